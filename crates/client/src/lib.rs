@@ -1,0 +1,4 @@
+//! The client half: open files, pagepool index, prefetch, write-behind, POSIX rules.
+#![forbid(unsafe_code)]
+
+pub mod request;

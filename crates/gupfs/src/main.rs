@@ -1,0 +1,2 @@
+//! The gupfs command.
+fn main() {}

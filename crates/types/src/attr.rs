@@ -1,0 +1,180 @@
+//! What stat shows of an inode, names, and what setattr changes.
+
+use crate::codec::{Decode, DecodeError, Encode, Reader, SmallBytes};
+use crate::{InodeId, Timestamp, limits, wire_enum, wire_struct};
+
+/// A name within a directory: 1 to 255 bytes, no slash, no NUL, neither `.` nor `..`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Name(SmallBytes);
+
+impl Name {
+    /// Checks and copies `bytes`; `None` if they are no name.
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let fits = !bytes.is_empty() && bytes.len() <= limits::NAME_SIZE_MAX;
+        let clean = !bytes.contains(&b'/') && !bytes.contains(&0);
+        (fits && clean && bytes != b"." && bytes != b"..").then(|| Self(SmallBytes::new(bytes)))
+    }
+
+    /// The name's bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Encode for Name {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.0.encode(out);
+    }
+}
+
+impl Decode for Name {
+    fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let bytes = SmallBytes::decode(reader)?;
+        Self::new(&bytes).ok_or(DecodeError::Unknown {
+            what: "name",
+            value: bytes.len() as u64,
+        })
+    }
+}
+
+/// What an inode is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum FileKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A FIFO.
+    Fifo,
+    /// A socket.
+    Socket,
+    /// A character device.
+    CharDevice,
+    /// A block device.
+    BlockDevice,
+}
+wire_enum!(FileKind {
+    1 => File {}, 2 => Directory {}, 3 => Symlink {}, 4 => Fifo {}, 5 => Socket {},
+    6 => CharDevice {}, 7 => BlockDevice {},
+});
+
+impl FileKind {
+    /// The S_IFMT bits of `st_mode`.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Fifo => 0o010_000,
+            Self::CharDevice => 0o020_000,
+            Self::Directory => 0o040_000,
+            Self::BlockDevice => 0o060_000,
+            Self::File => 0o100_000,
+            Self::Symlink => 0o120_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// From `st_mode`.
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & 0o170_000 {
+            0o010_000 => Self::Fifo,
+            0o020_000 => Self::CharDevice,
+            0o040_000 => Self::Directory,
+            0o060_000 => Self::BlockDevice,
+            0o100_000 => Self::File,
+            0o120_000 => Self::Symlink,
+            0o140_000 => Self::Socket,
+            _ => return None,
+        })
+    }
+}
+
+/// What stat shows, and what caches need to know beside it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Attr {
+    /// The inode.
+    pub ino: InodeId,
+    /// Distinguishes successive uses of the number; random at creation.
+    pub generation: u64,
+    /// What it is.
+    pub kind: FileKind,
+    /// Permission bits, set-id and sticky bits (07777).
+    pub permissions: u32,
+    /// Names that lead here; for directories 2 and one for each subdirectory.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number of device nodes, as the kernel encodes it.
+    pub rdev: u32,
+    /// Bytes of a file or symlink target.
+    pub size: u64,
+    /// Sectors of 4 KiB that the data occupies.
+    pub sector_count: u64,
+    /// Last access.
+    pub atime: Timestamp,
+    /// Last change of the data.
+    pub mtime: Timestamp,
+    /// Last change of the inode.
+    pub ctime: Timestamp,
+    /// Birth.
+    pub btime: Timestamp,
+    /// Grows with every change the owner applies; orders two views of the same inode.
+    pub change: u64,
+    /// Grows with each truncation: sizes merge by maximum only within one size generation.
+    pub size_generation: u64,
+}
+wire_struct!(Attr {
+    ino,
+    generation,
+    kind,
+    permissions,
+    nlink,
+    uid,
+    gid,
+    rdev,
+    size,
+    sector_count,
+    atime,
+    mtime,
+    ctime,
+    btime,
+    change,
+    size_generation,
+});
+
+impl Attr {
+    /// `st_mode`.
+    pub const fn mode(&self) -> u32 {
+        self.kind.mode_bits() | self.permissions
+    }
+}
+
+/// What a setattr changes; `None` leaves a field as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttr {
+    /// New permission bits (07777).
+    pub permissions: Option<u32>,
+    /// New owner.
+    pub uid: Option<u32>,
+    /// New group.
+    pub gid: Option<u32>,
+    /// New size: truncates or extends.
+    pub size: Option<u64>,
+    /// New access time; `Some(None)` is "now", stamped by the owner.
+    pub atime: Option<Option<Timestamp>>,
+    /// New modification time; `Some(None)` is "now", stamped by the owner.
+    pub mtime: Option<Option<Timestamp>>,
+    /// Set-id bits are to be cleared (a write or truncate by one who may not keep them).
+    pub kill_set_id: bool,
+}
+wire_struct!(SetAttr {
+    permissions,
+    uid,
+    gid,
+    size,
+    atime,
+    mtime,
+    kill_set_id
+});

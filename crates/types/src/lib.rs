@@ -1,0 +1,30 @@
+//! The nouns of GUPFS: ids, ranges, attributes, extents, layouts, limits and the codec they share.
+//!
+//! Nothing here acts. Every type is a plain value that any core may hold, send or store.
+#![forbid(unsafe_code)]
+
+pub mod attr;
+pub mod codec;
+pub mod errno;
+pub mod extent;
+pub mod frame;
+pub mod id;
+pub mod limits;
+pub mod range;
+pub mod time;
+pub mod token;
+pub mod view;
+
+pub use attr::{Attr, FileKind, Name, SetAttr};
+pub use codec::{Decode, DecodeError, Encode, Reader, SmallBytes};
+pub use errno::Errno;
+pub use extent::{Checksums, Extent, Grant, Location, Piece, Run, SECTOR_SIZE};
+pub use frame::{FrameRef, Span};
+pub use id::{
+    ClusterId, Epoch, FsId, GrantId, Incarnation, InodeId, Lsn, NodeId, NsdId, RequestId, ShardId,
+    TokenNumber,
+};
+pub use range::{ByteRange, Pattern, RangeSet};
+pub use time::{Duration, Instant, Timestamp};
+pub use token::{DirectoryMode, Holding, InodeMode, RangeMode, TokenKind, Want};
+pub use view::{ClusterView, NodeView, NsdView};

@@ -1,0 +1,38 @@
+//! Every bound of the system in one place: sizes, counts and waits.
+
+/// Bytes of the longest name.
+pub const NAME_SIZE_MAX: usize = 255;
+/// Bytes of the longest symlink target (PATH_MAX less the NUL).
+pub const SYMLINK_SIZE_MAX: usize = 4095;
+/// Bytes that may travel as metadata in one message part.
+pub const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Bytes of a file that lies in its inode record.
+pub const INLINE_SIZE_MAX: u64 = 2 << 10;
+/// Bytes that a synchronous write, fsync or revoke sends inside the Commit instead of to sectors.
+pub const SYNC_INLINE_SIZE_MAX: u64 = 64 << 10;
+/// Largest file offset + 1.
+pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
+/// Bytes of data in one FUSE request.
+pub const MAX_WRITE: usize = 1 << 20;
+/// Default stripe unit in bytes.
+pub const BLOCK_SIZE_DEFAULT: u32 = 1 << 20;
+/// Shards of a new file system.
+pub const SHARD_COUNT: u16 = 64;
+/// Most names that one inode can have.
+pub const LINK_COUNT_MAX: u32 = 65_000;
+/// Request slots of one (node, incarnation) in one shard.
+pub const SLOTS_PER_SHARD: u16 = 128;
+/// Longest time for which the kernel may answer from its own caches, in milliseconds.
+pub const KERNEL_TIMEOUT_MS_MAX: u64 = 1000;
+/// Length of a node's lease, in milliseconds.
+pub const LEASE_MS: u64 = 10_000;
+/// A node renews its lease this often, in milliseconds.
+pub const LEASE_RENEWAL_MS: u64 = 2_000;
+/// Most copies of a block.
+pub const REPLICA_COUNT_MAX: usize = 3;
+/// Sectors of a run whose checksums lie inline in the extent record; longer runs have checksum sectors.
+pub const INLINE_CHECKSUM_COUNT_MAX: u32 = 16;
+/// Largest frame payload on the wire, in bytes.
+pub const WIRE_PAYLOAD_SIZE_MAX: usize = (16 << 20) + (64 << 10);
+/// Largest metadata part of a wire frame, in bytes.
+pub const WIRE_META_SIZE_MAX: usize = 4 << 20;

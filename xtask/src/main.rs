@@ -1,0 +1,2 @@
+//! All automation of the repository.
+fn main() {}
