@@ -1,1 +1,10 @@
-//! Placeholder.
+//! The only crate that talks to Linux: threads, rings, disks, sockets, the pagepool's memory, FUSE devices.
+
+pub mod clock;
+pub mod daemon;
+pub mod disk;
+pub mod fuse;
+pub mod loops;
+pub mod net;
+pub mod netns;
+pub mod pool;

@@ -1,0 +1,1 @@
+//! Clocks of this machine.

@@ -1,0 +1,78 @@
+//! What a daemon is told when it starts: plain values, read from the state directory by the command.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use types::{ClusterView, Incarnation, NodeId, NsdId};
+
+/// How requests travel between the kernel and the daemon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    /// Reads and writes on /dev/fuse.
+    Device,
+    /// fuse-over-io_uring.
+    Ring,
+}
+
+/// A disk that this node sees directly.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskConfig {
+    /// The NSD whose label it must carry.
+    pub nsd: NsdId,
+    /// Block device or file.
+    pub path: PathBuf,
+}
+
+/// Another node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PeerConfig {
+    /// Its id.
+    pub node: NodeId,
+    /// Where its daemon listens.
+    pub address: SocketAddr,
+}
+
+/// What a daemon needs to run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// This node.
+    pub node: NodeId,
+    /// This life; drawn by the command at each start.
+    pub incarnation: Incarnation,
+    /// The cluster as the state directory has it; on the manager node this is the truth.
+    pub view: ClusterView,
+    /// Key of the name hash, from the labels.
+    pub hash_key: u128,
+    /// Where to mount.
+    pub mount: PathBuf,
+    /// Named network name space to enter before anything listens, if any.
+    pub netns: Option<String>,
+    /// Where to listen; `None` on a cluster of one.
+    pub listen: Option<SocketAddr>,
+    /// The other nodes.
+    pub peers: Vec<PeerConfig>,
+    /// Disks seen directly.
+    pub disks: Vec<DiskConfig>,
+    /// FUSE transport.
+    pub transport: Transport,
+    /// Threads that read FUSE requests (device transport).
+    pub fuse_thread_count: usize,
+    /// Event loop threads.
+    pub loop_count: usize,
+    /// Bytes of the pagepool.
+    pub pagepool_size: u64,
+    /// Unix socket for status, waiters, counters and stop.
+    pub control_socket: PathBuf,
+    /// Called with the new view whenever it changes on the manager node, to be kept durably
+    /// (path of the built-in config store's file, written atomically by the daemon).
+    pub view_path: Option<PathBuf>,
+}
+
+/// Answers one request line of the control socket with one JSON line.
+///
+/// Requests: `status`, `waiters`, `counters`, `stop`. Answers are JSON objects; `status` has the fields
+/// `mounted` (bool), `node`, `epoch`, `lease_ms`, `nsds`, `shards_owned`, `journal`.
+pub trait ControlHandler: Send + Sync {
+    /// The answer to `request`.
+    fn on_control(&self, request: &str) -> String;
+}

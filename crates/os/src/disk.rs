@@ -1,0 +1,1 @@
+//! NSD devices and files.

@@ -1,0 +1,1 @@
+//! FUSE devices, mounts, notify threads.
