@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod checksum;
 pub mod codec;
 pub mod errno;
 pub mod extent;
@@ -14,8 +15,10 @@ pub mod range;
 pub mod time;
 pub mod token;
 pub mod view;
+pub mod wire;
 
 pub use attr::{Attr, FileKind, Name, SetAttr};
+pub use checksum::{Crc32c, crc32c};
 pub use codec::{Decode, DecodeError, Encode, Reader, SmallBytes};
 pub use errno::Errno;
 pub use extent::{Checksums, Extent, Grant, Location, Piece, Run, SECTOR_SIZE};
