@@ -19,5 +19,17 @@
 //!
 //! What this deliberately does not do: I/O, striping over NSDs (`data`), verifying checksums (`data`).
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, reason = "a test that panics has failed")
+)]
 
+pub mod client;
 pub mod label;
+pub mod message;
+pub mod server;
+
+pub use client::{Path, Paths, Policy, Writes};
+pub use label::{Label, LabelError};
+pub use message::{NsdError, Reply, Request, Verifier};
+pub use server::Server;

@@ -150,7 +150,9 @@ fn every_pair_of_copy_states_has_its_answer() {
                 Err(LabelError::UnknownFeatures { unknown: 4 }) => "features",
                 Err(LabelError::Overwritten { .. }) => "overwritten",
                 Err(LabelError::Damaged { .. }) => "damaged",
-                Err(LabelError::Foreign { found }) if found == Foreign::Xfs => "xfs",
+                Err(LabelError::Foreign {
+                    found: Foreign::Xfs,
+                }) => "xfs",
                 Err(LabelError::Foreign { .. }) => "unknown",
                 Err(LabelError::Blank) => "blank",
                 Err(other) => panic!("{other}"),
