@@ -1,0 +1,551 @@
+//! The gate of a file: parks and serves its requests and drives revokes to their release (rules R2 to R6, R8, R9, R12).
+//!
+//! Invariants:
+//! - a ticket is in service, or parked, or unknown; never two of these;
+//! - a revoke is released only when nothing in service overlaps it, every page of its scope has been notified
+//!   since it was last READ (twice, if mappings may be writable), and its last flush began after that;
+//! - no page of a parked page-cache READ is in a notification that was begun after it was parked;
+//! - a write-back is never parked while a revoke is under way.
+//!
+//! Life cycle of a revoke: `Draining` -> `Notifying` -> `Draining` -> .. -> `Flushing` -> released (or back to
+//! `Draining`, if something had to be served during the flush).
+//!
+//! Caller's duties: a gate exists while the inode has a revoke, a lapse, a parked request or a request that is
+//! not finished within one hold of the slice lock. A request that is finished under the lock (all its bytes
+//! taken from or put into the pagepool) needs `on_request` only if a gate exists, and then `on_served` at once; its
+//! answer may be written later: until then its folios are locked, so a notification waits for it.
+
+use types::{ByteRange, RangeSet};
+
+use super::{
+    Effect, Failure, FlushOutcome, GateRequest, NotifyId, Outbox, RequestKind, RevokeId, Rules,
+    Scope, Verdict, Waiter, round_out,
+};
+use crate::request::Ticket;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    ticket: Ticket,
+    kind: RequestKind,
+    range: ByteRange,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum State {
+    /// Waits until nothing in service overlaps.
+    Draining,
+    /// These notifications have not returned.
+    Notifying(Vec<(NotifyId, Option<ByteRange>)>),
+    /// The caller flushes.
+    Flushing,
+}
+
+#[derive(Debug)]
+struct Revoke {
+    id: RevokeId,
+    scope: Scope,
+    state: State,
+    /// Pages to notify in the next pass: never yet, or READ since.
+    due: RangeSet,
+    /// Pages to notify once more (R6).
+    again: RangeSet,
+    /// Attributes were not yet notified.
+    attributes_due: bool,
+    /// Kernel pages go too: not for a downgrade of what cannot be mapped writable.
+    drops_pages: bool,
+    is_data_lost: bool,
+}
+
+#[derive(Debug)]
+struct Lapse {
+    outstanding: Vec<NotifyId>,
+    pass_count_left: u8,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Gate {
+    rules: Rules,
+    is_mappable: bool,
+    serving: Vec<Entry>,
+    parked: Vec<Entry>,
+    revokes: Vec<Revoke>,
+    lapse: Option<Lapse>,
+    notify_next: u64,
+}
+
+impl Gate {
+    /// A gate with nothing in it. `is_mappable`: see `set_mappable`.
+    pub const fn new(rules: Rules, is_mappable: bool) -> Self {
+        Self {
+            rules,
+            is_mappable,
+            serving: Vec::new(),
+            parked: Vec::new(),
+            revokes: Vec::new(),
+            lapse: None,
+            notify_next: 0,
+        }
+    }
+
+    /// Nothing is in service or parked and no revoke or lapse is under way: the gate may be dropped.
+    pub const fn is_idle(&self) -> bool {
+        self.serving.is_empty()
+            && self.parked.is_empty()
+            && self.revokes.is_empty()
+            && self.lapse.is_none()
+    }
+
+    /// Says whether a writable handle is open here, so that pages may be dirtied through a mapping.
+    /// The kernel keeps the handle while a mapping lives. A downgrade under way then drops pages after all, or
+    /// they could be dirtied under the read token that stays.
+    pub fn set_mappable(&mut self, is_mappable: bool) {
+        self.is_mappable = is_mappable;
+        for revoke in &mut self.revokes {
+            if is_mappable && !revoke.drops_pages {
+                revoke.drops_pages = true;
+                revoke.due = revoke.scope.pages.clone();
+            }
+        }
+    }
+
+    /// Whether an answer with attributes may let the kernel cache them (else time-out 0).
+    pub fn may_cache_attributes(&self) -> bool {
+        self.lapse.is_none() && self.revokes.iter().all(|r| !r.scope.attributes)
+    }
+
+    /// Decides on a request. To be called once per request, and again after `Effect::Retry`.
+    pub fn on_request(&mut self, request: GateRequest, out: &mut Outbox) -> Verdict {
+        let entry = Entry {
+            ticket: request.ticket,
+            kind: request.kind,
+            range: request.range,
+        };
+        assert!(!self.knows(request.ticket), "{:?} twice", request.ticket);
+        let verdict = self.decide(&entry, request.has_token);
+        match verdict {
+            Verdict::Serve => self.take_in_service(entry),
+            Verdict::Park => {
+                self.parked.push(entry);
+                // Without R9 a request that waits for a token counts as in service: canary only.
+                if !self.rules.r9 && !request.has_token {
+                    self.serving.push(entry);
+                }
+            }
+            Verdict::Fail(_) => {}
+        }
+        self.advance(out);
+        verdict
+    }
+
+    /// A request in service is finished: its bytes are in the pagepool, or taken from there, or it failed.
+    pub fn on_served(&mut self, ticket: Ticket, out: &mut Outbox) {
+        let before = self.serving.len();
+        self.serving.retain(|e| e.ticket != ticket);
+        assert!(before > self.serving.len(), "{ticket:?} is not in service");
+        self.advance(out);
+    }
+
+    /// A parked request is gone (the application was killed, the caller answered it).
+    pub fn on_abandoned(&mut self, ticket: Ticket, out: &mut Outbox) {
+        self.parked.retain(|e| e.ticket != ticket);
+        self.serving.retain(|e| e.ticket != ticket);
+        self.advance(out);
+    }
+
+    /// New tokens are here: parked requests that no revoke blocks are to be presented again.
+    pub fn on_token_granted(&mut self, out: &mut Outbox) {
+        self.retry_unblocked(|_| true, out);
+        self.advance(out);
+    }
+
+    /// A token is to leave. The caller has stopped to count it for new requests' `desired` ranges, but goes on
+    /// to count it in `has_token` until `Effect::Release`.
+    pub fn begin_revoke(&mut self, revoke: RevokeId, scope: Scope, out: &mut Outbox) {
+        assert!(
+            self.revokes.iter().all(|r| r.id != revoke),
+            "{revoke:?} twice"
+        );
+        let drops_pages = !scope.keeps_read || self.is_mappable;
+        let due = if drops_pages {
+            scope.pages.clone()
+        } else {
+            RangeSet::new()
+        };
+        let attributes_due = scope.attributes && !scope.keeps_read;
+        self.revokes.push(Revoke {
+            id: revoke,
+            scope,
+            state: State::Draining,
+            due,
+            again: RangeSet::new(),
+            attributes_due,
+            drops_pages,
+            is_data_lost: false,
+        });
+        self.unpark_for(self.revokes.len() - 1, out);
+        self.advance(out);
+    }
+
+    /// INVAL_INODE has returned.
+    pub fn on_notified(&mut self, notify: NotifyId, out: &mut Outbox) {
+        if let Some(lapse) = &mut self.lapse {
+            lapse.outstanding.retain(|n| *n != notify);
+            self.advance_lapse(out);
+            return;
+        }
+        for revoke in &mut self.revokes {
+            if let State::Notifying(outstanding) = &mut revoke.state {
+                outstanding.retain(|(id, _)| *id != notify);
+                if outstanding.is_empty() {
+                    revoke.state = State::Draining;
+                }
+            }
+        }
+        self.advance(out);
+    }
+
+    /// A flush asked for has ended.
+    pub fn on_flushed(&mut self, revoke: RevokeId, outcome: FlushOutcome, out: &mut Outbox) {
+        let Some(index) = self.revokes.iter().position(|r| r.id == revoke) else {
+            return; // A lapse ended the revoke meanwhile.
+        };
+        assert!(self.revokes[index].state == State::Flushing);
+        self.revokes[index].is_data_lost |= outcome == FlushOutcome::Lost;
+        if self.is_in_use(index) || !self.revokes[index].due.is_empty() {
+            self.revokes[index].state = State::Draining;
+        } else {
+            let done = self.revokes.remove(index);
+            out.push(Effect::Release {
+                revoke,
+                is_data_lost: done.is_data_lost,
+            });
+            self.retry_unblocked(|entry| blocks(&done, entry), out);
+        }
+        self.advance(out);
+    }
+
+    /// The node's lease has lapsed and its tokens are gone (R8): fails what is parked, drops what the kernel
+    /// has, ends with `Effect::LapseDone`. Revokes under way are forgotten: there is nothing left to release.
+    pub fn begin_lapse(&mut self, out: &mut Outbox) {
+        self.revokes.clear();
+        if self.rules.r8 {
+            for entry in std::mem::take(&mut self.parked) {
+                self.serving.retain(|e| e.ticket != entry.ticket); // Canary R9 only.
+                out.push(Effect::Fail {
+                    ticket: entry.ticket,
+                    why: Failure::LeaseLost,
+                });
+            }
+        }
+        let pass_count_left = if self.is_mappable && self.rules.r6 {
+            2
+        } else {
+            1
+        };
+        self.lapse = Some(Lapse {
+            outstanding: Vec::new(),
+            pass_count_left,
+        });
+        self.advance_lapse(out);
+    }
+
+    /// A notification did not return within its limit. Only a lapse has a last resort; a revoke waits, and the
+    /// manager expels a holder that stays silent.
+    pub fn on_notify_overdue(&self, out: &mut Outbox) {
+        if self.lapse.is_some() {
+            out.push(Effect::Abort);
+        }
+    }
+
+    /// Requests that wait, and for what.
+    pub fn waiters(&self) -> Vec<Waiter> {
+        self.parked
+            .iter()
+            .map(|entry| Waiter {
+                ticket: entry.ticket,
+                kind: entry.kind,
+                revoke: self.revokes.iter().find(|r| blocks(r, entry)).map(|r| r.id),
+            })
+            .collect()
+    }
+
+    /// Asserts the invariants of the module.
+    pub fn check(&self) {
+        for (index, entry) in self.parked.iter().enumerate() {
+            assert!(
+                self.parked[..index]
+                    .iter()
+                    .all(|e| e.ticket != entry.ticket)
+            );
+            if self.rules.r9 {
+                assert!(self.serving.iter().all(|e| e.ticket != entry.ticket));
+            }
+            if self.rules.r5 && entry.kind == RequestKind::WriteBack {
+                assert!(self.revokes.iter().all(|r| !blocks(r, entry)));
+            }
+        }
+        for revoke in &self.revokes {
+            match &revoke.state {
+                State::Draining => assert!(
+                    self.is_used(revoke),
+                    "{:?} drains, and nothing is in use",
+                    revoke.id
+                ),
+                State::Notifying(outstanding) => assert!(!outstanding.is_empty()),
+                State::Flushing => assert!(!self.rules.r4 || revoke.again.is_empty()),
+            }
+        }
+        if self.lapse.is_some() {
+            assert!(self.revokes.is_empty());
+        }
+    }
+
+    fn knows(&self, ticket: Ticket) -> bool {
+        let mut all = self.serving.iter().chain(&self.parked);
+        all.any(|e| e.ticket == ticket)
+    }
+
+    fn decide(&self, entry: &Entry, has_token: bool) -> Verdict {
+        if self.lapse.is_some() {
+            return self.decide_in_lapse(entry);
+        }
+        let is_blocked = self.revokes.iter().any(|r| blocks(r, entry));
+        let no_revoke = if has_token {
+            Verdict::Serve
+        } else {
+            Verdict::Park
+        };
+        if !is_blocked {
+            return no_revoke;
+        }
+        match entry.kind {
+            RequestKind::Read if self.rules.r2 && self.is_notifying(&entry.range) => {
+                if has_token {
+                    Verdict::Serve
+                } else {
+                    Verdict::Fail(Failure::Again)
+                }
+            }
+            RequestKind::WriteBack if self.rules.r5 => Verdict::Serve,
+            RequestKind::SetSize if self.rules.r12 && has_token => Verdict::Serve,
+            RequestKind::SetSize if self.rules.r12 && self.may_launder() => {
+                Verdict::Fail(Failure::Interrupted)
+            }
+            RequestKind::Read
+            | RequestKind::DirectRead
+            | RequestKind::Write
+            | RequestKind::WriteBack
+            | RequestKind::SetSize
+            | RequestKind::Attributes => Verdict::Park,
+            RequestKind::Other => Verdict::Serve,
+        }
+    }
+
+    /// After a lapse nothing is answered but errors that free a folio or NOWRITE.
+    fn decide_in_lapse(&self, entry: &Entry) -> Verdict {
+        match entry.kind {
+            RequestKind::Read
+            | RequestKind::DirectRead
+            | RequestKind::Write
+            | RequestKind::WriteBack
+            | RequestKind::SetSize
+                if self.rules.r8 =>
+            {
+                Verdict::Fail(Failure::LeaseLost)
+            }
+            RequestKind::Read
+            | RequestKind::DirectRead
+            | RequestKind::Write
+            | RequestKind::WriteBack
+            | RequestKind::SetSize
+            | RequestKind::Attributes
+            | RequestKind::Other => Verdict::Park,
+        }
+    }
+
+    /// Counts an entry as in service, and its pages as cached again where they are revoked.
+    fn take_in_service(&mut self, entry: Entry) {
+        if entry.kind == RequestKind::Read && self.rules.r4 {
+            for revoke in &mut self.revokes {
+                if blocks(revoke, &entry) {
+                    let pages = revoke.scope.pages.intersection(&round_out(&entry.range));
+                    for range in pages.ranges() {
+                        revoke.due.insert(*range);
+                    }
+                }
+            }
+        }
+        self.serving.push(entry);
+    }
+
+    /// Parked requests that keep the new revoke's notifications from returning are served or failed.
+    fn unpark_for(&mut self, index: usize, out: &mut Outbox) {
+        let may_launder = self.may_launder();
+        let mut kept = Vec::with_capacity(self.parked.len());
+        for entry in std::mem::take(&mut self.parked) {
+            let is_blocked = blocks(&self.revokes[index], &entry);
+            match entry.kind {
+                RequestKind::WriteBack if self.rules.r5 && is_blocked => {
+                    out.push(Effect::Serve {
+                        ticket: entry.ticket,
+                    });
+                    self.serving.retain(|e| e.ticket != entry.ticket); // Canary R9 only.
+                    self.serving.push(entry);
+                }
+                RequestKind::SetSize if self.rules.r12 && may_launder => {
+                    self.serving.retain(|e| e.ticket != entry.ticket); // Canary R9 only.
+                    out.push(Effect::Fail {
+                        ticket: entry.ticket,
+                        why: Failure::Interrupted,
+                    });
+                }
+                RequestKind::Read
+                | RequestKind::DirectRead
+                | RequestKind::Write
+                | RequestKind::WriteBack
+                | RequestKind::SetSize
+                | RequestKind::Attributes
+                | RequestKind::Other => kept.push(entry),
+            }
+        }
+        self.parked = kept;
+    }
+
+    /// A notification of a revoke under way may have to write mapped pages back.
+    fn may_launder(&self) -> bool {
+        self.is_mappable
+            && self.revokes.iter().any(|r| {
+                let is_notifying = matches!(r.state, State::Notifying(_));
+                is_notifying || !r.due.is_empty() || !r.again.is_empty()
+            })
+    }
+
+    fn is_notifying(&self, range: &ByteRange) -> bool {
+        self.revokes.iter().any(|r| match &r.state {
+            State::Notifying(outstanding) => outstanding
+                .iter()
+                .any(|(_, pages)| pages.is_some_and(|p| p.overlaps(range))),
+            State::Draining | State::Flushing => false,
+        })
+    }
+
+    fn is_in_use(&self, index: usize) -> bool {
+        self.is_used(&self.revokes[index])
+    }
+
+    fn is_used(&self, revoke: &Revoke) -> bool {
+        self.serving.iter().any(|e| blocks(revoke, e))
+    }
+
+    fn advance(&mut self, out: &mut Outbox) {
+        for index in 0..self.revokes.len() {
+            if self.revokes[index].state == State::Draining && !self.is_in_use(index) {
+                self.begin_pass(index, out);
+            }
+        }
+    }
+
+    /// Nothing in service overlaps: the next pass of notifications, or the flush if none is due.
+    fn begin_pass(&mut self, index: usize, out: &mut Outbox) {
+        let wants_second = self.is_mappable && self.rules.r6;
+        let revoke = &mut self.revokes[index];
+        let mut first = std::mem::take(&mut revoke.due);
+        let mut pass = std::mem::take(&mut revoke.again);
+        for range in first.ranges() {
+            pass.insert(*range);
+        }
+        if self.rules.r3 {
+            for entry in &self.parked {
+                if entry.kind == RequestKind::Read {
+                    let pages = round_out(&entry.range);
+                    first.remove(pages);
+                    pass.remove(pages);
+                }
+            }
+        }
+        if wants_second {
+            revoke.again = first;
+        }
+        let mut outstanding = Vec::new();
+        for range in pass.ranges() {
+            outstanding.push((NotifyId(self.notify_next), Some(*range)));
+            self.notify_next += 1;
+        }
+        if outstanding.is_empty() && revoke.attributes_due {
+            outstanding.push((NotifyId(self.notify_next), None));
+            self.notify_next += 1;
+        }
+        revoke.attributes_due = false;
+        if outstanding.is_empty() {
+            revoke.state = State::Flushing;
+            out.push(Effect::Flush {
+                revoke: revoke.id,
+                ranges: revoke.scope.ranges.clone(),
+            });
+            return;
+        }
+        for (notify, pages) in &outstanding {
+            out.push(Effect::Notify {
+                notify: *notify,
+                pages: *pages,
+            });
+        }
+        revoke.state = State::Notifying(outstanding);
+    }
+
+    fn advance_lapse(&mut self, out: &mut Outbox) {
+        let Some(lapse) = &mut self.lapse else {
+            return;
+        };
+        if !lapse.outstanding.is_empty() {
+            return;
+        }
+        if lapse.pass_count_left > 0 {
+            lapse.pass_count_left -= 1;
+            let notify = NotifyId(self.notify_next);
+            self.notify_next += 1;
+            lapse.outstanding.push(notify);
+            out.push(Effect::Notify {
+                notify,
+                pages: Some(ByteRange::ALL),
+            });
+            return;
+        }
+        self.lapse = None;
+        out.push(Effect::LapseDone);
+        self.retry_unblocked(|_| true, out);
+    }
+
+    /// Hands back parked requests that no revoke blocks any more and that `concerns` picks.
+    fn retry_unblocked(&mut self, concerns: impl Fn(&Entry) -> bool, out: &mut Outbox) {
+        let revokes = &self.revokes;
+        let mut ready = Vec::new();
+        self.parked.retain(|entry| {
+            let goes = concerns(entry) && !revokes.iter().any(|r| blocks(r, entry));
+            if goes {
+                ready.push(entry.ticket);
+            }
+            !goes
+        });
+        for ticket in ready {
+            self.serving.retain(|e| e.ticket != ticket); // Canary R9 only.
+            out.push(Effect::Retry { ticket });
+        }
+    }
+}
+
+/// Whether the request uses what leaves in this revoke.
+fn blocks(revoke: &Revoke, entry: &Entry) -> bool {
+    let scope = &revoke.scope;
+    let touches = || scope.ranges.overlaps(&entry.range);
+    match entry.kind {
+        RequestKind::Read => touches() && revoke.drops_pages,
+        RequestKind::DirectRead => touches() && !scope.keeps_read,
+        RequestKind::Write => touches() || scope.attributes,
+        RequestKind::WriteBack => touches() || scope.attributes,
+        RequestKind::SetSize => touches() || scope.attributes,
+        RequestKind::Attributes => scope.attributes && !scope.keeps_read,
+        RequestKind::Other => false,
+    }
+}

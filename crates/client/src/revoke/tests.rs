@@ -1,0 +1,1 @@
+//! Tests of the gates without a kernel: each rule at one inode.
