@@ -1,0 +1,724 @@
+//! Appending to the journal: group commit, segment switch, back-pressure.
+//!
+//! Invariants
+//! - `durable_lsn` only names operations whose record, and every record before it in its segment, is
+//!   behind the device's cache, in the segment that recovery would choose.
+//! - What was appended always fits its segment: room is checked before, padding included.
+//! - A half is written again only when every write to it has ended and its successor is complete.
+//! - After a failed flush the journal is poisoned: it refuses everything until recovery.
+//!
+//! Life cycle
+//! 1. `Journal::start` (after recovery, always): a new segment without an older one of ours. The owner
+//!    writes its whole state with `append_snapshot`, then `end_snapshot`; operations are accepted from
+//!    then on.
+//! 2. Running: `append`, `take_flush`, `on_flushed`.
+//! 3. `needs_snapshot`: `begin_snapshot`, `append_snapshot` shard by shard, each under its shard's
+//!    lock, operations going on (into both segments), `end_snapshot`. When the end is durable the old
+//!    half is marked as retired and free.
+//!
+//! The end record is appended by `take_flush`, not by `end_snapshot`, once little of the snapshot is
+//! left to write: operations behind the end wait for all before it.
+//!
+//! What this deliberately does not do: replicas of the journal (they come with replication), and
+//! compaction (the overlay's state is the compaction).
+
+use std::collections::{BTreeSet, VecDeque};
+
+use data::checksum::crc32c;
+use types::{Epoch, FsId, Incarnation, Location, Lsn, NodeId, SECTOR_SIZE};
+
+use crate::format::{
+    Area, HEADER_SECTORS, PART_HEADER_SIZE, PartKey, RECORD_ALIGN, RECORD_HEADER_SIZE,
+    RECORD_SIZE_MAX, RecordHeader, RecordKind, SECTOR, SegmentHeader, encode_part,
+};
+use crate::recovery::Recovered;
+
+/// Bytes of a flush that is not a single longer record.
+pub const FLUSH_SIZE_MAX: usize = 1 << 20;
+/// Flushes of one segment that may be in flight.
+pub const FLIGHT_COUNT_MAX: usize = 4;
+/// The end record is appended when at most this much of the snapshot is not yet submitted.
+const END_BACKLOG_MAX: usize = 256 << 10;
+/// Bytes that `has_room` adds for headers.
+const HEADER_SLACK: usize = 512;
+
+/// Whose journal, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// File system.
+    pub fs: FsId,
+    /// Owner node.
+    pub owner: NodeId,
+    /// Life of this daemon; 128 random bits, never used before.
+    pub incarnation: Incarnation,
+    /// Where it lies.
+    pub area: Area,
+    /// Flushes in flight per segment, 1 to `FLIGHT_COUNT_MAX`.
+    pub flight_count_max: usize,
+}
+
+/// A part of a record: one shard's or the space slice's mutations, encoded.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Whose.
+    pub key: PartKey,
+    /// Epoch of the shard; 0 for the space slice.
+    pub epoch: Epoch,
+    /// The mutations.
+    pub bytes: &'a [u8],
+}
+
+/// Whether an operation may use the reserve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Urgency {
+    /// May be refused: create, write, setxattr...
+    Normal,
+    /// Frees something or ends something begun (unlink, truncate, outcome of a prepared transaction):
+    /// may use the reserve.
+    Urgent,
+}
+
+/// Why the journal does not take a record. Nothing was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// No room: answer ENOSPC, or wait for the snapshot that is under way.
+    #[error("the journal is full")]
+    Full,
+    /// The state that recovery found is not yet written and ended (`end_snapshot`).
+    #[error("the journal has not been started")]
+    Starting,
+    /// A flush failed: give the shards up, recover.
+    #[error("the journal failed to write and must be recovered")]
+    Poisoned,
+}
+
+/// Names a flush.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FlushId(pub u64);
+
+/// The disk did not confirm a flush; what it wrote is unknown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FlushFailed;
+
+/// One write to the NSD.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flush {
+    /// Passed back to `on_flushed`.
+    pub id: FlushId,
+    /// First sector.
+    pub at: Location,
+    /// Whole sectors.
+    pub bytes: Vec<u8>,
+    /// Last operation in it, or before it.
+    pub last_lsn: Lsn,
+    /// Durable means behind the device's cache: write with FUA, or flush the device afterwards, where
+    /// the NSD has a volatile cache.
+    pub needs_flush: bool,
+}
+
+/// What waits in a segment's buffer.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    end: usize,
+    lsn: Lsn,
+    is_end: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    id: FlushId,
+    lsn: Lsn,
+    has_end: bool,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+struct Segment {
+    half: u8,
+    header: SegmentHeader,
+    tag: u64,
+    chain: u32,
+    pending: Vec<u8>,
+    marks: VecDeque<Mark>,
+    /// Sector of the half that the next flush begins at; 0 until the header is out.
+    next_sector: u64,
+    in_flight: VecDeque<InFlight>,
+    /// Last operation durable in this segment.
+    flushed: Lsn,
+    last: Lsn,
+    is_end_appended: bool,
+    is_end_durable: bool,
+    /// Bytes used when the end was appended.
+    base_used: u64,
+}
+
+impl Segment {
+    fn new(half: u8, header: SegmentHeader) -> Self {
+        Self {
+            half,
+            header,
+            tag: header.tag(),
+            chain: header.chain(),
+            pending: Vec::new(),
+            marks: VecDeque::new(),
+            next_sector: 0,
+            in_flight: VecDeque::new(),
+            flushed: header.base,
+            last: header.base,
+            is_end_appended: false,
+            is_end_durable: false,
+            base_used: 0,
+        }
+    }
+
+    /// Bytes that are or will be taken when `more` bytes are appended, worst case of padding: a flush
+    /// ends at the last record that fits, so that two in a row hold more than `FLUSH_SIZE_MAX`.
+    fn used_with(&self, more: usize) -> u64 {
+        let pending = (self.pending.len() + more) as u64;
+        let flush_count = 2 * pending / FLUSH_SIZE_MAX as u64 + 2;
+        self.next_sector.max(HEADER_SECTORS) * SECTOR_SIZE + pending + flush_count * SECTOR_SIZE
+    }
+
+    /// `more` bytes fit, and the end record where it is not yet appended.
+    fn fits(&self, more: usize) -> bool {
+        let end = if self.is_end_appended {
+            0
+        } else {
+            RECORD_HEADER_SIZE
+        };
+        self.used_with(more + end) <= self.header.area.half_sectors() * SECTOR_SIZE
+    }
+
+    fn push(&mut self, kind: RecordKind, lsn: Lsn, durable: Lsn, parts: &[Part<'_>]) {
+        let length = record_size(parts.iter().map(|p| p.bytes.len()));
+        assert!(length <= RECORD_SIZE_MAX);
+        assert!(self.is_end_appended || kind != RecordKind::End || self.fits(0));
+        assert!(kind == RecordKind::End || self.fits(length));
+        assert_eq!(
+            lsn.0,
+            self.last.0 + u64::from(kind == RecordKind::Operation)
+        );
+        let begin = self.pending.len();
+        self.pending.resize(begin + RECORD_HEADER_SIZE, 0);
+        for part in parts {
+            encode_part(part.key, part.epoch, part.bytes, &mut self.pending);
+        }
+        let header = RecordHeader {
+            length,
+            lsn,
+            tag: self.tag,
+            durable,
+            kind,
+            part_count: u16::try_from(parts.len()).expect("a record has few parts"),
+            previous: self.chain,
+            body_crc: crc32c(&self.pending[begin + RECORD_HEADER_SIZE..]),
+            crc: 0,
+        };
+        assert_eq!(self.pending.len() - begin, length);
+        self.chain = header.encode_over(&mut self.pending[begin..]);
+        let end = self.pending.len().next_multiple_of(RECORD_ALIGN);
+        self.pending.resize(end, 0);
+        self.last = lsn;
+        let is_end = kind == RecordKind::End;
+        self.marks.push_back(Mark { end, lsn, is_end });
+        if is_end {
+            self.is_end_appended = true;
+            self.base_used = self.used_with(0);
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
+    /// The next write, if one is due and allowed.
+    fn take_flush(&mut self, id: FlushId, flight_count_max: usize) -> Option<Flush> {
+        if !self.has_work() || self.in_flight.len() >= flight_count_max {
+            return None;
+        }
+        let mut end = 0;
+        let mut lsn = self.flushed;
+        let mut has_end = false;
+        while let Some(mark) = self.marks.front() {
+            if end > 0 && mark.end > FLUSH_SIZE_MAX {
+                break;
+            }
+            (end, lsn) = (mark.end, mark.lsn);
+            has_end |= mark.is_end;
+            self.marks.pop_front();
+        }
+        for mark in &mut self.marks {
+            mark.end -= end;
+        }
+        let rest = self.pending.split_off(end);
+        let mut bytes = std::mem::replace(&mut self.pending, rest);
+        bytes.resize(end.next_multiple_of(SECTOR), 0);
+        if self.next_sector == 0 {
+            // The header goes out in one write with the first records: until it is there, the bytes
+            // behind it mean nothing.
+            let mut with_header = Vec::with_capacity(bytes.len() + 2 * SECTOR);
+            for _ in 0..HEADER_SECTORS {
+                self.header.encode_to(&mut with_header);
+            }
+            with_header.extend_from_slice(&bytes);
+            bytes = with_header;
+        }
+        let at = self.header.area.at(self.half, self.next_sector);
+        self.next_sector += (bytes.len() / SECTOR) as u64;
+        assert!(self.next_sector <= self.header.area.half_sectors());
+        self.in_flight.push_back(InFlight {
+            id,
+            lsn,
+            has_end,
+            is_done: false,
+        });
+        Some(Flush {
+            id,
+            at,
+            bytes,
+            last_lsn: lsn,
+            needs_flush: true,
+        })
+    }
+
+    /// True when the flush was this segment's.
+    fn on_flushed(&mut self, id: FlushId) -> bool {
+        let Some(flight) = self.in_flight.iter_mut().find(|f| f.id == id) else {
+            return false;
+        };
+        assert!(!flight.is_done);
+        flight.is_done = true;
+        while let Some(flight) = self.in_flight.front().copied()
+            && flight.is_done
+        {
+            self.flushed = flight.lsn;
+            self.is_end_durable |= flight.has_end;
+            self.in_flight.pop_front();
+        }
+        true
+    }
+}
+
+/// A half on its way to being free.
+#[derive(Debug)]
+struct Leaving {
+    half: u8,
+    /// Writes into it that have not ended.
+    in_flight: Vec<FlushId>,
+    /// The header that marks it, when the successor is complete and the mark is not yet submitted.
+    mark: Option<SegmentHeader>,
+    /// The mark in flight.
+    marking: Option<FlushId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// One segment.
+    Running,
+    /// A snapshot is being appended.
+    Snapshot,
+    /// All of it is appended; the end record follows.
+    Ending,
+    /// The end record is appended and not yet durable.
+    Ended,
+}
+
+/// Bytes that a record with parts of these lengths takes, alignment apart.
+pub fn record_size(lengths: impl IntoIterator<Item = usize>) -> usize {
+    lengths.into_iter().fold(RECORD_HEADER_SIZE, |sum, length| {
+        sum + PART_HEADER_SIZE + length
+    })
+}
+
+/// The journal of one owner node and file system.
+#[derive(Debug)]
+pub struct Journal {
+    config: Config,
+    phase: Phase,
+    /// What recovery would read; none while starting.
+    active: Option<Segment>,
+    /// What is being filled with a snapshot.
+    next: Option<Segment>,
+    leaving: Option<Leaving>,
+    last: Lsn,
+    durable: Lsn,
+    sequence: u64,
+    flush_id: u64,
+    overlay_size: u64,
+    /// Bytes of the snapshot that are still to come, as estimated at its begin.
+    snapshot_left: u64,
+    /// Whose state the active segment holds.
+    keys: BTreeSet<PartKey>,
+    /// Whose state the snapshot holds.
+    snapshot_keys: BTreeSet<PartKey>,
+    is_poisoned: bool,
+}
+
+impl Journal {
+    /// What must be written to an area before its first use: zeros over both header places. Each is
+    /// (place, sectors).
+    pub fn format(area: Area) -> [(Location, u64); 2] {
+        [
+            (area.at(0, 0), HEADER_SECTORS),
+            (area.at(1, 0), HEADER_SECTORS),
+        ]
+    }
+
+    /// A journal that goes on where recovery ended, in a new segment. The caller appends the whole
+    /// recovered state (`append_snapshot`), then calls `end_snapshot`. No write of an earlier instance
+    /// may be in flight any more (the driver makes sure: DESIGN.md section 4, quarantine).
+    pub fn start(config: Config, recovered: &Recovered) -> Self {
+        assert!((1..=FLIGHT_COUNT_MAX).contains(&config.flight_count_max));
+        let header = SegmentHeader {
+            is_retired: false,
+            fs: config.fs,
+            owner: config.owner,
+            incarnation: config.incarnation,
+            sequence: recovered.next_sequence,
+            base: recovered.last_lsn,
+            previous: recovered.previous,
+            replayed_to: recovered.last_lsn,
+            area: config.area,
+        };
+        Self {
+            config,
+            phase: Phase::Snapshot,
+            active: None,
+            next: Some(Segment::new(recovered.next_half, header)),
+            leaving: None,
+            last: recovered.last_lsn,
+            durable: recovered.last_lsn,
+            sequence: recovered.next_sequence,
+            flush_id: 0,
+            overlay_size: 0,
+            snapshot_left: 0,
+            keys: recovered.keys.clone(),
+            snapshot_keys: BTreeSet::new(),
+            is_poisoned: false,
+        }
+    }
+
+    /// Operations are accepted.
+    pub fn is_serving(&self) -> bool {
+        !self.is_poisoned && (self.active.is_some() || self.phase == Phase::Ended)
+    }
+
+    /// A flush failed; nothing is accepted any more.
+    pub fn is_poisoned(&self) -> bool {
+        self.is_poisoned
+    }
+
+    /// LSN of the last operation appended.
+    pub fn last_lsn(&self) -> Lsn {
+        self.last
+    }
+
+    /// Everything up to this LSN survives a crash.
+    pub fn durable_lsn(&self) -> Lsn {
+        self.durable
+    }
+
+    /// The caller says how many bytes a snapshot of all it holds would take; asked by `has_room`.
+    pub fn set_overlay_size(&mut self, bytes: u64) {
+        self.overlay_size = bytes;
+    }
+
+    /// An operation whose parts take `bytes` would be accepted by `append`. Asked before the operation
+    /// executes, under the same lock as its append.
+    pub fn has_room(&self, bytes: usize, urgency: Urgency) -> bool {
+        let bytes = bytes + HEADER_SLACK;
+        if self.is_poisoned || bytes > RECORD_SIZE_MAX {
+            return false;
+        }
+        let size = self.config.area.segment_size();
+        let reserve = match urgency {
+            Urgency::Normal => size / 16,
+            Urgency::Urgent => 0,
+        };
+        // What the overlay grows to must fit a segment and leave room to work in.
+        let is_overlay_small = match urgency {
+            Urgency::Normal => self.overlay_size + bytes as u64 <= size / 8 * 5,
+            Urgency::Urgent => true,
+        };
+        let fits = |segment: &Segment, kept: u64| {
+            let kept = usize::try_from(kept.min(size)).expect("an area is far below 2^64 bytes");
+            segment.fits(bytes + kept)
+        };
+        match self.phase {
+            Phase::Running => {
+                let active = self.active.as_ref().expect("running on a segment");
+                is_overlay_small && fits(active, reserve)
+            }
+            Phase::Snapshot | Phase::Ending => {
+                let next = self.next.as_ref().expect("a snapshot goes somewhere");
+                self.active.as_ref().is_some_and(|active| {
+                    is_overlay_small
+                        && fits(active, reserve)
+                        && fits(next, reserve + self.snapshot_left)
+                })
+            }
+            Phase::Ended => {
+                let next = self.next.as_ref().expect("a snapshot goes somewhere");
+                is_overlay_small && fits(next, reserve)
+            }
+        }
+    }
+
+    /// Appends an operation; it is atomic, and durable when `durable_lsn` reaches the LSN returned.
+    /// Called before the slices that it changed are unlocked, so that LSN order is execution order.
+    pub fn append(&mut self, parts: &[Part<'_>]) -> Result<Lsn, Refused> {
+        if self.is_poisoned {
+            return Err(Refused::Poisoned);
+        }
+        if !self.is_serving() {
+            return Err(Refused::Starting);
+        }
+        let length = record_size(parts.iter().map(|p| p.bytes.len()));
+        let lsn = Lsn(self.last.0 + 1);
+        let durable = self.durable;
+        let to_active = self.phase != Phase::Ended;
+        let to_next = self.phase != Phase::Running;
+        let targets = [
+            self.active.as_mut().filter(|_| to_active),
+            self.next.as_mut().filter(|_| to_next),
+        ];
+        if length > RECORD_SIZE_MAX || targets.iter().flatten().any(|s| !s.fits(length)) {
+            return Err(Refused::Full);
+        }
+        for segment in targets.into_iter().flatten() {
+            segment.push(RecordKind::Operation, lsn, durable, parts);
+        }
+        for part in parts {
+            // Between the snapshot and its end a key that the snapshot lacks would be lost.
+            assert!(self.phase != Phase::Ending || self.snapshot_keys.contains(&part.key));
+            self.keys.insert(part.key);
+        }
+        self.last = lsn;
+        Ok(lsn)
+    }
+
+    /// Half of what the last snapshot left of the segment is used, and the other half is free:
+    /// call `begin_snapshot`.
+    pub fn needs_snapshot(&self) -> bool {
+        let Some(active) = &self.active else {
+            return false;
+        };
+        let size = self.config.area.half_sectors() * SECTOR_SIZE;
+        let is_due = active.used_with(0) > active.base_used + (size - active.base_used) / 2;
+        is_due && self.can_begin_snapshot()
+    }
+
+    /// A snapshot may begin: none is under way, and the other half has no write in flight.
+    pub fn can_begin_snapshot(&self) -> bool {
+        !self.is_poisoned && self.phase == Phase::Running && self.leaving.is_none()
+    }
+
+    /// Begins a snapshot of about `size_estimate` bytes. Operations go on into both segments.
+    pub fn begin_snapshot(&mut self, size_estimate: u64) {
+        assert!(self.can_begin_snapshot());
+        let active = self.active.as_ref().expect("running on a segment");
+        self.sequence += 1;
+        let header = SegmentHeader {
+            sequence: self.sequence,
+            base: self.last,
+            previous: active.header.sequence,
+            replayed_to: Lsn(u64::MAX),
+            ..active.header
+        };
+        self.next = Some(Segment::new(1 - active.half, header));
+        self.snapshot_left = size_estimate;
+        self.snapshot_keys.clear();
+        self.phase = Phase::Snapshot;
+    }
+
+    /// Appends a piece of the snapshot of one key. All pieces of a key are appended under the lock of
+    /// the slice it belongs to, without an operation on it in between; an empty state is one piece of
+    /// no bytes. `Full`: the state does not fit; call `abort_snapshot`.
+    pub fn append_snapshot(&mut self, part: Part<'_>) -> Result<(), Refused> {
+        if self.is_poisoned {
+            return Err(Refused::Poisoned);
+        }
+        assert_eq!(self.phase, Phase::Snapshot);
+        let next = self.next.as_mut().expect("a snapshot goes somewhere");
+        let length = record_size([part.bytes.len()]);
+        if length > RECORD_SIZE_MAX || !next.fits(length) {
+            return Err(Refused::Full);
+        }
+        next.push(RecordKind::Snapshot, self.last, self.durable, &[part]);
+        self.snapshot_left = self.snapshot_left.saturating_sub(length as u64);
+        self.snapshot_keys.insert(part.key);
+        Ok(())
+    }
+
+    /// Bytes of the snapshot that are appended and not yet submitted: a caller that feeds it without
+    /// holding locks waits when this is large.
+    pub fn snapshot_backlog(&self) -> usize {
+        self.next.as_ref().map_or(0, |next| next.pending.len())
+    }
+
+    /// All of the snapshot is appended.
+    pub fn end_snapshot(&mut self) {
+        assert_eq!(self.phase, Phase::Snapshot);
+        // Whose state the old segment holds must be in the new one, or recovery would lose it.
+        assert!(self.keys.is_subset(&self.snapshot_keys));
+        self.phase = Phase::Ending;
+        self.snapshot_left = 0;
+        self.append_end_if_due();
+    }
+
+    /// Gives up a snapshot that did not fit. Not while starting: then the journal is of no use.
+    pub fn abort_snapshot(&mut self) {
+        assert!(self.active.is_some());
+        assert!(matches!(self.phase, Phase::Snapshot | Phase::Ending));
+        let next = self.next.take().expect("a snapshot goes somewhere");
+        let in_flight: Vec<_> = unfinished(&next);
+        if !in_flight.is_empty() {
+            self.leaving = Some(Leaving {
+                half: next.half,
+                in_flight,
+                mark: None,
+                marking: None,
+            });
+        }
+        self.phase = Phase::Running;
+        self.snapshot_left = 0;
+    }
+
+    fn append_end_if_due(&mut self) {
+        if self.phase != Phase::Ending || self.is_poisoned {
+            return;
+        }
+        let next = self.next.as_mut().expect("a snapshot goes somewhere");
+        // While starting nothing waits behind the end; else operations before it are acknowledged by
+        // the old segment, and those behind it wait for what is left.
+        let is_small = next.pending.len() <= END_BACKLOG_MAX;
+        if is_small || self.active.is_none() {
+            next.push(RecordKind::End, self.last, self.durable, &[]);
+            self.phase = Phase::Ended;
+        }
+    }
+
+    /// The next write to submit; call until `None`, after each append and each completion.
+    pub fn take_flush(&mut self) -> Option<Flush> {
+        if self.is_poisoned {
+            return None;
+        }
+        let id = FlushId(self.flush_id);
+        let max = self.config.flight_count_max;
+        let flush = self
+            .active
+            .as_mut()
+            .and_then(|segment| segment.take_flush(id, max))
+            .or_else(|| {
+                let flush = self.next.as_mut()?.take_flush(id, max);
+                self.append_end_if_due();
+                flush
+            })
+            .or_else(|| self.take_mark(id))?;
+        self.flush_id += 1;
+        Some(flush)
+    }
+
+    /// The write that marks the old half as free.
+    fn take_mark(&mut self, id: FlushId) -> Option<Flush> {
+        let leaving = self.leaving.as_mut()?;
+        if !leaving.in_flight.is_empty() {
+            return None;
+        }
+        let header = leaving.mark.take()?;
+        leaving.marking = Some(id);
+        let mut bytes = Vec::new();
+        for _ in 0..HEADER_SECTORS {
+            header.encode_to(&mut bytes);
+        }
+        Some(Flush {
+            id,
+            at: self.config.area.at(leaving.half, 0),
+            bytes,
+            last_lsn: self.durable,
+            needs_flush: true,
+        })
+    }
+
+    /// A flush has ended. `Ok` means behind the device's cache.
+    pub fn on_flushed(&mut self, id: FlushId, result: Result<(), FlushFailed>) {
+        if result.is_err() {
+            self.is_poisoned = true;
+        }
+        if self.is_poisoned {
+            return;
+        }
+        if let Some(leaving) = &mut self.leaving {
+            leaving.in_flight.retain(|flight| *flight != id);
+            if leaving.marking == Some(id) {
+                leaving.marking = None;
+            }
+            if leaving.in_flight.is_empty() && leaving.mark.is_none() && leaving.marking.is_none() {
+                self.leaving = None;
+            }
+        }
+        for segment in [&mut self.active, &mut self.next].into_iter().flatten() {
+            if segment.on_flushed(id) {
+                break;
+            }
+        }
+        if let Some(active) = &self.active {
+            self.durable = self.durable.max(active.flushed);
+        }
+        if self.next.as_ref().is_some_and(|next| next.is_end_durable) {
+            self.switch();
+        }
+        self.append_end_if_due();
+    }
+
+    /// The new segment is complete: recovery would read it from now on.
+    fn switch(&mut self) {
+        assert_eq!(self.phase, Phase::Ended);
+        let next = self.next.take().expect("its end is durable");
+        self.durable = self.durable.max(next.flushed);
+        let old = self.active.take();
+        let mark = SegmentHeader {
+            is_retired: true,
+            ..next.header
+        };
+        // Also when there was no old segment of ours: the half may hold an earlier instance's, and a
+        // half that says 'retired' proves that the other one was complete (recovery.rs).
+        self.leaving = Some(Leaving {
+            half: 1 - next.half,
+            in_flight: old.as_ref().map_or_else(Vec::new, unfinished),
+            mark: Some(mark),
+            marking: None,
+        });
+        self.active = Some(next);
+        self.phase = Phase::Running;
+    }
+
+    /// Asserts the invariants of this module.
+    pub fn check(&self) {
+        assert!(self.durable <= self.last);
+        let is_running = self.phase == Phase::Running;
+        assert_eq!(is_running, self.next.is_none());
+        if let (Some(a), Some(b)) = (&self.active, &self.next) {
+            assert_ne!(a.half, b.half);
+            assert!(a.header.sequence < b.header.sequence);
+            assert!(self.leaving.is_none());
+        }
+        if let (Some(a), Some(l)) = (&self.active, &self.leaving) {
+            assert_ne!(a.half, l.half);
+            assert!(l.mark.is_none() || l.marking.is_none());
+        }
+        for segment in self.active.iter().chain(&self.next) {
+            assert!(segment.flushed <= segment.last);
+            assert!(segment.in_flight.len() <= self.config.flight_count_max);
+            assert!(segment.fits(0));
+        }
+    }
+}
+
+fn unfinished(segment: &Segment) -> Vec<FlushId> {
+    let flights = segment.in_flight.iter();
+    flights.filter(|f| !f.is_done).map(|f| f.id).collect()
+}
+
+#[cfg(test)]
+mod tests;
