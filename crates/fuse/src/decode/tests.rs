@@ -1,0 +1,352 @@
+//! Every opcode, cut short at every byte, and random bytes: errors, never a panic.
+
+use super::*;
+use types::FrameRef;
+use zerocopy::IntoBytes;
+
+fn header(opcode: u32) -> InHeader {
+    InHeader {
+        len: 0,
+        opcode,
+        unique: 42,
+        nodeid: 7,
+        uid: 1,
+        gid: 2,
+        pid: 3,
+        total_extlen: 0,
+        padding: 0,
+    }
+}
+
+fn call<'a>(opcode: u32, fixed: &'a [u8], rest: &'a [u8]) -> Call<'a> {
+    Call {
+        header: header(opcode),
+        fixed,
+        rest,
+        payload: None,
+        route: Route(5),
+    }
+}
+
+fn operation(decoded: Decoded<'_>) -> Operation {
+    match decoded {
+        Decoded::Request(request) => {
+            assert_eq!(ticket::unique(request.ticket), 42);
+            assert_eq!(ticket::route(request.ticket), Route(5));
+            request.operation
+        }
+        other => panic!("no request: {other:?}"),
+    }
+}
+
+#[test]
+fn lookups_tell_dots_from_names() {
+    let look = |rest| decode(&call(opcode::LOOKUP, &[], rest));
+    let ino = InodeId::from_raw(7);
+    assert_eq!(operation(look(b".\0")), Operation::LookupSelf { ino });
+    assert_eq!(operation(look(b"..\0")), Operation::LookupParent { ino });
+    let name = Name::new(b"...").unwrap();
+    assert_eq!(
+        operation(look(b"...\0")),
+        Operation::Lookup { parent: ino, name }
+    );
+    for bad in [&b""[..], b"a", b"a\0b", b"a\0\0", b"a/b\0", b"\0"] {
+        assert_eq!(look(bad), Decoded::Refuse(Errno::EINVAL), "{bad:?}");
+    }
+    let mut long = vec![b'x'; 256];
+    long.push(0);
+    assert_eq!(look(&long), Decoded::Refuse(Errno::ENAMETOOLONG));
+}
+
+#[test]
+fn setattr_maps_each_bit() {
+    let args = abi::SetAttrIn {
+        valid: 0,
+        fh: 11,
+        size: 100,
+        atime: 5,
+        mtime: 6,
+        atimensec: 7,
+        mtimensec: 8,
+        mode: 0o100_644,
+        uid: 12,
+        gid: 13,
+        ..Default::default()
+    };
+    let stamp = |secs, nanos| Some(Some(Timestamp { secs, nanos }));
+    use crate::abi::fattr as f;
+    let none = SetAttr::default();
+    let cases = [
+        (0, none),
+        (f::LOCKOWNER | f::CTIME | f::FH, none),
+        (
+            f::MODE,
+            SetAttr {
+                permissions: Some(0o644),
+                ..none
+            },
+        ),
+        (
+            f::UID | f::GID,
+            SetAttr {
+                uid: Some(12),
+                gid: Some(13),
+                ..none
+            },
+        ),
+        (
+            f::SIZE,
+            SetAttr {
+                size: Some(100),
+                ..none
+            },
+        ),
+        (
+            f::ATIME,
+            SetAttr {
+                atime: stamp(5, 7),
+                ..none
+            },
+        ),
+        (
+            f::MTIME,
+            SetAttr {
+                mtime: stamp(6, 8),
+                ..none
+            },
+        ),
+        (
+            f::ATIME | f::ATIME_NOW,
+            SetAttr {
+                atime: Some(None),
+                ..none
+            },
+        ),
+        (
+            f::MTIME | f::MTIME_NOW,
+            SetAttr {
+                mtime: Some(None),
+                ..none
+            },
+        ),
+        (
+            f::KILL_SUIDGID,
+            SetAttr {
+                kill_set_id: true,
+                ..none
+            },
+        ),
+    ];
+    for (valid, wanted) in cases {
+        let args = abi::SetAttrIn { valid, ..args };
+        let got = operation(decode(&call(opcode::SETATTR, args.as_bytes(), &[])));
+        let handle = (valid & f::FH != 0).then_some(Handle(11));
+        let ino = InodeId::from_raw(7);
+        assert_eq!(
+            got,
+            Operation::SetAttr {
+                ino,
+                handle,
+                set: wanted
+            }
+        );
+    }
+}
+
+#[test]
+fn a_write_must_have_the_payload_it_names() {
+    let args = abi::WriteIn {
+        fh: 3,
+        offset: 8192,
+        size: 4096,
+        write_flags: abi::write_flag::CACHE,
+        flags: abi::open_flag::APPEND,
+        ..Default::default()
+    };
+    let mut call = call(opcode::WRITE, args.as_bytes(), &[]);
+    assert_eq!(decode(&call), Decoded::Refuse(Errno::EINVAL));
+    call.payload = Some(Span {
+        frame: FrameRef(9),
+        offset: 0,
+        length: 4095,
+    });
+    assert_eq!(decode(&call), Decoded::Refuse(Errno::EINVAL));
+    let payload = Span::whole(FrameRef(9));
+    call.payload = Some(payload);
+    assert_eq!(
+        operation(decode(&call)),
+        Operation::Write {
+            ino: InodeId::from_raw(7),
+            handle: Handle(3),
+            offset: 8192,
+            payload,
+            is_write_back: true,
+            append: true,
+            sync: false,
+            kill_set_id: false,
+        }
+    );
+}
+
+#[test]
+fn forgets_of_both_kinds() {
+    let one = abi::ForgetIn { nlookup: 3 };
+    let Decoded::Forgets(list) = decode(&call(opcode::FORGET, one.as_bytes(), &[])) else {
+        panic!("no forget");
+    };
+    let ino = InodeId::from_raw(7);
+    assert_eq!(list.collect::<Vec<_>>(), [Forget { ino, count: 3 }]);
+
+    let head = abi::BatchForgetIn { count: 2, dummy: 0 };
+    let both = [
+        abi::ForgetOne {
+            nodeid: 8,
+            nlookup: 1,
+        },
+        abi::ForgetOne {
+            nodeid: 9,
+            nlookup: 2,
+        },
+    ];
+    let batch = |rest| decode(&call(opcode::BATCH_FORGET, head.as_bytes(), rest));
+    let Decoded::Forgets(list) = batch(both.as_bytes()) else {
+        panic!("no batch");
+    };
+    let numbers: Vec<_> = list.map(|f| (f.ino.raw(), f.count)).collect();
+    assert_eq!(numbers, [(8, 1), (9, 2)]);
+    assert_eq!(batch(&both.as_bytes()[..31]), Decoded::Ignore);
+}
+
+#[test]
+fn renames_and_their_flags() {
+    let rename = |flags| {
+        let args = abi::Rename2In {
+            newdir: 9,
+            flags,
+            padding: 0,
+        };
+        decode_call(&call(opcode::RENAME2, args.as_bytes(), b"a\0b\0")).map(operation)
+    };
+    for (flags, no_replace, exchange) in [(0, false, false), (1, true, false), (2, false, true)] {
+        let Operation::Rename {
+            flags, new_parent, ..
+        } = rename(flags).unwrap()
+        else {
+            panic!("no rename");
+        };
+        assert_eq!(new_parent, InodeId::from_raw(9));
+        assert_eq!(
+            flags,
+            RenameFlags {
+                no_replace,
+                exchange
+            }
+        );
+    }
+    for bad in [3, 4, 8] {
+        assert_eq!(rename(bad), Err(Errno::EINVAL));
+    }
+}
+
+#[test]
+fn open_flags_by_access_mode() {
+    for (flags, read, write) in [
+        (0, true, false),
+        (1, false, true),
+        (2, true, true),
+        (3, true, false),
+    ] {
+        let got = open_flags(flags);
+        assert_eq!((got.read, got.write), (read, write), "{flags}");
+    }
+    // O_SYNC includes O_DSYNC's bit.
+    assert!(open_flags(0o4_010_000).sync);
+    assert!(open_flags(0o40).exec);
+    assert!(!open_flags(0).exec);
+}
+
+#[test]
+fn setxattr_wants_exactly_its_value() {
+    let args = abi::SetXattrIn { size: 3, flags: 1 };
+    let set = |rest| decode(&call(opcode::SETXATTR, args.as_bytes(), rest));
+    let Operation::SetXattr {
+        name, value, flags, ..
+    } = operation(set(b"user.a\0v\0w"))
+    else {
+        panic!("no setxattr");
+    };
+    assert_eq!((&*name, &*value, flags), (&b"user.a"[..], &b"v\0w"[..], 1));
+    assert_eq!(set(b"user.a\0vw"), Decoded::Refuse(Errno::EINVAL));
+    assert_eq!(set(b"user.a"), Decoded::Refuse(Errno::EINVAL));
+    assert_eq!(set(b"\0vwx"), Decoded::Refuse(Errno::EINVAL));
+}
+
+#[test]
+fn unknown_requests_are_enosys() {
+    for unknown in [
+        0,
+        7,
+        19,
+        31,
+        32,
+        33,
+        37,
+        39,
+        40,
+        43,
+        46,
+        47,
+        51,
+        52,
+        53,
+        54,
+        4096,
+        u32::MAX,
+    ] {
+        let decoded = decode(&call(unknown, &[0; 88], b"x\0"));
+        assert_eq!(decoded, Decoded::Refuse(Errno::ENOSYS), "{unknown}");
+    }
+}
+
+#[test]
+fn short_requests_of_every_opcode_are_refused_or_ignored() {
+    for opcode in 0..64 {
+        let whole = fixed_size(opcode);
+        for size in 0..whole {
+            let zeros = vec![0; size];
+            match decode(&call(opcode, &zeros, &[])) {
+                Decoded::Refuse(_) | Decoded::Ignore => {}
+                other => panic!("opcode {opcode} with {size} of {whole} bytes: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..200_000_u64 {
+        let opcode = (round % 60) as u32;
+        let bytes: Vec<u8> = (0..next() % 160)
+            .map(|_| if next() % 3 == 0 { 0 } else { next() as u8 })
+            .collect();
+        let cut = fixed_size(opcode).min(bytes.len());
+        let mut call = call(opcode, &bytes[..cut], &bytes[cut..]);
+        call.header.nodeid = next() % 3;
+        call.header.unique = next() >> (next() % 64);
+        call.payload = Some(Span {
+            frame: FrameRef(0),
+            offset: 0,
+            length: (next() % 4) as u32,
+        });
+        if let Decoded::Forgets(list) = decode(&call) {
+            assert!(list.count() <= bytes.len());
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Notifications to the kernel, encoded. They have no answer but write(2)'s outcome.
+
+use crate::abi::{self, OutHeader, notify_code};
+use client::request::Notice;
+use types::{InodeId, Name};
+use zerocopy::IntoBytes;
+
+fn notification(code: i32, parts: &[&[u8]]) -> Vec<u8> {
+    let size: usize = parts.iter().map(|part| part.len()).sum();
+    let header = OutHeader {
+        len: u32::try_from(size_of::<OutHeader>() + size).expect("a structure and a name"),
+        error: code,
+        unique: 0,
+    };
+    let mut out = Vec::with_capacity(header.len as usize);
+    out.extend_from_slice(header.as_bytes());
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+/// The bytes of `notice`.
+pub fn encode_notice(notice: &Notice) -> Vec<u8> {
+    match notice {
+        Notice::Data {
+            ino,
+            offset,
+            length,
+        } => {
+            // The kernel takes a length of 0 or less as "to the end".
+            let off = i64::try_from(*offset).unwrap_or(i64::MAX);
+            inval_inode(*ino, off, i64::try_from(*length).unwrap_or(0))
+        }
+        Notice::Attributes { ino } => inval_inode(*ino, -1, 0),
+        Notice::Entry { parent, name } => inval_entry(*parent, name, false),
+        Notice::Epoch => notification(notify_code::INC_EPOCH, &[]),
+    }
+}
+
+fn inval_inode(ino: InodeId, off: i64, len: i64) -> Vec<u8> {
+    let body = abi::InvalInodeOut {
+        ino: ino.raw(),
+        off,
+        len,
+    };
+    notification(notify_code::INVAL_INODE, &[body.as_bytes()])
+}
+
+/// Drops a name; with `expire_only` it is looked up again at its next use instead.
+pub fn inval_entry(parent: InodeId, name: &Name, expire_only: bool) -> Vec<u8> {
+    let flags = if expire_only {
+        abi::inval_entry_flag::EXPIRE_ONLY
+    } else {
+        0
+    };
+    let body = abi::InvalEntryOut {
+        parent: parent.raw(),
+        namelen: name_size(name),
+        flags,
+    };
+    let parts: [&[u8]; 3] = [body.as_bytes(), name.bytes(), &[0]];
+    notification(notify_code::INVAL_ENTRY, &parts)
+}
+
+/// Says that `name`, which led to `child`, was removed.
+pub fn delete(parent: InodeId, child: InodeId, name: &Name) -> Vec<u8> {
+    let body = abi::DeleteOut {
+        parent: parent.raw(),
+        child: child.raw(),
+        namelen: name_size(name),
+        padding: 0,
+    };
+    let parts: [&[u8]; 3] = [body.as_bytes(), name.bytes(), &[0]];
+    notification(notify_code::DELETE, &parts)
+}
+
+/// Asks for cached bytes; they come as `Decoded::Retrieved` with `notify_unique`.
+pub fn retrieve(notify_unique: u64, ino: InodeId, offset: u64, size: u32) -> Vec<u8> {
+    let body = abi::RetrieveOut {
+        notify_unique,
+        nodeid: ino.raw(),
+        offset,
+        size,
+        padding: 0,
+    };
+    notification(notify_code::RETRIEVE, &[body.as_bytes()])
+}
+
+/// Asks the kernel to send again what it sent and has no answer to.
+pub fn resend() -> Vec<u8> {
+    notification(notify_code::RESEND, &[])
+}
+
+fn name_size(name: &Name) -> u32 {
+    u32::try_from(name.bytes().len()).expect("names are at most 255 bytes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromBytes;
+
+    #[test]
+    fn lengths_and_codes_are_as_the_kernel_checks_them() {
+        let name = Name::new(b"file").unwrap();
+        let ino = InodeId::from_raw(7);
+        let notices = [
+            (Notice::Attributes { ino }, 2, 40),
+            (
+                Notice::Entry {
+                    parent: ino,
+                    name: name.clone(),
+                },
+                3,
+                16 + 16 + 5,
+            ),
+            (Notice::Epoch, 8, 16),
+        ];
+        for (notice, code, size) in notices {
+            let bytes = encode_notice(&notice);
+            let (header, _) = OutHeader::read_from_prefix(&bytes).unwrap();
+            assert_eq!(bytes.len(), size);
+            assert_eq!(header.len as usize, size);
+            assert_eq!((header.error, header.unique), (code, 0));
+        }
+        assert_eq!(delete(ino, ino, &name).len(), 16 + 24 + 5);
+        assert_eq!(retrieve(1, ino, 0, 4096).len(), 48);
+    }
+
+    #[test]
+    fn a_range_reaches_the_kernel() {
+        let notice = |offset, length| Notice::Data {
+            ino: InodeId::ROOT,
+            offset,
+            length,
+        };
+        for (offset, length, off, len) in [
+            (4096, 8192, 4096, 8192),
+            (0, 0, 0, 0),
+            (4096, u64::MAX, 4096, 0),
+        ] {
+            let bytes = encode_notice(&notice(offset, length));
+            let body = abi::InvalInodeOut::read_from_bytes(&bytes[16..]).unwrap();
+            assert_eq!((body.ino, body.off, body.len), (1, off, len));
+        }
+    }
+}

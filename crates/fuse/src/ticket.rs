@@ -1,0 +1,68 @@
+//! What a ticket of this front end carries: the request's unique number and the way its answer takes.
+//!
+//! ```text
+//!  bit 63      62            48 .. 61        0 .. 47
+//!  0           listing plus  route           unique (0: no answer wanted)
+//! ```
+//! The kernel counts uniques up by 2 from its start: 2^48 last for four years at a million per second.
+
+use client::request::Ticket;
+
+/// Bits of the unique number.
+const UNIQUE_BITS: u32 = 48;
+/// The answer is a listing with attributes.
+const PLUS: u64 = 1 << 62;
+
+/// Routes that a ticket can tell apart.
+pub const ROUTE_COUNT_MAX: usize = 1 << 14;
+
+/// The ticket of requests that have no answer (forgets).
+pub const NO_REPLY: Ticket = Ticket(0);
+
+/// The way back: a cloned descriptor, or a queue's ring entry. The transport gives it its meaning.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Route(pub u16);
+
+/// Joins the parts; `None` if the unique number does not fit.
+pub fn ticket(unique: u64, route: Route, plus: bool) -> Option<Ticket> {
+    assert!(usize::from(route.0) < ROUTE_COUNT_MAX);
+    let plus = if plus { PLUS } else { 0 };
+    (unique >> UNIQUE_BITS == 0).then(|| Ticket(unique | u64::from(route.0) << UNIQUE_BITS | plus))
+}
+
+/// The request's unique number.
+pub const fn unique(ticket: Ticket) -> u64 {
+    ticket.0 & ((1 << UNIQUE_BITS) - 1)
+}
+
+/// The way its answer takes.
+#[allow(clippy::cast_possible_truncation, reason = "masked to 14 bits")]
+pub const fn route(ticket: Ticket) -> Route {
+    Route(((ticket.0 & !PLUS) >> UNIQUE_BITS) as u16)
+}
+
+/// A listing answered to this ticket carries attributes.
+pub const fn is_plus(ticket: Ticket) -> bool {
+    ticket.0 & PLUS != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_back() {
+        for raw in [2, 4, (1 << 48) - 2] {
+            for route_index in [0, 1, 77, ROUTE_COUNT_MAX as u16 - 1] {
+                for plus in [false, true] {
+                    let made = ticket(raw, Route(route_index), plus).unwrap();
+                    assert_eq!(unique(made), raw);
+                    assert_eq!(route(made), Route(route_index));
+                    assert_eq!(is_plus(made), plus);
+                }
+            }
+        }
+        assert_eq!(ticket(1 << 48, Route(0), false), None);
+        assert_eq!(unique(NO_REPLY), 0);
+    }
+}

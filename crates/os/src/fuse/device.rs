@@ -1,0 +1,367 @@
+//! The transport over /dev/fuse: threads that read requests from cloned descriptors, answers by writev.
+//!
+//! A read puts the first 80 bytes of a request into a prefix and all that follows into a pagepool slab:
+//! 80 bytes are what the kernel sends before a WRITE's payload, so the payload begins on a page. Of other
+//! requests only what is longer than 40 bytes of arguments lies in the slab.
+
+use super::memory::{Memory, frames_of};
+use super::session::{Dispatched, InterruptOutcome, Serving, SessionError, Transport};
+use fuse::abi::{self, InHeader, WRITE_PREFIX_SIZE};
+use fuse::{Call, Decoded, Encoded, Route, Tail};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use types::{Errno, FrameRef, Span, limits};
+
+const CLONE: libc::c_ulong = 0x8004_e500;
+const HEADER_SIZE: usize = size_of::<InHeader>();
+/// Pieces of an answer's data that one writev takes; more are copied together first.
+const PIECE_COUNT_MAX: usize = 1000;
+
+/// /dev/fuse, once for each thread.
+#[derive(Debug)]
+pub(super) struct Device {
+    descriptors: Vec<OwnedFd>,
+}
+
+/// A received request that begins in the prefix and goes on in the slab.
+struct Received {
+    prefix: [u8; WRITE_PREFIX_SIZE],
+    size: usize,
+}
+
+impl Device {
+    pub(super) fn open() -> Result<Self, SessionError> {
+        Ok(Self {
+            descriptors: vec![open_device()?],
+        })
+    }
+
+    /// The descriptor that was mounted.
+    pub(super) fn main(&self) -> BorrowedFd<'_> {
+        self.descriptors[0].as_fd()
+    }
+
+    /// A descriptor of the same connection, for notifications.
+    pub(super) fn duplicate(&self) -> Result<OwnedFd, SessionError> {
+        let made = open_device()?;
+        let mut main = self.main().as_raw_fd().cast_unsigned();
+        // SAFETY: the request takes a pointer to one 32-bit descriptor number.
+        let outcome = unsafe { libc::ioctl(made.as_raw_fd(), CLONE, &raw mut main) };
+        if outcome != 0 {
+            return Err(SessionError::last("FUSE_DEV_IOC_CLONE"));
+        }
+        Ok(made)
+    }
+
+    /// Makes descriptors for `count` threads.
+    pub(super) fn clone_descriptors(&mut self, count: usize) -> Result<(), SessionError> {
+        while self.descriptors.len() < count {
+            let made = self.duplicate()?;
+            self.descriptors.push(made);
+        }
+        Ok(())
+    }
+
+    /// Reads and answers INIT, the first request of the connection.
+    pub(super) fn handshake(&self, over_ring: bool, readahead: u32) -> Result<(), SessionError> {
+        // The kernel wants room for the largest request from the first read on.
+        let mut buffer = vec![0_u8; WRITE_PREFIX_SIZE + limits::MAX_WRITE];
+        let fd = self.main().as_raw_fd();
+        // SAFETY: the buffer is writable for its length.
+        let size = unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) };
+        let size = usize::try_from(size).map_err(|_| SessionError::last("read of INIT"))?;
+        let protocol = |call| SessionError::Io {
+            call,
+            source: io::Error::from_raw_os_error(libc::EPROTO),
+        };
+        let (header, args) =
+            fuse::split(&buffer[..size]).ok_or_else(|| protocol("INIT: cut short"))?;
+        let call = Call::new(header, args, Route(0));
+        let Decoded::Init(offer) = fuse::decode(&call) else {
+            return Err(protocol("the first request is no INIT"));
+        };
+        let agreed = match offer.agree(over_ring, readahead) {
+            Ok(agreed) => agreed,
+            Err(error) => {
+                let answer = fuse::encode_error(header.unique, Errno::EPROTO);
+                let _ = self.write(fd, answer.head());
+                return Err(error.into());
+            }
+        };
+        let answer = agreed.encode(header.unique);
+        self.write(fd, &answer).map_err(|source| SessionError::Io {
+            call: "answer to INIT",
+            source,
+        })?;
+        tracing::debug!(minor = agreed.minor, flags = agreed.flags, "FUSE agreed");
+        Ok(())
+    }
+
+    fn write(&self, fd: RawFd, bytes: &[u8]) -> io::Result<()> {
+        // SAFETY: `bytes` is readable for its length.
+        let outcome = unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) };
+        if outcome < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    fn write_pieces(&self, fd: RawFd, pieces: &[libc::iovec]) -> io::Result<()> {
+        let count = i32::try_from(pieces.len()).expect("at most PIECE_COUNT_MAX and a head");
+        // SAFETY: each piece points to memory that the caller of `send` keeps readable.
+        let outcome = unsafe { libc::writev(fd, pieces.as_ptr(), count) };
+        if outcome < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    fn write_answer(&self, memory: &dyn Memory, fd: RawFd, answer: &Encoded<'_>) -> io::Result<()> {
+        let head = piece(answer.head());
+        match &answer.tail {
+            Tail::None => self.write(fd, answer.head()),
+            Tail::Bytes(bytes) => self.write_pieces(fd, &[head, piece(bytes)]),
+            Tail::Owned(bytes) => self.write_pieces(fd, &[head, piece(bytes)]),
+            Tail::Spans([span]) => self.write_pieces(fd, &[head, span_piece(memory, *span)]),
+            Tail::Spans(spans) if spans.len() <= PIECE_COUNT_MAX => {
+                let mut pieces = Vec::with_capacity(1 + spans.len());
+                pieces.push(head);
+                pieces.extend(spans.iter().map(|span| span_piece(memory, *span)));
+                self.write_pieces(fd, &pieces)
+            }
+            Tail::Spans(spans) => {
+                let mut bytes = Vec::new();
+                for span in *spans {
+                    // SAFETY: the answer holds a reference of each frame until it is sent.
+                    bytes.extend_from_slice(unsafe { memory.slice(*span) });
+                }
+                self.write_pieces(fd, &[head, piece(&bytes)])
+            }
+        }
+    }
+
+    /// One serving thread: reads until the connection ends.
+    fn serve(&self, index: u16, serving: &Serving) {
+        let fd = self.descriptors[usize::from(index)].as_raw_fd();
+        let memory = serving.replier.memory().clone();
+        let mut arguments = Vec::new();
+        let mut slab = wait_for_slab(&*memory);
+        let mut received = Received {
+            prefix: [0; WRITE_PREFIX_SIZE],
+            size: 0,
+        };
+        while received.read(fd, memory.address(slab)) {
+            let Some((header, _)) = fuse::split(received.bytes()) else {
+                tracing::error!(size = received.size, "a FUSE request without header");
+                continue;
+            };
+            let id = (Route(index), header.unique);
+            if header.opcode == abi::opcode::WRITE && received.size >= WRITE_PREFIX_SIZE {
+                let length = u32::try_from(received.size - WRITE_PREFIX_SIZE)
+                    .expect("a read is at most 1 MiB and a prefix");
+                let payload = Span {
+                    frame: slab,
+                    offset: 0,
+                    length,
+                };
+                let call = Call {
+                    header,
+                    fixed: &received.prefix[HEADER_SIZE..],
+                    rest: &[],
+                    payload: Some(payload),
+                    route: Route(index),
+                };
+                serving.dispatch(id, fuse::decode(&call), &[]);
+                if frames_of(payload).any(|frame| memory.is_shared(frame)) {
+                    release_slab(&*memory, slab);
+                    slab = wait_for_slab(&*memory);
+                }
+                continue;
+            }
+            let args = received.arguments(memory.address(slab), &mut arguments);
+            let call = Call::new(header, args, Route(index));
+            match serving.dispatch(id, fuse::decode(&call), call.rest) {
+                Dispatched::Done => {}
+                Dispatched::Interrupt(target) => self.interrupt(serving, header.unique, target),
+            }
+        }
+        release_slab(&*memory, slab);
+    }
+
+    /// Passes an interrupt on. Of a request that nobody knows the kernel is told to interrupt again: it
+    /// was read by another thread that has not got far enough, or is answered (then nothing comes).
+    /// ENOSYS would switch interrupts off for the whole connection.
+    fn interrupt(&self, serving: &Serving, unique: u64, target: u64) {
+        if serving.interrupt(target) == InterruptOutcome::Taken {
+            return;
+        }
+        std::thread::yield_now();
+        let answer = fuse::encode_error(unique, Errno::EAGAIN);
+        for descriptor in &self.descriptors {
+            // Only the descriptor by which the request was read knows it.
+            if self.write(descriptor.as_raw_fd(), answer.head()).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+impl Received {
+    /// Reads one request; false when the connection has ended.
+    fn read(&mut self, fd: RawFd, slab: *mut u8) -> bool {
+        let pieces = [
+            libc::iovec {
+                iov_base: self.prefix.as_mut_ptr().cast(),
+                iov_len: WRITE_PREFIX_SIZE,
+            },
+            libc::iovec {
+                iov_base: slab.cast(),
+                iov_len: limits::MAX_WRITE,
+            },
+        ];
+        loop {
+            // SAFETY: the prefix is ours; the slab is 1 MiB of which this thread holds the only
+            // references, so nobody else reads or writes it.
+            let size = unsafe { libc::readv(fd, pieces.as_ptr(), 2) };
+            if let Ok(size) = usize::try_from(size) {
+                self.size = size;
+                return true;
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                // ENOENT: the request was interrupted while it was being read.
+                Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
+                Some(libc::ENODEV | libc::ECONNABORTED) => return false,
+                _ => {
+                    tracing::error!(%error, "read of /dev/fuse");
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.prefix[..self.size.min(WRITE_PREFIX_SIZE)]
+    }
+
+    /// What follows the header, in one piece: in place where it is short, else copied together.
+    fn arguments<'a>(&'a self, slab: *const u8, buffer: &'a mut Vec<u8>) -> &'a [u8] {
+        let head = &self.bytes()[HEADER_SIZE..];
+        if self.size <= WRITE_PREFIX_SIZE {
+            return head;
+        }
+        let tail_size = self.size - WRITE_PREFIX_SIZE;
+        // SAFETY: readv filled so many bytes of the slab, and only this thread uses it.
+        let tail = unsafe { std::slice::from_raw_parts(slab, tail_size) };
+        buffer.clear();
+        buffer.extend_from_slice(head);
+        buffer.extend_from_slice(tail);
+        buffer
+    }
+}
+
+impl Transport for Device {
+    fn send(&self, memory: &dyn Memory, route: Route, unique: u64, answer: &Encoded<'_>) {
+        let Some(descriptor) = self.descriptors.get(usize::from(route.0)) else {
+            return;
+        };
+        let fd = descriptor.as_raw_fd();
+        let Err(error) = self.write_answer(memory, fd, answer) else {
+            return;
+        };
+        match error.raw_os_error() {
+            // The request was aborted, or was answered already.
+            Some(libc::ENOENT | libc::ENODEV | libc::ECONNABORTED | libc::EPERM) => {}
+            _ => {
+                // Its caller must not wait for ever because we made an answer the kernel refuses.
+                tracing::error!(%error, unique, "answer refused by the kernel");
+                let _ = self.write(fd, fuse::encode_error(unique, Errno::EIO).head());
+            }
+        }
+    }
+
+    fn route_count(&self) -> u16 {
+        u16::try_from(self.descriptors.len()).expect("as many as threads")
+    }
+
+    fn start(self: Arc<Self>, serving: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError> {
+        (0..self.route_count())
+            .map(|index| self.clone().start_thread(index, serving, || {}))
+            .collect()
+    }
+}
+
+impl Device {
+    /// Starts the serving thread of one descriptor; `at_end` is called when the connection has ended.
+    pub(super) fn start_thread(
+        self: Arc<Self>,
+        index: u16,
+        serving: &Arc<Serving>,
+        at_end: impl FnOnce() + Send + 'static,
+    ) -> Result<JoinHandle<()>, SessionError> {
+        let shared = serving.clone();
+        serving.on_thread_start();
+        std::thread::Builder::new()
+            .name(format!("fuse-{index}"))
+            .spawn(move || {
+                self.serve(index, &shared);
+                at_end();
+                shared.on_thread_end();
+            })
+            .map_err(|source| SessionError::Io {
+                call: "spawn",
+                source,
+            })
+    }
+}
+
+fn open_device() -> Result<OwnedFd, SessionError> {
+    let flags = libc::O_RDWR | libc::O_CLOEXEC;
+    // SAFETY: a NUL-terminated path.
+    let fd = unsafe { libc::open(c"/dev/fuse".as_ptr(), flags) };
+    if fd < 0 {
+        let error = io::Error::last_os_error();
+        return Err(super::MountError::Device(error).into());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn piece(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+fn span_piece(memory: &dyn Memory, span: Span) -> libc::iovec {
+    // SAFETY: the answer holds a reference of each frame until it is sent.
+    piece(unsafe { memory.slice(span) })
+}
+
+/// A slab. While none is free this waits: the kernel's queue is where requests belong meanwhile.
+pub(super) fn wait_for_slab(memory: &dyn Memory) -> FrameRef {
+    let mut round = 0_u64;
+    loop {
+        if let Some(slab) = memory.alloc_slab() {
+            return slab;
+        }
+        round += 1;
+        if round.is_multiple_of(1000) {
+            tracing::warn!(seconds = round / 1000, "no free slab for FUSE requests");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
+pub(super) fn release_slab(memory: &dyn Memory, slab: FrameRef) {
+    memory.release_span(Span {
+        frame: slab,
+        offset: 0,
+        length: limits::MAX_WRITE as u32,
+    });
+}

@@ -1,0 +1,196 @@
+//! mount(2), umount(2), and the files of /sys that belong to a FUSE connection.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+
+/// Why a mount failed.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// There is no /dev/fuse or it may not be opened: load the module, be root.
+    #[error("/dev/fuse: {0}")]
+    Device(#[source] io::Error),
+    /// The mount point is missing or no directory: make it.
+    #[error("mount point {path}: {source}")]
+    MountPoint {
+        /// Where.
+        path: PathBuf,
+        /// What stat said.
+        source: io::Error,
+    },
+    /// mount(2) failed.
+    #[error("mount at {path}: {source}")]
+    Mount {
+        /// Where.
+        path: PathBuf,
+        /// What mount(2) said; EPERM means: be root.
+        source: io::Error,
+    },
+    /// Mounted, but the kernel's settings of the mount cannot be reached; it was unmounted again.
+    #[error("{path}: {source}")]
+    Settings {
+        /// Which file.
+        path: PathBuf,
+        /// How.
+        source: io::Error,
+    },
+}
+
+/// A mount's connection in the kernel. Dropping it unmounts, and aborts what cannot be unmounted.
+#[derive(Debug)]
+pub struct Connection {
+    mount_point: PathBuf,
+    number: u32,
+    is_mounted: AtomicBool,
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Mounts the connection of `device` at `path` as `fuse.gupfs`.
+pub(super) fn mount(
+    source: &str,
+    path: &Path,
+    device: BorrowedFd<'_>,
+) -> Result<Connection, MountError> {
+    let point_error = |source| MountError::MountPoint {
+        path: path.to_owned(),
+        source,
+    };
+    let path = path.canonicalize().map_err(point_error)?;
+    let mode = std::fs::metadata(&path).map_err(point_error)?;
+    if !mode.is_dir() {
+        return Err(point_error(io::Error::from_raw_os_error(libc::ENOTDIR)));
+    }
+    let mount_error = |source| MountError::Mount {
+        path: path.clone(),
+        source,
+    };
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions",
+        device.as_raw_fd()
+    );
+    let options = c_string(options.as_bytes()).map_err(mount_error)?;
+    let source = c_string(source.as_bytes()).map_err(mount_error)?;
+    let target = c_string(path.as_os_str().as_bytes()).map_err(mount_error)?;
+    // SAFETY: four NUL-terminated strings that live through the call.
+    let outcome = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            c"fuse.gupfs".as_ptr(),
+            0,
+            options.as_ptr().cast(),
+        )
+    };
+    if outcome != 0 {
+        return Err(mount_error(io::Error::last_os_error()));
+    }
+    let mut connection = Connection {
+        mount_point: path.clone(),
+        number: 0,
+        is_mounted: AtomicBool::new(true),
+    };
+    connection.number = device_minor(&target).map_err(|source| MountError::Settings {
+        path: path.clone(),
+        source,
+    })?;
+    Ok(connection)
+}
+
+/// The minor device number of the file system at `path`, without asking its (silent) server.
+fn device_minor(path: &CString) -> io::Result<u32> {
+    // SAFETY: statx is plain data, for which all zeros are valid.
+    let mut status: libc::statx = unsafe { std::mem::zeroed() };
+    // SAFETY: a NUL-terminated path and a buffer of the right type.
+    let outcome = unsafe {
+        let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+        libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, 0, &raw mut status)
+    };
+    if outcome != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(status.stx_dev_minor)
+}
+
+/// Makes /sys/fs/fuse/connections show what it has.
+fn mount_control() {
+    let target = CString::new(CONNECTIONS).expect("no NUL in a constant");
+    // SAFETY: NUL-terminated strings. A failure (mounted already, no right) shows at the next access.
+    unsafe {
+        let kind = c"fusectl".as_ptr();
+        libc::mount(kind, target.as_ptr(), kind, 0, std::ptr::null());
+    }
+}
+
+impl Connection {
+    /// The connection's number in /sys/fs/fuse/connections.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Where it is mounted.
+    pub fn mount_point(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Ends the connection: every caller that waits, and every later one, gets an error. The mount point
+    /// stays until it is unmounted. Works while requests are stuck.
+    ///
+    /// # Errors
+    /// /sys/fs/fuse/connections could not be used.
+    pub fn abort(&self) -> io::Result<()> {
+        let path = format!("{CONNECTIONS}/{}/abort", self.number);
+        match std::fs::write(&path, "1") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                mount_control();
+                std::fs::write(&path, "1")
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Sets how far the kernel reads ahead of a sequential reader, in bytes.
+    pub(super) fn set_readahead(&self, size: u32) -> Result<(), MountError> {
+        let path = format!("/sys/class/bdi/0:{}/read_ahead_kb", self.number);
+        let text = (size / 1024).to_string();
+        std::fs::write(&path, text).map_err(|source| MountError::Settings {
+            path: path.into(),
+            source,
+        })
+    }
+
+    /// Unmounts; what is in use is detached and its connection aborted. Does nothing a second time.
+    pub fn unmount(&self) {
+        if !self.is_mounted.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let Ok(target) = c_string(self.mount_point.as_os_str().as_bytes()) else {
+            return;
+        };
+        // Somebody else may have unmounted it and mounted another file system there.
+        if device_minor(&target).ok() != Some(self.number) {
+            let _ = self.abort();
+            return;
+        }
+        // SAFETY: a NUL-terminated path.
+        let plain = unsafe { libc::umount2(target.as_ptr(), libc::UMOUNT_NOFOLLOW) };
+        if plain != 0 {
+            // SAFETY: as above.
+            unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+            let _ = self.abort();
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.unmount();
+    }
+}

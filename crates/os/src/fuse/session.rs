@@ -1,0 +1,345 @@
+//! A mounted file system: handshake, serving threads, answers, end.
+
+use super::device::Device;
+use super::memory::Memory;
+use super::mount::{self, Connection, MountError};
+use super::notifier::Notifier;
+use super::ring::{self, Ring};
+use client::request::{Request, Response, Ticket};
+use fuse::{Decoded, Encoded, InitError, Route};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+/// What a front end does with the requests of a mount.
+///
+/// Methods are called on the transport's threads and must not block: whatever has to wait is parked and
+/// answered later, from any thread.
+pub trait Handler: Send + Sync + 'static {
+    /// A request of the kernel. `replier.reply(request.ticket, ..)` answers it, once, now or later.
+    /// Forgets come here too, with `fuse::NO_REPLY`.
+    ///
+    /// A WRITE's payload lies in pagepool frames of which the transport holds a reference until this
+    /// method returns; who needs them longer retains each frame. Keeping frames of a /dev/fuse session
+    /// costs the transport the whole slab, so keep only large payloads and copy small ones.
+    fn on_request(&self, replier: &Replier, request: Request);
+
+    /// The caller of the request with this ticket got a signal. May be asked about tickets that do not
+    /// exist.
+    fn on_interrupt(&self, replier: &Replier, ticket: Ticket) -> InterruptOutcome;
+
+    /// Bytes of the kernel's cache, asked for by a RETRIEVE notification.
+    fn on_retrieved(&self, _notify_unique: u64, _offset: u64, _bytes: &[u8]) {}
+
+    /// The file system was unmounted or aborted; nothing will be asked any more. Called once.
+    fn on_destroy(&self) {}
+}
+
+/// What became of an interrupt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterruptOutcome {
+    /// The request is known: it was or will be answered soon, with EINTR where that makes sense.
+    Taken,
+    /// No such request (yet): the kernel is told to ask again, or it has been answered.
+    Unknown,
+}
+
+/// How requests travel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TransportKind {
+    /// read(2) and write(2) of /dev/fuse.
+    #[default]
+    Device,
+    /// fuse-over-io_uring.
+    Ring,
+}
+
+/// How a session is mounted.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// First column of mount(8)'s listing.
+    pub source: String,
+    /// An existing directory.
+    pub mount_point: PathBuf,
+    /// How requests travel.
+    pub transport: TransportKind,
+    /// Threads that serve /dev/fuse. The ring has one for each possible CPU instead.
+    pub thread_count: usize,
+    /// Threads that write notifications; several, as one can be stuck behind a page lock.
+    pub notify_thread_count: usize,
+    /// Bytes that the kernel reads ahead of a sequential reader.
+    pub readahead_size: u32,
+    /// Requests that one CPU's queue of the ring can hold at first; it grows when they are parked.
+    pub ring_depth: u16,
+}
+
+impl SessionConfig {
+    /// A session at `mount_point` with the defaults: /dev/fuse, one thread for each CPU.
+    pub fn new(mount_point: &Path) -> Self {
+        let cpu_count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self {
+            source: "gupfs".to_owned(),
+            mount_point: mount_point.to_owned(),
+            transport: TransportKind::Device,
+            thread_count: cpu_count.max(2),
+            notify_thread_count: 4,
+            readahead_size: 1 << 20,
+            ring_depth: 8,
+        }
+    }
+}
+
+/// Why a session did not come up.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The mount failed; the system is as it was.
+    #[error(transparent)]
+    Mount(#[from] MountError),
+    /// This kernel cannot be served.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// fuse-over-io_uring is switched off and could not be switched on: use the other transport.
+    #[error("fuse-over-io_uring is off: set /sys/module/fuse/parameters/enable_uring to Y")]
+    RingDisabled(#[source] std::io::Error),
+    /// A system call failed.
+    #[error("{call}: {source}")]
+    Io {
+        /// Which.
+        call: &'static str,
+        /// How.
+        source: std::io::Error,
+    },
+}
+
+impl SessionError {
+    pub(super) fn last(call: &'static str) -> Self {
+        Self::Io {
+            call,
+            source: std::io::Error::last_os_error(),
+        }
+    }
+}
+
+/// A way for requests and answers. There are two: `Device` and `Ring`.
+pub(super) trait Transport: Send + Sync + std::fmt::Debug {
+    /// Sends an answer the way its request came. An answer to a request that is gone is dropped.
+    fn send(&self, memory: &dyn Memory, route: Route, unique: u64, answer: &Encoded<'_>);
+    /// Routes of this transport are below this number.
+    fn route_count(&self) -> u16;
+    /// Starts the serving threads. Each calls `Serving::dispatch` for what it receives.
+    fn start(self: Arc<Self>, serving: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError>;
+}
+
+/// Answers requests, from any thread.
+#[derive(Debug)]
+pub struct Replier {
+    transport: Arc<dyn Transport>,
+    memory: Arc<dyn Memory>,
+}
+
+impl Replier {
+    /// Answers the request of `ticket`, once. The references of the frames of `Response::Data` are
+    /// released, also when the connection has ended meanwhile.
+    pub fn reply(&self, ticket: Ticket, response: &Response) {
+        let unique = fuse::ticket::unique(ticket);
+        if unique != 0 {
+            let route = fuse::ticket::route(ticket);
+            let answer = fuse::encode_reply(ticket, response);
+            self.transport.send(&*self.memory, route, unique, &answer);
+        }
+        if let Response::Data(spans) = response {
+            for span in spans {
+                self.memory.release_span(*span);
+            }
+        }
+    }
+
+    /// The pagepool that payloads and data lie in.
+    pub fn memory(&self) -> &Arc<dyn Memory> {
+        &self.memory
+    }
+}
+
+/// What the serving threads share.
+pub(super) struct Serving {
+    pub(super) replier: Arc<Replier>,
+    pub(super) handler: Arc<dyn Handler>,
+    thread_count: AtomicUsize,
+}
+
+impl Serving {
+    /// Does with a decoded request what is to be done. `rest` is the tail of the request.
+    pub(super) fn dispatch(
+        &self,
+        (route, unique): (Route, u64),
+        decoded: Decoded<'_>,
+        rest: &[u8],
+    ) -> Dispatched {
+        let refuse = |errno| {
+            let answer = fuse::encode_error(unique, errno);
+            let memory = &*self.replier.memory;
+            self.replier.transport.send(memory, route, unique, &answer);
+        };
+        match decoded {
+            Decoded::Request(request) => self.handler.on_request(&self.replier, request),
+            Decoded::Forgets(forgets) => {
+                for forget in forgets {
+                    self.handler
+                        .on_request(&self.replier, forget.into_request());
+                }
+            }
+            Decoded::Interrupt { unique: target } => return Dispatched::Interrupt(target),
+            Decoded::Retrieved {
+                notify_unique,
+                offset,
+                size,
+            } => {
+                let bytes = &rest[..rest.len().min(size as usize)];
+                self.handler.on_retrieved(notify_unique, offset, bytes);
+            }
+            Decoded::Destroy => {
+                let answer = fuse::encode_done(unique);
+                let memory = &*self.replier.memory;
+                self.replier.transport.send(memory, route, unique, &answer);
+            }
+            Decoded::Init(_) => refuse(types::Errno::EPROTO),
+            Decoded::Refuse(errno) => refuse(errno),
+            Decoded::Ignore => {}
+        }
+        Dispatched::Done
+    }
+
+    /// Passes an interrupt on: the ticket's route and kind are not known, so all are tried. Rare.
+    pub(super) fn interrupt(&self, unique: u64) -> InterruptOutcome {
+        for route in 0..self.replier.transport.route_count() {
+            for plus in [false, true] {
+                let Some(ticket) = fuse::ticket::ticket(unique, Route(route), plus) else {
+                    return InterruptOutcome::Taken;
+                };
+                let outcome = self.handler.on_interrupt(&self.replier, ticket);
+                if outcome == InterruptOutcome::Taken {
+                    return outcome;
+                }
+            }
+        }
+        InterruptOutcome::Unknown
+    }
+
+    /// A serving thread begins.
+    pub(super) fn on_thread_start(&self) {
+        self.thread_count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A serving thread ends as the connection has; the last one says so.
+    pub(super) fn on_thread_end(&self) {
+        if self.thread_count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.handler.on_destroy();
+        }
+    }
+}
+
+/// What `Serving::dispatch` leaves to the transport.
+pub(super) enum Dispatched {
+    /// Nothing.
+    Done,
+    /// The request with this unique number is interrupted.
+    Interrupt(u64),
+}
+
+/// A mounted file system. Dropping it unmounts.
+#[derive(Debug)]
+pub struct Session {
+    config: SessionConfig,
+    connection: Connection,
+    replier: Arc<Replier>,
+    notifier: Arc<Notifier>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Session {
+    /// Mounts and agrees with the kernel. Requests wait in the kernel until `start`.
+    ///
+    /// # Errors
+    /// Nothing is mounted then.
+    pub fn mount(config: SessionConfig, memory: Arc<dyn Memory>) -> Result<Self, SessionError> {
+        let over_ring = config.transport == TransportKind::Ring;
+        if over_ring {
+            ring::enable()?;
+        }
+        let mut device = Device::open()?;
+        let connection = mount::mount(&config.source, &config.mount_point, device.main())?;
+        // From here on dropping `connection` unmounts.
+        device.handshake(over_ring, config.readahead_size)?;
+        connection.set_readahead(config.readahead_size)?;
+        let notifier = Notifier::start(device.duplicate()?, config.notify_thread_count)?;
+        let transport: Arc<dyn Transport> = if over_ring {
+            Arc::new(Ring::new(device, config.ring_depth)?)
+        } else {
+            device.clone_descriptors(config.thread_count.max(1))?;
+            Arc::new(device)
+        };
+        Ok(Self {
+            config,
+            connection,
+            replier: Arc::new(Replier { transport, memory }),
+            notifier: Arc::new(notifier),
+            threads: Vec::new(),
+        })
+    }
+
+    /// Starts the serving threads.
+    ///
+    /// # Errors
+    /// A thread or ring could not be made; drop the session.
+    pub fn start(&mut self, handler: Arc<dyn Handler>) -> Result<(), SessionError> {
+        assert!(self.threads.is_empty(), "a session is started once");
+        let serving = Arc::new(Serving {
+            replier: self.replier.clone(),
+            handler,
+            thread_count: AtomicUsize::new(0),
+        });
+        self.threads = self.replier.transport.clone().start(&serving)?;
+        Ok(())
+    }
+
+    /// Answers requests, from any thread.
+    pub fn replier(&self) -> &Arc<Replier> {
+        &self.replier
+    }
+
+    /// Sends notifications.
+    pub fn notifier(&self) -> &Arc<Notifier> {
+        &self.notifier
+    }
+
+    /// The kernel's connection: its number, and how to abort it.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// How the session was mounted.
+    pub fn config(&self) -> &SessionConfig {
+        &self.config
+    }
+
+    /// Waits until the connection has ended (somebody unmounted or aborted it).
+    pub fn wait(mut self) {
+        self.join();
+    }
+
+    fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a FUSE thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.connection.unmount();
+        self.join();
+    }
+}
