@@ -105,6 +105,7 @@ pub fn verify(found: &[u32], expected: &[u32]) -> Result<(), Mismatch> {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 mod tests {
     use super::*;
 

@@ -16,9 +16,17 @@
 #![forbid(unsafe_code)]
 
 pub mod checksum;
+pub mod grants;
+pub mod plan;
 pub mod sectors;
+pub mod space;
 pub mod stripe;
+pub mod write;
 
 pub use checksum::crc32c;
+pub use grants::{GrantPool, NeedMore, Reservation, Taken};
+pub use plan::{ChecksumCache, Fetch, ReadPiece, RunKey, Verify, join_reads, plan_read};
 pub use sectors::SectorSet;
+pub use space::{RegionId, RegionTable, Space, SpaceMutation, TableMutation};
 pub use stripe::Striping;
+pub use write::{Dirty, NsdWrite, WritePiece, plan_write};

@@ -150,6 +150,7 @@ fn split(at: Location, count: u64) -> impl Iterator<Item = Run> {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;

@@ -98,6 +98,7 @@ fn smooth(nsds: &[(NsdId, u64)]) -> Vec<NsdId> {
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 mod tests {
     use super::*;
     use types::ShardId;

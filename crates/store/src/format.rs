@@ -430,6 +430,7 @@ pub fn decode_part(body: &[u8]) -> Result<(PartKey, Epoch, &[u8], &[u8]), Decode
 }
 
 #[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 mod tests {
     use super::*;
 

@@ -1,0 +1,297 @@
+//! The free sectors that a client node has in hand, granted by one owner node.
+//!
+//! Invariants
+//! - Every granted sector is in exactly one place: free, taken (a write of it is being made or in
+//!   flight), burnt (submitted with unknown outcome), spent (burnt, and the write is known to have
+//!   ended) or no longer ours (committed, given back).
+//! - A sector leaves `free` towards a write once: `take` never gives a sector twice, and only
+//!   `put_back`, for what was never submitted, returns it.
+//! - What is reserved can be taken: `reserved + reserved / 17 <= free`. A run carries checksum sectors
+//!   only beyond 16 data sectors, and then at most one for each 17 (`checksum_sector_count`), so this
+//!   bound is exact in sum and no reservation rounds up. However scattered the free sectors are, runs
+//!   of up to 16 use every one of them: ENOSPC is told at `reserve` or never.
+//!
+//! What this deliberately does not do: it sends nothing. The caller asks the owner when `wants` says
+//! so, and answers recalls from `give_up`.
+
+use types::extent::{CHECKSUMS_PER_SECTOR, checksum_sector_count};
+use types::limits::INLINE_CHECKSUM_COUNT_MAX;
+use types::{Grant, Location, NsdId, Run};
+
+use crate::sectors::SectorSet;
+
+/// Data sectors per checksum sector in the worst case.
+const OVERHEAD: u64 = INLINE_CHECKSUM_COUNT_MAX as u64 + 1;
+
+/// Sectors set aside for writes that were acknowledged. Goes back by `take` or `release`; dropping it
+/// leaks the room until the pool is dropped.
+#[must_use = "reserved sectors are given back by take or release"]
+#[derive(Debug, PartialEq, Eq, Default)]
+pub struct Reservation {
+    sectors: u64,
+}
+
+impl Reservation {
+    /// Of nothing.
+    pub const fn none() -> Self {
+        Self { sectors: 0 }
+    }
+
+    /// Data sectors.
+    pub const fn sectors(&self) -> u64 {
+        self.sectors
+    }
+
+    /// Moves `sectors` into a reservation of their own.
+    pub fn split(&mut self, sectors: u64) -> Self {
+        assert!(sectors <= self.sectors);
+        self.sectors -= sectors;
+        Self { sectors }
+    }
+
+    /// Moves all of `other`, of the same pool, into this one.
+    pub fn merge(&mut self, other: Self) {
+        self.sectors += other.sectors;
+    }
+}
+
+/// The pool does not hold enough: ask the owner for at least this many sectors, then try again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{sectors} more sectors are needed from the owner")]
+pub struct NeedMore {
+    /// Sectors, checksum sectors included.
+    pub sectors: u64,
+}
+
+/// A run to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// All of it, checksum sectors behind the data.
+    pub run: Run,
+    /// Data sectors.
+    pub data: u32,
+}
+
+/// How much to keep in hand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Levels {
+    /// Ask for more when fewer unreserved sectors are left on an NSD.
+    pub low: u64,
+    /// Ask for so many that this is reached.
+    pub target: u64,
+}
+
+/// The grants of one owner node.
+#[derive(Debug)]
+pub struct GrantPool {
+    levels: Levels,
+    free: SectorSet,
+    reserved: u64,
+    taken: SectorSet,
+    burnt: SectorSet,
+    spent: SectorSet,
+}
+
+fn with_overhead(data: u64) -> u64 {
+    data + data / OVERHEAD
+}
+
+/// Most data sectors that `room` adjacent sectors can take with their checksum sectors.
+fn data_that_fits(room: u32) -> u32 {
+    if room <= INLINE_CHECKSUM_COUNT_MAX {
+        return room;
+    }
+    let data = room - room.div_ceil(CHECKSUMS_PER_SECTOR + 1);
+    data.max(INLINE_CHECKSUM_COUNT_MAX)
+}
+
+impl GrantPool {
+    /// An empty pool.
+    pub const fn new(levels: Levels) -> Self {
+        Self {
+            levels,
+            free: SectorSet::new(),
+            reserved: 0,
+            taken: SectorSet::new(),
+            burnt: SectorSet::new(),
+            spent: SectorSet::new(),
+        }
+    }
+
+    /// A grant has come. Its record is durable at the owner (else it must not be handed out).
+    /// Returns false for one that is here already (a repeated message).
+    pub fn add(&mut self, grant: &Grant) -> bool {
+        let sets = [&self.free, &self.taken, &self.burnt, &self.spent];
+        if sets.iter().any(|set| set.overlaps(grant.run)) {
+            return false;
+        }
+        self.free.insert(grant.run);
+        true
+    }
+
+    /// Sets room for `sectors` data sectors aside, checksum sectors included. A write is acknowledged
+    /// only with its reservation in hand.
+    pub fn reserve(&mut self, sectors: u64) -> Result<Reservation, NeedMore> {
+        let need = with_overhead(self.reserved + sectors);
+        if need > self.free.count() {
+            return Err(NeedMore {
+                sectors: need - self.free.count(),
+            });
+        }
+        self.reserved += sectors;
+        Ok(Reservation { sectors })
+    }
+
+    /// Gives up a reservation that is not needed (the write was overtaken, or went inline).
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "a reservation is given back once"
+    )]
+    pub fn release(&mut self, reservation: Reservation) {
+        assert!(reservation.sectors <= self.reserved);
+        self.reserved -= reservation.sectors;
+    }
+
+    /// Takes `data` reserved sectors for writing, in as few runs as can be, on the first NSD of `order`
+    /// that has a run long enough; further NSDs of the pool are used when none of `order` has.
+    pub fn take(
+        &mut self,
+        reservation: &mut Reservation,
+        order: &[NsdId],
+        data: u32,
+    ) -> Vec<Taken> {
+        assert!(u64::from(data) <= reservation.sectors);
+        let mut taken = Vec::new();
+        let mut left = data;
+        while left > 0 {
+            let piece = self.piece(order, left);
+            let data = left.min(data_that_fits(piece.count));
+            let count = data + checksum_sector_count(data);
+            let run = Run {
+                at: piece.at,
+                count,
+            };
+            self.free.remove(run);
+            self.taken.insert(run);
+            self.reserved -= u64::from(data);
+            reservation.sectors -= u64::from(data);
+            taken.push(Taken { run, data });
+            left -= data;
+        }
+        taken
+    }
+
+    /// The free run that the next `data` sectors go to.
+    fn piece(&self, order: &[NsdId], data: u32) -> Run {
+        let need = data + checksum_sector_count(data);
+        // First fit keeps small runs taken one after the other adjacent: they become one NSD write.
+        let fitting = |nsd: &NsdId| self.free.of_nsd(*nsd).find(|run| run.count >= need);
+        if let Some(run) = order.iter().find_map(fitting) {
+            return run;
+        }
+        let longest = order
+            .iter()
+            .filter_map(|nsd| self.free.of_nsd(*nsd).max_by_key(|run| run.count))
+            .find(|run| run.count >= INLINE_CHECKSUM_COUNT_MAX);
+        longest
+            .or_else(|| self.free.iter().max_by_key(|run| run.count))
+            .expect("reserved sectors are free sectors")
+    }
+
+    /// A run was taken, nothing of it was submitted, and it is not needed any more (the data was cut
+    /// off or written over): it is free again. A write that is only delayed keeps its run instead:
+    /// the reservation was spent on it and may not be had again.
+    pub fn put_back(&mut self, taken: Taken) {
+        self.taken.remove(taken.run);
+        self.free.insert(taken.run);
+    }
+
+    /// The owner has committed the run to a file: it is no longer ours.
+    pub fn committed(&mut self, run: Run) {
+        self.taken.remove(run);
+    }
+
+    /// The outcome of a write is unknown, or its Commit was refused: its sectors must not be written
+    /// again. The data goes to others (`reserve` and `take` anew).
+    pub fn burn(&mut self, run: Run) {
+        self.taken.remove(run);
+        self.burnt.insert(run);
+    }
+
+    /// That very write is known to have ended.
+    pub fn ended(&mut self, run: Run) {
+        self.burnt.remove(run);
+        self.spent.insert(run);
+    }
+
+    /// Sectors that were submitted once, ended and never committed: to be given back to the owner.
+    /// They leave the pool.
+    pub fn take_spent(&mut self) -> Vec<Run> {
+        std::mem::take(&mut self.spent).iter().collect()
+    }
+
+    /// Answers a recall, or empties the pool: up to `sectors` unreserved ones leave it. Nothing was
+    /// ever submitted to them.
+    pub fn give_up(&mut self, sectors: u64) -> Vec<Run> {
+        let mut left = self.unreserved().min(sectors);
+        let mut runs = Vec::new();
+        while left > 0 {
+            // The shortest first: what stays is in long runs.
+            let run = self.free.iter().min_by_key(|run| run.count);
+            let run = run.expect("unreserved sectors are free sectors");
+            let count = run.count.min(u32::try_from(left).unwrap_or(u32::MAX));
+            let run = Run { count, ..run };
+            self.free.remove(run);
+            runs.push(run);
+            left -= u64::from(count);
+        }
+        runs
+    }
+
+    /// Sectors free and not set aside.
+    pub fn unreserved(&self) -> u64 {
+        self.free.count() - with_overhead(self.reserved)
+    }
+
+    /// Sectors burnt: shown in status.
+    pub fn burnt(&self) -> u64 {
+        self.burnt.count()
+    }
+
+    /// What to ask the owner for, ahead of need: NSD and sectors. `nsds` are those that are written to.
+    pub fn wants(&self, nsds: &[NsdId]) -> Vec<(NsdId, u64)> {
+        let reserved_each = with_overhead(self.reserved).div_ceil(nsds.len().max(1) as u64);
+        let free = |nsd| -> u64 { self.free.of_nsd(nsd).map(|r| u64::from(r.count)).sum() };
+        nsds.iter()
+            .filter_map(|nsd| {
+                let left = free(*nsd).saturating_sub(reserved_each);
+                (left < self.levels.low).then(|| (*nsd, self.levels.target - left))
+            })
+            .collect()
+    }
+
+    /// Whether `wants` would name anything.
+    pub fn wants_more(&self, nsds: &[NsdId]) -> bool {
+        !self.wants(nsds).is_empty()
+    }
+
+    /// Asserts the invariants; O(runs).
+    pub fn check(&self) {
+        assert!(with_overhead(self.reserved) <= self.free.count());
+        let sets = [&self.free, &self.taken, &self.burnt, &self.spent];
+        for (index, set) in sets.iter().enumerate() {
+            set.check();
+            for other in &sets[index + 1..] {
+                assert!(set.iter().all(|run| !other.overlaps(run)));
+            }
+        }
+    }
+
+    /// The place of the first free sector of `nsd` (for tests and status).
+    pub fn first_free(&self, nsd: NsdId) -> Option<Location> {
+        self.free.of_nsd(nsd).next().map(|run| run.at)
+    }
+}
+
+#[cfg(test)]
+mod tests;
