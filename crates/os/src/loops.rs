@@ -15,7 +15,7 @@ mod local;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
@@ -74,6 +74,8 @@ pub(super) struct Shared {
     wake: OwnedFd,
     /// Nanoseconds of the deadline; `u64::MAX` is none. Only the first loop's is used.
     deadline: AtomicU64,
+    /// What keeps a stopping loop open: I/O outside its ring.
+    hold_count: AtomicUsize,
     sleep_count: AtomicU64,
     wake_count: AtomicU64,
     work_count: AtomicU64,
@@ -118,6 +120,7 @@ impl Shared {
             // SAFETY: the descriptor is new and ours alone.
             wake: unsafe { OwnedFd::from_raw_fd(fd) },
             deadline: AtomicU64::new(u64::MAX),
+            hold_count: AtomicUsize::new(0),
             sleep_count: AtomicU64::new(0),
             wake_count: AtomicU64::new(0),
             work_count: AtomicU64::new(0),
@@ -131,10 +134,15 @@ impl Shared {
         // of many send the wake-up.
         if self.is_sleeping.swap(false, Ordering::SeqCst) && current() != Some(self.index) {
             self.wake_count.fetch_add(1, Ordering::Relaxed);
-            let one = 1_u64.to_ne_bytes();
+            let one = 1_u64;
             // SAFETY: eight readable bytes; the descriptor is open as long as `self`.
-            let written =
-                unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+            let written = unsafe {
+                libc::write(
+                    self.wake.as_raw_fd(),
+                    (&raw const one).cast(),
+                    size_of_val(&one),
+                )
+            };
             // The counter would overflow after 2^64 wake-ups; nothing else can fail.
             assert_eq!(written, 8, "an eventfd takes a wake-up");
         }
@@ -203,6 +211,24 @@ impl Loops {
         queue.timed.push((at, work));
         drop(queue);
         shared.wake();
+    }
+
+    /// Keeps loop `index % count()` from ending until `unhold`, for I/O that is answered on it but not in
+    /// flight on its ring; false when it is stopping already.
+    pub(crate) fn hold(&self, index: usize) -> bool {
+        let shared = &self.loops[index % self.loops.len()];
+        let queue = lock(&shared.queue);
+        if !queue.is_stopped {
+            shared.hold_count.fetch_add(1, Ordering::SeqCst);
+        }
+        !queue.is_stopped
+    }
+
+    /// Ends a `hold`.
+    pub(crate) fn unhold(&self, index: usize) {
+        let shared = &self.loops[index % self.loops.len()];
+        let old = shared.hold_count.fetch_sub(1, Ordering::SeqCst);
+        assert!(old > 0, "one unhold per hold");
     }
 
     /// Calls the handler's `on_timer` at `at`, or earlier when an earlier deadline is set already (one

@@ -183,10 +183,9 @@ impl Ring {
         }
     }
 
-    /// Something is in flight besides polls that may wait for ever.
+    /// Nothing is in flight, polls included.
     fn is_idle(&self) -> bool {
-        let busy = |slot: &Slot| !matches!(slot, Slot::Free);
-        !self.slots.iter().any(busy)
+        self.slots.iter().all(|slot| matches!(slot, Slot::Free))
     }
 
     fn cancel_polls(&mut self) {
@@ -287,11 +286,15 @@ impl Loop {
         self.timers.clear();
         loop {
             let mut ring = self.local.ring.borrow_mut();
-            ring.cancel_polls();
+            let is_held = self.local.shared.hold_count.load(Ordering::SeqCst) > 0;
+            if !is_held {
+                ring.cancel_polls();
+            }
             if ring.is_idle() {
                 break;
             }
-            ring.enter(1, None);
+            // A hold may end on another thread, which then sends nothing: look again soon.
+            ring.enter(1, is_held.then(|| uring::Timespec::new().nsec(10_000_000)));
             drop(ring);
             self.dispatch();
         }

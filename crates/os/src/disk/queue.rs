@@ -1,0 +1,490 @@
+//! Asynchronous I/O of one disk on pool memory, from any thread.
+//!
+//! Invariants
+//! - At most `IN_FLIGHT_COUNT_MAX` parts are with the kernel; at most `WAITING_COUNT_MAX` wait for their
+//!   turn, in order; beyond that a request is refused.
+//! - Every accepted request is answered exactly once, on a loop's thread, and after the kernel has let
+//!   go of its memory.
+//! - The caller holds references on all frames of a request until it is answered.
+//!
+//! A request made on a loop's thread goes into that loop's ring, submitted with all else that the loop
+//! has to say, and is answered there. A request from another thread (a FUSE thread) is submitted by
+//! that thread itself and answered by the disk's home loop: see `aio` for why.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use io_uring::{opcode, types as uring};
+use types::{SECTOR_SIZE, Span};
+
+use super::aio::Aio;
+use super::{Disk, DiskError};
+use crate::loops::{self, Loops, lock};
+use crate::pool::Pagepool;
+
+/// Most requests (or parts of large ones) of one disk that are with the kernel.
+pub const IN_FLIGHT_COUNT_MAX: usize = 128;
+/// Most requests of one disk that wait for their turn.
+pub const WAITING_COUNT_MAX: usize = 4096;
+/// Most pieces of memory of one system call: IOV_MAX less room to finish a sector.
+const PIECE_COUNT_MAX: usize = 1000;
+/// Addresses and lengths of O_DIRECT are multiples of this on all devices with blocks up to a sector;
+/// spans of the pool begin at such addresses when their offset is one.
+const ALIGNMENT: u32 = 512;
+
+/// Who hears of ends.
+pub trait Handler: Send + Sync {
+    /// The request with `tag` has ended: its bytes are read or written (and durable, where that was
+    /// asked for). On a loop's thread.
+    fn on_disk(&self, tag: u64, result: Result<(), DiskError>);
+}
+
+/// The queue is full: push back, or ask again when some requests have ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the disk's queue is full")]
+pub struct Busy;
+
+/// What a disk did since it was attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DiskCounters {
+    /// Reads.
+    pub read_count: u64,
+    /// Bytes read.
+    pub read_size: u64,
+    /// Writes, durable ones too.
+    pub write_count: u64,
+    /// Bytes written.
+    pub write_size: u64,
+    /// Writes that were to be durable when answered.
+    pub durable_write_count: u64,
+    /// Flushes.
+    pub flush_count: u64,
+    /// Requests that failed.
+    pub error_count: u64,
+    /// Parts with the kernel now.
+    pub in_flight_count: u64,
+}
+
+#[derive(Default, Debug)]
+struct Counters {
+    reads: AtomicU64,
+    read_size: AtomicU64,
+    writes: AtomicU64,
+    write_size: AtomicU64,
+    durable_writes: AtomicU64,
+    flushes: AtomicU64,
+    errors: AtomicU64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    DurableWrite,
+    Flush,
+}
+
+impl Kind {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write | Self::DurableWrite => "write",
+            Self::Flush => "flush",
+        }
+    }
+}
+
+/// A request; its parts share it.
+struct Request {
+    tag: u64,
+    kind: Kind,
+    sector: u64,
+    parts_left: AtomicUsize,
+    failure: Mutex<Option<DiskError>>,
+}
+
+/// What one system call does.
+pub(super) struct Part {
+    request: Arc<Request>,
+    pub(super) offset: u64,
+    size: usize,
+    pub(super) pieces: Vec<libc::iovec>,
+}
+
+// SAFETY: the pieces point into the pool, whose memory any thread may hand to the kernel; the caller of
+// the request holds the frames until it is answered.
+unsafe impl Send for Part {}
+
+impl Part {
+    pub(super) fn kind(&self) -> Kind {
+        self.request.kind
+    }
+
+    /// Drops the first `size` bytes, which are done.
+    fn advance(&mut self, size: usize) {
+        self.size -= size;
+        self.offset += size as u64;
+        let mut left = size;
+        let mut done = 0;
+        for piece in &mut self.pieces {
+            if left < piece.iov_len {
+                piece.iov_base = piece.iov_base.wrapping_byte_add(left);
+                piece.iov_len -= left;
+                break;
+            }
+            left -= piece.iov_len;
+            done += 1;
+        }
+        self.pieces.drain(..done);
+    }
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: usize,
+    waiting: VecDeque<Part>,
+}
+
+/// A disk that takes requests. Dropped when the last request in flight has ended.
+pub struct DiskQueue {
+    disk: Arc<Disk>,
+    loops: Arc<Loops>,
+    pool: Arc<Pagepool>,
+    home: usize,
+    handler: Arc<dyn Handler>,
+    aio: Option<Arc<Aio>>,
+    state: Mutex<State>,
+    counters: Counters,
+}
+
+impl std::fmt::Debug for DiskQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DiskQueue")
+            .field("disk", &self.disk)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for DiskQueue {
+    fn drop(&mut self) {
+        if let Some(aio) = self.aio.take() {
+            aio.close();
+        }
+    }
+}
+
+impl DiskQueue {
+    /// Takes requests for `disk` from now on. Requests of threads that are no loop are answered on loop
+    /// `home % loops.count()`.
+    pub fn new(
+        disk: Disk,
+        loops: &Arc<Loops>,
+        pool: &Arc<Pagepool>,
+        home: usize,
+        handler: Arc<dyn Handler>,
+    ) -> Arc<Self> {
+        // Files may block the submitter (allocation); devices do not. Without it all goes by the loops.
+        let aio = if disk.is_block_device {
+            Aio::new(loops, home)
+        } else {
+            None
+        };
+        Arc::new(Self {
+            disk: Arc::new(disk),
+            loops: Arc::clone(loops),
+            pool: Arc::clone(pool),
+            home,
+            handler,
+            aio,
+            state: Mutex::default(),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The disk.
+    #[must_use]
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// The counters.
+    #[must_use]
+    pub fn counters(&self) -> DiskCounters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        DiskCounters {
+            read_count: get(&self.counters.reads),
+            read_size: get(&self.counters.read_size),
+            write_count: get(&self.counters.writes),
+            write_size: get(&self.counters.write_size),
+            durable_write_count: get(&self.counters.durable_writes),
+            flush_count: get(&self.counters.flushes),
+            error_count: get(&self.counters.errors),
+            in_flight_count: lock(&self.state).in_flight as u64,
+        }
+    }
+
+    /// Reads sectors from `sector` on into `spans` (whole sectors in all; offsets and lengths multiples
+    /// of 512).
+    pub fn read(self: &Arc<Self>, tag: u64, sector: u64, spans: &[Span]) -> Result<(), Busy> {
+        self.start(tag, Kind::Read, sector, spans)
+    }
+
+    /// Writes `spans` to the sectors from `sector` on. Durable after the next flush.
+    pub fn write(self: &Arc<Self>, tag: u64, sector: u64, spans: &[Span]) -> Result<(), Busy> {
+        self.start(tag, Kind::Write, sector, spans)
+    }
+
+    /// As `write`, and durable when answered (FUA; cheaper than a flush behind it).
+    pub fn write_durable(
+        self: &Arc<Self>,
+        tag: u64,
+        sector: u64,
+        spans: &[Span],
+    ) -> Result<(), Busy> {
+        self.start(tag, Kind::DurableWrite, sector, spans)
+    }
+
+    /// Makes all writes that have been answered durable.
+    pub fn flush(self: &Arc<Self>, tag: u64) -> Result<(), Busy> {
+        self.start(tag, Kind::Flush, 0, &[])
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        tag: u64,
+        kind: Kind,
+        sector: u64,
+        spans: &[Span],
+    ) -> Result<(), Busy> {
+        let size: u64 = spans.iter().map(|span| u64::from(span.length)).sum();
+        let request = Arc::new(Request {
+            tag,
+            kind,
+            sector,
+            parts_left: AtomicUsize::new(1),
+            failure: Mutex::new(None),
+        });
+        if let Err(error) = self.disk.check_bounds(sector, size) {
+            self.answer_later(request, error);
+            return Ok(());
+        }
+        let parts = if kind == Kind::Flush {
+            vec![Part {
+                request,
+                offset: 0,
+                size: 0,
+                pieces: Vec::new(),
+            }]
+        } else {
+            self.parts(request, sector, spans)
+        };
+        let mut state = lock(&self.state);
+        if state.waiting.len() + parts.len() > WAITING_COUNT_MAX {
+            return Err(Busy);
+        }
+        let room = IN_FLIGHT_COUNT_MAX - state.in_flight;
+        let mut parts = parts.into_iter();
+        let now: Vec<Part> = if state.waiting.is_empty() {
+            parts.by_ref().take(room).collect()
+        } else {
+            Vec::new()
+        };
+        state.in_flight += now.len();
+        state.waiting.extend(parts);
+        drop(state);
+        self.count(kind, size);
+        for part in now {
+            self.submit(part);
+        }
+        Ok(())
+    }
+
+    fn count(&self, kind: Kind, size: u64) {
+        let add = |counter: &AtomicU64, value| counter.fetch_add(value, Ordering::Relaxed);
+        match kind {
+            Kind::Read => {
+                add(&self.counters.reads, 1);
+                add(&self.counters.read_size, size);
+            }
+            Kind::Write | Kind::DurableWrite => {
+                add(&self.counters.writes, 1);
+                add(&self.counters.write_size, size);
+                add(
+                    &self.counters.durable_writes,
+                    u64::from(kind == Kind::DurableWrite),
+                );
+            }
+            Kind::Flush => {
+                add(&self.counters.flushes, 1);
+            }
+        }
+    }
+
+    /// Cuts a request into what one system call takes, adjacent spans as one piece.
+    fn parts(&self, request: Arc<Request>, sector: u64, spans: &[Span]) -> Vec<Part> {
+        let mut offset = sector * SECTOR_SIZE;
+        let mut parts: Vec<Part> = Vec::new();
+        for span in spans {
+            assert_eq!(span.offset % ALIGNMENT, 0, "direct I/O is aligned");
+            assert_eq!(span.length % ALIGNMENT, 0, "direct I/O is aligned");
+            let piece = self.pool.iovec(*span);
+            let size = piece.iov_len;
+            let is_joined = parts.last_mut().is_some_and(|part| part.join(piece));
+            if !is_joined {
+                parts.push(Part {
+                    request: Arc::clone(&request),
+                    offset,
+                    size,
+                    pieces: vec![piece],
+                });
+            }
+            offset += size as u64;
+        }
+        request.parts_left.store(parts.len(), Ordering::Relaxed);
+        parts
+    }
+
+    /// Hands a part to the kernel. It is counted as in flight.
+    fn submit(self: &Arc<Self>, part: Part) {
+        if Loops::current().is_some() {
+            self.submit_to_ring(part);
+            return;
+        }
+        let part = match &self.aio {
+            Some(aio) => {
+                let this = Arc::clone(self);
+                let completion = Box::new(move |part, result| this.on_result(part, result));
+                match aio.submit(self.disk.fd(), self.durable_flag(), part, completion) {
+                    Ok(()) => return,
+                    Err(part) => part,
+                }
+            }
+            None => part,
+        };
+        let this = Arc::clone(self);
+        self.loops
+            .post(self.home, Box::new(move || this.submit_to_ring(part)));
+    }
+
+    fn submit_to_ring(self: &Arc<Self>, part: Part) {
+        let fd = uring::Fd(self.disk.fd());
+        let count = u32::try_from(part.pieces.len()).expect("at most 1024");
+        let pieces = part.pieces.as_ptr();
+        let entry = match part.kind() {
+            Kind::Read => opcode::Readv::new(fd, pieces, count)
+                .offset(part.offset)
+                .build(),
+            Kind::Write => opcode::Writev::new(fd, pieces, count)
+                .offset(part.offset)
+                .build(),
+            Kind::DurableWrite => opcode::Writev::new(fd, pieces, count)
+                .offset(part.offset)
+                .rw_flags(self.durable_flag())
+                .build(),
+            Kind::Flush => opcode::Fsync::new(fd)
+                .flags(uring::FsyncFlags::DATASYNC)
+                .build(),
+        };
+        let this = Arc::clone(self);
+        // SAFETY: the completion owns the part with its list of pieces (whose heap memory does not move)
+        // and the disk; the caller holds the frames until the request is answered.
+        unsafe {
+            loops::submit(entry, Box::new(move |result| this.on_result(part, result)));
+        }
+    }
+
+    /// What makes a write durable when it returns; nothing when the disk keeps what it took.
+    fn durable_flag(&self) -> i32 {
+        if self.disk.has_volatile_cache {
+            libc::RWF_DSYNC
+        } else {
+            0
+        }
+    }
+
+    /// The kernel let go of a part. On a loop's thread.
+    fn on_result(self: &Arc<Self>, mut part: Part, result: i32) {
+        let done = match usize::try_from(result) {
+            Ok(done) => done,
+            Err(_) if result == -libc::EAGAIN || result == -libc::EINTR => {
+                return self.submit_to_ring(part);
+            }
+            Err(_) => return self.finish(part, Some(std::io::Error::from_raw_os_error(-result))),
+        };
+        if done == part.size || part.kind() == Kind::Flush {
+            return self.finish(part, None);
+        }
+        if done == 0 {
+            let source = std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+            return self.finish(part, Some(source));
+        }
+        part.advance(done);
+        self.submit_to_ring(part);
+    }
+
+    fn finish(self: &Arc<Self>, part: Part, failure: Option<std::io::Error>) {
+        let mut state = lock(&self.state);
+        let next = state.waiting.pop_front();
+        if next.is_none() {
+            state.in_flight -= 1;
+        }
+        drop(state);
+        // The disk works on the next one while this one is answered.
+        if let Some(next) = next {
+            self.submit_to_ring(next);
+        }
+        let request = part.request;
+        if let Some(source) = failure {
+            let error = self
+                .disk
+                .failed(request.kind.name(), request.sector, source);
+            *lock(&request.failure) = Some(error);
+        }
+        if request.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.answer(&request);
+        }
+    }
+
+    fn answer(&self, request: &Request) {
+        let result = match lock(&request.failure).take() {
+            None => Ok(()),
+            Some(error) => {
+                self.counters.errors.fetch_add(1, Ordering::Relaxed);
+                Err(error)
+            }
+        };
+        self.handler.on_disk(request.tag, result);
+    }
+
+    fn answer_later(self: &Arc<Self>, request: Arc<Request>, error: DiskError) {
+        *lock(&request.failure) = Some(error);
+        let this = Arc::clone(self);
+        let index = Loops::current().unwrap_or(self.home);
+        self.loops
+            .post(index, Box::new(move || this.answer(&request)));
+    }
+}
+
+impl Part {
+    /// Takes `piece` in if it fits: in the memory behind the last piece, or as one more piece.
+    fn join(&mut self, piece: libc::iovec) -> bool {
+        let last = self.pieces.last_mut().expect("a part has a piece");
+        if last.iov_base.wrapping_byte_add(last.iov_len) == piece.iov_base {
+            last.iov_len += piece.iov_len;
+            self.size += piece.iov_len;
+            return true;
+        }
+        // A part ends at a sector's end, so that no sector is written by two system calls.
+        if self.pieces.len() == PIECE_COUNT_MAX && (self.size as u64).is_multiple_of(SECTOR_SIZE) {
+            return false;
+        }
+        assert!(
+            self.pieces.len() < PIECE_COUNT_MAX + 8,
+            "sectors are in eight pieces at most"
+        );
+        self.pieces.push(piece);
+        self.size += piece.iov_len;
+        true
+    }
+}
