@@ -158,19 +158,35 @@ pub enum Failure {
     LeaseLost,
 }
 
-/// What leaves in a revoke. All fields may cover more than the manager asked for, never less.
+/// What happens to the inode token.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum AttributesGo {
+    /// It stays as it is.
+    #[default]
+    Stay,
+    /// The right to change leaves, the right to read stays.
+    Demoted,
+    /// It leaves: attributes must not be cached any longer.
+    Lost,
+}
+
+/// What leaves in a revoke. Each set may cover more than the manager asked for, never less (a strided pattern without
+/// end is given as the range that contains it).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scope {
-    /// Bytes whose token leaves.
-    pub ranges: RangeSet,
-    /// Pages (whole ones) that the kernel may have in its cache and that share a byte with `ranges`. A page
-    /// can be there only if tokens of this node covered all of it: leave out those that never were.
-    pub pages: RangeSet,
-    /// The inode token leaves: attributes must not be cached any longer.
-    pub attributes: bool,
-    /// Only the right to write leaves (a downgrade); reads go on, and so do the kernel's pages unless
-    /// mappings may be writable.
-    pub keeps_read: bool,
+    /// Bytes whose token leaves altogether.
+    pub lost: RangeSet,
+    /// Pages (whole ones) that the kernel may have in its cache and that share a byte with `lost`. A page can be
+    /// there only if tokens of this node covered all of it: leave out those that never were, for a READ of such a
+    /// page cannot be served while it is notified.
+    pub lost_pages: RangeSet,
+    /// Bytes of which only the right to write leaves: reads go on, and so do the kernel's pages, unless mappings may be
+    /// writable.
+    pub demoted: RangeSet,
+    /// As `lost_pages`, of `demoted`.
+    pub demoted_pages: RangeSet,
+    /// The inode token.
+    pub attributes: AttributesGo,
 }
 
 /// How a flush ended. Either way the token goes: a silent holder is expelled.

@@ -18,8 +18,8 @@
 use types::{ByteRange, RangeSet};
 
 use super::{
-    Effect, Failure, FlushOutcome, GateRequest, NotifyId, Outbox, RequestKind, RevokeId, Rules,
-    Scope, Verdict, Waiter, round_out,
+    AttributesGo, Effect, Failure, FlushOutcome, GateRequest, NotifyId, Outbox, RequestKind,
+    RevokeId, Rules, Scope, Verdict, Waiter, round_out,
 };
 use crate::request::Ticket;
 
@@ -51,8 +51,8 @@ struct Revoke {
     again: RangeSet,
     /// Attributes were not yet notified.
     attributes_due: bool,
-    /// Kernel pages go too: not for a downgrade of what cannot be mapped writable.
-    drops_pages: bool,
+    /// Kernel pages of demoted bytes go too: mappings may be writable, or became so meanwhile.
+    drops_demoted: bool,
     is_data_lost: bool,
 }
 
@@ -102,16 +102,17 @@ impl Gate {
     pub fn set_mappable(&mut self, is_mappable: bool) {
         self.is_mappable = is_mappable;
         for revoke in &mut self.revokes {
-            if is_mappable && !revoke.drops_pages {
-                revoke.drops_pages = true;
-                revoke.due = revoke.scope.pages.clone();
+            if is_mappable && !revoke.drops_demoted {
+                revoke.drops_demoted = true;
+                add(&mut revoke.due, &revoke.scope.demoted_pages);
             }
         }
     }
 
     /// Whether an answer with attributes may let the kernel cache them (else time-out 0).
     pub fn may_cache_attributes(&self) -> bool {
-        self.lapse.is_none() && self.revokes.iter().all(|r| !r.scope.attributes)
+        let leaves = |r: &Revoke| r.scope.attributes == AttributesGo::Lost;
+        self.lapse.is_none() && !self.revokes.iter().any(leaves)
     }
 
     /// Decides on a request. To be called once per request, and again after `Effect::Retry`.
@@ -166,13 +167,11 @@ impl Gate {
             self.revokes.iter().all(|r| r.id != revoke),
             "{revoke:?} twice"
         );
-        let drops_pages = !scope.keeps_read || self.is_mappable;
-        let due = if drops_pages {
-            scope.pages.clone()
-        } else {
-            RangeSet::new()
-        };
-        let attributes_due = scope.attributes && !scope.keeps_read;
+        let mut due = scope.lost_pages.clone();
+        if self.is_mappable {
+            add(&mut due, &scope.demoted_pages);
+        }
+        let attributes_due = scope.attributes == AttributesGo::Lost;
         self.revokes.push(Revoke {
             id: revoke,
             scope,
@@ -180,7 +179,7 @@ impl Gate {
             due,
             again: RangeSet::new(),
             attributes_due,
-            drops_pages,
+            drops_demoted: self.is_mappable,
             is_data_lost: false,
         });
         self.unpark_for(self.revokes.len() - 1, out);
@@ -369,10 +368,15 @@ impl Gate {
         if entry.kind == RequestKind::Read && self.rules.r4 {
             for revoke in &mut self.revokes {
                 if blocks(revoke, &entry) {
-                    let pages = revoke.scope.pages.intersection(&round_out(&entry.range));
-                    for range in pages.ranges() {
-                        revoke.due.insert(*range);
-                    }
+                    let read = round_out(&entry.range);
+                    add(
+                        &mut revoke.due,
+                        &revoke.scope.lost_pages.intersection(&read),
+                    );
+                    add(
+                        &mut revoke.due,
+                        &revoke.scope.demoted_pages.intersection(&read),
+                    );
                 }
             }
         }
@@ -452,9 +456,7 @@ impl Gate {
         let revoke = &mut self.revokes[index];
         let mut first = std::mem::take(&mut revoke.due);
         let mut pass = std::mem::take(&mut revoke.again);
-        for range in first.ranges() {
-            pass.insert(*range);
-        }
+        add(&mut pass, &first);
         if self.rules.r3 {
             for entry in &self.parked {
                 if entry.kind == RequestKind::Read {
@@ -479,9 +481,11 @@ impl Gate {
         revoke.attributes_due = false;
         if outstanding.is_empty() {
             revoke.state = State::Flushing;
+            let mut ranges = revoke.scope.lost.clone();
+            add(&mut ranges, &revoke.scope.demoted);
             out.push(Effect::Flush {
                 revoke: revoke.id,
-                ranges: revoke.scope.ranges.clone(),
+                ranges,
             });
             return;
         }
@@ -535,17 +539,25 @@ impl Gate {
     }
 }
 
+/// Adds the ranges of `more` to `set`.
+fn add(set: &mut RangeSet, more: &RangeSet) {
+    for range in more.ranges() {
+        set.insert(*range);
+    }
+}
+
 /// Whether the request uses what leaves in this revoke.
 fn blocks(revoke: &Revoke, entry: &Entry) -> bool {
     let scope = &revoke.scope;
-    let touches = || scope.ranges.overlaps(&entry.range);
+    let is_lost = scope.lost.overlaps(&entry.range);
+    let is_demoted = || scope.demoted.overlaps(&entry.range);
     match entry.kind {
-        RequestKind::Read => touches() && revoke.drops_pages,
-        RequestKind::DirectRead => touches() && !scope.keeps_read,
-        RequestKind::Write => touches() || scope.attributes,
-        RequestKind::WriteBack => touches() || scope.attributes,
-        RequestKind::SetSize => touches() || scope.attributes,
-        RequestKind::Attributes => scope.attributes && !scope.keeps_read,
+        RequestKind::Read => is_lost || (revoke.drops_demoted && is_demoted()),
+        RequestKind::DirectRead => is_lost,
+        RequestKind::Write | RequestKind::WriteBack | RequestKind::SetSize => {
+            is_lost || is_demoted() || scope.attributes != AttributesGo::Stay
+        }
+        RequestKind::Attributes => scope.attributes == AttributesGo::Lost,
         RequestKind::Other => false,
     }
 }
