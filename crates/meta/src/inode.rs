@@ -1,0 +1,124 @@
+//! An inode in memory, and its record.
+
+use std::collections::BTreeMap;
+
+use types::{Attr, FileKind, InodeId, Name, SmallBytes, wire_struct};
+
+use crate::map::FileMap;
+
+/// The part of an inode that is journaled when it is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InodeRecord {
+    /// What stat shows.
+    pub attr: Attr,
+    /// Directories: the parent (the root's is itself). Others: the default number.
+    pub parent: InodeId,
+    /// Symbolic links: the target. Others: empty.
+    pub target: SmallBytes,
+}
+wire_struct!(InodeRecord {
+    attr,
+    parent,
+    target
+});
+
+/// A name in a directory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Dirent {
+    /// The name.
+    pub name: Name,
+    /// What it leads to.
+    pub ino: InodeId,
+    /// Of what kind that is (an inode never changes its kind).
+    pub kind: FileKind,
+}
+
+/// What belongs to an inode beside its attributes, by kind.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// Regular file: where its bytes lie; `None` while it never had any.
+    File(Option<Box<FileMap>>),
+    /// Directory.
+    Directory {
+        /// Parent.
+        parent: InodeId,
+        /// Names by cookie.
+        entries: BTreeMap<u64, Dirent>,
+    },
+    /// Symbolic link.
+    Symlink(SmallBytes),
+    /// FIFO, socket, device.
+    Special,
+}
+
+/// An inode.
+#[derive(Clone, Debug)]
+pub(crate) struct Inode {
+    /// What stat shows.
+    pub(crate) attr: Attr,
+    /// The rest.
+    pub(crate) body: Body,
+    /// Extended attributes by full name.
+    pub(crate) xattrs: BTreeMap<SmallBytes, SmallBytes>,
+}
+
+impl Inode {
+    /// A new inode.
+    pub(crate) fn new(record: InodeRecord) -> Self {
+        let body = match record.attr.kind {
+            FileKind::File => Body::File(None),
+            FileKind::Directory => Body::Directory {
+                parent: record.parent,
+                entries: BTreeMap::new(),
+            },
+            FileKind::Symlink => Body::Symlink(record.target),
+            FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
+                Body::Special
+            }
+        };
+        Self {
+            attr: record.attr,
+            body,
+            xattrs: BTreeMap::new(),
+        }
+    }
+
+    /// The record that makes it again, without entries, map and extended attributes.
+    pub(crate) fn record(&self) -> InodeRecord {
+        let mut record = InodeRecord {
+            attr: self.attr,
+            parent: InodeId::default(),
+            target: SmallBytes::default(),
+        };
+        match &self.body {
+            Body::Directory { parent, .. } => record.parent = *parent,
+            Body::Symlink(target) => record.target = target.clone(),
+            Body::File(_) | Body::Special => {}
+        }
+        record
+    }
+
+    /// The file map, made when there is none yet. `None`: no regular file.
+    pub(crate) fn map_mut(&mut self) -> Option<&mut FileMap> {
+        match &mut self.body {
+            Body::File(map) => Some(map.get_or_insert_default()),
+            Body::Directory { .. } | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// The file map, if it has one.
+    pub(crate) fn map(&self) -> Option<&FileMap> {
+        match &self.body {
+            Body::File(map) => map.as_deref(),
+            Body::Directory { .. } | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// The names of a directory.
+    pub(crate) fn entries(&self) -> Option<&BTreeMap<u64, Dirent>> {
+        match &self.body {
+            Body::Directory { entries, .. } => Some(entries),
+            Body::File(_) | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+}

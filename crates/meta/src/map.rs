@@ -1,0 +1,533 @@
+//! Where a file's bytes lie: extents in sectors, pieces of bytes over them.
+//!
+//! Invariants (`check` asserts them)
+//! - Extents are disjoint. Pieces are disjoint, none crosses a sector boundary, and two pieces of one
+//!   sector never touch (they are merged): every content has one form, so equal maps are equal values.
+//! - A piece is newer than the extent under it. A new extent removes the pieces in its sectors. A piece
+//!   that fills a sector removes the extent's sector under it.
+//! - A run with checksum sectors is counted per extent that is a piece of it, and freed, checksum sectors
+//!   included, when the last of them goes; a run with inline checksums is freed sector by sector.
+//! - What a reader sees at a byte: the piece there, else the extent, else zero. Bytes at and behind the
+//!   file's end read as zero, so that a later extension shows zeros: `cut` puts a piece of zeros over the
+//!   rest of a last sector that stays in an extent, and Commits keep it so (their last sector is zero
+//!   behind the writer's end).
+//!
+//! Sizes of a file are not kept here.
+
+use std::collections::BTreeMap;
+
+use types::extent::{Checksums, Extent, Location, Piece, checksum_sector_count};
+use types::{Run, SECTOR_SIZE, SmallBytes, limits};
+
+use crate::view::MapPart;
+
+/// Pieces of more bytes than this are to be moved to sectors soon.
+pub const DESTAGE_BYTES_MAX: u64 = limits::SYNC_INLINE_SIZE_MAX;
+/// More pieces than this are to be moved to sectors soon.
+pub const DESTAGE_PIECE_COUNT_MAX: usize = 64;
+/// Most bytes of pieces in one answer to `GetMap`, unless one sector has more.
+const ANSWER_BYTES_MAX: usize = 1 << 20;
+/// First file sector that cannot be.
+const SECTOR_END_MAX: u64 = limits::FILE_SIZE_MAX / SECTOR_SIZE + 1;
+/// First sector of an NSD that cannot be (2^52 sectors are 16 EiB).
+const NSD_SECTOR_END_MAX: u64 = 1 << 52;
+
+/// Extents that no right client sends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadExtents {
+    /// An extent is empty, too far, or its checksums do not fit its length.
+    #[error("extent at file sector {file_sector} is malformed")]
+    Malformed {
+        /// Its first file sector.
+        file_sector: u64,
+    },
+    /// Extents overlap in the file or are not sorted.
+    #[error("extent at file sector {file_sector} lies before the end of the one before")]
+    Unsorted {
+        /// Its first file sector.
+        file_sector: u64,
+    },
+    /// Two extents use the same sectors of an NSD without being pieces of one run.
+    #[error("two extents use sector {0:?}")]
+    SharedSector(Location),
+}
+
+/// Checks extents from the network: order, form, and that no sector is used twice.
+pub fn check_extents(extents: &[Extent]) -> Result<(), BadExtents> {
+    let mut file_end = 0;
+    for extent in extents {
+        let file_sector = extent.file_sector;
+        let malformed = BadExtents::Malformed { file_sector };
+        let end = file_sector.checked_add(u64::from(extent.length));
+        if extent.length == 0 || end.is_none_or(|end| end > SECTOR_END_MAX) {
+            return Err(malformed);
+        }
+        if file_sector < file_end {
+            return Err(BadExtents::Unsorted { file_sector });
+        }
+        file_end = extent.file_sector_end();
+        let copies = extent.locations.len();
+        if copies == 0 || copies > limits::REPLICA_COUNT_MAX || extent.is_shared {
+            return Err(malformed);
+        }
+        let (before, whole) = match &extent.checksums {
+            Checksums::Inline { crcs } => {
+                let fits = extent.length <= limits::INLINE_CHECKSUM_COUNT_MAX;
+                if !fits || crcs.len() != extent.length as usize {
+                    return Err(malformed);
+                }
+                (0, u64::from(extent.length))
+            }
+            Checksums::Sectors {
+                run_begin,
+                run_length,
+                ..
+            } => {
+                let end = u64::from(*run_begin) + u64::from(extent.length);
+                let whole = u64::from(*run_length);
+                let is_long = *run_length > limits::INLINE_CHECKSUM_COUNT_MAX;
+                let fits_count = whole + u64::from(checksum_sector_count(*run_length));
+                if end > whole || !is_long || u32::try_from(fits_count).is_err() {
+                    return Err(malformed);
+                }
+                (u64::from(*run_begin), fits_count)
+            }
+        };
+        let fits = |l: &Location| l.sector >= before && l.sector + whole < NSD_SECTOR_END_MAX;
+        if !extent
+            .locations
+            .iter()
+            .all(|l| l.sector < NSD_SECTOR_END_MAX && fits(l))
+        {
+            return Err(malformed);
+        }
+    }
+    let runs = runs_of(extents);
+    for pair in runs.windows(2) {
+        let is_apart = pair[0].at.nsd != pair[1].at.nsd
+            || pair[0].at.sector + u64::from(pair[0].count) <= pair[1].at.sector;
+        if !is_apart {
+            return Err(BadExtents::SharedSector(pair[1].at));
+        }
+    }
+    Ok(())
+}
+
+/// The runs that well-formed extents lie in, checksum sectors included, each once, by location.
+pub fn runs_of(extents: &[Extent]) -> Vec<Run> {
+    let mut runs: Vec<Run> = extents
+        .iter()
+        .flat_map(|e| e.locations.iter().map(move |l| e.run(*l)))
+        .collect();
+    runs.sort_unstable();
+    // Pieces of one run name it alike, but two inline runs never are the same: a repeat of one of these
+    // is kept and so found by `check_extents`.
+    runs.dedup_by(|a, b| a == b && a.count > limits::INLINE_CHECKSUM_COUNT_MAX);
+    runs
+}
+
+/// A file's map.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FileMap {
+    /// By first file sector.
+    extents: BTreeMap<u64, Extent>,
+    /// By byte offset.
+    pieces: BTreeMap<u64, SmallBytes>,
+    /// For each run with checksum sectors, by its first sector: extents that are pieces of it.
+    runs: BTreeMap<Location, u32>,
+    /// File sectors that extents map.
+    extent_sector_count: u64,
+    /// File sectors that have pieces and no extent.
+    piece_sector_count: u64,
+    /// Bytes of all pieces.
+    piece_byte_count: u64,
+    /// Grows with every change.
+    version: u64,
+}
+
+const fn sector_of(byte: u64) -> u64 {
+    byte / SECTOR_SIZE
+}
+
+fn piece_end(offset: u64, bytes: &[u8]) -> u64 {
+    offset + bytes.len() as u64
+}
+
+fn within(bytes: &[u8], base: u64, begin: u64, end: u64) -> &[u8] {
+    let skip = usize::try_from(begin - base).expect("within a piece of at most a sector");
+    let count = usize::try_from(end - begin).expect("within a piece of at most a sector");
+    &bytes[skip..skip + count]
+}
+
+impl FileMap {
+    /// Grows with every change; an answer of `get` is current as long as it is the same.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// File sectors with bytes in extents or pieces.
+    pub fn sector_count(&self) -> u64 {
+        self.extent_sector_count + self.piece_sector_count
+    }
+
+    /// Bytes of all pieces.
+    pub fn piece_byte_count(&self) -> u64 {
+        self.piece_byte_count
+    }
+
+    /// Pieces.
+    pub fn piece_count(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// The pieces are so many that they are to be moved to sectors soon.
+    pub fn needs_destage(&self) -> bool {
+        self.piece_byte_count > DESTAGE_BYTES_MAX || self.pieces.len() > DESTAGE_PIECE_COUNT_MAX
+    }
+
+    /// The pieces are more than a small file's: they may be moved to sectors when there is time.
+    pub fn may_destage(&self) -> bool {
+        self.piece_byte_count > limits::INLINE_SIZE_MAX
+    }
+
+    /// One of the extents is a piece of `run` (with checksum sectors).
+    pub fn uses_run(&self, run: &Run) -> bool {
+        self.runs.contains_key(&run.at)
+    }
+
+    /// New content: `extents` (checked by `check_extents`), then `pieces` over them. Runs that nothing
+    /// uses any more are added to `freed`; runs of `extents` may be among them.
+    pub fn put(&mut self, extents: &[Extent], pieces: &[Piece], freed: &mut Vec<Run>) {
+        self.version += 1;
+        for extent in extents {
+            self.put_extent(extent, freed);
+        }
+        for piece in pieces {
+            self.put_piece(piece, freed);
+        }
+    }
+
+    /// Nothing lies at or behind `size` any more, and it reads as zero from there on.
+    pub fn cut(&mut self, size: u64, freed: &mut Vec<Run>) {
+        self.version += 1;
+        self.remove_pieces(size, u64::MAX);
+        self.cut_extents(size.div_ceil(SECTOR_SIZE), u64::MAX, freed);
+        let last = sector_of(size);
+        if !size.is_multiple_of(SECTOR_SIZE) && self.is_mapped(last) {
+            let end = (last + 1) * SECTOR_SIZE;
+            let count = usize::try_from(end - size).expect("less than a sector");
+            self.put_part(size, &vec![0; count], freed);
+        }
+    }
+
+    /// Everything goes: all runs are added to `freed`.
+    pub fn clear(&mut self, freed: &mut Vec<Run>) {
+        self.version += 1;
+        self.remove_pieces(0, u64::MAX);
+        self.cut_extents(0, u64::MAX, freed);
+    }
+
+    /// Adds part of a snapshot's map as it is.
+    pub fn load(&mut self, version: u64, extents: &[Extent], pieces: &[Piece]) {
+        for extent in extents {
+            self.count_runs(extent);
+            self.extent_sector_count += u64::from(extent.length);
+            let old = self.extents.insert(extent.file_sector, extent.clone());
+            assert!(old.is_none(), "a snapshot names an extent once");
+        }
+        for piece in pieces {
+            let sector = sector_of(piece.offset);
+            if !self.has_pieces(sector) && !self.is_mapped(sector) {
+                self.piece_sector_count += 1;
+            }
+            self.piece_byte_count += piece.bytes.len() as u64;
+            self.pieces.insert(piece.offset, piece.bytes.clone());
+        }
+        self.version = version;
+    }
+
+    /// All extents, in order.
+    pub fn extents(&self) -> impl Iterator<Item = &Extent> {
+        self.extents.values()
+    }
+
+    /// All pieces, in order.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+        self.pieces.iter().map(|(offset, bytes)| Piece {
+            offset: *offset,
+            bytes: bytes.clone(),
+        })
+    }
+
+    /// What lies in `begin..end`: extents clipped to its sectors, pieces to its bytes. At most
+    /// `count_max` items, but always all of the first sector that has any; `MapPart::end` says how far
+    /// the answer goes (`end` itself, or a sector boundary).
+    pub fn get(&self, begin: u64, end: u64, count_max: usize) -> MapPart {
+        let mut part = MapPart {
+            end,
+            ..MapPart::default()
+        };
+        if begin >= end {
+            return part;
+        }
+        let (first, last) = (sector_of(begin), end.div_ceil(SECTOR_SIZE));
+        let mut extents = self.extents_in(first, last).peekable();
+        let mut pieces = self.pieces_in(begin, end).peekable();
+        let mut byte_count = 0;
+        loop {
+            let extent_at = extents.peek().map(|e| e.file_sector.max(first));
+            let piece_at = pieces.peek().map(|p| sector_of(*p.0));
+            let Some(at) = extent_at.into_iter().chain(piece_at).min() else {
+                break;
+            };
+            let count = part.extents.len() + part.pieces.len();
+            let is_full = count >= count_max.max(1) || byte_count >= ANSWER_BYTES_MAX;
+            if is_full && count > 0 && at > first {
+                part.end = part.end.min(at * SECTOR_SIZE);
+                break;
+            }
+            if extent_at == Some(at) {
+                part.extents.extend(extents.next().cloned());
+            }
+            while let Some((offset, bytes)) = pieces.next_if(|p| sector_of(*p.0) == at) {
+                let (from, to) = ((*offset).max(begin), piece_end(*offset, bytes).min(end));
+                byte_count += bytes.len();
+                part.pieces.push(Piece {
+                    offset: from,
+                    bytes: SmallBytes::new(within(bytes, *offset, from, to)),
+                });
+            }
+        }
+        let last = part.end.div_ceil(SECTOR_SIZE);
+        for extent in &mut part.extents {
+            let (from, to) = (extent.file_sector, extent.file_sector_end());
+            if from < first || to > last {
+                *extent = extent.slice(from.max(first), to.min(last));
+            }
+        }
+        part
+    }
+
+    /// Asserts every invariant. O(n).
+    pub fn check(&self) {
+        let mut end = 0;
+        let mut runs: BTreeMap<Location, u32> = BTreeMap::new();
+        let mut sectors = 0;
+        for (at, extent) in &self.extents {
+            assert_eq!(*at, extent.file_sector);
+            assert!(end <= *at, "extents are disjoint");
+            assert!(extent.length > 0);
+            end = extent.file_sector_end();
+            sectors += u64::from(extent.length);
+            for location in &extent.locations {
+                if let Checksums::Sectors { .. } = extent.checksums {
+                    *runs.entry(extent.run(*location).at).or_default() += 1;
+                }
+            }
+        }
+        assert_eq!(sectors, self.extent_sector_count);
+        assert_eq!(runs, self.runs);
+        let mut before: Option<u64> = None;
+        let mut alone = std::collections::BTreeSet::new();
+        let mut bytes = 0;
+        for (offset, piece) in &self.pieces {
+            let (sector, end) = (sector_of(*offset), piece_end(*offset, piece));
+            assert!(!piece.is_empty());
+            assert_eq!(sector, sector_of(end - 1), "a piece lies in one sector");
+            if let Some(before) = before {
+                assert!(before <= *offset, "pieces are disjoint");
+                let is_apart = before < *offset || offset.is_multiple_of(SECTOR_SIZE);
+                assert!(is_apart, "pieces of a sector do not touch");
+            }
+            before = Some(end);
+            bytes += piece.len() as u64;
+            if !self.is_mapped(sector) {
+                alone.insert(sector);
+            } else {
+                assert!(
+                    (piece.len() as u64) < SECTOR_SIZE,
+                    "no extent under a full piece"
+                );
+            }
+        }
+        assert_eq!(alone.len() as u64, self.piece_sector_count);
+        assert_eq!(bytes, self.piece_byte_count);
+    }
+
+    /// The extent that maps `sector`.
+    fn extent_at(&self, sector: u64) -> Option<&Extent> {
+        let (_, extent) = self.extents.range(..=sector).next_back()?;
+        (sector < extent.file_sector_end()).then_some(extent)
+    }
+
+    fn is_mapped(&self, sector: u64) -> bool {
+        self.extent_at(sector).is_some()
+    }
+
+    fn has_pieces(&self, sector: u64) -> bool {
+        let begin = sector * SECTOR_SIZE;
+        self.pieces
+            .range(begin..begin + SECTOR_SIZE)
+            .next()
+            .is_some()
+    }
+
+    /// Extents that share a sector with `first..last`.
+    fn extents_in(&self, first: u64, last: u64) -> impl Iterator<Item = &Extent> {
+        let from = self.extent_at(first).map_or(first, |e| e.file_sector);
+        self.extents.range(from..last.max(from)).map(|(_, e)| e)
+    }
+
+    /// Pieces that share a byte with `begin..end`.
+    fn pieces_in(&self, begin: u64, end: u64) -> impl Iterator<Item = (&u64, &SmallBytes)> {
+        let before = self.pieces.range(..begin).next_back();
+        let from = before
+            .filter(|(offset, bytes)| piece_end(**offset, bytes) > begin)
+            .map_or(begin, |(offset, _)| *offset);
+        self.pieces.range(from..end.max(from))
+    }
+
+    fn put_extent(&mut self, extent: &Extent, freed: &mut Vec<Run>) {
+        let (first, last) = (extent.file_sector, extent.file_sector_end());
+        self.remove_pieces(first * SECTOR_SIZE, last * SECTOR_SIZE);
+        // Counted before the old is cut, so that a run that is named by both does not go in between.
+        self.count_runs(extent);
+        self.cut_extents(first, last, freed);
+        self.extent_sector_count += u64::from(extent.length);
+        self.extents.insert(first, extent.clone());
+    }
+
+    fn count_runs(&mut self, extent: &Extent) {
+        if let Checksums::Sectors { .. } = extent.checksums {
+            for location in &extent.locations {
+                *self.runs.entry(extent.run(*location).at).or_default() += 1;
+            }
+        }
+    }
+
+    /// Unmaps file sectors `first..last`. Pieces stay.
+    fn cut_extents(&mut self, first: u64, last: u64, freed: &mut Vec<Run>) {
+        if first >= last {
+            return;
+        }
+        let starts: Vec<u64> = self
+            .extents_in(first, last)
+            .map(|e| e.file_sector)
+            .collect();
+        for start in starts {
+            let extent = self.extents.remove(&start).expect("just listed");
+            let (begin, end) = (extent.file_sector, extent.file_sector_end());
+            let (from, to) = (begin.max(first), end.min(last));
+            let left = (begin < from).then(|| extent.slice(begin, from));
+            let right = (to < end).then(|| extent.slice(to, end));
+            for rest in [&left, &right].into_iter().flatten() {
+                self.count_runs(rest);
+            }
+            self.release(&extent.slice(from, to), freed);
+            for rest in [left, right].into_iter().flatten() {
+                self.extents.insert(rest.file_sector, rest);
+            }
+            self.extent_sector_count -= to - from;
+            if !self.pieces.is_empty() {
+                let alone = (from..to).filter(|s| self.has_pieces(*s)).count();
+                self.piece_sector_count += alone as u64;
+            }
+        }
+    }
+
+    /// One extent less that uses its runs.
+    fn release(&mut self, extent: &Extent, freed: &mut Vec<Run>) {
+        for location in &extent.locations {
+            let run = extent.run(*location);
+            match extent.checksums {
+                Checksums::Inline { .. } => freed.push(run),
+                Checksums::Sectors { .. } => {
+                    let count = self
+                        .runs
+                        .get_mut(&run.at)
+                        .expect("every piece of a run is counted");
+                    *count -= 1;
+                    if *count == 0 {
+                        self.runs.remove(&run.at);
+                        freed.push(run);
+                    }
+                }
+            }
+        }
+    }
+
+    fn put_piece(&mut self, piece: &Piece, freed: &mut Vec<Run>) {
+        let mut at = piece.offset;
+        while at < piece.end() {
+            let end = piece.end().min((sector_of(at) + 1) * SECTOR_SIZE);
+            let bytes = within_any(&piece.bytes, piece.offset, at, end);
+            self.put_part(at, bytes, freed);
+            at = end;
+        }
+    }
+
+    /// Puts bytes that lie in one sector, merging what they touch there.
+    fn put_part(&mut self, begin: u64, bytes: &[u8], freed: &mut Vec<Run>) {
+        let sector = sector_of(begin);
+        let (sector_begin, sector_end) = (sector * SECTOR_SIZE, (sector + 1) * SECTOR_SIZE);
+        let end = piece_end(begin, bytes);
+        assert!(begin < end);
+        assert!(end <= sector_end);
+        let had_pieces = self.has_pieces(sector);
+        let touched: Vec<u64> = self
+            .pieces
+            .range(sector_begin..=end.min(sector_end - 1))
+            .filter(|(offset, old)| piece_end(**offset, old) >= begin)
+            .map(|(offset, _)| *offset)
+            .collect();
+        let old: Vec<(u64, SmallBytes)> = touched
+            .into_iter()
+            .map(|offset| (offset, self.pieces.remove(&offset).expect("just listed")))
+            .collect();
+        let from = old.first().map_or(begin, |(offset, _)| begin.min(*offset));
+        let to = old.last().map_or(end, |(o, b)| end.max(piece_end(*o, b)));
+        let place = |offset: u64| usize::try_from(offset - from).expect("within a sector");
+        let mut merged = vec![0; place(to)];
+        for (offset, old) in &old {
+            merged[place(*offset)..place(piece_end(*offset, old))].copy_from_slice(old);
+            self.piece_byte_count -= old.len() as u64;
+        }
+        merged[place(begin)..place(end)].copy_from_slice(bytes);
+        self.piece_byte_count += merged.len() as u64;
+        let is_full = to - from == SECTOR_SIZE;
+        self.pieces.insert(from, merged.into());
+        if !had_pieces && !self.is_mapped(sector) {
+            self.piece_sector_count += 1;
+        }
+        if is_full {
+            self.cut_extents(sector, sector + 1, freed);
+        }
+    }
+
+    /// Removes the bytes of pieces in `begin..end`.
+    fn remove_pieces(&mut self, begin: u64, end: u64) {
+        let touched: Vec<u64> = self.pieces_in(begin, end).map(|(o, _)| *o).collect();
+        for offset in touched {
+            let bytes = self.pieces.remove(&offset).expect("just listed");
+            let bytes_end = piece_end(offset, &bytes);
+            self.piece_byte_count -= bytes.len() as u64;
+            for (from, to) in [(offset, begin.min(bytes_end)), (end.max(offset), bytes_end)] {
+                if from < to {
+                    let rest = SmallBytes::new(within(&bytes, offset, from, to));
+                    self.piece_byte_count += rest.len() as u64;
+                    self.pieces.insert(from, rest);
+                }
+            }
+            let sector = sector_of(offset);
+            if !self.has_pieces(sector) && !self.is_mapped(sector) {
+                self.piece_sector_count -= 1;
+            }
+        }
+    }
+}
+
+fn within_any(bytes: &[u8], base: u64, begin: u64, end: u64) -> &[u8] {
+    let skip = usize::try_from(begin - base).expect("within bytes in memory");
+    let count = usize::try_from(end - begin).expect("within bytes in memory");
+    &bytes[skip..skip + count]
+}

@@ -1,0 +1,110 @@
+//! GetAttr, SetAttr: chmod, chown, utimes, truncate, and what they do to set-id bits.
+//!
+//! - chown of what is no directory clears the set-user-id bit, and the set-group-id bit when the group may
+//!   execute, unless the same request gives permissions; so do truncate and write when the kernel says so
+//!   (`kill_set_id`). chown and truncate drop the file's `security.capability` attribute.
+//! - chmod by somebody outside the file's group loses the set-group-id bit in the kernel, which alone
+//!   knows the supplementary groups; the bits that arrive are taken as they are.
+
+use types::{Attr, Errno, FileKind, InodeId, SetAttr, SmallBytes, limits};
+
+use super::{settled, xattr};
+use crate::execute::Resolved;
+use crate::inode::Inode;
+use crate::message::Reply;
+use crate::mutation::Mutation;
+use crate::step::stamped;
+use crate::view::{Context, Stop, View};
+
+/// Set-user-id bit.
+const SET_UID: u32 = 0o4000;
+/// Set-group-id bit.
+const SET_GID: u32 = 0o2000;
+/// Execution by the group.
+const GROUP_EXECUTE: u32 = 0o010;
+
+/// Permission bits without the set-id bits that a change of content or owner takes away.
+pub(super) const fn without_set_id(permissions: u32) -> u32 {
+    let gid = if permissions & GROUP_EXECUTE != 0 {
+        SET_GID
+    } else {
+        0
+    };
+    permissions & !(SET_UID | gid)
+}
+
+/// The mutation that drops the file's capability attribute, if it has one.
+pub(super) fn drop_rights(inode: &Inode) -> Option<Mutation> {
+    let name = SmallBytes::new(xattr::FILE_RIGHTS);
+    let index = inode.attr.ino.index();
+    let has_it = !inode.xattrs.is_empty() && inode.xattrs.contains_key(&name);
+    has_it.then_some(Mutation::XattrRemove { index, name })
+}
+
+/// GetAttr.
+pub(super) fn get(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
+    Ok(Resolved::Answer(Reply::Attr(settled(view, ino)?.attr)))
+}
+
+/// SetAttr.
+pub(super) fn set(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    ino: InodeId,
+    set: &SetAttr,
+) -> Result<Resolved, Stop> {
+    let inode = settled(view, ino)?;
+    let old = inode.attr;
+    let index = ino.index();
+    let is_directory = old.kind == FileKind::Directory;
+    let is_owner_set = set.uid.is_some() || set.gid.is_some();
+    let mut attr = stamped(&old, ctx.now);
+    attr.uid = set.uid.unwrap_or(old.uid);
+    attr.gid = set.gid.unwrap_or(old.gid);
+    if (is_owner_set || set.kill_set_id) && !is_directory {
+        attr.permissions = without_set_id(attr.permissions);
+    }
+    if let Some(permissions) = set.permissions {
+        attr.permissions = permissions & 0o7777;
+    }
+    let mut after = Vec::new();
+    if let Some(size) = set.size {
+        check_size(&old, size)?;
+        attr.size = size;
+        attr.size_generation += 1;
+        attr.mtime = ctx.now;
+        if size < old.size && inode.map().is_some() {
+            after.push(Mutation::MapCut { index, size });
+        }
+    }
+    if (is_owner_set && !is_directory) || set.size.is_some() {
+        after.extend(drop_rights(inode));
+    }
+    if let Some(atime) = set.atime {
+        attr.atime = atime.unwrap_or(ctx.now);
+    }
+    if let Some(mtime) = set.mtime {
+        attr.mtime = mtime.unwrap_or(ctx.now);
+    }
+    let mut mutations = vec![Mutation::AttrPut { index, attr }];
+    mutations.append(&mut after);
+    Ok(Resolved::Inode {
+        ino,
+        mutations,
+        used: Vec::new(),
+    })
+}
+
+fn check_size(attr: &Attr, size: u64) -> Result<(), Stop> {
+    let errno = match attr.kind {
+        FileKind::File if size <= limits::FILE_SIZE_MAX => return Ok(()),
+        FileKind::File => Errno::EFBIG,
+        FileKind::Directory => Errno::EISDIR,
+        FileKind::Symlink
+        | FileKind::Fifo
+        | FileKind::Socket
+        | FileKind::CharDevice
+        | FileKind::BlockDevice => Errno::EINVAL,
+    };
+    Err(Stop::Fail(errno))
+}

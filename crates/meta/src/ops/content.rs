@@ -1,0 +1,186 @@
+//! GetMap, Commit, Destage: where the bytes of a file lie.
+
+use types::extent::{Extent, SECTOR_SIZE};
+use types::{ByteRange, Errno, FileKind, InodeId, limits};
+
+use super::{attr, inode};
+use crate::execute::Resolved;
+use crate::inode::Inode;
+use crate::map::{FileMap, check_extents, runs_of};
+use crate::message::{Commit, Reply};
+use crate::mutation::Mutation;
+use crate::view::{Context, MapPart, Stop, View};
+
+/// Most bytes of pieces in one Commit.
+const PIECE_BYTES_MAX: usize = 1 << 20;
+/// Most pieces, and most extents, in one Commit.
+const COUNT_MAX: usize = 4096;
+
+fn file<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
+    let inode = inode(view, ino)?;
+    match inode.attr.kind {
+        FileKind::File => Ok(inode),
+        FileKind::Directory => Err(Stop::Fail(Errno::EISDIR)),
+        FileKind::Symlink
+        | FileKind::Fifo
+        | FileKind::Socket
+        | FileKind::CharDevice
+        | FileKind::BlockDevice => Err(Stop::Fail(Errno::EINVAL)),
+    }
+}
+
+/// GetMap.
+pub(super) fn get_map(
+    view: &View<'_>,
+    ino: InodeId,
+    (begin, end): (u64, u64),
+    count_max: u32,
+) -> Result<Resolved, Stop> {
+    if begin > end {
+        return Err(Stop::Fail(Errno::EINVAL));
+    }
+    let inode = file(view, ino)?;
+    let count_max = COUNT_MAX.min(count_max as usize);
+    let whole = || MapPart {
+        end,
+        ..MapPart::default()
+    };
+    let part = inode
+        .map()
+        .map_or_else(whole, |m| m.get(begin, end, count_max));
+    Ok(Resolved::Answer(Reply::Map {
+        extents: part.extents,
+        pieces: part.pieces,
+        end: part.end,
+        map_version: inode.map().map_or(0, FileMap::version),
+        attr: inode.attr,
+    }))
+}
+
+/// Extents are well-formed, lie before the end of the file, and name no run that the map already uses.
+fn check_new_extents(inode: &Inode, extents: &[Extent], size: u64) -> Result<(), Stop> {
+    let bad = Stop::Fail(Errno::EINVAL);
+    if extents.len() > COUNT_MAX || check_extents(extents).is_err() {
+        return Err(bad);
+    }
+    let end = extents.last().map_or(0, Extent::file_sector_end);
+    if end > size.div_ceil(SECTOR_SIZE) {
+        return Err(bad);
+    }
+    if let Some(map) = inode.map()
+        && runs_of(extents).iter().any(|run| map.uses_run(run))
+    {
+        return Err(Stop::Stale);
+    }
+    Ok(())
+}
+
+/// Commit. It is served whatever transaction is changing the inode's names (rule R10): what it changes,
+/// no step changes.
+pub(super) fn commit(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    commit: &Commit,
+) -> Result<Resolved, Stop> {
+    let ino = commit.ino;
+    let inode = match file(view, ino) {
+        Err(Stop::Fail(Errno::ESTALE)) => return Err(Stop::Stale),
+        other => other?,
+    };
+    let old = &inode.attr;
+    let is_current = commit.generation == old.generation
+        && commit.size_generation == old.size_generation
+        && (commit.size.is_none() || ctx.held.covers_size());
+    if !is_current {
+        return Err(Stop::Stale);
+    }
+    let size = commit.size.unwrap_or(0).max(old.size);
+    if size > limits::FILE_SIZE_MAX {
+        return Err(Stop::Fail(Errno::EFBIG));
+    }
+    check_new_extents(inode, &commit.extents, size)?;
+    let bytes: usize = commit.pieces.iter().map(|p| p.bytes.len()).sum();
+    let is_piece = |p: &types::Piece| {
+        let end = p.offset.checked_add(p.bytes.len() as u64);
+        !p.bytes.is_empty() && end.is_some_and(|end| end <= size)
+    };
+    let fits = commit.pieces.len() <= COUNT_MAX && bytes <= PIECE_BYTES_MAX;
+    if !fits || !commit.pieces.iter().all(is_piece) {
+        return Err(Stop::Fail(Errno::EINVAL));
+    }
+    let of_extents = commit.extents.iter().map(|e| {
+        ByteRange::new(
+            e.file_sector * SECTOR_SIZE,
+            e.file_sector_end() * SECTOR_SIZE,
+        )
+    });
+    let of_pieces = commit
+        .pieces
+        .iter()
+        .map(|p| ByteRange::new(p.offset, p.end()));
+    if !of_extents
+        .chain(of_pieces)
+        .all(|range| ctx.held.covers(range))
+    {
+        return Err(Stop::Stale);
+    }
+    let index = ino.index();
+    let mut new = *old;
+    new.size = size;
+    new.change += 1;
+    if commit.modified {
+        new.mtime = ctx.now;
+        new.ctime = ctx.now;
+    }
+    if commit.kill_set_id {
+        new.permissions = attr::without_set_id(new.permissions);
+        new.ctime = ctx.now;
+    }
+    let mut mutations = vec![Mutation::AttrPut { index, attr: new }];
+    if commit.modified || commit.kill_set_id {
+        mutations.extend(attr::drop_rights(inode));
+    }
+    if !commit.extents.is_empty() || !commit.pieces.is_empty() {
+        mutations.push(Mutation::MapPut {
+            index,
+            extents: commit.extents.clone(),
+            pieces: commit.pieces.clone(),
+        });
+    }
+    Ok(Resolved::Inode {
+        ino,
+        mutations,
+        used: runs_of(&commit.extents),
+    })
+}
+
+/// Destage: the bytes are the same, so no token is needed, no time is stamped, and the change counter
+/// stays; the map's version shows whether they still are the same.
+pub(super) fn destage(
+    view: &View<'_>,
+    ino: InodeId,
+    map_version: u64,
+    extents: &[Extent],
+) -> Result<Resolved, Stop> {
+    let inode = match file(view, ino) {
+        Err(Stop::Fail(Errno::ESTALE)) => return Err(Stop::Stale),
+        other => other?,
+    };
+    if inode.map().map(FileMap::version) != Some(map_version) {
+        return Err(Stop::Stale);
+    }
+    check_new_extents(inode, extents, inode.attr.size)?;
+    let mut mutations = Vec::new();
+    if !extents.is_empty() {
+        mutations.push(Mutation::MapPut {
+            index: ino.index(),
+            extents: extents.to_vec(),
+            pieces: Vec::new(),
+        });
+    }
+    Ok(Resolved::Inode {
+        ino,
+        mutations,
+        used: runs_of(extents),
+    })
+}

@@ -1,0 +1,169 @@
+//! Make: mknod, mkdir, symlink; and the inode record that Create shares.
+
+use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, limits};
+
+use super::{entry, live_directory, shard};
+use crate::execute::Resolved;
+use crate::inode::InodeRecord;
+use crate::message::{Caller, NewKind};
+use crate::step::Step;
+use crate::transaction::Finish;
+use crate::view::{Context, Fact, Query, Stop, View};
+
+/// A directory with this bit gives its group to what is made in it, and the bit to directories.
+const SET_GID: u32 = 0o2000;
+
+/// What is to be made, as far as it does not come from the directory.
+pub(super) struct New {
+    pub(super) kind: FileKind,
+    pub(super) permissions: u32,
+    pub(super) rdev: u32,
+    pub(super) target: SmallBytes,
+    pub(super) caller: Caller,
+}
+
+/// Make.
+pub(super) fn make(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    (parent, name): (InodeId, &Name),
+    kind: &NewKind,
+    caller: Caller,
+) -> Result<Resolved, Stop> {
+    live_directory(view, parent)?;
+    if entry(view, ctx, parent, name)?.is_some() {
+        return Err(Stop::Fail(Errno::EEXIST));
+    }
+    let mut new = New {
+        kind: FileKind::Directory,
+        permissions: 0,
+        rdev: 0,
+        target: SmallBytes::default(),
+        caller,
+    };
+    let mut ino = shard(view, parent.shard())?.next_number();
+    match kind {
+        NewKind::Node { mode, rdev } => {
+            new.kind = node_kind(*mode)?;
+            new.permissions = *mode;
+            new.rdev = *rdev;
+        }
+        NewKind::Directory {
+            permissions,
+            placement,
+        } => {
+            new.permissions = *permissions;
+            ino = place(view, ctx, *placement)?;
+        }
+        NewKind::Symlink { target } => {
+            if target.is_empty() {
+                return Err(Stop::Fail(Errno::ENOENT));
+            }
+            if target.len() > limits::SYMLINK_SIZE_MAX {
+                return Err(Stop::Fail(Errno::ENAMETOOLONG));
+            }
+            new.kind = FileKind::Symlink;
+            new.permissions = 0o777;
+            new.target = target.clone();
+        }
+    }
+    named(view, ctx, (parent, name), ino, new)
+}
+
+/// The steps that make an inode and its name; the name is known to be free.
+pub(super) fn named(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    (parent, name): (InodeId, &Name),
+    ino: InodeId,
+    new: New,
+) -> Result<Resolved, Stop> {
+    let above = live_directory(view, parent)?.attr;
+    let kind = new.kind;
+    let is_directory = kind == FileKind::Directory;
+    let inherits = above.permissions & SET_GID != 0;
+    let inherited = if inherits && is_directory { SET_GID } else { 0 };
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "the lower half of 128 bits"
+    )]
+    let generation = ctx.random as u64;
+    let attr = Attr {
+        ino,
+        generation,
+        kind,
+        permissions: (new.permissions & 0o7777) | inherited,
+        nlink: if is_directory { 2 } else { 1 },
+        uid: new.caller.uid,
+        gid: if inherits { above.gid } else { new.caller.gid },
+        rdev: new.rdev,
+        size: new.target.len() as u64,
+        sector_count: 0,
+        atime: ctx.now,
+        mtime: ctx.now,
+        ctime: ctx.now,
+        btime: ctx.now,
+        change: 1,
+        size_generation: 0,
+    };
+    let record = InodeRecord {
+        attr,
+        parent: if is_directory {
+            parent
+        } else {
+            InodeId::default()
+        },
+        target: new.target,
+    };
+    let steps = vec![
+        Step::InodeCreate { record },
+        Step::EntryInsert {
+            directory: parent,
+            name: name.clone(),
+            ino,
+            kind,
+        },
+        Step::DirectoryTouch {
+            directory: parent,
+            nlink_delta: i32::from(is_directory),
+        },
+    ];
+    let finish = Finish::Made {
+        directory: parent,
+        ino,
+        is_new: true,
+    };
+    Ok(Resolved::Steps { steps, finish })
+}
+
+fn node_kind(mode: u32) -> Result<FileKind, Stop> {
+    let kind = match FileKind::from_mode(mode) {
+        Some(kind) => kind,
+        None if mode & 0o170_000 == 0 => FileKind::File,
+        None => return Err(Stop::Fail(Errno::EINVAL)),
+    };
+    match kind {
+        FileKind::Directory | FileKind::Symlink => Err(Stop::Fail(Errno::EINVAL)),
+        FileKind::File
+        | FileKind::Fifo
+        | FileKind::Socket
+        | FileKind::CharDevice
+        | FileKind::BlockDevice => Ok(kind),
+    }
+}
+
+/// The number of a new directory.
+fn place(view: &View<'_>, ctx: &Context<'_>, placement: InodeId) -> Result<InodeId, Stop> {
+    let id = placement.shard();
+    if placement.index() != 0 {
+        return Ok(placement);
+    }
+    if view.is_mine(id) {
+        return Ok(shard(view, id)?.next_number());
+    }
+    let number = ctx.facts.iter().find_map(|fact| match fact {
+        Fact::Number { ino } if ino.shard() == id => Some(*ino),
+        _ => None,
+    });
+    number.ok_or(Stop::Fact(Query::Number { shard: id }))
+}

@@ -1,0 +1,202 @@
+//! Operations: each reads the state and says what it comes down to. One file per operation.
+
+mod attr;
+mod content;
+mod create;
+mod link;
+mod lookup;
+mod make;
+mod read_dir;
+pub(crate) mod rename;
+mod rmdir;
+mod unlink;
+pub(crate) mod xattr;
+
+#[cfg(test)]
+mod tests;
+
+use types::{Errno, FileKind, InodeId, Name, NodeLife, ShardId};
+
+use crate::execute::{Resolved, Target};
+use crate::inode::Inode;
+use crate::message::{Known, Op, Reply};
+use crate::shard::Shard;
+use crate::view::{Context, Fact, Query, Stop, View};
+
+/// What `op` comes down to. Reads only.
+pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Resolved, Stop> {
+    match op {
+        Op::Lookup { parent, name } => lookup::lookup(view, *parent, name),
+        Op::LookupParent { ino } => lookup::parent(view, *ino),
+        Op::GetAttr { ino } => attr::get(view, *ino),
+        Op::SetAttr { ino, set } => attr::set(view, ctx, *ino, set),
+        Op::Make {
+            parent,
+            name,
+            kind,
+            caller,
+        } => make::make(view, ctx, (*parent, name), kind, *caller),
+        Op::Create {
+            parent,
+            name,
+            permissions,
+            exclusive,
+            caller,
+        } => {
+            let new = create::New {
+                permissions: *permissions,
+                exclusive: *exclusive,
+                caller: *caller,
+            };
+            create::create(view, ctx, (*parent, name), &new)
+        }
+        Op::Link {
+            ino,
+            kind,
+            parent,
+            name,
+        } => link::link(view, ctx, (*ino, *kind), *parent, name),
+        Op::Unlink {
+            parent,
+            name,
+            known,
+        } => unlink::unlink(view, ctx, *parent, name, *known),
+        Op::Rmdir {
+            parent,
+            name,
+            known,
+        } => rmdir::rmdir(view, ctx, *parent, name, *known),
+        Op::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            no_replace,
+            exchange,
+            known,
+        } => {
+            let rename = rename::Rename {
+                source: (*parent, name),
+                target: (*new_parent, new_name),
+                no_replace: *no_replace,
+                exchange: *exchange,
+                known: *known,
+            };
+            rename::rename(view, ctx, &rename)
+        }
+        Op::ReadLink { ino } => lookup::read_link(view, *ino),
+        Op::ReadDir {
+            ino,
+            cookie,
+            size,
+            plus,
+        } => read_dir::read_dir(view, *ino, *cookie, *size, *plus),
+        Op::GetXattr { ino, name } => xattr::get(view, *ino, name),
+        Op::SetXattr {
+            ino,
+            name,
+            value,
+            flags,
+        } => xattr::set(view, ctx, *ino, (name, value), *flags),
+        Op::ListXattr { ino } => xattr::list(view, *ino),
+        Op::RemoveXattr { ino, name } => xattr::remove(view, ctx, *ino, name),
+        Op::GetMap {
+            ino,
+            begin,
+            end,
+            count_max,
+        } => content::get_map(view, *ino, (*begin, *end), *count_max),
+        Op::Commit(commit) => content::commit(view, ctx, commit),
+        Op::Destage {
+            ino,
+            map_version,
+            extents,
+        } => content::destage(view, *ino, *map_version, extents),
+        Op::Closed { ino } => {
+            shard(view, ino.shard())?;
+            Ok(Resolved::Closed { ino: *ino })
+        }
+        Op::StatFs { shard: id } => Ok(Resolved::Answer(Reply::Statistics {
+            inode_count: shard(view, *id)?.inode_count(),
+        })),
+    }
+}
+
+/// A shard of ours. ESTALE when it is not: the request came to the wrong owner.
+fn shard<'v>(view: &'v View<'_>, id: ShardId) -> Result<&'v Shard, Stop> {
+    match view.shard(id) {
+        Some(shard) => Ok(shard),
+        None if view.is_mine(id) => Err(Stop::Shard(id)),
+        None => Err(Stop::Fail(Errno::ESTALE)),
+    }
+}
+
+/// An inode of ours, whether or not a transaction is changing it.
+fn inode<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
+    let found = shard(view, ino.shard())?.inode(ino);
+    found.ok_or(Stop::Fail(Errno::ESTALE))
+}
+
+/// An inode of ours that no transaction is changing.
+fn settled<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
+    if let Some(id) = shard(view, ino.shard())?.locks.inode(ino) {
+        return Err(Stop::Wait(id));
+    }
+    inode(view, ino)
+}
+
+/// A directory of ours that no transaction is changing.
+fn directory<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
+    let inode = settled(view, ino)?;
+    if inode.attr.kind != FileKind::Directory {
+        return Err(Stop::Fail(Errno::ENOTDIR));
+    }
+    Ok(inode)
+}
+
+/// A directory of ours that can take a new name.
+fn live_directory<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
+    let inode = directory(view, ino)?;
+    if inode.attr.nlink == 0 {
+        return Err(Stop::Fail(Errno::ENOENT));
+    }
+    Ok(inode)
+}
+
+/// What a name leads to: by our own directory, or by the facts about another's.
+pub(crate) fn entry(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    parent: InodeId,
+    name: &Name,
+) -> Result<Option<Target>, Stop> {
+    let id = parent.shard();
+    if !view.is_mine(id) {
+        let known = ctx.facts.iter().find_map(|fact| match fact {
+            Fact::Entry {
+                directory,
+                name: of,
+                found,
+            } if *directory == parent && of == name => Some(*found),
+            _ => None,
+        });
+        let query = || Query::Entry {
+            directory: parent,
+            name: name.clone(),
+        };
+        return known.ok_or_else(|| Stop::Fact(query()));
+    }
+    directory(view, parent)?;
+    let found = shard(view, id)?.entry(parent, name);
+    Ok(found.map(|(_, entry)| (entry.ino, entry.kind)))
+}
+
+/// Whom to take to have the target of a name open, beside those known: the asking node, when it says so
+/// or when it speaks of another inode than this.
+fn open_at(ctx: &Context<'_>, target: InodeId, known: Option<Known>) -> Option<NodeLife> {
+    let is_open = match known {
+        Some(known) if known.ino == target => known.is_open,
+        Some(_) | None => true,
+    };
+    is_open.then_some(ctx.from)
+}

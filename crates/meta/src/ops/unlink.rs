@@ -1,0 +1,45 @@
+//! Unlink: a name of what is no directory goes.
+
+use types::{Errno, FileKind, InodeId, Name};
+
+use super::{entry, open_at};
+use crate::execute::Resolved;
+use crate::message::Known;
+use crate::step::Step;
+use crate::transaction::Finish;
+use crate::view::{Context, Stop, View};
+
+/// Unlink.
+pub(super) fn unlink(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    parent: InodeId,
+    name: &Name,
+    known: Option<Known>,
+) -> Result<Resolved, Stop> {
+    let Some((ino, kind)) = entry(view, ctx, parent, name)? else {
+        return Err(Stop::Fail(Errno::ENOENT));
+    };
+    if kind == FileKind::Directory {
+        return Err(Stop::Fail(Errno::EISDIR));
+    }
+    let open_at = open_at(ctx, ino, known);
+    let steps = vec![
+        Step::EntryRemove {
+            directory: parent,
+            name: name.clone(),
+            expects: ino,
+        },
+        Step::DirectoryTouch {
+            directory: parent,
+            nlink_delta: 0,
+        },
+        Step::LinkDrop { ino, open_at },
+    ];
+    let finish = Finish::Removed {
+        directory: parent,
+        ino,
+        is_open: open_at.is_some(),
+    };
+    Ok(Resolved::Steps { steps, finish })
+}

@@ -1,0 +1,643 @@
+//! One shard of the name space in memory.
+//!
+//! Invariants (`check` asserts them)
+//! - Durable state changes by `apply` alone; what is volatile (locks of running transactions, refusals)
+//!   is not in a snapshot and not needed after a restart.
+//! - An entry's inode that is this shard's exists and is of the kind the entry says; only directories
+//!   have entries; a cookie lies among the 128 of its name's hash.
+//! - An inode without a name is an orphan; an orphan that no node has open is reaped in the record that
+//!   took the last name or the last open away.
+//! - An index is given once and never again.
+//! - No `FxHashMap` is iterated without sorting.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rustc_hash::FxHashMap;
+use types::extent::{Extent, Piece};
+use types::{
+    Attr, FileKind, InodeId, Name, NodeLife, RequestId, Run, ShardId, SmallBytes, Timestamp,
+};
+
+use crate::inode::{Body, Dirent, Inode, InodeRecord};
+use crate::locks::Locks;
+use crate::message::Reply;
+use crate::mutation::Mutation;
+use crate::name_hash::{HashKey, TIE_COUNT_MAX};
+use crate::step::Step;
+use crate::transaction::{Active, TransactionId};
+use crate::view::Origin;
+
+/// Extents in one mutation of a snapshot.
+const SNAPSHOT_EXTENT_COUNT: usize = 256;
+/// Pieces in one mutation of a snapshot.
+const SNAPSHOT_PIECE_COUNT: usize = 16;
+
+/// A prepared transaction at a participant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Prepared {
+    pub(crate) now: Timestamp,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// What a call that changed a shard leaves to its caller: to be journaled in one record.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Changes {
+    /// What was changed, in order.
+    pub mutations: Vec<(ShardId, Mutation)>,
+    /// Runs that no file uses any more.
+    pub freed: Vec<Run>,
+}
+
+/// One shard.
+#[derive(Debug)]
+pub struct Shard {
+    id: ShardId,
+    key: HashKey,
+    inodes: FxHashMap<u64, Inode>,
+    next_index: u64,
+    orphans: BTreeSet<u64>,
+    open: BTreeSet<(u64, NodeLife)>,
+    answers: BTreeMap<(NodeLife, u16), (RequestId, Reply)>,
+    pub(crate) prepared: BTreeMap<TransactionId, Prepared>,
+    pub(crate) done: BTreeSet<TransactionId>,
+    pub(crate) outcomes: BTreeMap<TransactionId, Vec<ShardId>>,
+    destage_soon: BTreeSet<u64>,
+    destage_later: BTreeSet<u64>,
+    // Volatile from here on.
+    /// Transactions that this shard coordinates, before their outcome.
+    pub(crate) active: BTreeMap<TransactionId, Active>,
+    /// Participants that have confirmed an outcome.
+    pub(crate) confirmed: BTreeMap<TransactionId, BTreeSet<ShardId>>,
+    /// What running and prepared transactions hold.
+    pub(crate) locks: Locks,
+    /// The newest request of each slot that failed, so that its late duplicate is known.
+    refused: FxHashMap<(NodeLife, u16), (RequestId, Reply)>,
+}
+
+impl Shard {
+    /// An empty shard: replay follows, or, for shard 0 of a new file system, `make_root`.
+    pub fn new(id: ShardId, key: HashKey) -> Self {
+        Self {
+            id,
+            key,
+            inodes: FxHashMap::default(),
+            next_index: InodeId::ROOT.index() + 1,
+            orphans: BTreeSet::new(),
+            open: BTreeSet::new(),
+            answers: BTreeMap::new(),
+            prepared: BTreeMap::new(),
+            done: BTreeSet::new(),
+            outcomes: BTreeMap::new(),
+            destage_soon: BTreeSet::new(),
+            destage_later: BTreeSet::new(),
+            active: BTreeMap::new(),
+            confirmed: BTreeMap::new(),
+            locks: Locks::default(),
+            refused: FxHashMap::default(),
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// Makes the root directory of a new file system (shard 0, empty). Journal what is returned.
+    pub fn make_root(&mut self, now: Timestamp, permissions: u32, generation: u64) -> Changes {
+        assert_eq!(InodeId::ROOT.shard(), self.id);
+        assert!(self.inodes.is_empty());
+        let attr = Attr {
+            ino: InodeId::ROOT,
+            generation,
+            kind: FileKind::Directory,
+            permissions,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            sector_count: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            change: 1,
+            size_generation: 0,
+        };
+        let record = InodeRecord {
+            attr,
+            parent: InodeId::ROOT,
+            target: SmallBytes::default(),
+        };
+        let mut changes = Changes::default();
+        self.perform(Mutation::InodePut { record }, &mut changes);
+        changes
+    }
+
+    /// A free inode number; it is not given again while this shard value lives (and never, once the inode
+    /// is made). Not journaled.
+    pub fn reserve_index(&mut self) -> InodeId {
+        let index = self.next_index;
+        self.next_index += 1;
+        InodeId::new(self.id, index)
+    }
+
+    /// The next free inode number, not reserved.
+    pub(crate) fn next_number(&self) -> InodeId {
+        InodeId::new(self.id, self.next_index)
+    }
+
+    /// Inodes, orphans included.
+    pub fn inode_count(&self) -> u64 {
+        self.inodes.len() as u64
+    }
+
+    /// Attributes of an inode of this shard.
+    pub fn attr(&self, ino: InodeId) -> Option<Attr> {
+        self.inode(ino).map(|i| i.attr)
+    }
+
+    /// A directory's parent.
+    pub fn parent(&self, ino: InodeId) -> Option<InodeId> {
+        match &self.inode(ino)?.body {
+            Body::Directory { parent, .. } => Some(*parent),
+            Body::File(_) | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    pub(crate) fn inode(&self, ino: InodeId) -> Option<&Inode> {
+        assert_eq!(ino.shard(), self.id);
+        self.inodes.get(&ino.index())
+    }
+
+    /// The entry of `name` in a directory, and its cookie.
+    pub(crate) fn entry(&self, directory: InodeId, name: &Name) -> Option<(u64, &Dirent)> {
+        let first = self.key.first_cookie(name.bytes());
+        let entries = self.inode(directory)?.entries()?;
+        entries
+            .range(first..first + TIE_COUNT_MAX)
+            .find(|(_, e)| e.name == *name)
+            .map(|(cookie, e)| (*cookie, e))
+    }
+
+    /// A free cookie for a new `name`; `None`: all 128 of its hash are taken (ENOSPC).
+    pub(crate) fn free_cookie(&self, directory: InodeId, name: &Name) -> Option<u64> {
+        let first = self.key.first_cookie(name.bytes());
+        let entries = self.inode(directory)?.entries()?;
+        let mut taken = entries.range(first..first + TIE_COUNT_MAX).map(|(c, _)| *c);
+        (first..first + TIE_COUNT_MAX).find(|cookie| taken.next() != Some(*cookie))
+    }
+
+    /// A node is known to have the inode open.
+    pub fn is_open(&self, ino: InodeId) -> bool {
+        let index = ino.index();
+        let first = (index, NodeLife::default());
+        self.open
+            .range(first..)
+            .next()
+            .is_some_and(|(i, _)| *i == index)
+    }
+
+    /// `life` is known to have the inode open.
+    pub fn is_open_at(&self, ino: InodeId, life: NodeLife) -> bool {
+        self.open.contains(&(ino.index(), life))
+    }
+
+    /// A node said, with a release or 'kept open', whether it has an inode open; when the last open of an
+    /// orphan goes, the inode goes. Nothing changes when it was known or the inode is gone.
+    pub fn note_open(&mut self, ino: InodeId, life: NodeLife, is_open: bool) -> Changes {
+        let mut changes = Changes::default();
+        let index = ino.index();
+        if self.inode(ino).is_none() || self.is_open_at(ino, life) == is_open {
+            return changes;
+        }
+        let mutation = Mutation::OpenPut {
+            index,
+            life,
+            is_open,
+        };
+        self.perform(mutation, &mut changes);
+        self.reap(index, &mut changes);
+        changes
+    }
+
+    /// A node is dead: what it had open is closed, its answers are dropped.
+    pub fn on_node_lost(&mut self, life: NodeLife) -> Changes {
+        let mut changes = Changes::default();
+        let had_open: Vec<u64> = self
+            .open
+            .iter()
+            .filter(|(_, l)| *l == life)
+            .map(|(index, _)| *index)
+            .collect();
+        self.refused.retain(|(l, _), _| *l != life);
+        let has_answer = self.answers.keys().any(|(l, _)| *l == life);
+        if had_open.is_empty() && !has_answer {
+            return changes;
+        }
+        self.perform(Mutation::LifeRemove { life }, &mut changes);
+        for index in had_open {
+            self.reap(index, &mut changes);
+        }
+        changes
+    }
+
+    /// Lives that the shard knows of, by opens and answers: after a restart the caller calls
+    /// `on_node_lost` for those that are dead.
+    pub fn lives(&self) -> BTreeSet<NodeLife> {
+        let open = self.open.iter().map(|(_, l)| *l);
+        open.chain(self.answers.keys().map(|(l, _)| *l)).collect()
+    }
+
+    /// Files whose pieces are to be moved to sectors soon (`Op::Destage`), lowest first.
+    pub fn needs_destage(&self) -> impl Iterator<Item = InodeId> + '_ {
+        self.destage_soon.iter().map(|i| InodeId::new(self.id, *i))
+    }
+
+    /// Files with more than a small file's bytes in pieces: to be moved when there is time.
+    pub fn may_destage(&self) -> impl Iterator<Item = InodeId> + '_ {
+        self.destage_later.iter().map(|i| InodeId::new(self.id, *i))
+    }
+
+    /// The inode goes when it has no name and nobody has it open.
+    fn reap(&mut self, index: u64, changes: &mut Changes) {
+        let ino = InodeId::new(self.id, index);
+        if self.orphans.contains(&index) && !self.is_open(ino) {
+            self.perform(Mutation::InodeRemove { index }, changes);
+        }
+    }
+
+    /// The kept answer of a slot.
+    pub(crate) fn answer(&self, life: NodeLife, slot: u16) -> Option<(RequestId, &Reply)> {
+        self.answers
+            .get(&(life, slot))
+            .map(|(r, reply)| (*r, reply))
+    }
+
+    /// The newest request of a slot that failed, and its answer.
+    pub(crate) fn refused(&self, life: NodeLife, slot: u16) -> Option<(RequestId, &Reply)> {
+        self.refused
+            .get(&(life, slot))
+            .map(|(r, reply)| (*r, reply))
+    }
+
+    /// A request failed: its late duplicate must not be executed after all. Volatile: a duplicate does
+    /// not survive a restart of the owner, which ends every connection.
+    pub(crate) fn note_refused(&mut self, life: NodeLife, origin: Origin, reply: Reply) {
+        let answer = (origin.request, reply);
+        self.refused.insert((life, origin.slot), answer);
+    }
+
+    /// Applies a mutation and adds it to the changes.
+    pub(crate) fn perform(&mut self, mutation: Mutation, changes: &mut Changes) {
+        self.apply_with(&mutation, &mut changes.freed);
+        changes.mutations.push((self.id, mutation));
+    }
+
+    /// Applies a journaled mutation. Space that it frees is in the same record's space part.
+    ///
+    /// Mutations are only ever made by this crate against the very state they are replayed on (the journal
+    /// checks their bytes), so one that does not fit is our own bug and asserts.
+    pub fn apply(&mut self, mutation: &Mutation) {
+        self.apply_with(mutation, &mut Vec::new());
+    }
+
+    fn apply_with(&mut self, mutation: &Mutation, freed: &mut Vec<Run>) {
+        match mutation {
+            Mutation::InodePut { record } => self.put_inode(record.clone()),
+            Mutation::InodeRemove { index } => self.remove_inode(*index, freed),
+            Mutation::AttrPut { index, attr } => {
+                let old = &mut self.inode_mut(*index).attr;
+                assert_eq!((old.ino, old.kind), (attr.ino, attr.kind));
+                // The sector count follows from the map.
+                let sector_count = old.sector_count;
+                *old = Attr {
+                    sector_count,
+                    ..*attr
+                };
+                self.note_orphan(*index, attr.nlink);
+            }
+            Mutation::DirectoryTouch { index, now, nlink } => {
+                let attr = &mut self.inode_mut(*index).attr;
+                attr.mtime = *now;
+                attr.ctime = *now;
+                attr.change += 1;
+                attr.nlink = *nlink;
+            }
+            Mutation::ParentPut { index, parent: new } => match &mut self.inode_mut(*index).body {
+                Body::Directory { parent, .. } => *parent = *new,
+                Body::File(_) | Body::Symlink(_) | Body::Special => {
+                    panic!("only directories have parents")
+                }
+            },
+            Mutation::EntryPut {
+                directory,
+                cookie,
+                name,
+                ino,
+                kind,
+            } => {
+                let entry = Dirent {
+                    name: name.clone(),
+                    ino: *ino,
+                    kind: *kind,
+                };
+                self.entries_mut(*directory).insert(*cookie, entry);
+            }
+            Mutation::EntryRemove { directory, cookie } => {
+                let old = self.entries_mut(*directory).remove(cookie);
+                assert!(old.is_some(), "an entry is removed once");
+            }
+            Mutation::XattrPut { index, name, value } => {
+                let xattrs = &mut self.inode_mut(*index).xattrs;
+                xattrs.insert(name.clone(), value.clone());
+            }
+            Mutation::XattrRemove { index, name } => {
+                let old = self.inode_mut(*index).xattrs.remove(name);
+                assert!(old.is_some(), "an extended attribute is removed once");
+            }
+            Mutation::MapPut {
+                index,
+                extents,
+                pieces,
+            } => self.change_map(*index, |map| map.put(extents, pieces, freed)),
+            Mutation::MapCut { index, size } => {
+                self.change_map(*index, |map| map.cut(*size, freed));
+            }
+            Mutation::MapLoad {
+                index,
+                version,
+                extents,
+                pieces,
+            } => self.change_map(*index, |map| map.load(*version, extents, pieces)),
+            Mutation::OpenPut {
+                index,
+                life,
+                is_open,
+            } => {
+                if *is_open {
+                    self.open.insert((*index, *life));
+                } else {
+                    self.open.remove(&(*index, *life));
+                }
+            }
+            Mutation::LifeRemove { life } => {
+                self.open.retain(|(_, l)| l != life);
+                self.answers.retain(|(l, _), _| l != life);
+            }
+            Mutation::AnswerPut {
+                life,
+                slot,
+                request,
+                reply,
+            } => {
+                let answer = (*request, reply.clone());
+                self.answers.insert((*life, *slot), answer);
+            }
+            Mutation::NextIndex { index } => self.next_index = self.next_index.max(*index),
+            Mutation::Prepare { .. }
+            | Mutation::Resolve { .. }
+            | Mutation::DoneForget { .. }
+            | Mutation::OutcomePut { .. }
+            | Mutation::OutcomeForget { .. } => self.apply_transaction(mutation),
+        }
+    }
+
+    fn apply_transaction(&mut self, mutation: &Mutation) {
+        match mutation {
+            Mutation::Prepare { id, now, steps } => {
+                self.locks.take(*id, steps, self.id);
+                for step in steps {
+                    if let Step::InodeCreate { record } = step {
+                        self.next_index = self.next_index.max(record.attr.ino.index() + 1);
+                    }
+                }
+                let prepared = Prepared {
+                    now: *now,
+                    steps: steps.clone(),
+                };
+                let old = self.prepared.insert(*id, prepared);
+                assert!(old.is_none(), "a transaction is prepared once at a time");
+            }
+            Mutation::Resolve { id, is_commit } => {
+                self.prepared.remove(id);
+                self.locks.release(*id);
+                if *is_commit {
+                    self.done.insert(*id);
+                }
+            }
+            Mutation::DoneForget { id } => {
+                self.done.remove(id);
+            }
+            Mutation::OutcomePut { id, participants } => {
+                self.outcomes.insert(*id, participants.clone());
+            }
+            Mutation::OutcomeForget { id } => {
+                self.outcomes.remove(id);
+                self.confirmed.remove(id);
+            }
+            _ => unreachable!("the caller passes the mutations of transactions only"),
+        }
+    }
+
+    fn put_inode(&mut self, record: InodeRecord) {
+        let ino = record.attr.ino;
+        assert_eq!(ino.shard(), self.id);
+        let nlink = record.attr.nlink;
+        let old = self.inodes.insert(ino.index(), Inode::new(record));
+        assert!(old.is_none(), "an inode is made once");
+        self.next_index = self.next_index.max(ino.index() + 1);
+        self.note_orphan(ino.index(), nlink);
+    }
+
+    fn remove_inode(&mut self, index: u64, freed: &mut Vec<Run>) {
+        let mut inode = self
+            .inodes
+            .remove(&index)
+            .expect("an inode is removed once");
+        if let Some(entries) = inode.entries() {
+            assert!(entries.is_empty(), "a directory is removed empty");
+        }
+        if inode.map().is_some() {
+            inode.map_mut().expect("just seen").clear(freed);
+        }
+        self.orphans.remove(&index);
+        self.destage_soon.remove(&index);
+        self.destage_later.remove(&index);
+        while let Some(key) = self
+            .open
+            .range((index, NodeLife::default())..)
+            .next()
+            .copied()
+        {
+            if key.0 != index {
+                break;
+            }
+            self.open.remove(&key);
+        }
+    }
+
+    fn note_orphan(&mut self, index: u64, nlink: u32) {
+        if nlink == 0 {
+            self.orphans.insert(index);
+        } else if !self.orphans.is_empty() {
+            self.orphans.remove(&index);
+        }
+    }
+
+    fn inode_mut(&mut self, index: u64) -> &mut Inode {
+        self.inodes
+            .get_mut(&index)
+            .expect("mutations name inodes that are there")
+    }
+
+    fn entries_mut(&mut self, index: u64) -> &mut BTreeMap<u64, Dirent> {
+        match &mut self.inode_mut(index).body {
+            Body::Directory { entries, .. } => entries,
+            Body::File(_) | Body::Symlink(_) | Body::Special => {
+                panic!("only directories have entries")
+            }
+        }
+    }
+
+    fn change_map(&mut self, index: u64, change: impl FnOnce(&mut crate::map::FileMap)) {
+        let inode = self.inode_mut(index);
+        let map = inode.map_mut().expect("only files have maps");
+        change(map);
+        let (soon, later) = (map.needs_destage(), map.may_destage());
+        inode.attr.sector_count = inode.map().map_or(0, crate::map::FileMap::sector_count);
+        for (set, is_in) in [
+            (&mut self.destage_soon, soon),
+            (&mut self.destage_later, later),
+        ] {
+            if is_in {
+                set.insert(index);
+            } else if !set.is_empty() {
+                set.remove(&index);
+            }
+        }
+    }
+
+    /// The durable state as mutations: replayed on `Shard::new` they give an equal shard. Equal shards
+    /// give equal lists.
+    pub fn snapshot(&self, out: &mut dyn FnMut(Mutation)) {
+        out(Mutation::NextIndex {
+            index: self.next_index,
+        });
+        let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
+        indices.sort_unstable();
+        for index in indices {
+            let inode = &self.inodes[&index];
+            out(Mutation::InodePut {
+                record: inode.record(),
+            });
+            for (name, value) in &inode.xattrs {
+                let (name, value) = (name.clone(), value.clone());
+                out(Mutation::XattrPut { index, name, value });
+            }
+            for (cookie, entry) in inode.entries().into_iter().flatten() {
+                out(Mutation::EntryPut {
+                    directory: index,
+                    cookie: *cookie,
+                    name: entry.name.clone(),
+                    ino: entry.ino,
+                    kind: entry.kind,
+                });
+            }
+            if let Some(map) = inode.map() {
+                snapshot_map(index, map, out);
+            }
+        }
+        for (index, life) in &self.open {
+            out(Mutation::OpenPut {
+                index: *index,
+                life: *life,
+                is_open: true,
+            });
+        }
+        for ((life, slot), (request, reply)) in &self.answers {
+            out(Mutation::AnswerPut {
+                life: *life,
+                slot: *slot,
+                request: *request,
+                reply: reply.clone(),
+            });
+        }
+        for (id, prepared) in &self.prepared {
+            out(Mutation::Prepare {
+                id: *id,
+                now: prepared.now,
+                steps: prepared.steps.clone(),
+            });
+        }
+        for id in &self.done {
+            out(Mutation::Resolve {
+                id: *id,
+                is_commit: true,
+            });
+        }
+        for (id, participants) in &self.outcomes {
+            out(Mutation::OutcomePut {
+                id: *id,
+                participants: participants.clone(),
+            });
+        }
+    }
+
+    /// Asserts every invariant that one shard can see. O(n).
+    pub fn check(&self) {
+        for (index, inode) in &self.inodes {
+            assert_eq!(inode.attr.ino, InodeId::new(self.id, *index));
+            assert!(*index < self.next_index);
+            assert_eq!(inode.attr.nlink == 0, self.orphans.contains(index));
+            if inode.attr.nlink == 0 {
+                assert!(self.is_open(inode.attr.ino), "an orphan is open somewhere");
+            }
+            for (cookie, entry) in inode.entries().into_iter().flatten() {
+                let first = self.key.first_cookie(entry.name.bytes());
+                assert!((first..first + TIE_COUNT_MAX).contains(cookie));
+                if entry.ino.shard() == self.id {
+                    let target = self.inode(entry.ino).expect("an entry leads to an inode");
+                    assert_eq!(target.attr.kind, entry.kind);
+                }
+            }
+            if let Some(map) = inode.map() {
+                map.check();
+                assert_eq!(inode.attr.sector_count, map.sector_count());
+                assert_eq!(self.destage_soon.contains(index), map.needs_destage());
+                assert_eq!(self.destage_later.contains(index), map.may_destage());
+            }
+        }
+        for set in [&self.orphans, &self.destage_soon, &self.destage_later] {
+            assert!(set.iter().all(|i| self.inodes.contains_key(i)));
+        }
+        assert!(self.open.iter().all(|(i, _)| self.inodes.contains_key(i)));
+        for id in self.prepared.keys().chain(self.active.keys()) {
+            assert!(self.locks.holds(*id), "a transaction under way holds locks");
+        }
+        self.locks.check();
+    }
+}
+
+fn snapshot_map(index: u64, map: &crate::map::FileMap, out: &mut dyn FnMut(Mutation)) {
+    let version = map.version();
+    let mut load = |extents: Vec<Extent>, pieces: Vec<Piece>| {
+        out(Mutation::MapLoad {
+            index,
+            version,
+            extents,
+            pieces,
+        });
+    };
+    let extents: Vec<Extent> = map.extents().cloned().collect();
+    let pieces: Vec<Piece> = map.pieces().collect();
+    if extents.is_empty() && pieces.is_empty() {
+        load(Vec::new(), Vec::new());
+    }
+    for part in extents.chunks(SNAPSHOT_EXTENT_COUNT) {
+        load(part.to_vec(), Vec::new());
+    }
+    for part in pieces.chunks(SNAPSHOT_PIECE_COUNT) {
+        load(Vec::new(), part.to_vec());
+    }
+}

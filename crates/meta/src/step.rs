@@ -1,0 +1,404 @@
+//! Steps: what an operation comes down to, each on exactly one shard.
+//!
+//! An operation is resolved into steps; the steps of one owner are checked, then performed, and journaled
+//! in one record. With two owners the same steps travel in a prepare message and lie in the prepare record
+//! until the outcome is known.
+//!
+//! Invariants
+//! - `check` is complete: a step whose check passed on a shard can be performed on it, also after other
+//!   steps of the same operation, and also later, as long as what `locks` names stays locked.
+//! - A step changes nothing outside its shard.
+
+use types::{
+    Attr, Errno, FileKind, InodeId, Name, NodeLife, ShardId, Timestamp, limits, wire_enum,
+};
+
+use crate::inode::{Inode, InodeRecord};
+use crate::mutation::Mutation;
+use crate::shard::{Changes, Shard};
+
+/// Why a step cannot be performed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// The operation fails.
+    Fail(Errno),
+    /// What the operation leaned on has changed: execute it again.
+    Changed,
+}
+
+/// One change on one shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A new name in a directory that has it not.
+    EntryInsert {
+        /// Directory.
+        directory: InodeId,
+        /// Name.
+        name: Name,
+        /// What it leads to.
+        ino: InodeId,
+        /// Of what kind that is.
+        kind: FileKind,
+    },
+    /// A name goes.
+    EntryRemove {
+        /// Directory.
+        directory: InodeId,
+        /// Name.
+        name: Name,
+        /// What it must lead to.
+        expects: InodeId,
+    },
+    /// A name leads elsewhere from now on; its cookie stays.
+    EntryReplace {
+        /// Directory.
+        directory: InodeId,
+        /// Name.
+        name: Name,
+        /// What it must lead to.
+        expects: InodeId,
+        /// What it leads to from now on.
+        ino: InodeId,
+        /// Of what kind that is.
+        kind: FileKind,
+    },
+    /// A directory's entries changed: mtime and ctime, and the count of its subdirectories.
+    DirectoryTouch {
+        /// Directory.
+        directory: InodeId,
+        /// Subdirectories more (or fewer).
+        nlink_delta: i32,
+    },
+    /// A new inode, complete with its first name's count.
+    InodeCreate {
+        /// The inode, under a number that `Shard::reserve_index` gave.
+        record: InodeRecord,
+    },
+    /// One name more for what is no directory.
+    LinkAdd {
+        /// Inode.
+        ino: InodeId,
+        /// What the new name takes it for.
+        kind: FileKind,
+    },
+    /// One name less for what is no directory. With the last one the inode goes, or becomes an orphan
+    /// when a node has it open.
+    LinkDrop {
+        /// Inode.
+        ino: InodeId,
+        /// This node counts as having it open.
+        open_at: Option<NodeLife>,
+    },
+    /// An empty directory goes, or becomes an orphan when a node has it open.
+    DirectoryRemove {
+        /// Directory.
+        ino: InodeId,
+        /// This node counts as having it open.
+        open_at: Option<NodeLife>,
+    },
+    /// A directory's parent changed.
+    DirectoryParentSet {
+        /// Directory.
+        ino: InodeId,
+        /// Its parent from now on.
+        parent: InodeId,
+    },
+    /// The inode's ctime is stamped (it moved).
+    InodeTouch {
+        /// Inode.
+        ino: InodeId,
+    },
+}
+wire_enum!(Step {
+    1 => EntryInsert { directory, name, ino, kind },
+    2 => EntryRemove { directory, name, expects },
+    3 => EntryReplace { directory, name, expects, ino, kind },
+    4 => DirectoryTouch { directory, nlink_delta },
+    5 => InodeCreate { record },
+    6 => LinkAdd { ino, kind },
+    7 => LinkDrop { ino, open_at },
+    8 => DirectoryRemove { ino, open_at },
+    9 => DirectoryParentSet { ino, parent },
+    10 => InodeTouch { ino },
+});
+
+impl Step {
+    /// The shard that the step is on.
+    pub fn shard(&self) -> ShardId {
+        match self {
+            Self::EntryInsert { directory, .. }
+            | Self::EntryRemove { directory, .. }
+            | Self::EntryReplace { directory, .. }
+            | Self::DirectoryTouch { directory, .. } => directory.shard(),
+            Self::InodeCreate { record } => record.attr.ino.shard(),
+            Self::LinkAdd { ino, .. }
+            | Self::LinkDrop { ino, .. }
+            | Self::DirectoryRemove { ino, .. }
+            | Self::DirectoryParentSet { ino, .. }
+            | Self::InodeTouch { ino } => ino.shard(),
+        }
+    }
+}
+
+/// The attributes with a new ctime.
+pub(crate) fn stamped(attr: &Attr, now: Timestamp) -> Attr {
+    Attr {
+        ctime: now,
+        change: attr.change + 1,
+        ..*attr
+    }
+}
+
+fn directory(shard: &Shard, ino: InodeId) -> Result<&Inode, Refusal> {
+    let inode = shard.inode(ino).ok_or(Refusal::Fail(Errno::ESTALE))?;
+    if inode.attr.kind != FileKind::Directory {
+        return Err(Refusal::Fail(Errno::ENOTDIR));
+    }
+    Ok(inode)
+}
+
+fn expect_entry(shard: &Shard, ino: InodeId, name: &Name, to: InodeId) -> Result<(), Refusal> {
+    let found = shard.entry(ino, name).map(|(_, entry)| entry.ino);
+    if found != Some(to) {
+        return Err(Refusal::Changed);
+    }
+    Ok(())
+}
+
+fn touched_nlink(nlink: u32, delta: i32) -> u32 {
+    nlink
+        .checked_add_signed(delta)
+        .expect("checked: a directory's links stay in range")
+}
+
+impl Step {
+    /// Whether the step can be performed on its shard as it is now.
+    pub(crate) fn check(&self, shard: &Shard) -> Result<(), Refusal> {
+        match self {
+            Self::EntryInsert {
+                directory: parent,
+                name,
+                ..
+            } => {
+                if directory(shard, *parent)?.attr.nlink == 0 {
+                    return Err(Refusal::Fail(Errno::ENOENT));
+                }
+                if shard.entry(*parent, name).is_some() {
+                    return Err(Refusal::Changed);
+                }
+                let cookie = shard.free_cookie(*parent, name);
+                cookie.map(|_| ()).ok_or(Refusal::Fail(Errno::ENOSPC))
+            }
+            Self::EntryRemove {
+                directory: parent,
+                name,
+                expects,
+            }
+            | Self::EntryReplace {
+                directory: parent,
+                name,
+                expects,
+                ..
+            } => {
+                directory(shard, *parent)?;
+                expect_entry(shard, *parent, name, *expects)
+            }
+            Self::DirectoryTouch {
+                directory: ino,
+                nlink_delta,
+            } => {
+                let nlink = directory(shard, *ino)?.attr.nlink;
+                let fits = nlink
+                    .checked_add_signed(*nlink_delta)
+                    .is_some_and(|n| n >= 2);
+                let full = if *nlink_delta > 0 {
+                    Errno::EMLINK
+                } else {
+                    Errno::ESTALE
+                };
+                if fits {
+                    Ok(())
+                } else {
+                    Err(Refusal::Fail(full))
+                }
+            }
+            Self::InodeCreate { record } => {
+                let is_new = shard.inode(record.attr.ino).is_none();
+                if is_new {
+                    Ok(())
+                } else {
+                    Err(Refusal::Changed)
+                }
+            }
+            Self::LinkAdd { ino, kind } => {
+                let attr = shard.attr(*ino).ok_or(Refusal::Fail(Errno::ESTALE))?;
+                let errno = match attr.kind {
+                    FileKind::Directory => Errno::EPERM,
+                    found if found != *kind => Errno::ESTALE,
+                    _ if attr.nlink == 0 => Errno::ENOENT,
+                    _ if attr.nlink >= limits::LINK_COUNT_MAX => Errno::EMLINK,
+                    _ => return Ok(()),
+                };
+                Err(Refusal::Fail(errno))
+            }
+            Self::LinkDrop { ino, .. } => {
+                let attr = shard.attr(*ino).ok_or(Refusal::Changed)?;
+                let is_right = attr.nlink > 0 && attr.kind != FileKind::Directory;
+                if is_right {
+                    Ok(())
+                } else {
+                    Err(Refusal::Changed)
+                }
+            }
+            Self::DirectoryRemove { ino, .. } => {
+                let inode = directory(shard, *ino)?;
+                let is_empty = inode.entries().is_some_and(|e| e.is_empty());
+                if is_empty {
+                    Ok(())
+                } else {
+                    Err(Refusal::Fail(Errno::ENOTEMPTY))
+                }
+            }
+            Self::DirectoryParentSet { ino, .. } => directory(shard, *ino).map(|_| ()),
+            Self::InodeTouch { ino } => shard
+                .attr(*ino)
+                .map(|_| ())
+                .ok_or(Refusal::Fail(Errno::ESTALE)),
+        }
+    }
+
+    /// Performs the step; `check` has passed.
+    pub(crate) fn perform(&self, shard: &mut Shard, now: Timestamp, changes: &mut Changes) {
+        const CHECKED: &str = "the step was checked";
+        match self {
+            Self::EntryInsert {
+                directory,
+                name,
+                ino,
+                kind,
+            } => {
+                let cookie = shard.free_cookie(*directory, name).expect(CHECKED);
+                shard.perform(entry_put(*directory, cookie, name, (*ino, *kind)), changes);
+            }
+            Self::EntryReplace {
+                directory,
+                name,
+                ino,
+                kind,
+                ..
+            } => {
+                let (cookie, _) = shard.entry(*directory, name).expect(CHECKED);
+                shard.perform(entry_put(*directory, cookie, name, (*ino, *kind)), changes);
+            }
+            Self::EntryRemove {
+                directory, name, ..
+            } => {
+                let (cookie, _) = shard.entry(*directory, name).expect(CHECKED);
+                let directory = directory.index();
+                shard.perform(Mutation::EntryRemove { directory, cookie }, changes);
+            }
+            Self::DirectoryTouch {
+                directory,
+                nlink_delta,
+            } => {
+                let nlink = shard.attr(*directory).expect(CHECKED).nlink;
+                let touch = Mutation::DirectoryTouch {
+                    index: directory.index(),
+                    now,
+                    nlink: touched_nlink(nlink, *nlink_delta),
+                };
+                shard.perform(touch, changes);
+            }
+            Self::InodeCreate { record } => {
+                let record = record.clone();
+                shard.perform(Mutation::InodePut { record }, changes);
+            }
+            Self::LinkAdd { ino, .. } | Self::InodeTouch { ino } => {
+                let attr = self.attr_after(shard, now).expect(CHECKED);
+                let index = ino.index();
+                shard.perform(Mutation::AttrPut { index, attr }, changes);
+            }
+            Self::LinkDrop { ino, open_at } | Self::DirectoryRemove { ino, open_at } => {
+                let attr = self.attr_after(shard, now).expect(CHECKED);
+                drop_link(shard, *ino, attr, *open_at, changes);
+            }
+            Self::DirectoryParentSet { ino, parent } => {
+                let (index, parent) = (ino.index(), *parent);
+                shard.perform(Mutation::ParentPut { index, parent }, changes);
+            }
+        }
+    }
+
+    /// The attributes of the step's inode as performing it would leave them (with a link count of 0 where
+    /// the inode may go). `None`: the step changes none that an answer shows.
+    pub(crate) fn attr_after(&self, shard: &Shard, now: Timestamp) -> Option<Attr> {
+        let stamp = |ino: InodeId| shard.attr(ino).map(|attr| stamped(&attr, now));
+        match self {
+            Self::EntryInsert { .. }
+            | Self::EntryRemove { .. }
+            | Self::EntryReplace { .. }
+            | Self::DirectoryParentSet { .. } => None,
+            Self::InodeCreate { record } => Some(record.attr),
+            Self::DirectoryTouch {
+                directory,
+                nlink_delta,
+            } => stamp(*directory).map(|attr| Attr {
+                mtime: now,
+                nlink: touched_nlink(attr.nlink, *nlink_delta),
+                ..attr
+            }),
+            Self::LinkAdd { ino, .. } => stamp(*ino).map(|attr| Attr {
+                nlink: attr.nlink + 1,
+                ..attr
+            }),
+            Self::LinkDrop { ino, .. } => stamp(*ino).map(|attr| Attr {
+                nlink: attr.nlink - 1,
+                ..attr
+            }),
+            Self::DirectoryRemove { ino, .. } => stamp(*ino).map(|attr| Attr { nlink: 0, ..attr }),
+            Self::InodeTouch { ino } => stamp(*ino),
+        }
+    }
+}
+
+fn entry_put(
+    directory: InodeId,
+    cookie: u64,
+    name: &Name,
+    (ino, kind): (InodeId, FileKind),
+) -> Mutation {
+    Mutation::EntryPut {
+        directory: directory.index(),
+        cookie,
+        name: name.clone(),
+        ino,
+        kind,
+    }
+}
+
+/// Sets the new attributes; without a link left the inode goes, unless a node has it open.
+fn drop_link(
+    shard: &mut Shard,
+    ino: InodeId,
+    attr: Attr,
+    open_at: Option<NodeLife>,
+    changes: &mut Changes,
+) {
+    let index = ino.index();
+    if attr.nlink == 0 {
+        if open_at.is_none() && !shard.is_open(ino) {
+            shard.perform(Mutation::InodeRemove { index }, changes);
+            return;
+        }
+        if let Some(life) = open_at.filter(|life| !shard.is_open_at(ino, *life)) {
+            let is_open = true;
+            let open = Mutation::OpenPut {
+                index,
+                life,
+                is_open,
+            };
+            shard.perform(open, changes);
+        }
+    }
+    shard.perform(Mutation::AttrPut { index, attr }, changes);
+}

@@ -1,0 +1,185 @@
+//! Which tokens an operation needs before it may execute: the owner's token manager revokes what others
+//! hold against them.
+//!
+//! Names may change while others are asked, so the caller asks again right before executing, on the locked
+//! shards, and executes only when every want of *that* answer is covered.
+
+use types::token::{DirectoryMode, InodeMode, RangeMode, Want};
+use types::{ByteRange, FileKind, InodeId, Pattern};
+
+use crate::message::Op;
+use crate::ops::entry;
+use crate::view::{Context, View};
+
+/// A token that an operation needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// On which inode. It may be another owner's: the token is asked there.
+    pub ino: InodeId,
+    /// Which.
+    pub want: Want,
+    /// Nobody else may hold a conflicting token when the operation executes, but the asking node does not
+    /// want to keep it. Not transient: it is of use to the asking node, and granted with the answer.
+    pub is_transient: bool,
+    /// The inode's own data must be committed before the operation executes (a file that is renamed over
+    /// another): other holders do so when they release, the asking node before it asks.
+    pub commits_first: bool,
+}
+
+/// What `op` needs, in inode order. Wants of names that lead to nothing, or that are another owner's and
+/// not among the facts, are left out: execution ends accordingly.
+pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Vec<Wanted> {
+    let mut list = List {
+        view,
+        wants: Vec::new(),
+    };
+    let found = |parent, name| entry(view, ctx, parent, name).ok().flatten();
+    match op {
+        Op::Lookup { parent, .. }
+        | Op::ReadDir { ino: parent, .. }
+        | Op::LookupParent { ino: parent } => {
+            list.directory(*parent, DirectoryMode::Read, false);
+        }
+        Op::GetAttr { ino } | Op::GetXattr { ino, .. } | Op::ListXattr { ino } => {
+            list.attributes(*ino, false);
+        }
+        Op::SetAttr { ino, set } => {
+            list.alone(*ino, false);
+            if let Some(size) = set.size {
+                let old = view
+                    .shard(ino.shard())
+                    .and_then(|s| s.attr(*ino))
+                    .map_or(0, |a| a.size);
+                list.range(*ino, size.min(old));
+            }
+        }
+        Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => list.alone(*ino, true),
+        Op::Make { parent, .. } => list.directory(*parent, DirectoryMode::Write, false),
+        Op::Create {
+            parent,
+            name,
+            exclusive,
+            ..
+        } => {
+            let is_there = found(*parent, name).is_some();
+            let mode = if is_there && !exclusive {
+                DirectoryMode::Read
+            } else {
+                DirectoryMode::Write
+            };
+            list.directory(*parent, mode, false);
+        }
+        Op::Link { ino, parent, .. } => {
+            list.directory(*parent, DirectoryMode::Write, false);
+            list.inode(*ino, InodeMode::Exclusive, true);
+        }
+        Op::Unlink { parent, name, .. } | Op::Rmdir { parent, name, .. } => {
+            list.directory(*parent, DirectoryMode::Write, false);
+            if let Some((ino, kind)) = found(*parent, name) {
+                list.target(ino, kind);
+            }
+        }
+        Op::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            ..
+        } => {
+            list.directory(*parent, DirectoryMode::Write, false);
+            if new_parent != parent {
+                list.directory(*new_parent, DirectoryMode::Write, false);
+            }
+            let replaced = found(*new_parent, new_name);
+            if let Some((ino, kind)) = found(*parent, name) {
+                list.target(ino, kind);
+                let last = list.wants.last_mut().expect("just added");
+                last.commits_first = replaced.is_some() && kind == FileKind::File;
+            }
+            if let Some((ino, kind)) = replaced {
+                list.target(ino, kind);
+            }
+        }
+        // A symlink's target never changes. Commit, Destage and GetMap lean on the range tokens that the
+        // node holds; asking for more could wait for the very node that commits (rule R10).
+        Op::ReadLink { .. }
+        | Op::GetMap { .. }
+        | Op::Commit(_)
+        | Op::Destage { .. }
+        | Op::Closed { .. }
+        | Op::StatFs { .. } => {}
+    }
+    let mut wants = list.wants;
+    wants.sort_by_key(|w| w.ino);
+    wants
+}
+
+struct List<'v> {
+    view: &'v View<'v>,
+    wants: Vec<Wanted>,
+}
+
+impl List<'_> {
+    fn push(&mut self, ino: InodeId, want: Want, is_transient: bool) {
+        if self.wants.iter().any(|w| w.ino == ino && w.want == want) {
+            return;
+        }
+        self.wants.push(Wanted {
+            ino,
+            want,
+            is_transient,
+            commits_first: false,
+        });
+    }
+
+    fn directory(&mut self, ino: InodeId, mode: DirectoryMode, is_transient: bool) {
+        self.push(ino, Want::Directory { mode }, is_transient);
+    }
+
+    fn inode(&mut self, ino: InodeId, mode: InodeMode, is_transient: bool) {
+        self.push(ino, Want::Inode { mode }, is_transient);
+    }
+
+    fn is_directory(&self, ino: InodeId) -> bool {
+        let attr = self.view.shard(ino.shard()).and_then(|s| s.attr(ino));
+        attr.is_some_and(|a| a.kind == FileKind::Directory)
+    }
+
+    /// To read the attributes.
+    fn attributes(&mut self, ino: InodeId, is_transient: bool) {
+        if self.is_directory(ino) {
+            self.directory(ino, DirectoryMode::Read, is_transient);
+        } else {
+            self.inode(ino, InodeMode::Read, is_transient);
+        }
+    }
+
+    /// To change the attributes.
+    fn alone(&mut self, ino: InodeId, is_transient: bool) {
+        if self.is_directory(ino) {
+            self.directory(ino, DirectoryMode::Write, is_transient);
+        } else {
+            self.inode(ino, InodeMode::Exclusive, is_transient);
+        }
+    }
+
+    /// To change the attributes of what a name leads to.
+    fn target(&mut self, ino: InodeId, kind: FileKind) {
+        if kind == FileKind::Directory {
+            self.directory(ino, DirectoryMode::Write, true);
+        } else {
+            self.inode(ino, InodeMode::Exclusive, true);
+        }
+    }
+
+    /// To change the bytes from `begin` on.
+    fn range(&mut self, ino: InodeId, begin: u64) {
+        let required = Pattern::plain(ByteRange::new(begin, u64::MAX));
+        let want = Want::Range {
+            mode: RangeMode::Write,
+            required,
+            desired: required,
+        };
+        self.push(ino, want, true);
+    }
+}
