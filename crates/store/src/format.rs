@@ -71,7 +71,7 @@ pub const RECORD_HEADER: [Field; 11] = [
 ];
 /// Layout of a part header; the part's bytes follow.
 pub const PART_HEADER: [Field; 5] = [
-    field("kind (1 shard, 2 space)", 0, 1),
+    field("kind (1 shard, 2 space, 3 region table)", 0, 1),
     field("reserved (0)", 1, 1),
     field("shard", 2, 2),
     field("length of the bytes", 4, 4),
@@ -130,6 +130,8 @@ pub enum PartKey {
     Shard(ShardId),
     /// Regions, grants and sectors of this owner.
     Space,
+    /// Who holds which region: of the owner of shard 0 only.
+    RegionTable,
 }
 
 /// What a record is.
@@ -391,6 +393,7 @@ pub fn encode_part(key: PartKey, epoch: Epoch, bytes: &[u8], out: &mut Vec<u8>) 
     let (kind, shard) = match key {
         PartKey::Shard(shard) => (1, shard),
         PartKey::Space => (2, ShardId(0)),
+        PartKey::RegionTable => (3, ShardId(0)),
     };
     let f = &PART_HEADER;
     let length = u32::try_from(bytes.len()).expect("records are at most RECORD_SIZE_MAX");
@@ -403,8 +406,19 @@ pub fn encode_part(key: PartKey, epoch: Epoch, bytes: &[u8], out: &mut Vec<u8>) 
     out.extend_from_slice(bytes);
 }
 
-/// Takes the first part off `body`: key, shard epoch, bytes, what follows.
-pub fn decode_part(body: &[u8]) -> Result<(PartKey, Epoch, &[u8], &[u8]), DecodeError> {
+/// A part of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodedPart<'a> {
+    /// Whose.
+    pub key: PartKey,
+    /// Epoch of the shard.
+    pub epoch: Epoch,
+    /// The mutations.
+    pub bytes: &'a [u8],
+}
+
+/// Takes the first part off the front of `body`.
+pub fn decode_part<'a>(body: &mut &'a [u8]) -> Result<DecodedPart<'a>, DecodeError> {
     let what = "journal part";
     let f = &PART_HEADER;
     if body.len() < PART_HEADER_SIZE {
@@ -414,6 +428,7 @@ pub fn decode_part(body: &[u8]) -> Result<(PartKey, Epoch, &[u8], &[u8]), Decode
     let key = match header[0] {
         1 => PartKey::Shard(ShardId(u16_at(header, f[2]))),
         2 => PartKey::Space,
+        3 => PartKey::RegionTable,
         kind => {
             return Err(DecodeError::Unknown {
                 what,
@@ -426,7 +441,9 @@ pub fn decode_part(body: &[u8]) -> Result<(PartKey, Epoch, &[u8], &[u8]), Decode
         return Err(DecodeError::Short { what });
     }
     let (bytes, rest) = rest.split_at(length);
-    Ok((key, Epoch(u64_at(header, f[4])), bytes, rest))
+    *body = rest;
+    let epoch = Epoch(u64_at(header, f[4]));
+    Ok(DecodedPart { key, epoch, bytes })
 }
 
 #[cfg(test)]

@@ -30,6 +30,9 @@ pub mod journal;
 pub mod recovery;
 pub mod testing;
 
+#[cfg(test)]
+mod crash;
+
 pub use format::{Area, PartKey, RecordKind, SegmentHeader};
 pub use journal::{Config, Flush, FlushFailed, FlushId, Journal, Part, Refused, Urgency};
 pub use recovery::{Found, Read, Recovered, Recovery, RecoveryError, Replay};

@@ -23,8 +23,8 @@ use data::checksum::crc32c;
 use types::{DecodeError, Epoch, FsId, Location, Lsn, NodeId, NsdId};
 
 use crate::format::{
-    Area, HEADER_SECTORS, HeaderFault, HeaderSector, PartKey, RECORD_ALIGN, RECORD_HEADER_SIZE,
-    RecordHeader, RecordKind, SECTOR, SegmentHeader, decode_part,
+    Area, DecodedPart, HEADER_SECTORS, HeaderFault, HeaderSector, PartKey, RECORD_ALIGN,
+    RECORD_HEADER_SIZE, RecordHeader, RecordKind, SECTOR, SegmentHeader, decode_part,
 };
 
 /// Sectors of a read.
@@ -285,8 +285,8 @@ impl Walk {
         let is_snapshot = header.kind == RecordKind::Snapshot;
         let mut body = &self.buffer[parts];
         for _ in 0..header.part_count {
-            let (key, epoch, bytes, rest) = decode_part(body).map_err(|e| fault(None, e))?;
-            body = rest;
+            let DecodedPart { key, epoch, bytes } =
+                decode_part(&mut body).map_err(|e| fault(None, e))?;
             if is_snapshot || self.is_end_seen {
                 self.keys.insert(key);
             }
