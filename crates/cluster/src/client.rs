@@ -8,7 +8,7 @@
 //! - The view's epoch only grows.
 //!
 //! ```text
-//! Joining --Welcome--> Member --lease over--> Member, lapsed --LeaseGranted--> Member
+//! Joining (Query, then Join) --Welcome--> Member --lease over--> Member, lapsed --LeaseGranted--> Member
 //!    ^                   |  \--Evicted, or a view without us--> Evicted --rejoin--> Joining
 //!    |                   \--leave--> Leaving --Left--> Left
 //! ```
@@ -99,22 +99,14 @@ pub enum State {
     Left,
 }
 
-#[derive(Debug)]
-struct Welcome {
-    number: u64,
-    lease_ms: u32,
-    joined: Epoch,
-    view: ClusterView,
-}
-
 /// The membership of one node.
 #[derive(Debug)]
 pub struct Member {
     config: Config,
     state: State,
     view: Option<ClusterView>,
-    /// First epoch with this life.
-    joined: Epoch,
+    /// What the manager named before the first Join of this life.
+    since: Option<Epoch>,
     valid_until: Instant,
     is_lapsed: bool,
     next_number: u64,
@@ -135,7 +127,7 @@ impl Member {
             config,
             state: State::Joining,
             view: None,
-            joined: Epoch(0),
+            since: None,
             valid_until: Instant(0),
             is_lapsed: true,
             next_number: 1,
@@ -212,6 +204,7 @@ impl Member {
         keep_newest(&mut self.config.former);
         self.config.life.incarnation = incarnation;
         self.state = State::Joining;
+        self.since = None;
         self.asked.clear();
         self.is_lapsed = true;
         self.send_at = Some(now);
@@ -252,17 +245,10 @@ impl Member {
                 incarnation,
                 number,
                 lease_ms,
-                joined,
                 view,
             } => {
                 if incarnation == own {
-                    let welcome = Welcome {
-                        number,
-                        lease_ms,
-                        joined,
-                        view,
-                    };
-                    self.on_welcome(now, welcome, out);
+                    self.on_welcome(now, number, lease_ms, view, out);
                 }
             }
             ToMember::LeaseGranted {
@@ -301,12 +287,7 @@ impl Member {
                     }
                 }
             }
-            ToMember::Manager { node, epoch } => {
-                // Asked at the next time-out: two nodes that name each other make no storm.
-                if node != NodeId(0) && epoch >= self.epoch() {
-                    self.config.manager = node;
-                }
-            }
+            ToMember::Manager { node, epoch } => self.on_manager_known(now, node, epoch, out),
         }
     }
 
@@ -318,24 +299,25 @@ impl Member {
         }
         let to = self.config.manager;
         let life = self.config.life;
-        let message = match self.state {
-            State::Joining => ToManager::Join(Join {
+        let message = match (self.state, self.since) {
+            (State::Joining, None) => ToManager::QueryManager {},
+            (State::Joining, Some(since)) => ToManager::Join(Join {
                 life,
                 number: self.ask(now),
                 version_min: VERSION,
                 version_max: VERSION,
                 features: 0,
+                since,
                 address: self.config.address.clone(),
                 former: self.config.former.clone(),
             }),
-            State::Member => ToManager::RenewLease {
+            (State::Member, _) => ToManager::RenewLease {
                 life,
                 number: self.ask(now),
-                joined: self.joined,
                 epoch: self.epoch(),
             },
-            State::Leaving => ToManager::Leave { life },
-            State::Evicted | State::Left => {
+            (State::Leaving, _) => ToManager::Leave { life },
+            (State::Evicted | State::Left, _) => {
                 self.send_at = None;
                 return;
             }
@@ -366,6 +348,19 @@ impl Member {
         }
     }
 
+    fn on_manager_known(&mut self, now: Instant, node: NodeId, epoch: Epoch, out: &mut Outbox) {
+        if node == NodeId(0) {
+            return;
+        }
+        // A new one is asked at the next time-out: two nodes that name each other make no storm.
+        self.config.manager = node;
+        if epoch != Epoch(0) && self.state == State::Joining && self.since.is_none() {
+            self.since = Some(epoch);
+            self.send_at = Some(now);
+            self.on_timeout(now, out);
+        }
+    }
+
     fn is_unanswered(&self) -> bool {
         self.state != State::Member || self.answered + 1 < self.next_number
     }
@@ -380,20 +375,16 @@ impl Member {
         number
     }
 
-    fn on_welcome(&mut self, now: Instant, welcome: Welcome, out: &mut Outbox) {
-        let Welcome {
-            number,
-            lease_ms,
-            joined,
-            view,
-        } = welcome;
+    fn on_welcome(
+        &mut self,
+        now: Instant,
+        number: u64,
+        lease_ms: u32,
+        view: ClusterView,
+        out: &mut Outbox,
+    ) {
         match self.state {
             State::Joining => {}
-            State::Member if joined != self.joined => {
-                // This life was declared dead and let in again by a Join that came late.
-                self.evict(view.epoch, out);
-                return;
-            }
             State::Member => {
                 self.extend(now, number, lease_ms, out);
                 self.install(view, out);
@@ -406,7 +397,6 @@ impl Member {
             return;
         }
         self.state = State::Member;
-        self.joined = joined;
         self.refusal = None;
         self.config.manager = view.manager;
         // A joined life needs no proof against the lives before it any more.

@@ -29,6 +29,9 @@ pub struct Join {
     pub version_max: u16,
     /// Feature bits that it knows.
     pub features: u64,
+    /// Epoch that the manager named before this life sent its first Join. A later manager refuses
+    /// what was sent before its time: an earlier one may have let that life in and declared it dead.
+    pub since: Epoch,
     /// `address:port` of its daemon.
     pub address: String,
     /// Earlier lives of the same state directory, whose lock the sender holds: their processes are
@@ -42,6 +45,7 @@ wire_struct!(Join {
     version_min,
     version_max,
     features,
+    since,
     address,
     former
 });
@@ -57,8 +61,6 @@ pub enum ToManager {
         life: NodeLife,
         /// Number of this question.
         number: u64,
-        /// `Welcome::joined` of this life.
-        joined: Epoch,
         /// Epoch of the newest view that it has: the manager sends a newer one.
         epoch: Epoch,
     },
@@ -67,12 +69,12 @@ pub enum ToManager {
         /// Who.
         life: NodeLife,
     },
-    /// Who is the cluster manager? Any node answers.
+    /// Who is the cluster manager, in which epoch? Any node answers.
     QueryManager {},
 }
 wire_enum!(ToManager {
     1 => Join(join),
-    2 => RenewLease { life, number, joined, epoch },
+    2 => RenewLease { life, number, epoch },
     3 => Leave { life },
     4 => QueryManager {},
 });
@@ -88,8 +90,6 @@ pub enum ToMember {
         number: u64,
         /// Length of the lease, from the sending of that Join, in milliseconds.
         lease_ms: u32,
-        /// First epoch with this life.
-        joined: Epoch,
         /// The view, with the node in it.
         view: ClusterView,
     },
@@ -130,12 +130,12 @@ pub enum ToMember {
     Manager {
         /// The node; 0 when it knows none.
         node: NodeId,
-        /// Epoch of the sender's view.
+        /// Epoch of the manager's view; 0 when the sender is not the manager.
         epoch: Epoch,
     },
 }
 wire_enum!(ToMember {
-    1 => Welcome { incarnation, number, lease_ms, joined, view },
+    1 => Welcome { incarnation, number, lease_ms, view },
     2 => LeaseGranted { incarnation, number, lease_ms },
     3 => ViewChanged { view },
     4 => Evicted { incarnation, epoch },
@@ -172,7 +172,7 @@ wire_enum!(Refusal {
 pub fn redirect(view: Option<&ClusterView>) -> ToMember {
     ToMember::Manager {
         node: view.map_or(NodeId(0), |view| view.manager),
-        epoch: view.map_or(Epoch(0), |view| view.epoch),
+        epoch: Epoch(0),
     }
 }
 
@@ -195,6 +195,7 @@ mod tests {
             version_min: 1,
             version_max: 2,
             features: 3,
+            since: epoch,
             address: "10.0.0.1:7000".to_owned(),
             former: vec![Incarnation(5), Incarnation(6)],
         };
@@ -203,7 +204,6 @@ mod tests {
             ToManager::RenewLease {
                 life,
                 number,
-                joined: epoch,
                 epoch,
             },
             ToManager::Leave { life },
@@ -234,7 +234,6 @@ mod tests {
                 incarnation,
                 number,
                 lease_ms,
-                joined: epoch,
                 view: view.clone(),
             },
             ToMember::LeaseGranted {

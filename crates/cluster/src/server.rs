@@ -7,6 +7,9 @@
 //! - While a death is being stored the life gets no more leases; its death is announced (`NodeDead`)
 //!   only when the view without it is in the config store. Then `NodeUp` of a new life may follow,
 //!   never before.
+//! - A life that was declared dead is never a member again, not even under a later manager: that one
+//!   refuses every Join that may have been sent before it began (`Join::since`), unless the view it
+//!   found has that life.
 //! - One put to the config store is in flight at a time; each stored view has the next epoch.
 //! - A manager whose put conflicts has lost its office and grants nothing any more.
 //! - If this process itself was away (its timers late by more than the margin), nobody is blamed: all
@@ -84,15 +87,6 @@ pub type Outbox = Vec<Effect>;
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     dead_at: Instant,
-    /// First epoch with this life; `None` if it joined under an earlier manager.
-    joined: Option<Epoch>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Renewal {
-    number: u64,
-    joined: Epoch,
-    epoch: Epoch,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +113,8 @@ pub struct Manager {
     joining: BTreeMap<NodeId, Joining>,
     causes: BTreeMap<NodeLife, Cause>,
     dead: BTreeMap<NodeId, VecDeque<Incarnation>>,
+    /// Epoch with which this manager began: what it does not know ended before that.
+    began_at: Epoch,
     leader_until: Option<Instant>,
     tick_at: Instant,
     is_down: bool,
@@ -137,19 +133,12 @@ impl Manager {
         timing.check();
         let dead_at = now + timing.lease + timing.margin;
         let leases = lives(&stored.view)
-            .map(|life| {
-                (
-                    life,
-                    Lease {
-                        dead_at,
-                        joined: None,
-                    },
-                )
-            })
+            .map(|life| (life, Lease { dead_at }))
             .collect();
         let mut manager = Self {
             own,
             timing,
+            began_at: stored.view.epoch,
             view: stored.view,
             revision: stored.revision,
             storing: None,
@@ -214,16 +203,8 @@ impl Manager {
             ToManager::RenewLease {
                 life,
                 number,
-                joined,
                 epoch,
-            } => {
-                let asked = Renewal {
-                    number,
-                    joined,
-                    epoch,
-                };
-                self.on_renew(now, life, asked, out);
-            }
+            } => self.on_renew(now, life, number, epoch, out),
             ToManager::Leave { life } => self.on_leave(life, out),
             ToManager::QueryManager {} => {
                 let message = ToMember::Manager {
@@ -364,7 +345,8 @@ impl Manager {
             return;
         }
         let was = |dead: &VecDeque<Incarnation>| dead.contains(&incarnation);
-        if self.dead.get(&node).is_some_and(was) {
+        let is_known = life(self.newest(), node) == Some(join.life);
+        if self.dead.get(&node).is_some_and(was) || (!is_known && join.since < self.began_at) {
             self.send_evicted(join.life, out);
             return;
         }
@@ -423,7 +405,14 @@ impl Manager {
         Some(Refusal::FormerLifeMayRun { wait_ms })
     }
 
-    fn on_renew(&mut self, now: Instant, life: NodeLife, asked: Renewal, out: &mut Outbox) {
+    fn on_renew(
+        &mut self,
+        now: Instant,
+        life: NodeLife,
+        number: u64,
+        epoch: Epoch,
+        out: &mut Outbox,
+    ) {
         if crate::life(&self.view, life.node) != Some(life) {
             let is_coming = self
                 .joining
@@ -437,22 +426,15 @@ impl Manager {
         if !self.is_staying(life) || !self.may_grant(now) {
             return;
         }
-        let joined = self.leases[&life].joined;
-        if joined.is_some_and(|joined| joined != asked.joined) {
-            // Declared dead under an earlier manager and let in again by a Join that came late: it
-            // missed its death, so it must not go on.
-            self.send_evicted(life, out);
-            return;
-        }
         self.heard(now, life);
         let message = ToMember::LeaseGranted {
             incarnation: life.incarnation,
-            number: asked.number,
+            number,
             lease_ms: self.lease_ms(),
         };
         let to = life.node;
         out.push(Effect::Send { to, message });
-        if asked.epoch < self.view.epoch {
+        if epoch < self.view.epoch {
             let view = self.view.clone();
             let message = ToMember::ViewChanged { view };
             out.push(Effect::Send { to, message });
@@ -491,7 +473,6 @@ impl Manager {
             incarnation: life.incarnation,
             number,
             lease_ms: self.lease_ms(),
-            joined: self.leases[&life].joined.unwrap_or(self.view.epoch),
             view: self.view.clone(),
         };
         let to = life.node;
@@ -571,8 +552,7 @@ impl Manager {
                 out.push(Effect::Send { to, message });
                 continue;
             }
-            let joined = Some(epoch);
-            self.leases.insert(*life, Lease { dead_at, joined });
+            self.leases.insert(*life, Lease { dead_at });
             out.push(Effect::NodeUp { life: *life, epoch });
             let joining = self.joining.get(&life.node).copied();
             let joining = joining.filter(|joining| joining.incarnation == life.incarnation);
