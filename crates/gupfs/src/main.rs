@@ -1,2 +1,8 @@
-//! The gupfs command.
-fn main() {}
+//! The binary: everything is in the library.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    gupfs::cli::main()
+}

@@ -15,6 +15,7 @@ pub mod range;
 pub mod time;
 pub mod token;
 pub mod view;
+pub mod view_file;
 pub mod wire;
 
 pub use attr::{Attr, FileKind, Name, SetAttr};
@@ -24,8 +25,8 @@ pub use errno::Errno;
 pub use extent::{Checksums, Extent, Grant, Location, Piece, Run, SECTOR_SIZE};
 pub use frame::{FrameRef, Span};
 pub use id::{
-    ClusterId, Epoch, FsId, GrantId, Incarnation, InodeId, Lsn, NodeId, NsdId, RequestId, ShardId,
-    TokenNumber,
+    ClusterId, Epoch, FsId, GrantId, Incarnation, InodeId, Lsn, NodeId, NodeLife, NsdId, RequestId,
+    ShardId, TokenNumber,
 };
 pub use range::{ByteRange, Pattern, RangeSet};
 pub use time::{Duration, Instant, Timestamp};

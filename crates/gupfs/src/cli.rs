@@ -1,0 +1,613 @@
+//! The command line: one definition of all commands, their help and examples, and their dispatch.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use serde_json::{Value, json};
+
+use crate::demo;
+use crate::failure::{Failure, Result};
+use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
+use crate::inspect;
+use crate::lab::{self, Lab, Plan};
+use crate::size::parse_argument;
+use crate::state::{Backing, Disk, Place, State, Transport};
+use crate::{daemon, files, system, up};
+
+/// GUPFS: a POSIX parallel file system in user space.
+#[derive(Debug, Parser)]
+#[command(name = "gupfs", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Examples:\n  gupfs up --mount /mnt/gupfs --state /var/lib/gupfs --size 8G\n  gupfs status --state /var/lib/gupfs\n  gupfs down --state /var/lib/gupfs\n  gupfs demo --dir /tmp/demo"
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a file system if there is none, start the daemon, mount.
+    #[command(
+        after_help = "Examples:\n  gupfs up --mount /mnt/gupfs --state /var/lib/gupfs --size 8G\n  gupfs up --mount /mnt/fast --state /tmp/fast --size 4G --backing ram\n\nRun again it mounts what is there, data intact."
+    )]
+    Up(UpArgs),
+    /// Unmount and stop the daemon, whatever state it is in.
+    #[command(
+        after_help = "Examples:\n  gupfs down --state /var/lib/gupfs\n  gupfs down --state /tmp/fast --destroy    (removes the file system too)"
+    )]
+    Down {
+        /// State directory.
+        #[arg(long)]
+        state: PathBuf,
+        /// Remove the file system with all its data.
+        #[arg(long)]
+        destroy: bool,
+    },
+    /// Run the daemon in the foreground.
+    #[command(
+        after_help = "Example:\n  gupfs daemon --state /var/lib/gupfs    (log on standard error; GUPFS_LOG=debug for more)"
+    )]
+    Daemon {
+        /// State directory.
+        #[arg(long)]
+        state: PathBuf,
+    },
+    /// What the daemon is doing.
+    #[command(after_help = "Example:\n  gupfs status --state /var/lib/gupfs --json")]
+    Status(AskArgs),
+    /// Every operation that waits, and for what.
+    #[command(after_help = "Example:\n  gupfs waiters --state /var/lib/gupfs")]
+    Waiters(AskArgs),
+    /// Print an inner table of the daemon.
+    #[command(after_help = "Example:\n  gupfs dump counters --state /var/lib/gupfs --json")]
+    Dump {
+        /// What to print.
+        what: Dump,
+        #[command(flatten)]
+        ask: AskArgs,
+    },
+    /// NSDs: the disks of file systems.
+    #[command(subcommand)]
+    Nsd(NsdCommand),
+    /// File systems.
+    #[command(subcommand)]
+    Fs(FsCommand),
+    /// A cluster of daemons on this machine, in network name spaces.
+    #[command(subcommand)]
+    Lab(LabCommand),
+    /// The main job on real input: two nodes, a real tree, every byte verified through the other node.
+    #[command(
+        after_help = "Examples:\n  gupfs demo --dir /tmp/demo\n  gupfs demo --dir /tmp/demo --tree /usr/share --backing ram\n  gupfs demo --dir /tmp/demo --seed 7 --files 10000 --bytes 500M\n  gupfs demo --on /mnt/a,/mnt/b    (two directories that are one: no lab, no kill)"
+    )]
+    Demo(DemoArgs),
+}
+
+#[derive(Debug, Args)]
+struct UpArgs {
+    /// Where to mount: an empty directory.
+    #[arg(long)]
+    mount: PathBuf,
+    /// State directory; made if it does not exist.
+    #[arg(long)]
+    state: PathBuf,
+    /// Bytes of the four NSDs together, for a new file system.
+    #[arg(long, default_value = "8G", value_parser = parse_argument)]
+    size: u64,
+    /// Where the NSDs of a new file system lie.
+    #[arg(long, value_enum, default_value = "file")]
+    backing: Backing,
+    /// How requests travel between kernel and daemon.
+    #[arg(long, value_enum, default_value = "device")]
+    transport: Transport,
+    /// Bytes of memory for caching.
+    #[arg(long, default_value = "1G", value_parser = parse_argument)]
+    pagepool: u64,
+    /// Make the mount point if it is missing.
+    #[arg(long)]
+    mkdir: bool,
+}
+
+#[derive(Debug, Args)]
+struct AskArgs {
+    /// State directory.
+    #[arg(long)]
+    state: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Dump {
+    /// Requests, messages, context switches, copied bytes, flushes, journal bytes.
+    Counters,
+    /// The configuration that the state directory holds.
+    Config,
+    /// The cluster view that the state directory holds.
+    View,
+}
+
+#[derive(Debug, Subcommand)]
+enum NsdCommand {
+    /// Make files to be used as NSDs, or check that disks can be.
+    #[command(
+        after_help = "Examples:\n  gupfs nsd create --size 2G /data/1.img /data/2.img\n  gupfs nsd create /dev/sdb           (checks it; nothing is written)\n  gupfs nsd create --force /dev/sdb   (erases its first sectors)"
+    )]
+    Create {
+        /// Make sparse files of this size.
+        #[arg(long, value_parser = parse_argument)]
+        size: Option<u64>,
+        /// Erase what the first sectors hold.
+        #[arg(long)]
+        force: bool,
+        /// Files or block devices.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
+    /// Show the labels of disks.
+    #[command(
+        after_help = "Examples:\n  gupfs nsd list                   (all block devices of this machine)\n  gupfs nsd list --state /var/lib/gupfs\n  gupfs nsd list /data/1.img --json"
+    )]
+    List {
+        /// The disks of this state directory.
+        #[arg(long)]
+        state: Option<PathBuf>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Files or block devices.
+        paths: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum FsCommand {
+    /// Make a file system over given disks, for one node.
+    #[command(
+        after_help = "Example:\n  gupfs nsd create --size 2G /data/1.img /data/2.img\n  gupfs fs create --state /var/lib/gupfs --mount /mnt/gupfs /data/1.img /data/2.img\n  gupfs up --state /var/lib/gupfs --mount /mnt/gupfs"
+    )]
+    Create {
+        /// State directory; made if it does not exist.
+        #[arg(long)]
+        state: PathBuf,
+        /// Where it will be mounted.
+        #[arg(long)]
+        mount: PathBuf,
+        /// Stripe unit in bytes.
+        #[arg(long, default_value = "1M", value_parser = parse_argument)]
+        block_size: u64,
+        /// Destroy what the disks hold.
+        #[arg(long)]
+        force: bool,
+        /// Files or block devices.
+        #[arg(required = true)]
+        disks: Vec<PathBuf>,
+    },
+    /// Show the file systems of this machine, or of the named disks.
+    #[command(
+        after_help = "Examples:\n  gupfs fs list\n  gupfs fs list --json /data/1.img /data/2.img"
+    )]
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Files or block devices.
+        paths: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum LabCommand {
+    /// Make a lab, or bring what is missing of it up again.
+    #[command(
+        after_help = "Example:\n  gupfs lab up --dir /tmp/lab --nodes 2 --backing ram --size 8G"
+    )]
+    Up {
+        /// Directory of the lab.
+        #[arg(long)]
+        dir: PathBuf,
+        /// Nodes.
+        #[arg(long, default_value_t = 2)]
+        nodes: u16,
+        /// Where the NSDs lie.
+        #[arg(long, value_enum, default_value = "file")]
+        backing: Backing,
+        /// Bytes of all NSDs together.
+        #[arg(long, default_value = "8G", value_parser = parse_argument)]
+        size: u64,
+        /// How requests travel between kernel and daemon.
+        #[arg(long, value_enum, default_value = "device")]
+        transport: Transport,
+        /// Bytes of memory for caching, of each node.
+        #[arg(long, default_value = "1G", value_parser = parse_argument)]
+        pagepool: u64,
+    },
+    /// What each node is doing.
+    Status {
+        /// Directory of the lab.
+        #[arg(long)]
+        dir: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Kill a node's daemon with SIGKILL, as a crash would.
+    #[command(
+        after_help = "Example:\n  gupfs lab kill n2 --dir /tmp/lab && gupfs lab start n2 --dir /tmp/lab"
+    )]
+    Kill {
+        /// Such as n2.
+        #[arg(value_parser = parse_node)]
+        node: u16,
+        /// Directory of the lab.
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Start nodes again.
+    Start {
+        /// Such as n2; several start together.
+        #[arg(value_parser = parse_node, required = true)]
+        nodes: Vec<u16>,
+        /// Directory of the lab.
+        #[arg(long)]
+        dir: PathBuf,
+    },
+    /// Remove the lab: daemons, mounts, name spaces, loop devices, data.
+    #[command(
+        after_help = "Example:\n  gupfs lab down --dir /tmp/lab    (works from any state a crash can leave)"
+    )]
+    Down {
+        /// Directory of the lab.
+        #[arg(long)]
+        dir: PathBuf,
+    },
+}
+
+/// Arguments of the demo.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Directory of the lab that the demo makes and removes.
+    #[arg(long, required_unless_present = "on")]
+    pub dir: Option<PathBuf>,
+    /// Tree to copy; may be given several times. Default: the Rust toolchain and cargo's sources.
+    #[arg(long, conflicts_with = "seed")]
+    pub tree: Vec<PathBuf>,
+    /// Copy a tree generated from this seed instead.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Files of the generated tree.
+    #[arg(long, default_value_t = 10_000)]
+    pub files: u64,
+    /// Bytes of the generated tree.
+    #[arg(long, default_value = "512M", value_parser = parse_argument)]
+    pub bytes: u64,
+    /// Two directories that show the same files: no lab is made and nothing is killed.
+    #[arg(long, value_delimiter = ',', num_args = 1, conflicts_with = "dir")]
+    pub on: Vec<PathBuf>,
+    /// Where the NSDs lie.
+    #[arg(long, value_enum, default_value = "file")]
+    pub backing: Backing,
+    /// Bytes of all NSDs together.
+    #[arg(long, default_value = "8G", value_parser = parse_argument)]
+    pub size: u64,
+    /// FUSE transport of the lab's nodes.
+    #[arg(long, value_enum, default_value = "device")]
+    pub transport: Transport,
+    /// Threads that copy and that verify.
+    #[arg(long, default_value_t = 4)]
+    pub threads: usize,
+    /// Leave the lab running.
+    #[arg(long)]
+    pub keep: bool,
+    /// Skip the same copy on a local file system.
+    #[arg(long)]
+    pub no_compare: bool,
+    /// Print JSON at the end.
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_node(text: &str) -> std::result::Result<u16, String> {
+    let number = text.strip_prefix('n').unwrap_or(text);
+    number
+        .parse()
+        .map_err(|_| format!("{text:?} is no node; write for example n2"))
+}
+
+/// Parses the arguments, runs the command, reports its failure.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match dispatch(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // Nothing can be done if even this cannot be written.
+            let _ = writeln!(std::io::stderr(), "gupfs: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<()> {
+    match command {
+        Command::Up(args) => run_up(args),
+        Command::Down { state, destroy } => up::down(&state, destroy).map(|done| say(&done)),
+        Command::Daemon { state } => daemon::run(&state),
+        Command::Status(args) => run_ask(&args, "status"),
+        Command::Waiters(args) => run_ask(&args, "waiters"),
+        Command::Dump { what, ask } => run_dump(what, &ask),
+        Command::Nsd(command) => run_nsd(command),
+        Command::Fs(command) => run_fs(command),
+        Command::Lab(command) => run_lab(command),
+        Command::Demo(args) => demo::run(&args),
+    }
+}
+
+fn run_up(args: UpArgs) -> Result<()> {
+    let done = up::up(&up::Request {
+        mount: args.mount.clone(),
+        state: args.state.clone(),
+        size: args.size,
+        backing: args.backing,
+        transport: args.transport,
+        pagepool_size: args.pagepool,
+        make_mount_point: args.mkdir,
+    })?;
+    say(&done);
+    let (mount, state) = (args.mount.display(), args.state.display());
+    println!("\nfive things to try:");
+    println!("  cp -a /usr/share/doc {mount}/ && diff -r /usr/share/doc {mount}/doc");
+    println!("  dd if=/dev/zero of={mount}/big bs=1M count=1024 conv=fsync");
+    println!("  gupfs status --state {state}");
+    println!("  gupfs dump counters --state {state}");
+    println!("  gupfs down --state {state}    (and `gupfs up` again: the data is still there)");
+    Ok(())
+}
+
+fn run_ask(args: &AskArgs, request: &str) -> Result<()> {
+    let value = inspect::ask(&Place::new(&args.state)?, request)?;
+    show(&value, args.json);
+    Ok(())
+}
+
+fn run_dump(what: Dump, args: &AskArgs) -> Result<()> {
+    let place = Place::new(&args.state)?;
+    match what {
+        Dump::Counters => run_ask(args, "counters"),
+        Dump::Config => {
+            let state =
+                serde_json::to_value(place.require()?).expect("plain values have a JSON form");
+            show(&state, args.json);
+            Ok(())
+        }
+        Dump::View => {
+            show(&view_to_json(&place.load_view()?), args.json);
+            Ok(())
+        }
+    }
+}
+
+fn view_to_json(view: &types::ClusterView) -> Value {
+    json!({
+        "cluster": format!("{:032x}", view.cluster.0),
+        "fs": format!("{:032x}", view.fs.0),
+        "epoch": view.epoch.0,
+        "manager": view.manager.0,
+        "block_size": view.block_size,
+        "nodes": view.nodes.iter().map(|n| json!({
+            "node": n.id.0, "address": n.address, "incarnation": format!("{:032x}", n.incarnation.0),
+        })).collect::<Vec<_>>(),
+        "nsds": view.nsds.iter().map(|n| json!({
+            "nsd": n.id.0, "servers": n.servers.iter().map(|s| s.0).collect::<Vec<_>>(),
+            "sectors": n.sector_count, "data_begin": n.data_begin, "failure_group": n.failure_group,
+        })).collect::<Vec<_>>(),
+        "owners": view.owners.iter().map(|o| o.0).collect::<Vec<_>>(),
+    })
+}
+
+fn run_nsd(command: NsdCommand) -> Result<()> {
+    match command {
+        NsdCommand::Create { size, force, paths } => create_nsds(size, force, &paths),
+        NsdCommand::List { state, json, paths } => {
+            let found = match state {
+                Some(state) => inspect::look_at(&inspect::disks_of(&Place::new(&state)?)?)?,
+                None if paths.is_empty() => inspect::scan()?,
+                None => inspect::look_at(&paths)?,
+            };
+            match json {
+                true => println!("{}", inspect::nsds_to_json(&found)),
+                false => print!("{}", inspect::nsds_to_text(&found)),
+            }
+            Ok(())
+        }
+    }
+}
+
+fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<()> {
+    if let Some(size) = size {
+        up::check_size(size, 1)?;
+        if let Some(path) = paths.iter().find(|p| p.exists()) {
+            return Err(Failure::new(format!("{} exists already", path.display()))
+                .help("leave --size out to use it as it is, or name a new file"));
+        }
+        for path in paths {
+            up::make_file(path, size)?;
+            println!("made {}", path.display());
+        }
+        return Ok(());
+    }
+    let opened = paths
+        .iter()
+        .map(|p| crate::disks::Disk::open_alone(p))
+        .collect::<Result<Vec<_>>>()?;
+    for disk in &opened {
+        up::check_size(disk.sector_count * types::SECTOR_SIZE, 1)?;
+    }
+    for disk in &opened {
+        match disk.label()? {
+            Err(nsd::label::LabelError::Blank) => println!("{} can be used", disk.path().display()),
+            _ if force => {
+                disk.clear()?;
+                println!(
+                    "erased the first sectors of {}: it can be used",
+                    disk.path().display()
+                );
+            }
+            Err(error) => return Err(crate::disks::explain(disk.path(), &error)),
+            Ok(found) => {
+                return Err(Failure::new(format!(
+                    "{} is NSD '{}' of the file system {:032x}",
+                    disk.path().display(),
+                    found.label.name,
+                    found.label.fs.0
+                ))
+                .help("name another disk; if that file system may be destroyed, give --force"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_fs(command: FsCommand) -> Result<()> {
+    match command {
+        FsCommand::Create {
+            state,
+            mount,
+            block_size,
+            force,
+            disks,
+        } => create_fs(&state, &mount, block_size, force, &disks),
+        FsCommand::List { json, paths } => {
+            let found = if paths.is_empty() {
+                inspect::scan()?
+            } else {
+                inspect::look_at(&paths)?
+            };
+            if !paths.is_empty() {
+                inspect::require_labels(&found)?;
+            }
+            let list = inspect::file_systems(&found);
+            match json {
+                true => println!("{list}"),
+                false => print!("{}", inspect::file_systems_to_text(&list)),
+            }
+            Ok(())
+        }
+    }
+}
+
+fn create_fs(
+    state: &std::path::Path,
+    mount: &std::path::Path,
+    block_size: u64,
+    force: bool,
+    disks: &[PathBuf],
+) -> Result<()> {
+    let place = Place::new(state)?;
+    if let Some(found) = place.load()? {
+        return Err(Failure::new(format!(
+            "{} holds the file system {} already",
+            place.root().display(),
+            found.fs
+        ))
+        .help("mount it with `gupfs up`, or name another state directory"));
+    }
+    let absolute = |path: &PathBuf| {
+        std::fs::canonicalize(path).map_err(|e| Failure::io("find disk", path, &e))
+    };
+    let paths = disks.iter().map(absolute).collect::<Result<Vec<_>>>()?;
+    let view = filesystem::create(&NewFileSystem {
+        nodes: vec![NewNode {
+            id: 1,
+            address: None,
+        }],
+        disks: paths
+            .iter()
+            .map(|path| NewDisk {
+                path: path.clone(),
+                server: 1,
+            })
+            .collect(),
+        block_size: u32::try_from(block_size).unwrap_or(u32::MAX),
+        force,
+    })?;
+    files::make_directory(place.root())?;
+    place.store_view(&view)?;
+    let disks = (1..).zip(paths).map(|(nsd, path)| Disk {
+        nsd,
+        path,
+        is_loop: false,
+    });
+    place.store(&State {
+        disks: disks.collect(),
+        ..up::single(&view, &system::absolute(mount)?)
+    })?;
+    println!(
+        "made the file system {:032x} over {} NSDs",
+        view.fs.0,
+        view.nsds.len()
+    );
+    println!(
+        "mount it: gupfs up --state {} --mount {}",
+        state.display(),
+        mount.display()
+    );
+    Ok(())
+}
+
+fn run_lab(command: LabCommand) -> Result<()> {
+    match command {
+        LabCommand::Up {
+            dir,
+            nodes,
+            backing,
+            size,
+            transport,
+            pagepool,
+        } => {
+            let plan = Plan::new(nodes, backing, size).with(transport, pagepool);
+            lab::up(&Lab::new(&dir)?, &plan).map(|done| say(&done))
+        }
+        LabCommand::Status { dir, json } => {
+            lab::status(&Lab::new(&dir)?).map(|value| show(&value, json))
+        }
+        LabCommand::Kill { node, dir } => lab::kill(&Lab::new(&dir)?, node).map(|done| say(&done)),
+        LabCommand::Start { nodes, dir } => {
+            lab::start(&Lab::new(&dir)?, &nodes).map(|done| say(&done))
+        }
+        LabCommand::Down { dir } => lab::down(&Lab::new(&dir)?).map(|done| say(&done)),
+    }
+}
+
+fn say(done: &[String]) {
+    for line in done {
+        println!("{line}");
+    }
+}
+
+fn show(value: &Value, json: bool) {
+    match json {
+        true => println!("{value}"),
+        false => print!("{}", inspect::to_text(value)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn nodes_are_written_with_or_without_n() {
+        assert_eq!(parse_node("n2"), Ok(2));
+        assert_eq!(parse_node("12"), Ok(12));
+        parse_node("x").expect_err("no node");
+    }
+}

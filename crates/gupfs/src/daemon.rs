@@ -1,0 +1,133 @@
+//! `gupfs daemon`: builds the daemon's configuration from the state directory and runs it in the foreground.
+//!
+//! Life cycle: lock the state directory; check the machine; clear a mount that a crash left; attach and
+//! check the disks; run until stopped; remove socket and pid file.
+
+use std::io::Write as _;
+use std::num::NonZero;
+use std::path::Path;
+
+use os::daemon::{Config, DiskConfig, PeerConfig, Transport};
+use types::{Incarnation, NodeId};
+
+use crate::failure::{Failure, Result};
+use crate::state::{self, Place, State};
+use crate::system;
+use crate::{files, filesystem, service};
+
+/// Runs the daemon of the state directory `path` until it is told to stop.
+pub fn run(path: &Path) -> Result<()> {
+    start_log();
+    let place = Place::new(path)?;
+    let state = place.require()?;
+    system::require_root("gupfs daemon")?;
+    system::require_fuse()?;
+    let _lock = place.try_lock()?;
+    files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
+    let outcome = config(&place, &state).and_then(|config| {
+        check_address_free(&config)?;
+        launch(config)
+    });
+    for path in [place.control(), place.pid()] {
+        files::remove(&path)?;
+    }
+    outcome
+}
+
+/// Hands over to the daemon proper; returns when it was stopped.
+fn launch(config: Config) -> Result<()> {
+    Err(Failure::new(format!(
+        "this build of gupfs has no daemon yet (node {})",
+        config.node
+    )))
+}
+
+/// What `os::daemon::run` is told.
+pub fn config(place: &Place, state: &State) -> Result<Config> {
+    // Our own lock is held: what is still served there is served by the daemon of another directory,
+    // and our own entry in the process list must not count as one.
+    service::clear_point(&state.mount, place)?;
+    let (disks, hash_key) = filesystem::prepare(state)?;
+    let view = place.load_view()?;
+    check_view(place, state, &view)?;
+    let cpu_count = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let is_manager = state.node == state.manager;
+    Ok(Config {
+        node: NodeId(state.node),
+        incarnation: Incarnation(system::random_u128()?),
+        view,
+        hash_key,
+        mount: state.mount.clone(),
+        netns: state.netns.clone(),
+        listen: state.listen,
+        peers: state
+            .peers
+            .iter()
+            .map(|p| PeerConfig {
+                node: NodeId(p.node),
+                address: p.address,
+            })
+            .collect(),
+        disks: disks
+            .into_iter()
+            .map(|d| DiskConfig {
+                nsd: d.nsd,
+                path: d.path,
+            })
+            .collect(),
+        transport: match state.transport {
+            state::Transport::Device => Transport::Device,
+            state::Transport::Ring => Transport::Ring,
+        },
+        fuse_thread_count: (2 * cpu_count).clamp(2, 16),
+        loop_count: cpu_count.clamp(1, 16),
+        pagepool_size: state.pagepool_size,
+        control_socket: place.control(),
+        view_path: is_manager.then(|| place.view()),
+    })
+}
+
+fn check_view(place: &Place, state: &State, view: &types::ClusterView) -> Result<()> {
+    let differs = |what: &str| {
+        Failure::new(format!(
+            "{} and gupfs.toml name different {what}",
+            place.view().display()
+        ))
+        .help("one of the two files is of another state directory: restore it")
+    };
+    if state::to_hex(view.cluster.0) != state.cluster {
+        return Err(differs("clusters"));
+    }
+    if state::to_hex(view.fs.0) != state.fs {
+        return Err(differs("file systems"));
+    }
+    if view.node(NodeId(state.node)).is_none() || view.manager != NodeId(state.manager) {
+        return Err(differs("nodes"));
+    }
+    Ok(())
+}
+
+/// A port in use is said before anything is mounted. In a network name space of its own the daemon's own
+/// bind says it.
+fn check_address_free(config: &Config) -> Result<()> {
+    let (Some(address), None) = (config.listen, &config.netns) else {
+        return Ok(());
+    };
+    std::net::TcpListener::bind(address).map(drop).map_err(|e| {
+        Failure::new(format!("cannot listen on {address}: {e}"))
+            .help("another program uses the port, or the address is not this machine's: correct `listen` in gupfs.toml")
+    })
+}
+
+fn start_log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("GUPFS_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let started = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(false)
+        .with_writer(std::io::stderr)
+        .try_init();
+    if started.is_err() {
+        let _ = writeln!(std::io::stderr(), "the log was started twice");
+    }
+}

@@ -1,0 +1,262 @@
+//! Disks as the tools use them: looking at the first sectors, and labelling.
+//!
+//! Invariants:
+//! - Nothing is written before every disk of a request has been opened, found large enough and found empty
+//!   (or `force` was given).
+//! - All I/O goes past the page cache where the disk allows it, so that what a daemon wrote with O_DIRECT is
+//!   what is seen here.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Seek as _, SeekFrom};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nsd::label::{self, Decoded, HEAD_SECTORS, Label, LabelError};
+use types::{ClusterView, SECTOR_SIZE};
+
+use crate::failure::{Failure, Result};
+
+/// One aligned sector: what O_DIRECT wants.
+#[repr(C, align(4096))]
+struct Sector([u8; 4096]);
+
+/// An opened disk.
+#[derive(Debug)]
+pub struct Disk {
+    file: File,
+    path: PathBuf,
+    /// Whole sectors.
+    pub sector_count: u64,
+    /// Block device, or file.
+    pub is_block: bool,
+    /// A FLUSH is needed for durability.
+    pub has_volatile_cache: bool,
+    /// What tells two names of one disk: device and inode, or the device's own number.
+    pub identity: (u64, u64),
+}
+
+impl Disk {
+    /// Opens `path` for looking.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, false)
+    }
+
+    /// Opens `path` alone for writing: fails while a daemon, a mount or another tool uses it.
+    pub fn open_alone(path: &Path) -> Result<Self> {
+        let disk = Self::open_with(path, true)?;
+        if !disk.is_block {
+            match disk.file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => return Err(in_use(path)),
+                Err(TryLockError::Error(e)) => return Err(Failure::io("lock", path, &e)),
+            }
+        }
+        Ok(disk)
+    }
+
+    fn open_with(path: &Path, alone: bool) -> Result<Self> {
+        let metadata = fs::metadata(path).map_err(|e| explain_open(path, &e))?;
+        let is_block = metadata.file_type().is_block_device();
+        if !is_block && !metadata.is_file() {
+            return Err(Failure::new(format!(
+                "{} is neither a block device nor a file",
+                path.display()
+            )));
+        }
+        let exclusive = if is_block && alone { libc::O_EXCL } else { 0 };
+        let open = |flags: i32| {
+            OpenOptions::new()
+                .read(true)
+                .write(alone)
+                .custom_flags(flags)
+                .open(path)
+        };
+        let opened = match open(libc::O_DIRECT | exclusive) {
+            Err(e) if e.kind() == ErrorKind::InvalidInput => open(exclusive),
+            other => other,
+        };
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => return Err(in_use(path)),
+            Err(e) => return Err(explain_open(path, &e)),
+        };
+        let size = file
+            .seek(SeekFrom::End(0))
+            .map_err(|e| Failure::io("measure", path, &e))?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            sector_count: size / SECTOR_SIZE,
+            is_block,
+            has_volatile_cache: !is_block || has_write_cache(metadata.rdev()),
+            identity: identity(&metadata, is_block),
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The first sectors, as far as there are any.
+    pub fn head(&self) -> Result<Vec<u8>> {
+        let mut head = Vec::new();
+        let mut sector = Box::new(Sector([0; 4096]));
+        for index in 0..HEAD_SECTORS.min(self.sector_count) {
+            self.file
+                .read_exact_at(&mut sector.0, index * SECTOR_SIZE)
+                .map_err(|e| Failure::io("read", &self.path, &e))?;
+            head.extend_from_slice(&sector.0);
+        }
+        Ok(head)
+    }
+
+    /// The label, or why there is none.
+    pub fn label(&self) -> Result<std::result::Result<Decoded, LabelError>> {
+        Ok(Label::decode(&self.head()?))
+    }
+
+    /// Writes `label` and `view` over the first sectors: the label last, its second copy first, so that a
+    /// crash leaves no label or a whole one.
+    pub fn write_label(&self, label: &Label, view: &ClusterView) -> Result<()> {
+        let slot = label::encode_view(view).map_err(|e| Failure::new(e.to_string()))?;
+        let first_view = u64::try_from(label::COPY_COUNT).expect("two");
+        self.clear()?;
+        for (sector, bytes) in (first_view..).zip(slot.chunks_exact(label::LABEL_SIZE)) {
+            self.write(sector, bytes)?;
+        }
+        self.flush()?;
+        for copy in (0..label::COPY_COUNT).rev() {
+            self.write(copy as u64, &label.encode(copy)[..])?;
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes the first sectors: the disk is blank afterwards.
+    pub fn clear(&self) -> Result<()> {
+        for sector in 0..HEAD_SECTORS.min(self.sector_count) {
+            self.write(sector, &[0; 4096])?;
+        }
+        self.flush()
+    }
+
+    fn write(&self, sector: u64, bytes: &[u8]) -> Result<()> {
+        let mut buffer = Box::new(Sector([0; 4096]));
+        buffer.0.copy_from_slice(bytes);
+        self.file
+            .write_all_at(&buffer.0, sector * SECTOR_SIZE)
+            .map_err(|e| Failure::io("write", &self.path, &e))
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.file
+            .sync_all()
+            .map_err(|e| Failure::io("flush", &self.path, &e))
+    }
+}
+
+fn explain_open(path: &Path, error: &std::io::Error) -> Failure {
+    let failure = Failure::io("open disk", path, error);
+    if error.kind() == ErrorKind::NotFound {
+        failure.help("the disk is missing: name the right path, or make a file with `gupfs nsd create --size`")
+    } else {
+        failure
+    }
+}
+
+fn in_use(path: &Path) -> Failure {
+    Failure::new(format!(
+        "disk {} is in use by another program",
+        path.display()
+    ))
+    .help("stop the daemon or unmount the file system that uses it")
+}
+
+fn identity(metadata: &fs::Metadata, is_block: bool) -> (u64, u64) {
+    if !is_block {
+        return (metadata.dev(), metadata.ino());
+    }
+    // A loop device and the file behind it are one disk.
+    let sys = sys_block(metadata.rdev()).join("loop/backing_file");
+    match fs::read_to_string(sys).and_then(|file| fs::metadata(file.trim_end())) {
+        Ok(file) => (file.dev(), file.ino()),
+        Err(_) => (u64::MAX, metadata.rdev()),
+    }
+}
+
+fn has_write_cache(device: u64) -> bool {
+    let path = sys_block(device).join("queue/write_cache");
+    // Unknown counts as 'has one': a needless FLUSH is slow, a missing one loses data.
+    fs::read_to_string(path).map_or(true, |text| text.trim() != "write through")
+}
+
+fn sys_block(device: u64) -> PathBuf {
+    PathBuf::from(format!(
+        "/sys/dev/block/{}:{}",
+        libc::major(device),
+        libc::minor(device)
+    ))
+}
+
+/// Turns what the label says into a message with the place and the remedy.
+pub fn explain(path: &Path, error: &LabelError) -> Failure {
+    let failure = Failure::new(format!("disk {}: {error}", path.display()));
+    failure.help(match error {
+        LabelError::Blank | LabelError::Short { .. } => {
+            "name the right disk; a new file system is made with `gupfs up` or `gupfs fs create`"
+        }
+        LabelError::Foreign { .. } => {
+            "name another disk; if its data may be destroyed, give --force to `gupfs fs create`"
+        }
+        LabelError::Overwritten { .. } => {
+            "somebody made another file system over this NSD: stop and look before anything writes to it"
+        }
+        LabelError::Damaged { .. } => {
+            "restore the first 64 sectors from a copy; if the data may be destroyed, `gupfs fs create --force`"
+        }
+        LabelError::NewerVersion { .. } | LabelError::UnknownFeatures { .. } => {
+            "use the gupfs version that wrote it"
+        }
+        LabelError::Mismatch { .. } => "name the disk that belongs to this state directory",
+        LabelError::Shrunk { .. } => "the file was cut or the device is another one: restore its full size",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_names_of_one_disk_have_one_identity() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (a, b) = (directory.path().join("a"), directory.path().join("b"));
+        fs::write(&a, vec![0; 8192]).expect("written");
+        fs::hard_link(&a, &b).expect("linked");
+        let (first, second) = (Disk::open(&a).expect("a"), Disk::open(&b).expect("b"));
+        assert_eq!(first.identity, second.identity);
+        assert_eq!(first.sector_count, 2);
+        assert_eq!(first.head().expect("read").len(), 8192);
+        assert_eq!(first.label().expect("read"), Err(LabelError::Blank));
+    }
+
+    #[test]
+    fn a_disk_is_written_by_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a");
+        fs::write(&path, vec![7; 8192]).expect("written");
+        let first = Disk::open_alone(&path).expect("alone");
+        let failure = Disk::open_alone(&path).expect_err("in use");
+        assert!(failure.what().contains("in use"), "{failure}");
+        first.clear().expect("cleared");
+        assert_eq!(fs::read(&path).expect("read"), vec![0; 8192]);
+    }
+
+    #[test]
+    fn what_is_no_disk_is_named() {
+        let missing = Disk::open(Path::new("/no/such/disk")).expect_err("missing");
+        assert!(missing.to_string().contains("missing"), "{missing}");
+        let directory = Disk::open(Path::new("/tmp")).expect_err("a directory");
+        assert!(directory.what().contains("neither"), "{directory}");
+    }
+}

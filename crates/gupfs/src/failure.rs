@@ -1,0 +1,67 @@
+//! The one error of the command: what went wrong, where, and what the user can do about it.
+
+use std::fmt;
+use std::path::Path;
+
+/// Shown to the user as two lines; the process then ends with a non-zero status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    what: String,
+    help: Option<String>,
+}
+
+/// What every step of a command returns.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// `what` went wrong, with the place in it.
+    pub fn new(what: impl Into<String>) -> Self {
+        Self {
+            what: what.into(),
+            help: None,
+        }
+    }
+
+    /// An operation on `path` that the system refused.
+    pub fn io(doing: &str, path: &Path, error: &std::io::Error) -> Self {
+        Self::new(format!("cannot {doing} {}: {error}", path.display()))
+    }
+
+    /// Adds what the user can do.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// The sentence that names the fault.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.what)?;
+        match &self.help {
+            Some(help) => write!(f, "\n  help: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_the_place_and_the_remedy() {
+        let error = std::io::Error::from_raw_os_error(2);
+        let failure = Failure::io("open", Path::new("/x/y"), &error).help("create it");
+        let text = failure.to_string();
+        assert!(text.contains("/x/y"), "{text}");
+        assert!(text.ends_with("help: create it"), "{text}");
+    }
+}

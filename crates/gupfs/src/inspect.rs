@@ -1,0 +1,235 @@
+//! Looking at what is there: labels on disks, file systems, the state of a daemon.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nsd::label::{Label, LabelError};
+use serde_json::{Value, json};
+use types::SECTOR_SIZE;
+
+use crate::disks::{self, Disk};
+use crate::failure::{Failure, Result};
+use crate::state::Place;
+use crate::{control, size, system};
+
+/// A disk and what its first sectors hold.
+#[derive(Debug)]
+pub struct Found {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Bytes.
+    pub size: u64,
+    /// Its label, or what is there instead.
+    pub label: std::result::Result<Label, LabelError>,
+}
+
+/// Looks at `paths`.
+pub fn look_at(paths: &[PathBuf]) -> Result<Vec<Found>> {
+    let look = |path: &PathBuf| {
+        let disk = Disk::open(path)?;
+        let label = disk.label()?.map(|decoded| decoded.label);
+        Ok(Found {
+            path: path.clone(),
+            size: disk.sector_count * SECTOR_SIZE,
+            label,
+        })
+    };
+    paths.iter().map(look).collect()
+}
+
+/// Every block device of this machine that carries one of our labels. Devices that cannot be read are
+/// passed over.
+pub fn scan() -> Result<Vec<Found>> {
+    system::require_root("looking at the machine's block devices")?;
+    let root = Path::new("/sys/class/block");
+    let entries = fs::read_dir(root).map_err(|e| Failure::io("read", root, &e))?;
+    let mut paths: Vec<PathBuf> = entries
+        .filter_map(|e| Some(Path::new("/dev").join(e.ok()?.file_name())))
+        .collect();
+    paths.sort();
+    let found = paths
+        .iter()
+        .filter_map(|path| look_at(std::slice::from_ref(path)).ok())
+        .flatten();
+    Ok(found.filter(|f| f.label.is_ok()).collect())
+}
+
+/// The disks of a state directory.
+pub fn disks_of(place: &Place) -> Result<Vec<PathBuf>> {
+    Ok(place.require()?.disks.into_iter().map(|d| d.path).collect())
+}
+
+/// NSDs as JSON.
+pub fn nsds_to_json(found: &[Found]) -> Value {
+    let row = |f: &Found| match &f.label {
+        Ok(label) => json!({
+            "path": f.path, "size": f.size, "nsd": label.nsd.0, "name": label.name,
+            "cluster": format!("{:032x}", label.cluster.0), "fs": format!("{:032x}", label.fs.0),
+            "failure_group": label.failure_group, "pool": label.pool,
+            "usage": format!("{:?}", label.usage).to_lowercase(),
+            "journals": label.journals.iter().map(|j| j.owner.0).collect::<Vec<_>>(),
+        }),
+        Err(error) => json!({ "path": f.path, "size": f.size, "error": error.to_string() }),
+    };
+    Value::Array(found.iter().map(row).collect())
+}
+
+/// NSDs as a table.
+pub fn nsds_to_text(found: &[Found]) -> String {
+    let mut rows =
+        vec![["PATH", "NSD", "SIZE", "FILE SYSTEM", "GROUP", "JOURNALS"].map(str::to_owned)];
+    for f in found {
+        rows.push(match &f.label {
+            Ok(label) => [
+                f.path.display().to_string(),
+                label.name.clone(),
+                size::show(f.size),
+                format!("{:032x}", label.fs.0),
+                label.failure_group.to_string(),
+                label
+                    .journals
+                    .iter()
+                    .map(|j| j.owner.to_string())
+                    .collect::<Vec<_>>()
+                    .join(","),
+            ],
+            Err(error) => [
+                f.path.display().to_string(),
+                "-".to_owned(),
+                size::show(f.size),
+                error.to_string(),
+                String::new(),
+                String::new(),
+            ],
+        });
+    }
+    table(&rows)
+}
+
+/// File systems among `found` as JSON: id and NSDs.
+pub fn file_systems(found: &[Found]) -> Value {
+    let mut by_fs: BTreeMap<u128, Vec<&Found>> = BTreeMap::new();
+    for f in found {
+        if let Ok(label) = &f.label {
+            by_fs.entry(label.fs.0).or_default().push(f);
+        }
+    }
+    let row = |(fs, disks): (&u128, &Vec<&Found>)| {
+        let labels: Vec<&Label> = disks.iter().filter_map(|f| f.label.as_ref().ok()).collect();
+        json!({
+            "fs": format!("{fs:032x}"),
+            "cluster": format!("{:032x}", labels[0].cluster.0),
+            "block_size": labels[0].block_size,
+            "nsds": disks.iter().zip(&labels).map(|(f, l)| json!({"nsd": l.nsd.0, "path": f.path})).collect::<Vec<_>>(),
+            "size": disks.iter().map(|f| f.size).sum::<u64>(),
+        })
+    };
+    Value::Array(by_fs.iter().map(row).collect())
+}
+
+/// The same as a table.
+pub fn file_systems_to_text(list: &Value) -> String {
+    let mut rows = vec![["FILE SYSTEM", "SIZE", "NSDS"].map(str::to_owned)];
+    for row in list.as_array().into_iter().flatten() {
+        let nsds = row["nsds"].as_array().into_iter().flatten();
+        let names: Vec<String> = nsds
+            .map(|n| n["path"].as_str().unwrap_or("?").to_owned())
+            .collect();
+        rows.push([
+            row["fs"].as_str().unwrap_or("?").to_owned(),
+            size::show(row["size"].as_u64().unwrap_or(0)),
+            names.join(" "),
+        ]);
+    }
+    table(&rows)
+}
+
+/// What the daemon of `place` answers to `request`.
+pub fn ask(place: &Place, request: &str) -> Result<Value> {
+    place.require()?;
+    control::require(&place.control(), request)
+}
+
+/// A JSON answer for people: one `name: value` a line, nested ones indented.
+pub fn to_text(value: &Value) -> String {
+    let mut out = String::new();
+    write_text(value, 0, &mut out);
+    if out.is_empty() {
+        out.push_str("nothing\n");
+    }
+    out
+}
+
+fn write_text(value: &Value, depth: usize, out: &mut String) {
+    let pad = "  ".repeat(depth);
+    let mut line = |name: &str, value: &Value| match value {
+        Value::Object(map) if !map.is_empty() => {
+            out.push_str(&format!("{pad}{name}:\n"));
+            write_text(value, depth + 1, out);
+        }
+        Value::Array(list) if list.iter().any(|v| v.is_object() || v.is_array()) => {
+            out.push_str(&format!("{pad}{name}:\n"));
+            write_text(value, depth + 1, out);
+        }
+        Value::String(text) => out.push_str(&format!("{pad}{name}: {text}\n")),
+        other => out.push_str(&format!("{pad}{name}: {other}\n")),
+    };
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, value)| line(name, value)),
+        Value::Array(list) => {
+            for (index, value) in list.iter().enumerate() {
+                line(&index.to_string(), value);
+            }
+        }
+        Value::Null => {}
+        other => out.push_str(&format!("{pad}{other}\n")),
+    }
+}
+
+/// Rows as columns, each as wide as its widest cell.
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Fails with the first disk that has no label.
+pub fn require_labels(found: &[Found]) -> Result<()> {
+    match found
+        .iter()
+        .find_map(|f| f.label.as_ref().err().map(|e| (f, e)))
+    {
+        Some((f, error)) => Err(disks::explain(&f.path, error)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_shown_line_by_line() {
+        let value = json!({"a": 1, "b": {"c": "x", "d": []}, "e": [{"f": null}]});
+        assert_eq!(
+            to_text(&value),
+            "a: 1\nb:\n  c: x\n  d: []\ne:\n  0:\n    f: null\n"
+        );
+        assert_eq!(to_text(&json!({})), "nothing\n");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["A", "B"], ["long", "x"]].map(|r| r.map(str::to_owned));
+        assert_eq!(table(&rows), "A     B\nlong  x\n");
+    }
+}

@@ -1,0 +1,24 @@
+//! The command `gupfs`, as a library so that its parts can be tested and the binary stays one call.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "OS boundary"
+)]
+#![allow(clippy::print_stdout, reason = "a command prints its answer")]
+
+pub mod cli;
+pub mod control;
+pub mod daemon;
+pub mod demo;
+pub mod disks;
+pub mod failure;
+pub mod files;
+pub mod filesystem;
+pub mod inspect;
+pub mod lab;
+pub mod service;
+pub mod size;
+pub mod state;
+pub mod system;
+pub mod up;

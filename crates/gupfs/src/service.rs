@@ -1,0 +1,304 @@
+//! The daemon of a state directory seen from outside: is it there, start it, end it in any case.
+//!
+//! Invariants:
+//! - Whoever waits here waits with a limit.
+//! - `stop` succeeds from every state that a crash can leave: running, hung, dead with its mount left
+//!   behind, dead without, never started.
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::control::{self, Answer};
+use crate::failure::{Failure, Result};
+use crate::files;
+use crate::state::Place;
+use crate::system::{mounts, process};
+
+/// How long a daemon may take until its mount answers.
+pub const START_LIMIT: Duration = Duration::from_secs(30);
+/// How long it may take to write back what it holds and end.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// How long a killed daemon may take to disappear.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// How often a starting daemon is asked.
+const ASK_INTERVAL: Duration = Duration::from_millis(20);
+
+/// What the daemon of a state directory is doing.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Liveness {
+    /// Mounted and answering.
+    Mounted(Value),
+    /// A process is there that does not (yet) answer `mounted`.
+    Busy,
+    /// No process.
+    Absent,
+}
+
+/// Looks at the daemon of `place`.
+pub fn look(place: &Place) -> Result<Liveness> {
+    let answer = control::ask(&place.control(), "status", Duration::from_secs(2))?;
+    if let Answer::Said(status) = answer {
+        let is_mounted = status.get("mounted").and_then(Value::as_bool) == Some(true);
+        return Ok(if is_mounted {
+            Liveness::Mounted(status)
+        } else {
+            Liveness::Busy
+        });
+    }
+    match process::daemons_of(place.root())?.is_empty() {
+        true => Ok(Liveness::Absent),
+        false => Ok(Liveness::Busy),
+    }
+}
+
+/// A daemon that was started and may not be mounted yet.
+#[derive(Debug)]
+pub struct Starting {
+    place: Place,
+    child: Child,
+    log_begin: u64,
+}
+
+/// Starts the daemon of `place`.
+pub fn start(place: &Place) -> Result<Starting> {
+    let log = place.log();
+    let log_begin = std::fs::metadata(&log).map_or(0, |m| m.len());
+    files::remove(&place.control())?;
+    let child = process::start_daemon(place.root(), &log)?;
+    Ok(Starting {
+        place: place.clone(),
+        child,
+        log_begin,
+    })
+}
+
+impl Starting {
+    /// Waits until the daemon's mount answers; on failure the message carries the end of its log, and
+    /// nothing is left running.
+    pub fn wait(mut self) -> Result<Value> {
+        let begin = Instant::now();
+        loop {
+            if let Ok(Liveness::Mounted(status)) = look(&self.place) {
+                return Ok(status);
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(self.explain(&format!("the daemon ended at its start ({status})")));
+            }
+            if begin.elapsed() >= START_LIMIT {
+                let failure = self.explain(&format!(
+                    "the daemon did not mount within {} s",
+                    START_LIMIT.as_secs()
+                ));
+                let mount = self.place.load()?.map(|state| state.mount);
+                stop_hard(&self.place, mount.as_deref())?;
+                return Err(failure);
+            }
+            std::thread::sleep(ASK_INTERVAL);
+        }
+    }
+
+    fn explain(&self, what: &str) -> Failure {
+        let log = self.place.log();
+        let said = log_since(&log, self.log_begin);
+        Failure::new(format!(
+            "{what}; the end of {}:\n{}",
+            log.display(),
+            indent(&said)
+        ))
+        .help("mend what the log names and run the command again; nothing is left running")
+    }
+}
+
+fn log_since(log: &Path, begin: u64) -> String {
+    let bytes = std::fs::read(log).unwrap_or_default();
+    let begin = usize::try_from(begin).unwrap_or(0).min(bytes.len());
+    let text = String::from_utf8_lossy(&bytes[begin..]);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+fn indent(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(|l| format!("    {l}")).collect();
+    lines.join("\n")
+}
+
+/// Ends the daemon of `place`, whatever state it is in, and unmounts. Returns what was done, for the user.
+pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    let asked = control::ask(&place.control(), "stop", STOP_LIMIT);
+    if matches!(asked, Ok(Answer::Said(_))) && wait_ended(place, STOP_LIMIT)? {
+        done.push("the daemon wrote back what it held, unmounted and ended".to_owned());
+    }
+    done.extend(stop_hard(place, mount)?);
+    Ok(done)
+}
+
+/// The same without asking: the connection is aborted and the process killed.
+pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    let pids = process::daemons_of(place.root())?;
+    if let (Some(point), false) = (mount, pids.is_empty()) {
+        abort(point)?;
+    }
+    for pid in pids {
+        if process::kill_daemon(pid, place.root())? {
+            done.push(format!(
+                "killed the daemon with pid {pid}, which did not end by itself"
+            ));
+        }
+    }
+    if !wait_ended(place, KILL_LIMIT)? {
+        return Err(Failure::new(format!(
+            "the daemon of {} does not end although it was killed",
+            place.root().display()
+        ))
+        .help("see its stack in /proc/PID/stack; it may wait for a disk that does not answer"));
+    }
+    if let Some(point) = mount {
+        done.extend(unmount_dead(point, place)?);
+    }
+    for path in [place.control(), place.pid()] {
+        files::remove(&path)?;
+    }
+    Ok(done)
+}
+
+fn abort(point: &Path) -> Result<()> {
+    match mounts::at(point)?.filter(mounts::Mount::is_gupfs) {
+        Some(mount) => mounts::abort(&mount),
+        None => Ok(()),
+    }
+}
+
+/// Kills the daemon of `place` as a crash would: nothing is written back, its mount stays behind.
+pub fn crash(place: &Place, mount: &Path) -> Result<u32> {
+    let pids = process::daemons_of(place.root())?;
+    let Some(pid) = pids.first().copied() else {
+        return Err(Failure::new(format!(
+            "no daemon of {} is running",
+            place.root().display()
+        )));
+    };
+    for pid in pids {
+        process::kill_daemon(pid, place.root())?;
+    }
+    if !wait_ended(place, KILL_LIMIT)? {
+        // It holds a file of its own mount open: only an abort ends that.
+        abort(mount)?;
+        if !wait_ended(place, KILL_LIMIT)? {
+            return Err(Failure::new(format!(
+                "pid {pid} does not end although it was killed"
+            )));
+        }
+    }
+    Ok(pid)
+}
+
+/// The state directory, other than that of `own`, of the running daemon that serves the mount at `point`.
+fn server_of(point: &Path, own: &Place) -> Result<Option<PathBuf>> {
+    for (_, root) in process::daemons()? {
+        let state = Place::new(&root)?.load();
+        if root != own.root() && matches!(&state, Ok(Some(state)) if state.mount == point) {
+            return Ok(Some(root));
+        }
+    }
+    Ok(None)
+}
+
+/// Unmounts every GUPFS mount at `point` that a dead daemon left behind; one that the daemon of another
+/// state directory serves stays. The daemon of `own` must have ended, or be the caller.
+fn unmount_dead(point: &Path, own: &Place) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    while let Some(left) = mounts::at(point)?.filter(mounts::Mount::is_gupfs) {
+        if server_of(point, own)?.is_some() {
+            break;
+        }
+        mounts::remove(&left)?;
+        done.push(format!(
+            "unmounted {}, which a dead daemon had left",
+            point.display()
+        ));
+    }
+    Ok(done)
+}
+
+/// Makes `point` ready for the daemon of `own`: clears what a dead daemon left, and fails if it still cannot
+/// be mounted on, naming who is in the way. Returns what was done.
+pub fn clear_point(point: &Path, own: &Place) -> Result<Vec<String>> {
+    let done = unmount_dead(point, own)?;
+    let outcome = mounts::check_point(point);
+    if outcome.is_err()
+        && let Some(root) = server_of(point, own)?
+    {
+        return Err(Failure::new(format!(
+            "mount point {} is in use: the daemon of {} serves it",
+            point.display(),
+            root.display()
+        ))
+        .help(format!(
+            "gupfs down --state {}, or another mount point",
+            root.display()
+        )));
+    }
+    outcome.map(|()| done)
+}
+
+/// Waits until nobody holds the lock of the state directory, which a daemon does for its whole life.
+fn wait_ended(place: &Place, limit: Duration) -> Result<bool> {
+    let path: PathBuf = place.lock();
+    if !path.exists() {
+        return Ok(true);
+    }
+    let file = files::open_lock(&path)?;
+    if file.try_lock().is_ok() {
+        return Ok(true);
+    }
+    // The lock has no time-out; the thread ends with this process at the latest.
+    let (ended, wait) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = file.lock();
+        let _ = ended.send(());
+    });
+    Ok(wait.recv_timeout(limit).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stopping_what_never_ran_is_fine() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(directory.path()).expect("a place");
+        assert_eq!(look(&place), Ok(Liveness::Absent));
+        assert_eq!(
+            stop(&place, Some(Path::new("/no/such/mount"))),
+            Ok(Vec::new())
+        );
+    }
+
+    #[test]
+    fn the_end_of_a_daemon_is_the_end_of_its_lock() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(directory.path()).expect("a place");
+        let held = place.try_lock().expect("free");
+        assert_eq!(wait_ended(&place, Duration::from_millis(1)), Ok(false));
+        let waiter = std::thread::spawn(move || wait_ended(&place, Duration::from_secs(20)));
+        drop(held);
+        assert_eq!(waiter.join().expect("waited"), Ok(true));
+    }
+
+    #[test]
+    fn a_log_is_shown_from_where_this_start_began() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let log = directory.path().join("log");
+        std::fs::write(&log, "old\nnew\n").expect("written");
+        assert_eq!(log_since(&log, 4), "new");
+        assert_eq!(log_since(&log, 99), "");
+        assert_eq!(indent("a\nb"), "    a\n    b");
+    }
+}

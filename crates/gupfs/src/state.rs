@@ -1,0 +1,333 @@
+//! The state directory of a node: its format, who may use it, where its files are.
+//!
+//! | file | what |
+//! |---|---|
+//! | `gupfs.toml` | the node's configuration ([`State`]); its presence says that the directory is complete |
+//! | `cluster.view` | the built-in config store: `types::view_file` |
+//! | `lock` | held (flock) by the daemon for its life, and by commands while they change the directory |
+//! | `pid`, `log`, `control.sock` | of the running daemon |
+//! | `nsd/`, `ram/` | disks that `gupfs up` made: files, or a tmpfs with files |
+//!
+//! Invariants:
+//! - `gupfs.toml` is written last when a directory is made, and replaced only as a whole.
+//! - A directory of another format is refused before anything in it is touched.
+//! - All files are 0600 in a 0700 directory, and no symbolic link is followed.
+
+use std::fs::{File, TryLockError};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use types::{ClusterView, view_file};
+
+use crate::failure::{Failure, Result};
+use crate::files;
+
+/// Format of state directories that this program makes and uses.
+pub const FORMAT: u32 = 1;
+
+/// Where the bytes of disks that `gupfs up` or `gupfs lab up` made lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Backing {
+    /// Sparse files, opened directly.
+    File,
+    /// Loop devices over sparse files.
+    Loop,
+    /// Loop devices over files on a tmpfs: lost at reboot; what the bench uses.
+    Ram,
+}
+
+/// How requests travel between the kernel and the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Reads and writes on /dev/fuse.
+    Device,
+    /// fuse-over-io_uring.
+    Ring,
+}
+
+/// A disk that this node sees directly.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Its NSD.
+    pub nsd: u16,
+    /// Block device or file.
+    pub path: PathBuf,
+    /// A file that is attached to a loop device before it is used.
+    #[serde(default)]
+    pub is_loop: bool,
+}
+
+/// Another node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Peer {
+    /// Its id.
+    pub node: u16,
+    /// Where its daemon listens.
+    pub address: SocketAddr,
+}
+
+/// `gupfs.toml`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Cluster id, 32 hexadecimal digits.
+    pub cluster: String,
+    /// File system id, 32 hexadecimal digits.
+    pub fs: String,
+    /// This node.
+    pub node: u16,
+    /// The node that keeps the built-in config store and is cluster manager.
+    pub manager: u16,
+    /// Where to mount.
+    pub mount: PathBuf,
+    /// Where to listen, if there are other nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<SocketAddr>,
+    /// Network name space to enter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub netns: Option<String>,
+    /// Where disks made by us lie; `None` when the disks were given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backing: Option<Backing>,
+    /// Bytes of all disks together.
+    pub size: u64,
+    /// FUSE transport.
+    pub transport: Transport,
+    /// Bytes of the pagepool.
+    pub pagepool_size: u64,
+    /// Disks seen directly.
+    pub disks: Vec<Disk>,
+    /// The other nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<Peer>,
+}
+
+/// The paths inside a state directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    /// The state directory `path`, made absolute.
+    pub fn new(path: &Path) -> Result<Self> {
+        let root = crate::system::absolute(path)?;
+        Ok(Self { root })
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// `gupfs.toml`.
+    pub fn config(&self) -> PathBuf {
+        self.root.join("gupfs.toml")
+    }
+
+    /// The config store's file.
+    pub fn view(&self) -> PathBuf {
+        self.root.join("cluster.view")
+    }
+
+    /// The daemon's socket.
+    pub fn control(&self) -> PathBuf {
+        self.root.join("control.sock")
+    }
+
+    /// The daemon's log.
+    pub fn log(&self) -> PathBuf {
+        self.root.join("log")
+    }
+
+    /// The daemon's pid.
+    pub fn pid(&self) -> PathBuf {
+        self.root.join("pid")
+    }
+
+    /// The lock file.
+    pub fn lock(&self) -> PathBuf {
+        self.root.join("lock")
+    }
+
+    /// What [`State::load`] reads; `None` if the directory was never completed.
+    pub fn load(&self) -> Result<Option<State>> {
+        let path = self.config();
+        let Some(text) = files::read_text(&path)? else {
+            return Ok(None);
+        };
+        parse(&text, &path).map(Some)
+    }
+
+    /// The same where it must be there.
+    pub fn require(&self) -> Result<State> {
+        self.load()?.ok_or_else(|| {
+            Failure::new(format!("{} is no state directory: it has no gupfs.toml", self.root.display()))
+                .help("make a file system with `gupfs up` or `gupfs fs create`, or name the right --state")
+        })
+    }
+
+    /// Writes `state`, which completes the directory.
+    pub fn store(&self, state: &State) -> Result<()> {
+        let text = toml::to_string(state).expect("plain values have a TOML form");
+        files::replace(&self.config(), text.as_bytes())
+    }
+
+    /// The view that the directory has.
+    pub fn load_view(&self) -> Result<ClusterView> {
+        let path = self.view();
+        let bytes = files::read(&path)?.ok_or_else(|| {
+            Failure::new(format!(
+                "{} is missing: the cluster's configuration is lost",
+                path.display()
+            ))
+        })?;
+        view_file::decode(&bytes).map_err(|e| {
+            Failure::new(format!("{}: {e}", path.display()))
+                .help("restore the file from a backup of the state directory")
+        })
+    }
+
+    /// Writes `view`.
+    pub fn store_view(&self, view: &ClusterView) -> Result<()> {
+        files::replace(&self.view(), &view_file::encode(view))
+    }
+
+    /// Takes the directory's lock for as long as the file lives; says who has it otherwise.
+    pub fn try_lock(&self) -> Result<File> {
+        let file = files::open_lock(&self.lock())?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => {
+                let pids = crate::system::process::daemons_of(&self.root)?;
+                let holder = match pids.first() {
+                    Some(pid) => format!("the daemon with pid {pid}"),
+                    None => "another gupfs command".to_owned(),
+                };
+                Err(Failure::new(format!(
+                    "state directory {} is in use by {holder}",
+                    self.root.display()
+                ))
+                .help(format!(
+                    "stop it with `gupfs down --state {}`",
+                    self.root.display()
+                )))
+            }
+            Err(TryLockError::Error(e)) => Err(Failure::io("lock", &self.lock(), &e)),
+        }
+    }
+}
+
+fn parse(text: &str, path: &Path) -> Result<State> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: u32,
+    }
+    let bad = |e: toml::de::Error| {
+        Failure::new(format!("{} is damaged: {}", path.display(), e.message())).help(
+            "restore it from a backup of the state directory; the data on the disks is untouched",
+        )
+    };
+    let head: Head = toml::from_str(text).map_err(bad)?;
+    if head.format != FORMAT {
+        return Err(Failure::new(format!(
+            "state directory {} has format {}; this gupfs {} knows format {FORMAT}",
+            path.parent().unwrap_or(path).display(),
+            head.format,
+            env!("CARGO_PKG_VERSION"),
+        ))
+        .help("use the gupfs version that made it"));
+    }
+    toml::from_str(text).map_err(bad)
+}
+
+/// An id as the configuration writes it.
+pub fn to_hex(id: u128) -> String {
+    format!("{id:032x}")
+}
+
+/// Its value.
+pub fn from_hex(text: &str, what: &str) -> Result<u128> {
+    u128::from_str_radix(text, 16)
+        .ok()
+        .filter(|_| text.len() == 32)
+        .ok_or_else(|| Failure::new(format!("{what} {text:?} is not 32 hexadecimal digits")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn example() -> State {
+        State {
+            format: FORMAT,
+            cluster: to_hex(1),
+            fs: to_hex(u128::MAX),
+            node: 2,
+            manager: 1,
+            mount: "/mnt/x".into(),
+            listen: Some("10.77.0.2:7077".parse().expect("an address")),
+            netns: Some("gupfs-ab-n2".to_owned()),
+            backing: Some(Backing::Ram),
+            size: 8 << 30,
+            transport: Transport::Device,
+            pagepool_size: 1 << 30,
+            disks: vec![Disk {
+                nsd: 3,
+                path: "/a/3.img".into(),
+                is_loop: true,
+            }],
+            peers: vec![Peer {
+                node: 1,
+                address: "10.77.0.1:7077".parse().expect("an address"),
+            }],
+        }
+    }
+
+    #[test]
+    fn what_was_stored_is_loaded() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(directory.path()).expect("a place");
+        assert_eq!(place.load().expect("nothing yet"), None);
+        place.require().expect_err("nothing yet");
+        place.store(&example()).expect("stored");
+        assert_eq!(place.load().expect("loaded"), Some(example()));
+    }
+
+    #[test]
+    fn another_format_and_damage_are_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(directory.path()).expect("a place");
+        std::fs::write(place.config(), "format = 7\nnew_things = true\n").expect("written");
+        let failure = place.load().expect_err("another version");
+        assert!(failure.what().contains("has format 7"), "{failure}");
+        std::fs::write(place.config(), "format = 1\nnode = 'x'\n").expect("written");
+        let failure = place.load().expect_err("damaged");
+        assert!(failure.what().contains("damaged"), "{failure}");
+    }
+
+    #[test]
+    fn the_lock_admits_one() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(directory.path()).expect("a place");
+        let first = place.try_lock().expect("free");
+        let failure = place.try_lock().expect_err("taken");
+        assert!(failure.what().contains("in use"), "{failure}");
+        drop(first);
+        place.try_lock().expect("free again");
+    }
+
+    #[test]
+    fn ids_have_32_digits() {
+        assert_eq!(from_hex(&to_hex(77), "id"), Ok(77));
+        from_hex("4d", "id").expect_err("too short");
+        from_hex(&"x".repeat(32), "id").expect_err("not hexadecimal");
+    }
+}

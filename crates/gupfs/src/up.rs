@@ -1,0 +1,382 @@
+//! `gupfs up` and `gupfs down`: one node, from nothing to a mounted file system and back.
+
+use std::path::{Path, PathBuf};
+
+use nsd::label::sector_count_min;
+use types::{ClusterView, SECTOR_SIZE, limits};
+
+use crate::failure::{Failure, Result};
+use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
+use crate::service::{self, Liveness};
+use crate::state::{self, Backing, Disk, FORMAT, Place, State, Transport};
+use crate::system::{self, loops, mounts};
+use crate::{files, size};
+
+/// NSDs that `gupfs up` and a lab of two make.
+pub const NSD_COUNT: u16 = 4;
+/// Pagepool of a node unless said otherwise, in bytes.
+pub const PAGEPOOL_SIZE_DEFAULT: u64 = 1 << 30;
+
+/// What `gupfs up` was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Mount point.
+    pub mount: PathBuf,
+    /// State directory.
+    pub state: PathBuf,
+    /// Bytes of all disks together, if a file system has to be made.
+    pub size: u64,
+    /// Where they lie.
+    pub backing: Backing,
+    /// FUSE transport.
+    pub transport: Transport,
+    /// Bytes of the pagepool.
+    pub pagepool_size: u64,
+    /// Make the mount point if it is missing.
+    pub make_mount_point: bool,
+}
+
+/// Mounts the file system of the state directory, made now if there is none. Returns what was done.
+pub fn up(request: &Request) -> Result<Vec<String>> {
+    system::require_root("gupfs up")?;
+    system::require_fuse()?;
+    let place = Place::new(&request.state)?;
+    let mount = system::absolute(&request.mount)?;
+    let found = place.load()?;
+    if let (Some(state), Liveness::Mounted(_)) = (&found, service::look(&place)?) {
+        return already_mounted(state, &mount);
+    }
+    let mut done = match &found {
+        Some(state) => service::stop(&place, Some(&state.mount))?,
+        None => Vec::new(),
+    };
+    if request.make_mount_point && mounts::at(&mount)?.is_none() {
+        std::fs::create_dir_all(&mount).map_err(|e| Failure::io("make mount point", &mount, &e))?;
+    }
+    done.extend(service::clear_point(&mount, &place)?);
+    match found {
+        Some(state) => {
+            done.push(format!(
+                "found the file system {} in {}",
+                state.fs,
+                place.root().display()
+            ));
+            let _lock = place.try_lock()?;
+            place.store(&State {
+                mount: mount.clone(),
+                ..state
+            })?;
+        }
+        None => done.extend(create(&place, &mount, request)?),
+    }
+    let status = service::start(&place)?.wait()?;
+    tracing::debug!(%status, "mounted");
+    done.push(format!(
+        "mounted it on {} (log: {})",
+        mount.display(),
+        place.log().display()
+    ));
+    Ok(done)
+}
+
+fn already_mounted(state: &State, mount: &Path) -> Result<Vec<String>> {
+    if state.mount == mount {
+        return Ok(vec![format!("already mounted on {}", mount.display())]);
+    }
+    Err(Failure::new(format!(
+        "the file system is mounted on {}, not on {}",
+        state.mount.display(),
+        mount.display()
+    ))
+    .help("run `gupfs down` first, or name the same mount point"))
+}
+
+fn create(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {
+    check_size(request.size, NSD_COUNT)?;
+    check_fresh(place)?;
+    files::make_directory(place.root())?;
+    let _lock = place.try_lock()?;
+    let mut done = remove_backing(place.root())?;
+    let outcome = create_locked(place, mount, request);
+    if outcome.is_err() {
+        // What failed halfway would only be in the way of the next try.
+        remove_backing(place.root())?;
+    }
+    done.extend(outcome?);
+    Ok(done)
+}
+
+fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {
+    let paths = make_disks(place.root(), request.backing, request.size, NSD_COUNT)?;
+    let opened = attach_all(&paths, request.backing)?;
+    let view = filesystem::create(&NewFileSystem {
+        nodes: vec![NewNode {
+            id: 1,
+            address: None,
+        }],
+        disks: opened
+            .into_iter()
+            .map(|path| NewDisk { path, server: 1 })
+            .collect(),
+        block_size: limits::BLOCK_SIZE_DEFAULT,
+        force: false,
+    })?;
+    let disks = (1..)
+        .zip(&paths)
+        .map(|(nsd, path)| disk(nsd, path, request.backing));
+    place.store_view(&view)?;
+    place.store(&State {
+        backing: Some(request.backing),
+        size: request.size,
+        transport: request.transport,
+        pagepool_size: request.pagepool_size,
+        disks: disks.collect(),
+        ..single(&view, mount)
+    })?;
+    Ok(vec![
+        format!(
+            "made {NSD_COUNT} NSDs of {} in {}",
+            size::show(request.size / u64::from(NSD_COUNT)),
+            place.root().display()
+        ),
+        format!(
+            "made the file system {} over them, with the built-in config store",
+            state::to_hex(view.fs.0)
+        ),
+    ])
+}
+
+/// The state of the only node of `view`, without disks.
+pub fn single(view: &ClusterView, mount: &Path) -> State {
+    State {
+        format: FORMAT,
+        cluster: state::to_hex(view.cluster.0),
+        fs: state::to_hex(view.fs.0),
+        node: view.manager.0,
+        manager: view.manager.0,
+        mount: mount.to_owned(),
+        listen: None,
+        netns: None,
+        backing: None,
+        size: view.nsds.iter().map(|n| n.sector_count * SECTOR_SIZE).sum(),
+        transport: Transport::Device,
+        pagepool_size: PAGEPOOL_SIZE_DEFAULT,
+        disks: Vec::new(),
+        peers: Vec::new(),
+    }
+}
+
+/// A directory that holds anything of somebody else is refused.
+fn check_fresh(place: &Place) -> Result<()> {
+    let Ok(entries) = std::fs::read_dir(place.root()) else {
+        return Ok(());
+    };
+    const OURS: [&str; 9] = [
+        "lock",
+        "log",
+        "pid",
+        "control.sock",
+        "nsd",
+        "ram",
+        "cluster.view",
+        "gupfs.toml.new",
+        "cluster.view.new",
+    ];
+    for entry in entries.flatten() {
+        if !OURS.iter().any(|name| entry.file_name() == *name) {
+            return Err(Failure::new(format!(
+                "{} is no state directory: it holds {}",
+                place.root().display(),
+                entry.file_name().display()
+            ))
+            .help("name an empty directory, or one that does not exist yet"));
+        }
+    }
+    Ok(())
+}
+
+/// Fails if `size` split over `count` NSDs makes them too small.
+pub fn check_size(size: u64, count: u16) -> Result<()> {
+    let minimum = sector_count_min(1) * SECTOR_SIZE;
+    if size / u64::from(count) >= minimum {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "the NSDs are too small: --size {} makes {count} of {}, and each needs {}",
+        size::show(size),
+        size::show(size / u64::from(count)),
+        size::show(minimum)
+    ))
+    .help(format!(
+        "give --size {}M or more",
+        (minimum * u64::from(count)) >> 20
+    )))
+}
+
+/// Makes `count` sparse files of together `size` bytes below `root`; for [`Backing::Ram`] on a tmpfs.
+pub fn make_disks(root: &Path, backing: Backing, size: u64, count: u16) -> Result<Vec<PathBuf>> {
+    let directory = match backing {
+        Backing::File | Backing::Loop => root.join("nsd"),
+        Backing::Ram => {
+            let ram = root.join("ram");
+            files::make_directory(&ram)?;
+            mounts::tmpfs(&ram, size + (size >> 6) + (1 << 20))?;
+            ram
+        }
+    };
+    files::make_directory(&directory)?;
+    let each = size / u64::from(count) / (1 << 20) * (1 << 20);
+    let make = |nsd: u16| {
+        let path = directory.join(format!("{nsd}.img"));
+        make_file(&path, each)?;
+        Ok(path)
+    };
+    (1..=count).map(make).collect()
+}
+
+/// Makes the sparse file `path` of `size` bytes; it must not exist.
+pub fn make_file(path: &Path, size: u64) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    std::fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|file| file.set_len(size).and_then(|()| file.sync_all()))
+        .map_err(|e| Failure::io("make", path, &e))
+}
+
+/// The devices over `paths`, or the paths themselves.
+pub fn attach_all(paths: &[PathBuf], backing: Backing) -> Result<Vec<PathBuf>> {
+    match backing {
+        Backing::File => Ok(paths.to_vec()),
+        Backing::Loop | Backing::Ram => paths.iter().map(|p| loops::attach(p)).collect(),
+    }
+}
+
+/// The disk of `nsd` as a state directory has it.
+pub fn disk(nsd: u16, path: &Path, backing: Backing) -> Disk {
+    Disk {
+        nsd,
+        path: path.to_owned(),
+        is_loop: backing != Backing::File,
+    }
+}
+
+/// Detaches and unmounts what [`make_disks`] and [`attach_all`] made below `root`, and removes it.
+pub fn remove_backing(root: &Path) -> Result<Vec<String>> {
+    let mut done = detach(root)?;
+    let ram = root.join("ram");
+    for mount in mounts::below(&ram)? {
+        mounts::remove(&mount)?;
+        done.push(format!("unmounted {}", mount.point.display()));
+    }
+    if let Some(mount) = mounts::below(&ram)?.first() {
+        return Err(Failure::new(format!(
+            "{} is still mounted on {}",
+            mount.kind,
+            mount.point.display()
+        )));
+    }
+    for directory in [ram, root.join("nsd")] {
+        files::remove(&directory)?;
+    }
+    Ok(done)
+}
+
+fn detach(root: &Path) -> Result<Vec<String>> {
+    let found = loops::detach_below(root)?;
+    Ok(found
+        .iter()
+        .map(|l| format!("detached {}", l.device.display()))
+        .collect())
+}
+
+/// Stops and unmounts; with `destroy` the file system is removed too. Returns what was done.
+pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
+    system::require_root("gupfs down")?;
+    let place = Place::new(state)?;
+    if !place.root().is_dir() {
+        return Err(Failure::new(format!(
+            "state directory {} does not exist",
+            place.root().display()
+        ))
+        .help("name the --state that `gupfs up` was given"));
+    }
+    let found = place.load();
+    let mount = found
+        .as_ref()
+        .ok()
+        .and_then(|f| f.as_ref())
+        .map(|s| s.mount.clone());
+    if !destroy {
+        // Another version's directory: its daemon and mount may be of any form, touch nothing.
+        found.clone()?;
+    }
+    if mount.is_none() {
+        check_fresh(&place)?;
+    }
+    let mut done = service::stop(&place, mount.as_deref())?;
+    done.extend(detach(place.root())?);
+    if destroy {
+        done.extend(remove_backing(place.root())?);
+        for path in [place.config(), place.view(), place.log(), place.lock()] {
+            files::remove(&path)?;
+        }
+        for name in ["gupfs.toml.new", "cluster.view.new"] {
+            files::remove(&place.root().join(name))?;
+        }
+        // Only if nothing of the user's is in it.
+        let _ = std::fs::remove_dir(place.root());
+        done.push(format!(
+            "removed the file system and {}",
+            place.root().display()
+        ));
+    }
+    if done.is_empty() {
+        done.push("nothing was running and nothing was mounted".to_owned());
+    }
+    Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_sizes_are_refused_with_the_size_that_works() {
+        let failure = check_size(64 << 20, 4).expect_err("too small");
+        let text = failure.to_string();
+        let (_, wanted) = text
+            .split_once("--size ")
+            .and_then(|(_, r)| r.split_once("give --size "))
+            .expect("a remedy");
+        let wanted = size::parse(wanted.split(' ').next().expect("a word")).expect("a size");
+        check_size(wanted, 4).expect("enough");
+        check_size(wanted - (4 << 20), 4).expect_err("not enough");
+    }
+
+    #[test]
+    fn a_directory_of_somebody_else_is_refused() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(directory.path()).expect("a place");
+        check_fresh(&place).expect("empty");
+        std::fs::write(place.lock(), "").expect("ours");
+        check_fresh(&place).expect("only ours");
+        std::fs::write(directory.path().join("thesis.tex"), "").expect("not ours");
+        let failure = check_fresh(&place).expect_err("not ours");
+        assert!(failure.what().contains("thesis.tex"), "{failure}");
+    }
+
+    #[test]
+    fn files_are_made_once_and_sparse() {
+        use std::os::unix::fs::MetadataExt as _;
+        let directory = tempfile::tempdir().expect("a directory");
+        let made = make_disks(directory.path(), Backing::File, 8 << 30, 4).expect("made");
+        assert_eq!(made.len(), 4);
+        let metadata = std::fs::metadata(&made[3]).expect("there");
+        assert_eq!(metadata.len(), 2 << 30);
+        assert_eq!(metadata.blocks(), 0);
+        make_disks(directory.path(), Backing::File, 8 << 30, 4).expect_err("never over an old one");
+    }
+}
