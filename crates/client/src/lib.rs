@@ -1,8 +1,20 @@
 //! The client half: open files, pagepool index, prefetch, write-behind, POSIX rules.
 #![forbid(unsafe_code)]
 
+pub mod env;
+mod flush;
+mod inode;
+mod io;
+mod listing;
+pub mod message;
+mod names;
+pub mod pages;
 pub mod pool;
 pub mod request;
 pub mod revoke;
+pub mod slice;
+mod tokens;
 
+pub use env::{Env, Grants};
 pub use pool::Pool;
+pub use slice::{Effect, Input, Slice};

@@ -195,6 +195,9 @@ pub enum Operation {
         offset: u64,
         /// Bytes wanted.
         length: u32,
+        /// The kernel fills its page cache with the bytes: it holds their folios locked until the answer
+        /// (READ without FUSE_READ_LOCKOWNER). Else they go straight to the application.
+        fills_page_cache: bool,
     },
     /// Write the bytes of `payload`.
     Write {

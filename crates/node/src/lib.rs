@@ -1,1 +1,10 @@
-//! Placeholder.
+//! All roles of one node, joined as values: messages in, slices, effects out.
+#![forbid(unsafe_code)]
+
+pub mod log;
+pub mod message;
+pub mod owner;
+
+pub use log::OwnerLog;
+pub use message::Message;
+pub use owner::{Locked, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Question, Work};

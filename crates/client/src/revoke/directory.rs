@@ -105,6 +105,11 @@ impl DirectoryGate {
             && !self.is_cached
     }
 
+    /// The request was served and its answer is not yet written.
+    pub fn is_serving(&self, ticket: Ticket) -> bool {
+        self.serving.contains(&ticket)
+    }
+
     /// Several nodes change the directory: its answers carry time-out 0.
     pub const fn is_shared(&self) -> bool {
         self.is_shared

@@ -1,0 +1,97 @@
+//! What a slice is given with every input: time, memory, grants and the view. Arguments, not state.
+
+use types::{Duration, Extent, Instant, NodeId, Run, ShardId, Timestamp};
+
+use crate::Pool;
+
+/// Free sectors in this node's hands, by the owner node that granted them. Shared by all slices; the
+/// driver keeps it behind a lock of its own that is held for these calls only.
+pub trait Grants {
+    /// Sets `sectors` aside for a coming flush to a file of `owner`; false when there are not enough.
+    fn reserve(&self, owner: NodeId, sectors: u64) -> bool;
+    /// Gives back what was reserved and is not needed.
+    fn unreserve(&self, owner: NodeId, sectors: u64);
+    /// Cuts dirty sectors into runs: each of `wanted` becomes one or more runs. The sectors are used up
+    /// and the reservation of `reserved` sectors with them. `None`: not enough in hand (nothing taken).
+    fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>>;
+}
+
+/// Adjacent file sectors to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedRun {
+    /// Inode, for the choice of the NSD.
+    pub ino: types::InodeId,
+    /// First sector of the file.
+    pub file_sector: u64,
+    /// Sectors.
+    pub count: u32,
+}
+
+/// Where a part of a wanted run goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TakenRun {
+    /// Index into the wanted runs.
+    pub wanted: usize,
+    /// First sector of the file.
+    pub file_sector: u64,
+    /// Data sectors; `run.count` may be larger by the checksum sectors.
+    pub count: u32,
+    /// Where.
+    pub run: Run,
+}
+
+/// The surroundings of a slice at one input.
+pub struct Env<'a> {
+    /// Now.
+    pub now: Instant,
+    /// Now, as files show it.
+    pub timestamp: Timestamp,
+    /// What is left of this node's lease.
+    pub lease: Duration,
+    /// This node in its present life.
+    pub life: types::id::NodeLife,
+    /// The pagepool.
+    pub pool: &'a dyn Pool,
+    /// Free sectors in hand.
+    pub grants: &'a dyn Grants,
+    /// Owner of each shard.
+    pub owners: &'a [NodeId],
+    /// Some NSD has a volatile cache: a flush precedes each Commit.
+    pub has_volatile_nsd: bool,
+}
+
+impl std::fmt::Debug for Env<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Env")
+            .field("now", &self.now)
+            .field("life", &self.life)
+            .finish()
+    }
+}
+
+impl Env<'_> {
+    /// Owner of `shard`.
+    pub fn owner(&self, shard: ShardId) -> NodeId {
+        self.owners[usize::from(shard.0) % self.owners.len()]
+    }
+}
+
+/// A piece of a load: sectors to read and verify, and the frames they go to (one per sector, in order).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadPiece {
+    /// What to read: exactly the sectors wanted.
+    pub extent: Extent,
+    /// One frame per sector.
+    pub frames: Vec<types::FrameRef>,
+}
+
+/// A run to be written: data frames (one per sector, in order); the driver adds checksum sectors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StorePiece {
+    /// First sector of the file.
+    pub file_sector: u64,
+    /// One frame per data sector, frozen by the flush's reference.
+    pub frames: Vec<types::FrameRef>,
+    /// Where.
+    pub run: Run,
+}

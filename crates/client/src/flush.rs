@@ -1,0 +1,715 @@
+//! Write-behind: dirty pages become runs on NSDs or pieces in a Commit, and then the owner's knowledge.
+//!
+//! Per inode: `take_dirty` -> batch (Storing -> Stored) -> one Commit at a time -> clean. The order of a
+//! commit is DESIGN.md section 4: data written, NSDs flushed, then the Commit.
+//!
+//! A *goal* is somebody who waits until what is dirty now is committed: fsync, a revoke, a synchronous
+//! write, a setattr or rename that must come after it, or age. Goals of applications end after two Commits
+//! at the latest, so that a busy writer starves nobody; a revoke's goal ends when the range is clean (the
+//! gate keeps new writes away).
+
+use meta::{Commit, Op};
+use types::{
+    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Piece, RangeMode, RangeSet,
+    Timestamp, limits,
+};
+
+use crate::env::{Env, StorePiece, WantedRun};
+use crate::message::{Answer, Ask, Body};
+use crate::names::Continuation;
+use crate::pages::{DirtyPage, PAGE_SIZE, pieces_of};
+use crate::request::{Operation, Request, Response};
+use crate::revoke::{FlushOutcome, RevokeId};
+use crate::slice::{Effect, Input, IoFailure, IoId, Slice, slice_of};
+
+/// Pages of one batch: 4 MiB.
+const BATCH_PAGES_MAX: usize = 1024;
+/// Pages of one inode on their way to disks.
+const IN_FLIGHT_PAGES_MAX: usize = 32 << 8;
+/// Extents that make a Commit worth while by themselves.
+const COMMIT_EXTENTS_MIN: usize = 64;
+/// Dirty data older than this is written back.
+const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
+/// Failed stores of an inode in a row before its writers hear of it.
+const STORE_FAILURES_MAX: u32 = 3;
+
+/// Who waits for a write-back.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    /// fsync, or a synchronous write: answered when durable.
+    Sync(Request),
+    /// The tokens of a revoke go when it is done.
+    Revoke(RevokeId),
+    /// A setattr that must come after what was written before it.
+    SetAttr(types::SetAttr, Box<Continuation>),
+    /// A rename that must come after its source's data.
+    Rename(Box<Request>),
+    /// Age or pressure.
+    Background,
+}
+
+/// A write-back that somebody waits for.
+#[derive(Debug)]
+pub(crate) struct Goal {
+    pub(crate) purpose: Purpose,
+    pub(crate) ranges: RangeSet,
+    pub(crate) commits_left: u8,
+    pub(crate) since: Instant,
+}
+
+#[derive(Debug, PartialEq)]
+enum BatchState {
+    Storing,
+    Stored(Vec<Extent>),
+    Committing,
+}
+
+/// Pages on their way.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    io: IoId,
+    numbers: Vec<u64>,
+    frames: Vec<FrameRef>,
+    pieces: Vec<Piece>,
+    state: BatchState,
+}
+
+impl Batch {
+    pub(crate) fn page_count(&self) -> usize {
+        self.numbers.len()
+    }
+}
+
+/// What a running Commit carries beside its batches.
+#[derive(Debug)]
+pub(crate) struct RunningCommit {
+    pub(crate) commit: Commit,
+    modified: Option<Timestamp>,
+}
+
+impl Slice {
+    /// fsync, fsyncdir, syncfs.
+    pub(crate) fn fsync(&mut self, env: &Env<'_>, request: Request) {
+        match request.operation {
+            Operation::Fsync { ino, .. } => self.flush_for(env, ino, request),
+            _ => self.sync_journal(request.ticket, Response::Done),
+        }
+    }
+
+    /// Answers when this node's journal is durable: then so are the names made through this node, for
+    /// what other owners executed was durable when they answered.
+    fn sync_journal(&mut self, ticket: crate::request::Ticket, response: Response) {
+        let own = self.placements[0];
+        self.call(own, Ask::Sync, Continuation::Synced(ticket, response));
+    }
+
+    /// Answers `request` (fsync or a synchronous write) when the inode's data is durable.
+    pub(crate) fn flush_for(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
+        self.add_goal(
+            env,
+            ino,
+            RangeSet::of(ByteRange::ALL),
+            Purpose::Sync(request),
+        );
+    }
+
+    /// Sends a setattr when the inode's dirty state is committed.
+    pub(crate) fn flush_before(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        set: types::SetAttr,
+        then: Continuation,
+    ) {
+        let purpose = Purpose::SetAttr(set, Box::new(then));
+        self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), purpose);
+    }
+
+    /// Runs a rename when its source's data is committed.
+    pub(crate) fn flush_then(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
+        let is_dirty = self.inodes.get(&ino).is_some_and(|i| i.is_dirty());
+        if is_dirty {
+            let purpose = Purpose::Rename(Box::new(request));
+            self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), purpose);
+        } else {
+            self.send_rename(request);
+        }
+    }
+
+    fn send_rename(&mut self, request: Request) {
+        let Operation::Rename { parent, .. } = &request.operation else {
+            return;
+        };
+        let parent = *parent;
+        if slice_of(parent) as u64 == self.index {
+            self.rename_now(request);
+        } else {
+            self.out.push(Effect::ForSlice(
+                parent,
+                Input::RenameNow(Box::new(request)),
+            ));
+        }
+    }
+
+    pub(crate) fn add_goal(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        ranges: RangeSet,
+        purpose: Purpose,
+    ) {
+        let goal = Goal {
+            purpose,
+            ranges,
+            commits_left: 2,
+            since: env.now,
+        };
+        self.inode(ino).goals.push(goal);
+        self.pump(env, ino);
+    }
+
+    /// After a write: notes the age of the dirty data, and starts whole blocks on their way.
+    pub(crate) fn write_behind(&mut self, env: &Env<'_>, ino: InodeId, written: ByteRange) {
+        let inode = self.inodes.get_mut(&ino).expect("just written");
+        if !inode.is_on_dirty_list {
+            inode.is_on_dirty_list = true;
+            self.dirty.push_back((env.now, ino));
+        }
+        let inode = self.inodes.get_mut(&ino).expect("just written");
+        let block = u64::from(limits::BLOCK_SIZE_DEFAULT);
+        let has_block_end = written.begin / block != written.end / block;
+        let (total, free) = env.pool.frame_counts();
+        if has_block_end && inode.pages.dirty_count() as u64 >= block / PAGE_SIZE {
+            let whole = ByteRange::new(0, written.end / block * block);
+            self.start_batches(env, ino, &whole, false);
+            self.pump(env, ino);
+        } else if free < total / 2 && inode.pages.dirty_count() > BATCH_PAGES_MAX {
+            self.start_batches(env, ino, &ByteRange::ALL, false);
+        }
+    }
+
+    /// Starts batches for the dirty pages of `range`, as far as the bound on pages in flight allows.
+    /// `is_urgent`: somebody waits, so that a little data goes inside the Commit.
+    fn start_batches(&mut self, env: &Env<'_>, ino: InodeId, range: &ByteRange, is_urgent: bool) {
+        loop {
+            let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+            let in_flight: usize = inode.batches.iter().map(Batch::page_count).sum();
+            if in_flight >= IN_FLIGHT_PAGES_MAX || inode.pages.dirty_count() == 0 {
+                return;
+            }
+            self.zero_tail(env, ino);
+            let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+            let dirty = inode.pages.take_dirty(range, BATCH_PAGES_MAX, env.pool);
+            if dirty.is_empty() || !self.start_batch(env, ino, dirty, is_urgent) {
+                return;
+            }
+        }
+    }
+
+    /// Behind the end of the file are zeros: where this node may write the rest of the last sector, the
+    /// sector is whole.
+    fn zero_tail(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        if inode.size.is_multiple_of(PAGE_SIZE) {
+            return;
+        }
+        let tail = ByteRange::new(inode.size, inode.size.next_multiple_of(PAGE_SIZE));
+        if inode.covers(RangeMode::Write, &tail) {
+            // Without a frame for a frozen page the tail goes as a piece: no harm.
+            let _ = inode.pages.zero_gap(&tail, env.pool);
+        }
+    }
+
+    /// Turns dirty pages into a batch. False: no sectors in hand; the pages are dirty again.
+    fn start_batch(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        dirty: Vec<DirtyPage>,
+        is_urgent: bool,
+    ) -> bool {
+        let owner = env.owner(ino.shard());
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let numbers: Vec<u64> = dirty.iter().map(|p| p.number).collect();
+        let bytes: u64 = dirty
+            .iter()
+            .flat_map(|p| p.dirty.ranges())
+            .map(ByteRange::length)
+            .sum();
+        let is_small = bytes <= limits::SYNC_INLINE_SIZE_MAX;
+        let is_inline = inode.size <= limits::INLINE_SIZE_MAX || (is_urgent && is_small);
+        let is_whole = |page: &DirtyPage| {
+            let base = page.number * PAGE_SIZE;
+            page.is_whole(PAGE_SIZE)
+                && inode.covers(RangeMode::Write, &ByteRange::at(base, PAGE_SIZE))
+        };
+        let (sectors, rest): (Vec<_>, Vec<_>) = dirty
+            .into_iter()
+            .partition(|page| !(is_inline && is_small) && is_whole(page));
+        let wanted = wanted_runs(ino, &sectors);
+        let reserved = if inode.pages.dirty_count() == 0 {
+            inode.reserved
+        } else {
+            let pages = numbers.len() as u64;
+            inode.reserved.min(pages)
+        };
+        let taken = if wanted.is_empty() {
+            env.grants.unreserve(owner, reserved);
+            Some(Vec::new())
+        } else {
+            env.grants.take(owner, &wanted, reserved)
+        };
+        let Some(taken) = taken else {
+            for page in sectors.iter().chain(&rest) {
+                env.pool.release(page.frame);
+            }
+            inode.pages.on_flushed(&numbers, false, false);
+            self.out.push(Effect::WantSpace(
+                owner,
+                wanted.iter().map(|w| u64::from(w.count)).sum(),
+            ));
+            if !self.starved.contains(&ino) {
+                self.starved.push(ino);
+            }
+            return false;
+        };
+        inode.reserved -= reserved;
+        let mut pieces = Vec::new();
+        for page in &rest {
+            pieces.extend(pieces_of(page, env.pool));
+            env.pool.release(page.frame);
+        }
+        let io = IoId(self.draw_id());
+        let stores: Vec<StorePiece> = taken
+            .iter()
+            .map(|run| {
+                let first = sectors.partition_point(|p| p.number < run.file_sector);
+                let frames = sectors[first..first + run.count as usize]
+                    .iter()
+                    .map(|p| p.frame)
+                    .collect();
+                StorePiece {
+                    file_sector: run.file_sector,
+                    frames,
+                    run: run.run,
+                }
+            })
+            .collect();
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let state = if stores.is_empty() {
+            BatchState::Stored(Vec::new())
+        } else {
+            BatchState::Storing
+        };
+        let frames = sectors.iter().map(|p| p.frame).collect();
+        inode.batches.push(Batch {
+            io,
+            numbers,
+            frames,
+            pieces,
+            state,
+        });
+        if !stores.is_empty() {
+            self.ios.insert(io, ino);
+            self.out.push(Effect::Store(io, ino, stores));
+        }
+        true
+    }
+
+    /// Runs reached their NSDs, or not.
+    pub(crate) fn on_stored(
+        &mut self,
+        env: &Env<'_>,
+        io: IoId,
+        result: Result<Vec<Extent>, IoFailure>,
+    ) {
+        let Some(ino) = self.ios.remove(&io) else {
+            return;
+        };
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let Some(at) = inode.batches.iter().position(|b| b.io == io) else {
+            return;
+        };
+        for frame in std::mem::take(&mut inode.batches[at].frames) {
+            env.pool.release(frame);
+        }
+        match result {
+            Ok(extents) => {
+                inode.store_failures = 0;
+                inode.batches[at].state = BatchState::Stored(extents);
+            }
+            Err(_) => {
+                // The sectors are burnt; the pages are written again, elsewhere.
+                let batch = inode.batches.swap_remove(at);
+                inode.store_failures += 1;
+                let owner = env.owner(ino.shard());
+                let pages = batch.numbers.len() as u64;
+                let sectors = pages;
+                let is_over = inode.store_failures > STORE_FAILURES_MAX;
+                if is_over || !env.grants.reserve(owner, sectors) {
+                    inode.error = Some(Errno::EIO);
+                    inode.pages.on_flushed(&batch.numbers, false, true);
+                } else {
+                    inode.reserved += sectors;
+                    inode.pages.on_flushed(&batch.numbers, false, false);
+                }
+            }
+        }
+        self.pump(env, ino);
+    }
+
+    /// Drives an inode's write-back: starts batches that a goal needs, commits, ends goals.
+    pub(crate) fn pump(&mut self, env: &Env<'_>, ino: InodeId) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let has_goal = !inode.goals.is_empty();
+        let is_urgent = inode
+            .goals
+            .iter()
+            .any(|g| !matches!(g.purpose, Purpose::Background));
+        if has_goal && inode.pages.dirty_count() > 0 {
+            self.start_batches(env, ino, &ByteRange::ALL, is_urgent);
+        }
+        let inode = self.inodes.get_mut(&ino).expect("seen above");
+        if inode.is_committing {
+            return;
+        }
+        let is_storing = inode.batches.iter().any(|b| b.state == BatchState::Storing);
+        let stored: usize = inode.batches.iter().map(Batch::extent_count).sum();
+        let is_due = if has_goal {
+            !is_storing
+        } else {
+            stored >= COMMIT_EXTENTS_MIN
+        };
+        let is_changed = inode.is_size_dirty || inode.modified.is_some() || inode.kill_set_id;
+        let has_stored = inode
+            .batches
+            .iter()
+            .any(|b| matches!(b.state, BatchState::Stored(_)));
+        if is_due && (has_stored || (has_goal && is_changed)) {
+            return self.start_commit(env, ino);
+        }
+        if has_goal && !is_storing {
+            self.end_goals(env, ino);
+        }
+    }
+
+    fn start_commit(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let Some(attr) = inode.attr else { return };
+        let mut extents = Vec::new();
+        let mut pieces = Vec::new();
+        let mut piece_bytes = 0;
+        let mut stores = Vec::new();
+        for batch in &mut inode.batches {
+            if !matches!(batch.state, BatchState::Stored(_)) {
+                continue;
+            }
+            let bytes: usize = batch.pieces.iter().map(|p| p.bytes.len()).sum();
+            if piece_bytes > 0 && piece_bytes + bytes > limits::SMALL_BYTES_MAX {
+                continue;
+            }
+            piece_bytes += bytes;
+            pieces.append(&mut batch.pieces);
+            let state = std::mem::replace(&mut batch.state, BatchState::Committing);
+            if let BatchState::Stored(mut stored) = state
+                && !stored.is_empty()
+            {
+                stores.push(batch.io);
+                extents.append(&mut stored);
+            }
+        }
+        extents.sort_by_key(|e: &Extent| e.file_sector);
+        let commit = Commit {
+            ino,
+            generation: attr.generation,
+            size_generation: attr.size_generation,
+            size: inode.is_size_dirty.then_some(inode.size),
+            modified: inode.modified.is_some(),
+            kill_set_id: inode.kill_set_id,
+            extents,
+            pieces,
+        };
+        inode.is_committing = true;
+        inode.commit = Some(RunningCommit {
+            commit,
+            modified: inode.modified,
+        });
+        if env.has_volatile_nsd && !stores.is_empty() {
+            let io = IoId(self.draw_id());
+            self.ios.insert(io, ino);
+            self.out.push(Effect::Flush(io, stores));
+        } else {
+            self.send_commit(ino);
+        }
+    }
+
+    fn send_commit(&mut self, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino).expect("it is committing");
+        let running = inode.commit.as_mut().expect("it is committing");
+        // The pages stay cached until the answer: the Commit's own copy is not needed for a repeat, which
+        // the driver does with the encoded question.
+        let commit = running.commit.clone();
+        let ask = Ask::Op {
+            op: Op::Commit(commit),
+            durable: false,
+        };
+        self.call(ino.shard(), ask, Continuation::Commit(ino));
+    }
+
+    /// The NSDs of a commit's stores are flushed, or lost what was written.
+    pub(crate) fn on_nsds_flushed(
+        &mut self,
+        env: &Env<'_>,
+        io: IoId,
+        result: Result<(), IoFailure>,
+    ) {
+        let Some(ino) = self.ios.remove(&io) else {
+            return;
+        };
+        match result {
+            Ok(()) => self.send_commit(ino),
+            // Written again, elsewhere: a server restarted between write and flush.
+            Err(_) => self.end_commit(env, ino, Err(None)),
+        }
+    }
+
+    /// The owner has the Commit, or refused it.
+    pub(crate) fn on_committed(&mut self, env: &Env<'_>, ino: InodeId, answer: Answer) {
+        let result = match answer.body {
+            Body::Op(meta::Reply::Attr(attr)) => Ok(attr),
+            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(Some(errno)),
+            Body::Op(meta::Reply::Stale) => Err(Some(Errno::ESTALE)),
+            _ => Err(Some(Errno::EPROTO)),
+        };
+        self.end_commit(env, ino, result);
+    }
+
+    /// `Err(None)`: write the pages again. `Err(Some(errno))`: they are lost; tell fsync and close.
+    fn end_commit(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        result: Result<types::Attr, Option<Errno>>,
+    ) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let Some(running) = inode.commit.take() else {
+            return;
+        };
+        inode.is_committing = false;
+        let done: Vec<Batch> = inode
+            .batches
+            .extract_if(.., |b| b.state == BatchState::Committing)
+            .collect();
+        match result {
+            Ok(attr) => {
+                for batch in &done {
+                    inode.pages.on_flushed(&batch.numbers, true, false);
+                    for number in &batch.numbers {
+                        inode
+                            .map
+                            .forget(&ByteRange::at(number * PAGE_SIZE, PAGE_SIZE));
+                    }
+                }
+                if running.commit.size.is_some_and(|size| size >= inode.size) {
+                    inode.is_size_dirty = false;
+                }
+                if running.modified == inode.modified {
+                    inode.modified = None;
+                }
+                if running.commit.kill_set_id {
+                    inode.kill_set_id = false;
+                }
+                inode.learn_attr(&attr);
+            }
+            Err(errno) => {
+                let owner = env.owner(ino.shard());
+                for batch in &done {
+                    let pages = batch.numbers.len() as u64;
+                    let sectors = pages;
+                    let is_again = errno.is_none() && env.grants.reserve(owner, sectors);
+                    inode.reserved += if is_again { sectors } else { 0 };
+                    inode.pages.on_flushed(&batch.numbers, false, !is_again);
+                    if !is_again {
+                        inode.error = Some(errno.unwrap_or(Errno::EIO));
+                    }
+                }
+                if let Some(errno) = errno {
+                    inode.error = Some(errno);
+                    inode.is_size_dirty = false;
+                    inode.modified = None;
+                    inode.kill_set_id = false;
+                    inode.size = inode.attr.map_or(0, |a| a.size);
+                }
+            }
+        }
+        for goal in &mut inode.goals {
+            goal.commits_left = goal.commits_left.saturating_sub(1);
+        }
+        self.pump(env, ino);
+        self.retry(env, ino);
+        self.drop_if_gone(env, ino);
+    }
+
+    /// Ends the goals that are reached. Nothing is storing or committing.
+    fn end_goals(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let is_clean = !inode.is_dirty();
+        let goals = std::mem::take(&mut inode.goals);
+        let (done, rest): (Vec<_>, Vec<_>) = goals.into_iter().partition(|goal| {
+            let is_revoke = matches!(goal.purpose, Purpose::Revoke(_));
+            let is_range_clean = goal.ranges.ranges().iter().all(|r| !inode.pages.is_busy(r));
+            is_clean || (is_revoke && is_range_clean) || (!is_revoke && goal.commits_left == 0)
+        });
+        inode.goals = rest;
+        if is_clean {
+            inode.is_on_dirty_list = false;
+        }
+        let error = inode.error;
+        for goal in done {
+            match goal.purpose {
+                Purpose::Sync(request) => self.end_sync(ino, request, error),
+                Purpose::Revoke(revoke) => {
+                    let outcome = match error {
+                        None => FlushOutcome::Committed,
+                        Some(_) => FlushOutcome::Lost,
+                    };
+                    self.on_revoke_flushed(env, ino, revoke, outcome);
+                }
+                Purpose::SetAttr(set, then) => {
+                    let ask = Ask::Op {
+                        op: Op::SetAttr { ino, set },
+                        durable: false,
+                    };
+                    self.call(ino.shard(), ask, *then);
+                }
+                Purpose::Rename(request) => self.send_rename(*request),
+                Purpose::Background => {}
+            }
+        }
+        self.retry(env, ino);
+    }
+
+    fn end_sync(&mut self, ino: InodeId, request: Request, error: Option<Errno>) {
+        if let Some(errno) = error {
+            self.inode(ino).error = None;
+            return self.fail(request.ticket, errno);
+        }
+        let response = match &request.operation {
+            Operation::Write { payload, .. } => Response::Written(payload.length),
+            _ => Response::Done,
+        };
+        self.sync_journal(request.ticket, response);
+    }
+
+    /// Sectors arrived from an owner, or it has none.
+    pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: types::NodeId, is_there: bool) {
+        for ino in std::mem::take(&mut self.starved) {
+            if env.owner(ino.shard()) != owner {
+                self.starved.push(ino);
+            } else if is_there {
+                self.retry(env, ino);
+                self.pump(env, ino);
+            } else {
+                self.fail_writers(env, ino);
+            }
+        }
+    }
+
+    /// There is no space: writes that wait for it hear so now, never later.
+    fn fail_writers(&mut self, env: &Env<'_>, ino: InodeId) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let parked = std::mem::take(&mut inode.parked);
+        let (writers, others): (Vec<_>, Vec<_>) = parked
+            .into_iter()
+            .partition(|p| p.why == crate::slice::Waiting::Space);
+        inode.parked = others.into();
+        for writer in writers {
+            self.fail(writer.request.ticket, Errno::ENOSPC);
+            self.served(env, ino, writer.request.ticket);
+        }
+    }
+
+    /// Frames are short: evict clean pages, write dirty ones back.
+    pub(crate) fn shrink(&mut self, env: &Env<'_>) {
+        let (total, _) = env.pool.frame_counts();
+        let want = usize::try_from(total / 16)
+            .unwrap_or(usize::MAX)
+            .max(BATCH_PAGES_MAX);
+        let mut freed = 0;
+        let mut inos: Vec<InodeId> = self
+            .inodes
+            .iter()
+            .filter(|(_, i)| !i.pages.is_empty())
+            .map(|(ino, _)| *ino)
+            .collect();
+        inos.sort_unstable();
+        for ino in &inos {
+            let inode = self.inodes.get_mut(ino).expect("just listed");
+            freed += inode.pages.evict(want - freed, env.pool);
+            if freed >= want {
+                break;
+            }
+        }
+        for ino in inos {
+            if self.inodes[&ino].pages.dirty_count() > 0 {
+                self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), Purpose::Background);
+            }
+        }
+        for ino in std::mem::take(&mut self.starved) {
+            self.retry(env, ino);
+        }
+    }
+
+    /// Writes back what has been dirty for long, and tries again what waits for frames.
+    pub(crate) fn on_tick(&mut self, env: &Env<'_>) {
+        while let Some((since, ino)) = self.dirty.front().copied() {
+            if env.now.since(since) < DIRTY_AGE_MAX {
+                break;
+            }
+            self.dirty.pop_front();
+            if let Some(inode) = self.inodes.get_mut(&ino) {
+                inode.is_on_dirty_list = false;
+                if inode.is_dirty() {
+                    self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), Purpose::Background);
+                }
+            }
+        }
+        for ino in std::mem::take(&mut self.starved) {
+            self.retry(env, ino);
+            self.pump(env, ino);
+        }
+    }
+}
+
+impl Batch {
+    fn extent_count(&self) -> usize {
+        match &self.state {
+            BatchState::Stored(extents) => extents.len(),
+            BatchState::Storing | BatchState::Committing => 0,
+        }
+    }
+}
+
+/// Adjacent pages as runs.
+fn wanted_runs(ino: InodeId, pages: &[DirtyPage]) -> Vec<WantedRun> {
+    let mut runs: Vec<WantedRun> = Vec::new();
+    for page in pages {
+        match runs.last_mut() {
+            Some(run) if run.file_sector + u64::from(run.count) == page.number => run.count += 1,
+            _ => runs.push(WantedRun {
+                ino,
+                file_sector: page.number,
+                count: 1,
+            }),
+        }
+    }
+    runs
+}

@@ -1,0 +1,282 @@
+//! What this node knows of one inode: attributes, tokens, pages, map, open counts, and who waits.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use types::{
+    Attr, ByteRange, Errno, Extent, FrameRef, InodeId, InodeMode, Name, Piece, RangeMode, RangeSet,
+    Timestamp,
+};
+
+use crate::flush::{Batch, Goal};
+use crate::pages::Pages;
+use crate::slice::{IoId, Parked};
+
+/// Names kept per directory; beyond it the cache starts anew.
+const ENTRIES_MAX: usize = 4096;
+
+/// Where the bytes of a file lie, as far as it was asked and the tokens still cover it.
+#[derive(Debug, Default)]
+pub(crate) struct MapCache {
+    /// Bytes (whole sectors) for which `extents` and `pieces` are complete.
+    pub(crate) known: RangeSet,
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl MapCache {
+    /// Forgets what overlaps `range`.
+    pub(crate) fn forget(&mut self, range: &ByteRange) {
+        if self.known.is_empty() {
+            return;
+        }
+        self.known.remove(sectors_around(range));
+        let known = &self.known;
+        self.extents.retain(|e| known.contains(&extent_bytes(e)));
+        self.pieces
+            .retain(|p| known.overlaps(&ByteRange::new(p.offset, p.end())));
+    }
+
+    /// Takes an owner's answer that is complete for `range` (whole sectors).
+    pub(crate) fn learn(&mut self, range: ByteRange, extents: Vec<Extent>, pieces: Vec<Piece>) {
+        self.forget(&range);
+        self.known.insert(range);
+        self.extents.extend(extents);
+        self.extents.sort_by_key(|e| e.file_sector);
+        self.pieces.extend(pieces);
+    }
+
+    /// The extents that overlap `range`, clipped to its sectors.
+    pub(crate) fn extents_in(&self, range: &ByteRange) -> Vec<Extent> {
+        let (begin, end) = (
+            range.begin / types::SECTOR_SIZE,
+            range.end.div_ceil(types::SECTOR_SIZE),
+        );
+        let first = self
+            .extents
+            .partition_point(|e| e.file_sector_end() <= begin);
+        self.extents[first..]
+            .iter()
+            .take_while(|e| e.file_sector < end)
+            .map(|e| e.slice(e.file_sector.max(begin), e.file_sector_end().min(end)))
+            .collect()
+    }
+}
+
+/// `range` widened to whole sectors.
+pub(crate) fn sectors_around(range: &ByteRange) -> ByteRange {
+    let begin = range.begin / types::SECTOR_SIZE * types::SECTOR_SIZE;
+    let end = range
+        .end
+        .checked_next_multiple_of(types::SECTOR_SIZE)
+        .unwrap_or(u64::MAX);
+    ByteRange::new(begin, end)
+}
+
+fn extent_bytes(extent: &Extent) -> ByteRange {
+    let begin = extent.file_sector * types::SECTOR_SIZE;
+    ByteRange::new(begin, extent.file_sector_end() * types::SECTOR_SIZE)
+}
+
+/// A load on its way.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) io: IoId,
+    /// Page and the frame that its bytes go to.
+    pub(crate) pages: Vec<(u64, FrameRef)>,
+    /// Pieces that lie over what is loaded.
+    pub(crate) pieces: Vec<Piece>,
+    /// The tokens went meanwhile: the bytes are dropped when they come.
+    pub(crate) is_stale: bool,
+    /// Waited for by a request (a prefetch is not).
+    pub(crate) is_wanted: bool,
+}
+
+/// One inode.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) ino: InodeId,
+    /// The newest attributes the owner has told.
+    pub(crate) attr: Option<Attr>,
+    /// They came under a token that is still held.
+    pub(crate) is_attr_fresh: bool,
+    /// End of file, with this node's own writes.
+    pub(crate) size: u64,
+    /// This node's writes moved the end of file and the owner does not know yet.
+    pub(crate) is_size_dirty: bool,
+    /// Written since the last Commit: the time shown as mtime.
+    pub(crate) modified: Option<Timestamp>,
+    pub(crate) kill_set_id: bool,
+
+    pub(crate) holder: token::Holder,
+    pub(crate) gate: Option<Box<crate::tokens::RevokeState>>,
+    pub(crate) activity: token::Activity,
+    /// An Acquire is on its way.
+    pub(crate) is_acquiring: bool,
+    /// The owner says that several nodes change this directory: nothing is cached.
+    pub(crate) is_contended: bool,
+
+    pub(crate) pages: Pages,
+    pub(crate) map: MapCache,
+    pub(crate) is_map_asked: bool,
+    pub(crate) loads: Vec<Load>,
+    pub(crate) batches: Vec<Batch>,
+    pub(crate) is_committing: bool,
+    pub(crate) commit: Option<crate::flush::RunningCommit>,
+    /// Stores that failed in a row.
+    pub(crate) store_failures: u32,
+    pub(crate) reserved: u64,
+    pub(crate) goals: Vec<Goal>,
+    pub(crate) is_on_dirty_list: bool,
+    /// A write-back failed: told once to fsync or close, and to writes until then.
+    pub(crate) error: Option<Errno>,
+    /// A load failed since the last retry: told to the readers that wait for it.
+    pub(crate) load_error: Option<Errno>,
+    /// A checksum did not match once; the map was asked for again.
+    pub(crate) is_second_look: bool,
+
+    pub(crate) open_count: u32,
+    pub(crate) writer_count: u32,
+    pub(crate) lookup_count: u64,
+    /// Replies that tell the kernel about this inode and are not written yet.
+    pub(crate) unwritten_replies: u32,
+    pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
+    pub(crate) parked: VecDeque<Parked>,
+}
+
+impl Inode {
+    pub(crate) fn new(ino: InodeId) -> Self {
+        Self {
+            ino,
+            attr: None,
+            is_attr_fresh: false,
+            size: 0,
+            is_size_dirty: false,
+            modified: None,
+            kill_set_id: false,
+            holder: token::Holder::new(),
+            gate: None,
+            activity: token::Activity::default(),
+            is_acquiring: false,
+            is_contended: false,
+            pages: Pages::default(),
+            map: MapCache::default(),
+            is_map_asked: false,
+            loads: Vec::new(),
+            batches: Vec::new(),
+            is_committing: false,
+            commit: None,
+            store_failures: 0,
+            reserved: 0,
+            goals: Vec::new(),
+            is_on_dirty_list: false,
+            error: None,
+            load_error: None,
+            is_second_look: false,
+            open_count: 0,
+            writer_count: 0,
+            lookup_count: 0,
+            unwritten_replies: 0,
+            entries: None,
+            parked: VecDeque::new(),
+        }
+    }
+
+    /// Takes attributes that the owner told. Older ones than those known are ignored.
+    pub(crate) fn learn_attr(&mut self, attr: &Attr) {
+        if self.attr.is_some_and(|known| known.change > attr.change) {
+            return;
+        }
+        let is_same_size_life = self
+            .attr
+            .is_some_and(|known| known.size_generation == attr.size_generation);
+        if self.is_size_dirty && is_same_size_life {
+            self.size = self.size.max(attr.size);
+        } else {
+            self.size = attr.size;
+            self.is_size_dirty = false;
+        }
+        self.attr = Some(*attr);
+    }
+
+    /// The attributes as this node's applications see them.
+    pub(crate) fn visible_attr(&self) -> Option<Attr> {
+        let mut attr = self.attr?;
+        attr.size = self.size;
+        if let Some(time) = self.modified {
+            attr.mtime = time;
+            attr.ctime = attr.ctime.max(time);
+        }
+        if self.kill_set_id {
+            attr.permissions &= !kill_mask(attr.permissions);
+        }
+        Some(attr)
+    }
+
+    /// Some revoke of this inode is in progress: nothing is cached on, nothing is promised.
+    pub(crate) fn is_revoking(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    /// `attr` is what the owner would answer now.
+    pub(crate) fn is_attr_current(&self) -> bool {
+        let is_covered = match self.inode_mode() {
+            Some(InodeMode::Read | InodeMode::Exclusive) => true,
+            Some(InodeMode::SharedWrite) => false,
+            None => self.directory_mode().is_some(),
+        };
+        is_covered && self.is_attr_fresh && self.attr.is_some()
+    }
+
+    pub(crate) fn covers(&self, mode: RangeMode, range: &ByteRange) -> bool {
+        // What is being given up counts until it is released: the gate decides who may still use it.
+        self.holder.held().covers_range(mode, range)
+    }
+
+    pub(crate) fn inode_mode(&self) -> Option<InodeMode> {
+        self.holder.held().inode
+    }
+
+    pub(crate) fn directory_mode(&self) -> Option<types::DirectoryMode> {
+        self.holder.held().directory
+    }
+
+    /// Something of this inode has to be sent to the owner before its tokens may go.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.pages.dirty_count() > 0
+            || !self.batches.is_empty()
+            || self.is_committing
+            || self.is_size_dirty
+            || self.modified.is_some()
+            || self.kill_set_id
+    }
+
+    /// Remembers what `name` leads to, under the directory token.
+    pub(crate) fn learn_entry(&mut self, name: &Name, ino: Option<InodeId>) {
+        if self.is_contended || self.is_revoking() || self.directory_mode().is_none() {
+            return;
+        }
+        let entries = self.entries.get_or_insert_default();
+        if entries.len() >= ENTRIES_MAX {
+            entries.clear();
+        }
+        entries.insert(name.clone(), ino);
+    }
+
+    /// Forgets what `name` leads to.
+    pub(crate) fn forget_entry(&mut self, name: &Name) {
+        if let Some(entries) = &mut self.entries {
+            entries.remove(name);
+        }
+    }
+}
+
+/// Set-id bits that a write by one who may not keep them clears: set-uid, and set-gid when the group
+/// may execute.
+pub(crate) const fn kill_mask(permissions: u32) -> u32 {
+    if permissions & 0o010 != 0 {
+        0o6000
+    } else {
+        0o4000
+    }
+}

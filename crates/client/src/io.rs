@@ -1,0 +1,701 @@
+//! Open, read, write, setattr, close: the paths of file data through the pagepool.
+//!
+//! Each request is first *admitted* (its tokens are held, and no revoke stands against it), then *served*.
+//! A read that waits for sectors stays in service, so that a revoke waits for it (rule R4); everything else
+//! that waits holds nothing (rule R9).
+
+use meta::Op;
+use types::frame::FRAME_SIZE;
+use types::{ByteRange, Errno, FileKind, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
+
+use crate::env::{Env, LoadPiece};
+use crate::inode::{Load, kill_mask, sectors_around};
+use crate::message::{Answer, Ask, Body};
+use crate::names::Continuation;
+use crate::pages::{Found, PAGE_SIZE, Pages};
+use crate::request::{Handle, Operation, Request, Response};
+use crate::revoke::RequestKind;
+use crate::slice::{Effect, IoFailure, IoId, Slice, Waiting};
+use crate::tokens::Admission;
+
+/// Bytes read ahead of a sequential reader at the most.
+const PREFETCH_SIZE_MAX: u64 = 8 << 20;
+/// A reader counts as sequential from this many bytes in a row on.
+const SEQUENTIAL_SIZE_MIN: u64 = 256 << 10;
+/// Bytes of map asked for at once.
+const MAP_SIZE: u64 = 64 << 20;
+/// Extents and pieces in one answer.
+const MAP_COUNT_MAX: u32 = 512;
+
+impl Slice {
+    /// open(2). With O_TRUNC the file is cut first.
+    pub(crate) fn open(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::Open { ino, flags } = request.operation else {
+            unreachable!("only open comes here");
+        };
+        let inode = self.inode(ino);
+        if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
+            return self.truncate(env, ino, 0, Continuation::SetAttr(request));
+        }
+        let opened = self.open_handle(ino, flags);
+        self.reply(request.ticket, Response::Opened(opened));
+    }
+
+    /// O_CREAT | O_TRUNC of a file that is there.
+    pub(crate) fn truncate_then_create(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
+        self.truncate(env, ino, 0, Continuation::SetAttr(request));
+    }
+
+    fn truncate(&mut self, env: &Env<'_>, ino: InodeId, size: u64, then: Continuation) {
+        let set = types::SetAttr {
+            size: Some(size),
+            ..Default::default()
+        };
+        self.send_set_attr(env, ino, set, then);
+    }
+
+    /// SETATTR. A change of size first waits until nothing of what is cut is on its way to disk.
+    pub(crate) fn set_attr(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::SetAttr { ino, set, .. } = request.operation else {
+            unreachable!("only setattr comes here");
+        };
+        if set.size.is_some_and(|size| size > limits::FILE_SIZE_MAX) {
+            return self.fail(request.ticket, Errno::EFBIG);
+        }
+        let range = match set.size {
+            Some(size) => {
+                let old = self.inode(ino).size;
+                ByteRange::new(size.min(old), u64::MAX)
+            }
+            None => ByteRange::default(),
+        };
+        let kind = if set.size.is_some() {
+            RequestKind::SetSize
+        } else {
+            RequestKind::Attributes
+        };
+        // The owner takes the tokens that it needs from others; ours are not needed to ask.
+        if self.admit(env, ino, &request, kind, range, true) != Admission::Served {
+            return;
+        }
+        // It may wait at the owner for other nodes, whose revokes may wait for us: it must not count as in
+        // service there (rule R9).
+        self.served(env, ino, request.ticket);
+        self.serve_set_attr(env, request);
+    }
+
+    /// A setattr that may go on.
+    pub(crate) fn serve_set_attr(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::SetAttr { ino, set, .. } = request.operation else {
+            unreachable!("only setattr comes here");
+        };
+        self.send_set_attr(env, ino, set, Continuation::SetAttr(request));
+    }
+
+    fn send_set_attr(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        set: types::SetAttr,
+        then: Continuation,
+    ) {
+        // What was written before the change goes to the owner before the change: else a later Commit
+        // would stamp over the times set now, or bring back what is cut.
+        let inode = self.inode(ino);
+        if inode.is_dirty() {
+            self.flush_before(env, ino, set, then);
+            return;
+        }
+        self.call(
+            ino.shard(),
+            Ask::Op {
+                op: Op::SetAttr { ino, set },
+                durable: false,
+            },
+            then,
+        );
+    }
+
+    /// The owner changed attributes.
+    pub(crate) fn on_set_attr(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
+        let attr = match answer.body {
+            Body::Op(meta::Reply::Attr(attr)) => attr,
+            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
+                self.fail(request.ticket, errno);
+                return;
+            }
+            _ => {
+                self.fail(request.ticket, Errno::EPROTO);
+                return;
+            }
+        };
+        for granted in answer.grants {
+            self.take_grant(env, &granted);
+        }
+        let ino = attr.ino;
+        let inode = self.inode(ino);
+        let cut = inode
+            .attr
+            .is_none_or(|old| old.size_generation != attr.size_generation);
+        inode.learn_attr(&attr);
+        if cut {
+            inode.pages.truncate(attr.size, env.pool);
+            let tail = ByteRange::new(attr.size / PAGE_SIZE * PAGE_SIZE, u64::MAX);
+            inode.map.forget(&tail);
+        }
+        match &request.operation {
+            Operation::SetAttr { .. } => self.reply_attr(request.ticket, ino),
+            Operation::Open { flags, .. } => {
+                let opened = self.open_handle(ino, *flags);
+                self.reply(request.ticket, Response::Opened(opened));
+            }
+            Operation::Create { flags, .. } => {
+                let flags = *flags;
+                if let Some(entry) = self.show(ino, 0) {
+                    let opened = self.open_handle(ino, flags);
+                    self.inode(ino).lookup_count += 1;
+                    self.reply(request.ticket, Response::Created(entry, opened));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// READ.
+    pub(crate) fn read(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::Read {
+            ino,
+            handle,
+            offset,
+            length,
+            fills_page_cache,
+        } = request.operation
+        else {
+            unreachable!("only reads come here");
+        };
+        let range = ByteRange::at(offset, length.into());
+        let inode = self.inode(ino);
+        let mode = RangeMode::Read;
+        let has_range = range.is_empty() || inode.covers(mode, &range);
+        let is_size_known =
+            inode.is_attr_current() || (inode.inode_mode().is_some() && range.end <= inode.size);
+        let kind = if fills_page_cache {
+            RequestKind::Read
+        } else {
+            RequestKind::DirectRead
+        };
+        match self.admit(env, ino, &request, kind, range, has_range && is_size_known) {
+            Admission::Served => self.serve_read(env, request),
+            Admission::NeedsToken => {
+                let mut wants = Vec::with_capacity(2);
+                if !is_size_known {
+                    let mode = match self.inode(ino).inode_mode() {
+                        Some(InodeMode::SharedWrite) => InodeMode::Exclusive,
+                        _ => InodeMode::Read,
+                    };
+                    wants.push(Want::Inode { mode });
+                }
+                if !has_range {
+                    wants.push(self.range_want(ino, handle, mode, range));
+                }
+                self.acquire(env, ino, wants);
+            }
+            Admission::Refused => {}
+        }
+    }
+
+    fn range_want(
+        &mut self,
+        ino: InodeId,
+        handle: Handle,
+        mode: RangeMode,
+        range: ByteRange,
+    ) -> Want {
+        let desired = self.inode(ino).activity.desired(handle.0, range);
+        Want::Range {
+            mode,
+            required: Pattern::plain(range),
+            desired,
+        }
+    }
+
+    /// Notes where a reader or writer is, before tokens are asked for: once for each request.
+    pub(crate) fn note_activity(&mut self, env: &Env<'_>, operation: &Operation) {
+        let (ino, handle, range) = match operation {
+            Operation::Read {
+                ino,
+                handle,
+                offset,
+                length,
+                ..
+            } => (*ino, *handle, ByteRange::at(*offset, u64::from(*length))),
+            Operation::Write {
+                ino,
+                handle,
+                offset,
+                payload,
+                append,
+                ..
+            } => {
+                let inode = self.inode(*ino);
+                let begin = if *append { inode.size } else { *offset };
+                (*ino, *handle, ByteRange::at(begin, payload.length.into()))
+            }
+            _ => return,
+        };
+        self.inode(ino).activity.note(env.now, handle.0, range);
+    }
+
+    /// A read whose tokens are held: from the pages, or from the disks first.
+    pub(crate) fn serve_read(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::Read {
+            ino,
+            handle,
+            offset,
+            length,
+            ..
+        } = request.operation
+        else {
+            unreachable!("only reads come here");
+        };
+        let ticket = request.ticket;
+        let inode = self.inode(ino);
+        let end = (offset.saturating_add(length.into())).min(inode.size);
+        if offset >= end {
+            self.reply(ticket, Response::Data(Vec::new()));
+            return self.served(env, ino, ticket);
+        }
+        let range = ByteRange::new(offset, end);
+        match inode.pages.read(&range, env.pool) {
+            Found::All(spans) => {
+                self.reply(ticket, Response::Data(spans));
+                self.prefetch(env, ino, handle, range);
+                self.served(env, ino, ticket);
+            }
+            Found::Missing(missing) => {
+                if let Some(errno) = inode.load_error.take() {
+                    self.fail(ticket, errno);
+                    return self.served(env, ino, ticket);
+                }
+                let missing = missing.ranges().to_vec();
+                self.park_serving(env, ino, request, Waiting::Load);
+                for range in missing {
+                    self.load(env, ino, range, true);
+                }
+                if self.handles.contains_key(&handle) {
+                    self.prefetch(env, ino, handle, range);
+                }
+            }
+        }
+    }
+
+    /// Starts loads for what a sequential reader will want next.
+    fn prefetch(&mut self, env: &Env<'_>, ino: InodeId, handle: Handle, range: ByteRange) {
+        let Some(file) = self.handles.get_mut(&handle) else {
+            return;
+        };
+        if file.read_end == range.begin {
+            file.sequential += range.length();
+        } else if range.begin > file.read_end + limits::MAX_WRITE as u64
+            || range.end < file.read_end.saturating_sub(limits::MAX_WRITE as u64)
+        {
+            file.sequential = 0;
+            file.prefetch_end = 0;
+        }
+        file.read_end = range.end;
+        if file.sequential < SEQUENTIAL_SIZE_MIN {
+            return;
+        }
+        let window = (file.sequential * 2).min(PREFETCH_SIZE_MAX);
+        let begin = file.prefetch_end.max(range.end);
+        let target = range.end + window;
+        // Ahead in whole blocks, and not for a few pages at a time.
+        if target < begin + window / 2 {
+            return;
+        }
+        let inode = self
+            .inodes
+            .get_mut(&ino)
+            .expect("a handle's inode is known");
+        let end = target.min(inode.size.next_multiple_of(PAGE_SIZE));
+        let (total, free) = env.pool.frame_counts();
+        if begin >= end || inode.is_revoking() || free < total / 8 {
+            return;
+        }
+        let ahead = ByteRange::new(begin, end);
+        if !inode.covers(RangeMode::Read, &ahead) {
+            return;
+        }
+        let missing = inode.pages.missing(&ahead).ranges().to_vec();
+        self.handles
+            .get_mut(&handle)
+            .expect("just seen")
+            .prefetch_end = end;
+        for range in missing {
+            self.load(env, ino, range, false);
+        }
+    }
+
+    /// Loads the pages of `range` (page aligned) that are neither cached nor on their way.
+    fn load(&mut self, env: &Env<'_>, ino: InodeId, range: ByteRange, is_wanted: bool) {
+        let inode = self.inodes.get_mut(&ino).expect("its request is here");
+        if !inode.map.known.contains(&range) {
+            if !inode.is_map_asked {
+                inode.is_map_asked = true;
+                let wide = self.map_range(ino, range);
+                let op = Op::GetMap {
+                    ino,
+                    begin: wide.begin,
+                    end: wide.end,
+                    count_max: MAP_COUNT_MAX,
+                };
+                let then = Continuation::Map(ino, wide);
+                self.call(ino.shard(), Ask::Op { op, durable: false }, then);
+            }
+            return;
+        }
+        let mut wanted = types::RangeSet::of(range);
+        for load in inode.loads.iter_mut().filter(|l| !l.is_stale) {
+            for (page, _) in &load.pages {
+                let bytes = ByteRange::at(page * PAGE_SIZE, PAGE_SIZE);
+                if wanted.overlaps(&bytes) {
+                    load.is_wanted |= is_wanted;
+                    wanted.remove(bytes);
+                }
+            }
+        }
+        for part in wanted.ranges().to_vec() {
+            self.load_part(env, ino, part, is_wanted);
+        }
+    }
+
+    /// How much of the map to ask for around `range`: ahead, as far as read tokens are held.
+    fn map_range(&self, ino: InodeId, range: ByteRange) -> ByteRange {
+        let inode = &self.inodes[&ino];
+        let ahead = ByteRange::new(
+            range.begin,
+            range.begin.saturating_add(MAP_SIZE).max(range.end),
+        );
+        if inode.covers(RangeMode::Read, &ahead) {
+            ahead
+        } else {
+            range
+        }
+    }
+
+    fn load_part(&mut self, env: &Env<'_>, ino: InodeId, part: ByteRange, is_wanted: bool) {
+        let mut pages = Vec::new();
+        for number in part.begin / PAGE_SIZE..part.end / PAGE_SIZE {
+            match env.pool.alloc() {
+                Some(frame) => pages.push((number, frame)),
+                None => break,
+            }
+        }
+        if pages.is_empty() {
+            self.starve(ino, is_wanted);
+            return;
+        }
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let got = ByteRange::new(part.begin, (pages[pages.len() - 1].0 + 1) * PAGE_SIZE);
+        let extents = inode.map.extents_in(&got);
+        let overlaps = |p: &&types::Piece| ByteRange::new(p.offset, p.end()).overlaps(&got);
+        let pieces: Vec<_> = inode.map.pieces.iter().filter(overlaps).cloned().collect();
+        let first = pages[0].0;
+        let frame_of =
+            |sector: u64| pages[usize::try_from(sector - first).expect("within the load")].1;
+        let mut covered = vec![false; pages.len()];
+        let mut loads = Vec::with_capacity(extents.len());
+        for extent in extents {
+            let sectors = extent.file_sector..extent.file_sector_end();
+            for sector in sectors.clone() {
+                covered[usize::try_from(sector - first).expect("within the load")] = true;
+            }
+            loads.push(LoadPiece {
+                frames: sectors.map(frame_of).collect(),
+                extent,
+            });
+        }
+        for (index, (_, frame)) in pages.iter().enumerate() {
+            if !covered[index] {
+                env.pool.zero(types::Span::whole(*frame));
+            }
+        }
+        let io = IoId(self.draw_id());
+        self.ios.insert(io, ino);
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        inode.loads.push(Load {
+            io,
+            pages,
+            pieces,
+            is_stale: false,
+            is_wanted,
+        });
+        if loads.is_empty() {
+            self.out.push(Effect::ForSlice(
+                ino,
+                crate::slice::Input::Loaded(io, Ok(())),
+            ));
+        } else {
+            self.out.push(Effect::Load(io, loads));
+        }
+    }
+
+    /// No frame can be had: evict, write back, and go on when frames come back.
+    pub(crate) fn starve(&mut self, ino: InodeId, is_wanted: bool) {
+        if is_wanted && !self.starved.contains(&ino) {
+            self.starved.push(ino);
+            self.out
+                .push(Effect::ForSlice(ino, crate::slice::Input::Shrink));
+        }
+    }
+
+    /// The owner told where bytes lie.
+    pub(crate) fn on_map(&mut self, env: &Env<'_>, ino: InodeId, range: ByteRange, answer: Answer) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        inode.is_map_asked = false;
+        match answer.body {
+            Body::Op(meta::Reply::Map {
+                extents,
+                pieces,
+                end,
+                ..
+            }) => {
+                let complete = ByteRange::new(range.begin, end.min(range.end).max(range.begin));
+                // Only what read tokens still cover may be kept.
+                if !complete.is_empty() && inode.covers(RangeMode::Read, &complete) {
+                    inode.map.learn(complete, extents, pieces);
+                }
+            }
+            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
+                inode.load_error = Some(errno);
+            }
+            _ => inode.load_error = Some(Errno::EPROTO),
+        }
+        self.retry(env, ino);
+    }
+
+    /// Sectors arrived.
+    pub(crate) fn on_loaded(&mut self, env: &Env<'_>, io: IoId, result: Result<(), IoFailure>) {
+        let Some(ino) = self.ios.remove(&io) else {
+            return;
+        };
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let Some(at) = inode.loads.iter().position(|l| l.io == io) else {
+            return;
+        };
+        let load = inode.loads.swap_remove(at);
+        let is_kept = result.is_ok() && !load.is_stale;
+        for (number, frame) in &load.pages {
+            if !is_kept {
+                env.pool.release(*frame);
+                continue;
+            }
+            for piece in &load.pieces {
+                Pages::overlay(piece, *number, *frame, env.pool);
+            }
+            inode.pages.fill(*number, *frame, env.pool);
+        }
+        match result {
+            Ok(()) => inode.is_second_look = false,
+            Err(_) if load.is_stale => {}
+            Err(failure) => {
+                // A mismatch may mean that the map we read by is old: ask the owner once more before
+                // the application hears of it.
+                let bytes = ByteRange::new(
+                    load.pages[0].0 * PAGE_SIZE,
+                    (load.pages[load.pages.len() - 1].0 + 1) * PAGE_SIZE,
+                );
+                inode.map.forget(&sectors_around(&bytes));
+                if failure == IoFailure::Corrupt && !inode.is_second_look {
+                    inode.is_second_look = true;
+                } else if load.is_wanted {
+                    inode.load_error = Some(Errno::EIO);
+                    inode.is_second_look = false;
+                }
+            }
+        }
+        self.retry(env, ino);
+        self.drop_if_gone(env, ino);
+    }
+
+    /// WRITE.
+    pub(crate) fn write(&mut self, env: &Env<'_>, mut request: Request) {
+        let Operation::Write {
+            ino,
+            handle,
+            offset,
+            payload,
+            append,
+            is_write_back,
+            ..
+        } = &mut request.operation
+        else {
+            unreachable!("only writes come here");
+        };
+        let (ino, handle, append, is_write_back, length) = (
+            *ino,
+            *handle,
+            *append,
+            *is_write_back,
+            u64::from(payload.length),
+        );
+        let inode = self
+            .inodes
+            .entry(ino)
+            .or_insert_with(|| Box::new(crate::inode::Inode::new(ino)));
+        let is_append = append && !is_write_back;
+        let mut has_inode = matches!(
+            inode.inode_mode(),
+            Some(InodeMode::SharedWrite | InodeMode::Exclusive)
+        ) && inode.attr.is_some();
+        if is_append {
+            // The daemon places an append: under the exclusive size.
+            has_inode &=
+                inode.is_attr_current() && inode.inode_mode() == Some(InodeMode::Exclusive);
+            *offset = inode.size;
+        }
+        if length == 0 {
+            self.reply(request.ticket, Response::Written(0));
+            return;
+        }
+        if *offset >= limits::FILE_SIZE_MAX || limits::FILE_SIZE_MAX - *offset < length {
+            return self.fail(request.ticket, Errno::EFBIG);
+        }
+        let range = ByteRange::at(*offset, length);
+        let has_range = inode.covers(RangeMode::Write, &range);
+        if let Some(errno) = inode.error
+            && !is_write_back
+        {
+            inode.error = None;
+            return self.fail(request.ticket, errno);
+        }
+        let kind = if is_write_back {
+            RequestKind::WriteBack
+        } else {
+            RequestKind::Write
+        };
+        match self.admit(env, ino, &request, kind, range, has_inode && has_range) {
+            Admission::Served => self.serve_write(env, request),
+            Admission::NeedsToken => {
+                let mut wants = Vec::with_capacity(2);
+                if !has_inode {
+                    let mode = if is_append {
+                        InodeMode::Exclusive
+                    } else {
+                        InodeMode::SharedWrite
+                    };
+                    wants.push(Want::Inode { mode });
+                }
+                if !has_range && !(is_append && !has_inode) {
+                    wants.push(self.range_want(ino, handle, RangeMode::Write, range));
+                }
+                self.acquire(env, ino, wants);
+            }
+            Admission::Refused => {}
+        }
+    }
+
+    /// A write whose tokens are held: into the pages.
+    pub(crate) fn serve_write(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::Write {
+            ino,
+            offset,
+            payload,
+            is_write_back,
+            kill_set_id,
+            sync,
+            ..
+        } = request.operation
+        else {
+            unreachable!("only writes come here");
+        };
+        let ticket = request.ticket;
+        let owner = env.owner(ino.shard());
+        let inode = self.inodes.get_mut(&ino).expect("admitted");
+        let mut range = ByteRange::at(offset, payload.length.into());
+        if is_write_back {
+            // The kernel writes whole pages; what lies behind the end of the file is not file content.
+            range.end = range.end.min(inode.size.max(range.begin));
+            if range.is_empty() {
+                self.reply(ticket, Response::Written(payload.length));
+                return self.served(env, ino, ticket);
+            }
+        }
+        let source = payload.part(
+            0,
+            u32::try_from(range.length()).expect("within the payload"),
+        );
+        let fresh = inode.pages.newly_dirty_count(&range);
+        let sectors = fresh;
+        if !env.grants.reserve(owner, sectors) {
+            let ahead = (64u64 << 20) / types::SECTOR_SIZE;
+            self.out.push(Effect::WantSpace(owner, sectors + ahead));
+            if !self.starved.contains(&ino) {
+                self.starved.push(ino);
+            }
+            return self.park_serving(env, ino, request, Waiting::Space);
+        }
+        if inode.pages.write(range.begin, source, env.pool).is_err() {
+            env.grants.unreserve(owner, sectors);
+            self.starve(ino, true);
+            return self.park_serving(env, ino, request, Waiting::Frames);
+        }
+        inode.reserved += sectors;
+        inode.map.forget(&ByteRange::new(range.begin, range.begin));
+        if range.end > inode.size {
+            inode.size = range.end;
+            inode.is_size_dirty = true;
+        }
+        inode.modified = Some(env.timestamp);
+        let permissions = inode.attr.map_or(0, |a| a.permissions);
+        inode.kill_set_id |= kill_set_id && permissions & kill_mask(permissions) != 0;
+        if sync {
+            self.served(env, ino, ticket);
+            return self.flush_for(env, ino, request);
+        }
+        self.reply(ticket, Response::Written(payload.length));
+        self.served(env, ino, ticket);
+        self.write_behind(env, ino, range);
+    }
+
+    /// flush(2) of a descriptor: tells a write-back error once.
+    pub(crate) fn close(&mut self, _env: &Env<'_>, request: Request) {
+        let Operation::Flush { ino, .. } = request.operation else {
+            unreachable!("only close comes here");
+        };
+        let error = self.inodes.get_mut(&ino).and_then(|i| i.error.take());
+        match error {
+            Some(errno) => self.fail(request.ticket, errno),
+            None => self.reply(request.ticket, Response::Done),
+        }
+    }
+
+    /// The last descriptor of an open file is gone.
+    pub(crate) fn release(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::Release { ino, handle } = request.operation else {
+            unreachable!("only release comes here");
+        };
+        self.reply(request.ticket, Response::Done);
+        let Some(file) = self.handles.remove(&handle) else {
+            return;
+        };
+        let inode = self.inode(ino);
+        inode.activity.close(handle.0);
+        inode.open_count -= 1;
+        inode.writer_count -= u32::from(file.flags.write);
+        if inode.open_count == 0 {
+            inode.activity.is_open = false;
+            if inode.attr.is_some_and(|a| a.nlink == 0) {
+                self.send_op(Op::Closed { ino }, Continuation::Ignore);
+            }
+        }
+        self.drop_if_gone(env, ino);
+    }
+}
+
+const _: () = assert!(FRAME_SIZE as u64 == types::SECTOR_SIZE);
+const _: fn(FileKind) -> u32 = FileKind::mode_bits;

@@ -1,0 +1,81 @@
+//! What the client half asks an owner half, and what it is answered. Between nodes these travel in
+//! frames; on one node the driver calls the owner directly.
+
+use token::message::Granted;
+use types::{Attr, Grant, InodeId, TokenNumber, Want, wire_enum, wire_struct};
+
+/// What is asked of the owner of a shard.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Ask {
+    /// Execute an operation. `durable`: answer when the journal holds it (answers to another node always
+    /// wait for that).
+    Op {
+        /// The operation.
+        op: meta::Op,
+        /// Answer when durable.
+        durable: bool,
+    },
+    /// Tokens on one inode. Answer: `Acquired`.
+    Acquire {
+        /// The inode.
+        ino: InodeId,
+        /// The newest state of the inode's tokens that this node has seen.
+        seen: TokenNumber,
+        /// What is wanted.
+        wants: Vec<Want>,
+    },
+    /// Free sectors for files of this owner's shards. Answer: `Grants`.
+    Grants {
+        /// Sectors wanted; the answer may have fewer or more.
+        sectors: u64,
+    },
+    /// Make durable what this owner has executed so far. Answer: `Synced`.
+    Sync,
+}
+wire_enum!(Ask {
+    1 => Op { op, durable }, 2 => Acquire { ino, seen, wants }, 3 => Grants { sectors }, 4 => Sync {},
+});
+
+/// The body of an answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Body {
+    /// To `Ask::Op`.
+    Op(meta::Reply),
+    /// To `Ask::Acquire`: the inode's attributes at the moment of the grant; none when it is gone.
+    Acquired {
+        /// Attributes.
+        attr: Option<Attr>,
+    },
+    /// To `Ask::Grants`; empty when there is no space.
+    Grants {
+        /// The grants.
+        grants: Vec<Grant>,
+    },
+    /// To `Ask::Sync`.
+    Synced,
+    /// Any: the owner cannot serve now and will not; the operation was not executed.
+    Refused(types::Errno),
+}
+wire_enum!(Body {
+    1 => Op(reply), 2 => Acquired { attr }, 3 => Grants { grants }, 4 => Synced {}, 5 => Refused(errno),
+});
+
+/// An owner's answer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answer {
+    /// What was answered.
+    pub body: Body,
+    /// Tokens that came with it, at most one grant per inode.
+    pub grants: Vec<Granted>,
+}
+wire_struct!(Answer { body, grants });
+
+impl Answer {
+    /// An answer without tokens.
+    pub const fn bare(body: Body) -> Self {
+        Self {
+            body,
+            grants: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,827 @@
+//! Namespace operations: sent to the owner of the directory's shard; answers are cached under tokens.
+//!
+//! A name's answer ends in the slice of the inode that it leads to (`Arrival`), because only that slice
+//! knows whether a revoke of the inode is under way, and so for how long the kernel may believe the
+//! attributes.
+
+use meta::Op;
+use token::message::Granted;
+use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
+
+use crate::env::Env;
+use crate::message::{Answer, Ask, Body};
+use crate::request::{
+    Caller, Entry, Handle, NewKind, OpenFlags, Opened, Operation, Request, Response, Ticket,
+};
+use crate::slice::{Effect, Input, OpenFile, Slice};
+
+/// For how long the kernel may believe what a token covers.
+pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
+
+/// What to do with an owner's answer.
+#[derive(Debug)]
+pub(crate) enum Continuation {
+    /// A namespace operation.
+    Names(Request),
+    /// GetAttr: an Acquire for the attributes.
+    Attributes(Request),
+    /// The attributes of what a name leads to, asked of another owner.
+    Arrival(Box<Arrival>),
+    /// The source of a rename, looked up so that its data can be written back first.
+    RenameSource(Request),
+    /// Tokens for requests that wait.
+    Acquire(InodeId),
+    /// The map for loads that wait.
+    Map(InodeId, types::ByteRange),
+    /// A Commit of the inode's dirty state.
+    Commit(InodeId),
+    /// Journals made durable for fsync.
+    Synced(Ticket, Response),
+    /// Attributes changed by setattr.
+    SetAttr(Request),
+    /// A listing.
+    Listing(Request),
+    /// Nothing.
+    Ignore,
+}
+
+/// What a name led to, on its way to the slice of the inode.
+#[derive(Debug)]
+pub struct Arrival {
+    pub(crate) ino: InodeId,
+    pub(crate) kind: FileKind,
+    pub(crate) attr: Option<Attr>,
+    pub(crate) grants: Vec<Granted>,
+    /// The request to answer; none when the inode only has to learn.
+    pub(crate) request: Option<Request>,
+    /// For how long the kernel may keep the name.
+    pub(crate) entry_timeout_ns: u64,
+    /// The inode lost its last name and the owner takes us to have it open.
+    pub(crate) is_kept_open: bool,
+}
+
+impl Arrival {
+    /// Attributes for an inode's slice to learn.
+    fn lesson(ino: InodeId, attr: Option<Attr>, is_kept_open: bool) -> Box<Self> {
+        let kind = attr.map_or(FileKind::File, |a| a.kind);
+        Box::new(Self {
+            ino,
+            kind,
+            attr,
+            grants: Vec::new(),
+            request: None,
+            entry_timeout_ns: 0,
+            is_kept_open,
+        })
+    }
+}
+
+fn meta_caller(caller: Caller) -> meta::Caller {
+    meta::Caller {
+        uid: caller.uid,
+        gid: caller.gid,
+    }
+}
+
+/// The wants that make attributes of this kind of inode cacheable.
+pub(crate) fn attribute_want(kind: FileKind) -> Want {
+    if kind == FileKind::Directory {
+        Want::Directory {
+            mode: types::DirectoryMode::Read,
+        }
+    } else {
+        Want::Inode {
+            mode: types::InodeMode::Read,
+        }
+    }
+}
+
+impl Slice {
+    /// Lookup, make, link, remove, rename, xattrs, statfs.
+    pub(crate) fn name_operation(&mut self, env: &Env<'_>, request: Request) {
+        let caller = meta_caller(request.caller);
+        let op = match &request.operation {
+            Operation::Lookup { parent, name } => {
+                if self.lookup_cached(env, &request, *parent, name) {
+                    return;
+                }
+                Op::Lookup {
+                    parent: *parent,
+                    name: name.clone(),
+                }
+            }
+            Operation::LookupSelf { ino } => {
+                let kind = self.inodes.get(ino).and_then(|i| i.attr).map(|a| a.kind);
+                let arrival = Arrival {
+                    ino: *ino,
+                    kind: kind.unwrap_or(FileKind::File),
+                    attr: None,
+                    grants: Vec::new(),
+                    request: Some(request),
+                    entry_timeout_ns: 0,
+                    is_kept_open: false,
+                };
+                self.on_arrival(env, arrival);
+                return;
+            }
+            Operation::LookupParent { ino } => Op::LookupParent { ino: *ino },
+            Operation::Make {
+                parent, name, kind, ..
+            } => Op::Make {
+                parent: *parent,
+                name: name.clone(),
+                kind: self.new_kind(kind),
+                caller,
+            },
+            Operation::Create {
+                parent,
+                name,
+                permissions,
+                flags,
+            } => Op::Create {
+                parent: *parent,
+                name: name.clone(),
+                permissions: *permissions,
+                exclusive: flags.exclusive,
+                caller,
+            },
+            Operation::Link { ino, .. } => {
+                // Comes to the slice of the inode, which knows its kind.
+                let kind = self.inodes.get(ino).and_then(|i| i.attr).map(|a| a.kind);
+                let kind = kind.unwrap_or(FileKind::File);
+                let Operation::Link { parent, .. } = request.operation else {
+                    return;
+                };
+                let input = Input::LinkNow(Box::new(request), kind);
+                self.out.push(Effect::ForSlice(parent, input));
+                return;
+            }
+            Operation::Unlink { parent, name } => Op::Unlink {
+                parent: *parent,
+                name: name.clone(),
+                known: None,
+            },
+            Operation::Rmdir { parent, name } => Op::Rmdir {
+                parent: *parent,
+                name: name.clone(),
+                known: None,
+            },
+            Operation::Rename { .. } => {
+                self.rename_source(request);
+                return;
+            }
+            Operation::ReadLink { ino } => Op::ReadLink { ino: *ino },
+            Operation::StatFs => {
+                // The driver answers it: it knows the space of all NSDs and shards.
+                self.fail(request.ticket, Errno::ENOSYS);
+                return;
+            }
+            Operation::Access { .. } => {
+                self.reply(request.ticket, Response::Done);
+                return;
+            }
+            Operation::GetXattr { ino, name, .. } => {
+                if !is_xattr_kept(name) {
+                    self.fail(request.ticket, Errno::EOPNOTSUPP);
+                    return;
+                }
+                Op::GetXattr {
+                    ino: *ino,
+                    name: name.clone(),
+                }
+            }
+            Operation::SetXattr {
+                ino,
+                name,
+                value,
+                flags,
+            } => Op::SetXattr {
+                ino: *ino,
+                name: name.clone(),
+                value: value.clone(),
+                flags: *flags,
+            },
+            Operation::ListXattr { ino, .. } => Op::ListXattr { ino: *ino },
+            Operation::RemoveXattr { ino, name } => Op::RemoveXattr {
+                ino: *ino,
+                name: name.clone(),
+            },
+            _ => unreachable!("start() sends other operations elsewhere"),
+        };
+        self.send_op(op, Continuation::Names(request));
+    }
+
+    pub(crate) fn send_op(&mut self, op: Op, then: Continuation) {
+        self.call(op.home(), Ask::Op { op, durable: false }, then);
+    }
+
+    fn new_kind(&mut self, kind: &NewKind) -> meta::NewKind {
+        match kind {
+            NewKind::Node { mode, rdev } => meta::NewKind::Node {
+                mode: *mode,
+                rdev: *rdev,
+            },
+            NewKind::Directory { permissions } => {
+                self.placements.rotate_left(1);
+                // Index 0: the shard chooses the number.
+                let placement = InodeId::new(self.placements[0], 0);
+                meta::NewKind::Directory {
+                    permissions: *permissions,
+                    placement,
+                }
+            }
+            NewKind::Symlink { target } => meta::NewKind::Symlink {
+                target: target.clone(),
+            },
+        }
+    }
+
+    /// Answers a lookup from the entry cache, if the directory token covers it.
+    fn lookup_cached(
+        &mut self,
+        env: &Env<'_>,
+        request: &Request,
+        parent: InodeId,
+        name: &Name,
+    ) -> bool {
+        let Some(directory) = self.inodes.get(&parent) else {
+            return false;
+        };
+        let is_usable = directory.directory_mode().is_some()
+            && !directory.is_revoking()
+            && !directory.is_contended;
+        let Some(entry) = directory.entries.as_ref().and_then(|e| e.get(name)) else {
+            return false;
+        };
+        if !is_usable {
+            return false;
+        }
+        match *entry {
+            None => self.reply(request.ticket, Response::Entry(None, TIMEOUT_NS)),
+            Some(ino) => {
+                let arrival = Arrival {
+                    ino,
+                    kind: FileKind::File,
+                    attr: None,
+                    grants: Vec::new(),
+                    request: Some(request.clone()),
+                    entry_timeout_ns: TIMEOUT_NS,
+                    is_kept_open: false,
+                };
+                self.send_arrival(env, arrival);
+            }
+        }
+        true
+    }
+
+    fn send_arrival(&mut self, env: &Env<'_>, arrival: Arrival) {
+        if crate::slice::slice_of(arrival.ino) as u64 == self.index {
+            self.on_arrival(env, arrival);
+        } else {
+            let ino = arrival.ino;
+            self.out
+                .push(Effect::ForSlice(ino, Input::Arrive(Box::new(arrival))));
+        }
+    }
+
+    /// Before a rename its source's data goes to the owner, so that a crash never shows the new name
+    /// with less than what was written before.
+    fn rename_source(&mut self, request: Request) {
+        let Operation::Rename { parent, name, .. } = &request.operation else {
+            unreachable!("only renames come here");
+        };
+        let known = self
+            .inodes
+            .get(parent)
+            .and_then(|d| d.entries.as_ref()?.get(name).copied());
+        match known.flatten() {
+            Some(ino) => {
+                self.out.push(Effect::ForSlice(
+                    ino,
+                    Input::FlushThen(ino, Box::new(request)),
+                ));
+            }
+            None => {
+                let op = Op::Lookup {
+                    parent: *parent,
+                    name: name.clone(),
+                };
+                self.send_op(op, Continuation::RenameSource(request));
+            }
+        }
+    }
+
+    /// A link whose inode's kind is known.
+    pub(crate) fn link_now(&mut self, request: Request, kind: FileKind) {
+        let Operation::Link { ino, parent, name } = &request.operation else {
+            unreachable!("only links come here");
+        };
+        let op = Op::Link {
+            ino: *ino,
+            kind,
+            parent: *parent,
+            name: name.clone(),
+        };
+        self.send_op(op, Continuation::Names(request));
+    }
+
+    /// Sends a rename whose source is written back.
+    pub(crate) fn rename_now(&mut self, request: Request) {
+        let Operation::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            flags,
+        } = &request.operation
+        else {
+            unreachable!("only renames come here");
+        };
+        let op = Op::Rename {
+            parent: *parent,
+            name: name.clone(),
+            new_parent: *new_parent,
+            new_name: new_name.clone(),
+            no_replace: flags.no_replace,
+            exchange: flags.exchange,
+            known: None,
+        };
+        self.send_op(op, Continuation::Names(request));
+    }
+
+    /// An owner's answer arrived.
+    pub(crate) fn on_answer(&mut self, env: &Env<'_>, call: crate::slice::CallId, answer: Answer) {
+        let Some(then) = self.calls.remove(&call) else {
+            return;
+        };
+        match then {
+            Continuation::Names(request) => self.on_names(env, request, answer),
+            Continuation::Attributes(request) => self.on_attributes(env, request, answer),
+            Continuation::Arrival(mut arrival) => match answer.body {
+                Body::Acquired { attr: Some(attr) } => {
+                    arrival.attr = Some(attr);
+                    arrival.kind = attr.kind;
+                    arrival.grants = answer.grants;
+                    self.on_arrival(env, *arrival);
+                }
+                Body::Refused(errno) => self.fail_arrival(&arrival, errno),
+                _ => self.fail_arrival(&arrival, Errno::ENOENT),
+            },
+            Continuation::RenameSource(request) => match answer.body {
+                Body::Op(meta::Reply::Entry { ino, .. }) => {
+                    let input = Input::FlushThen(ino, Box::new(request));
+                    self.out.push(Effect::ForSlice(ino, input));
+                }
+                Body::Refused(errno) | Body::Op(meta::Reply::Error(errno)) => {
+                    self.fail(request.ticket, errno);
+                }
+                _ => self.fail(request.ticket, Errno::ENOENT),
+            },
+            Continuation::Acquire(ino) => self.on_acquired(env, ino, answer),
+            Continuation::Map(ino, range) => self.on_map(env, ino, range, answer),
+            Continuation::Commit(ino) => self.on_committed(env, ino, answer),
+            Continuation::Synced(ticket, response) => match answer.body {
+                Body::Refused(errno) => self.fail(ticket, errno),
+                _ => self.reply(ticket, response),
+            },
+            Continuation::SetAttr(request) => self.on_set_attr(env, request, answer),
+            Continuation::Listing(request) => self.on_listing(env, request, answer),
+            Continuation::Ignore => {}
+        }
+    }
+
+    fn fail_arrival(&mut self, arrival: &Arrival, errno: Errno) {
+        if let Some(request) = &arrival.request {
+            self.fail(request.ticket, errno);
+        }
+    }
+
+    /// The answer to a namespace operation.
+    fn on_names(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
+        let reply = match answer.body {
+            Body::Op(reply) => reply,
+            Body::Refused(errno) => return self.fail(request.ticket, errno),
+            _ => return self.fail(request.ticket, Errno::EPROTO),
+        };
+        let parent = directory_of(&request.operation);
+        let (own, others): (Vec<_>, Vec<_>) = answer
+            .grants
+            .into_iter()
+            .partition(|g| Some(g.ino) == parent);
+        for granted in own {
+            self.take_grant(env, &granted);
+        }
+        match reply {
+            meta::Reply::Error(errno) => self.fail(request.ticket, errno),
+            meta::Reply::Absent => {
+                let timeout = parent.map_or(0, |p| self.entry_timeout(p));
+                if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
+                    let name = name.clone();
+                    self.inode(parent).learn_entry(&name, None);
+                }
+                self.reply(request.ticket, Response::Entry(None, timeout));
+            }
+            meta::Reply::Entry { ino, kind, attr } => {
+                self.found(env, request, parent, (ino, kind, attr), others);
+            }
+            meta::Reply::Made {
+                attr,
+                ino,
+                directory,
+                ..
+            } => {
+                if let Some(parent) = parent {
+                    self.learn_directory(parent, &directory);
+                }
+                let kind = attr.map_or(FileKind::File, |a| a.kind);
+                self.found(env, request, parent, (ino, kind, attr), others);
+            }
+            meta::Reply::Removed {
+                ino,
+                attr,
+                kept_open,
+                directory,
+            } => {
+                if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
+                    let name = name.clone();
+                    self.inode(parent).learn_entry(&name, None);
+                    self.learn_directory(parent, &directory);
+                }
+                let lesson = Arrival::lesson(ino, attr, kept_open);
+                self.out.push(Effect::ForSlice(ino, Input::Arrive(lesson)));
+                self.reply(request.ticket, Response::Done);
+            }
+            meta::Reply::Renamed {
+                replaced,
+                kept_open,
+                directory,
+                new_directory,
+                ..
+            } => {
+                self.on_renamed(&request, directory, new_directory);
+                if let Some(replaced) = replaced {
+                    let lesson = Arrival::lesson(replaced, None, kept_open);
+                    self.out
+                        .push(Effect::ForSlice(replaced, Input::Arrive(lesson)));
+                }
+                self.reply(request.ticket, Response::Done);
+            }
+            meta::Reply::Bytes(bytes) => self.reply_bytes(&request, bytes),
+            meta::Reply::Attr(attr) => {
+                if let Some(inode) = self.inodes.get_mut(&attr.ino) {
+                    inode.learn_attr(&attr);
+                }
+                self.reply(request.ticket, Response::Done);
+            }
+            meta::Reply::Done => self.reply(request.ticket, Response::Done),
+            meta::Reply::Stale
+            | meta::Reply::Listing { .. }
+            | meta::Reply::Map { .. }
+            | meta::Reply::Statistics { .. } => self.fail(request.ticket, Errno::EPROTO),
+        }
+    }
+
+    fn on_renamed(&mut self, request: &Request, directory: Attr, new_directory: Option<Attr>) {
+        let Operation::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            ..
+        } = &request.operation
+        else {
+            return;
+        };
+        let inode = self.inode(*parent);
+        inode.forget_entry(name);
+        if parent == new_parent {
+            inode.forget_entry(new_name);
+        }
+        self.learn_directory(*parent, &directory);
+        if parent != new_parent {
+            let mut lesson = Arrival::lesson(*new_parent, new_directory, false);
+            lesson.kind = FileKind::Directory;
+            self.out
+                .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
+        }
+    }
+
+    fn learn_directory(&mut self, parent: InodeId, attr: &Attr) {
+        if let Some(directory) = self.inodes.get_mut(&parent) {
+            directory.learn_attr(attr);
+        }
+    }
+
+    /// For how long the kernel may keep names of `parent`.
+    fn entry_timeout(&self, parent: InodeId) -> u64 {
+        self.inodes.get(&parent).map_or(0, |directory| {
+            let is_covered = directory.directory_mode().is_some()
+                && !directory.is_revoking()
+                && !directory.is_contended;
+            if is_covered { TIMEOUT_NS } else { 0 }
+        })
+    }
+
+    fn found(
+        &mut self,
+        env: &Env<'_>,
+        request: Request,
+        parent: Option<InodeId>,
+        (ino, kind, attr): (InodeId, FileKind, Option<Attr>),
+        grants: Vec<Granted>,
+    ) {
+        let timeout = parent.map_or(0, |p| self.entry_timeout(p));
+        if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
+            let name = name.clone();
+            self.inode(parent).learn_entry(&name, Some(ino));
+        }
+        let arrival = Arrival {
+            ino,
+            kind,
+            attr,
+            grants,
+            request: Some(request),
+            entry_timeout_ns: timeout,
+            is_kept_open: false,
+        };
+        self.send_arrival(env, arrival);
+    }
+
+    /// A name led to an inode of this slice.
+    pub(crate) fn on_arrival(&mut self, env: &Env<'_>, mut arrival: Arrival) {
+        let ino = arrival.ino;
+        for granted in std::mem::take(&mut arrival.grants) {
+            self.take_grant(env, &granted);
+        }
+        let Some(request) = arrival.request.take() else {
+            self.learn_lesson(&arrival);
+            return;
+        };
+        let inode = self.inode(ino);
+        if let Some(attr) = arrival.attr.take() {
+            inode.learn_attr(&attr);
+            inode.is_attr_fresh = true;
+        } else if !inode.is_attr_current() {
+            let kind = inode.attr.map_or(arrival.kind, |a| a.kind);
+            arrival.request = Some(request);
+            let ask = Ask::Acquire {
+                ino,
+                seen: inode.holder.seen(),
+                wants: vec![attribute_want(kind)],
+            };
+            self.call(ino.shard(), ask, Continuation::Arrival(Box::new(arrival)));
+            return;
+        }
+        let entry = self.show(ino, arrival.entry_timeout_ns);
+        let Some(entry) = entry else {
+            return self.fail(request.ticket, Errno::ENOENT);
+        };
+        self.inode(ino).lookup_count += 1;
+        match &request.operation {
+            Operation::Create { flags, .. } => {
+                let flags = *flags;
+                if entry.attr.kind != FileKind::File {
+                    let errno = if entry.attr.kind == FileKind::Directory {
+                        Errno::EISDIR
+                    } else {
+                        Errno::EEXIST
+                    };
+                    self.inode(ino).lookup_count -= 1;
+                    return self.fail(request.ticket, errno);
+                }
+                if flags.truncate && entry.attr.size > 0 {
+                    // O_CREAT | O_TRUNC on a file that is there: truncate, then answer.
+                    self.inode(ino).lookup_count -= 1;
+                    return self.truncate_then_create(env, ino, request);
+                }
+                let opened = self.open_handle(ino, flags);
+                self.reply_pinned(request.ticket, Response::Created(entry, opened), ino);
+            }
+            _ => {
+                let response = Response::Entry(Some(entry), arrival.entry_timeout_ns);
+                self.reply_pinned(request.ticket, response, ino);
+            }
+        }
+    }
+
+    fn reply_pinned(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
+        self.inode(ino).unwritten_replies += 1;
+        self.out.push(Effect::Reply(ticket, response, vec![ino]));
+    }
+
+    fn learn_lesson(&mut self, arrival: &Arrival) {
+        let is_open = self
+            .inodes
+            .get(&arrival.ino)
+            .is_some_and(|i| i.open_count > 0);
+        if let (Some(inode), Some(attr)) = (self.inodes.get_mut(&arrival.ino), &arrival.attr) {
+            inode.learn_attr(attr);
+        } else if let Some(inode) = self.inodes.get_mut(&arrival.ino) {
+            inode.is_attr_fresh = false;
+        }
+        if arrival.is_kept_open && !is_open {
+            self.send_op(Op::Closed { ino: arrival.ino }, Continuation::Ignore);
+        }
+    }
+
+    /// The inode as the kernel may be shown it now.
+    pub(crate) fn show(&mut self, ino: InodeId, entry_timeout_ns: u64) -> Option<Entry> {
+        let inode = self.inode(ino);
+        let attr = inode.visible_attr()?;
+        let is_believable = inode.is_attr_current() && !inode.is_revoking();
+        let attr_timeout_ns = if is_believable { TIMEOUT_NS } else { 0 };
+        Some(Entry {
+            attr,
+            entry_timeout_ns,
+            attr_timeout_ns,
+        })
+    }
+
+    /// Opens a handle on `ino`.
+    pub(crate) fn open_handle(&mut self, ino: InodeId, flags: OpenFlags) -> Opened {
+        let handle = Handle(self.draw_id());
+        let file = OpenFile {
+            flags,
+            read_end: 0,
+            prefetch_end: 0,
+            sequential: 0,
+        };
+        self.handles.insert(handle, file);
+        let inode = self.inode(ino);
+        inode.open_count += 1;
+        inode.activity.is_open = true;
+        if flags.write
+            && let Some(state) = &mut inode.gate
+        {
+            state.set_mappable();
+        }
+        inode.writer_count += u32::from(flags.write);
+        // Every writable open is direct (DESIGN.md section 7); readers are cached under read tokens.
+        let direct = flags.write || flags.direct;
+        Opened {
+            handle,
+            direct,
+            keep_cache: !direct,
+            parallel_writes: direct,
+        }
+    }
+
+    fn reply_bytes(&mut self, request: &Request, bytes: SmallBytes) {
+        let size = match &request.operation {
+            Operation::GetXattr { size, .. } | Operation::ListXattr { size, .. } => *size,
+            _ => return self.reply(request.ticket, Response::Bytes(bytes)),
+        };
+        let length = u32::try_from(bytes.len()).expect("small bytes are at most 64 KiB");
+        match size {
+            0 => self.reply(request.ticket, Response::Size(length)),
+            size if size < length => self.fail(request.ticket, Errno::ERANGE),
+            _ => self.reply(request.ticket, Response::Bytes(bytes)),
+        }
+    }
+
+    /// GetAttr: from the cache under a token, else from the owner with one.
+    pub(crate) fn get_attr(&mut self, _env: &Env<'_>, request: Request) {
+        let Operation::GetAttr { ino, .. } = request.operation else {
+            unreachable!("only getattr comes here");
+        };
+        let inode = self.inode(ino);
+        if inode.is_attr_current() {
+            return self.reply_attr(request.ticket, ino);
+        }
+        // A writer among others, and one whose changes the owner does not know, must become the only
+        // one to know size and times.
+        let kind = inode.attr.map_or(FileKind::File, |a| a.kind);
+        let want = match inode.inode_mode() {
+            Some(types::InodeMode::SharedWrite) => Want::Inode {
+                mode: types::InodeMode::Exclusive,
+            },
+            _ if ino == InodeId::ROOT => attribute_want(FileKind::Directory),
+            _ => attribute_want(kind),
+        };
+        let ask = Ask::Acquire {
+            ino,
+            seen: inode.holder.seen(),
+            wants: vec![want],
+        };
+        self.call(ino.shard(), ask, Continuation::Attributes(request));
+    }
+
+    fn on_attributes(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
+        let Operation::GetAttr { ino, .. } = request.operation else {
+            return self.fail(request.ticket, Errno::EPROTO);
+        };
+        match answer.body {
+            Body::Acquired { attr: Some(attr) } => {
+                for granted in answer.grants {
+                    self.take_grant(env, &granted);
+                }
+                let inode = self.inode(ino);
+                inode.learn_attr(&attr);
+                inode.is_attr_fresh = true;
+                self.reply_attr(request.ticket, ino);
+            }
+            Body::Refused(errno) => self.fail(request.ticket, errno),
+            _ => self.fail(request.ticket, Errno::ESTALE),
+        }
+    }
+
+    pub(crate) fn reply_attr(&mut self, ticket: Ticket, ino: InodeId) {
+        match self.show(ino, 0) {
+            Some(entry) => {
+                let response = Response::Attr(entry.attr, entry.attr_timeout_ns);
+                self.reply(ticket, response);
+            }
+            None => self.fail(ticket, Errno::ESTALE),
+        }
+    }
+
+    /// The kernel forgets lookups.
+    pub(crate) fn forget(&mut self, env: &Env<'_>, ino: InodeId, count: u64) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        inode.lookup_count = inode.lookup_count.saturating_sub(count);
+        self.drop_if_gone(env, ino);
+    }
+
+    /// Drops an inode that has no name any more and that nobody uses here.
+    pub(crate) fn drop_if_gone(&mut self, env: &Env<'_>, ino: InodeId) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let is_gone = inode.attr.is_some_and(|a| a.nlink == 0);
+        if !is_gone || inode.lookup_count > 0 || inode.open_count > 0 {
+            return;
+        }
+        if inode.is_revoking() || inode.is_acquiring || !inode.loads.is_empty() {
+            return;
+        }
+        if inode.is_committing || !inode.batches.is_empty() || inode.unwritten_replies > 0 {
+            return;
+        }
+        inode.pages.clear(env.pool);
+        let reserved = std::mem::take(&mut inode.reserved);
+        env.grants.unreserve(env.owner(ino.shard()), reserved);
+        self.inodes.remove(&ino);
+    }
+
+    /// A reply about `ino` has been written to the kernel.
+    pub(crate) fn on_replied(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inode(ino);
+        inode.unwritten_replies = inode.unwritten_replies.saturating_sub(1);
+        if inode.unwritten_replies == 0 && inode.is_revoking() {
+            self.send_held_notices(env, ino);
+        }
+    }
+
+    /// OpenDir, ReleaseDir, ReadDir.
+    pub(crate) fn directory(&mut self, env: &Env<'_>, request: Request) {
+        match request.operation {
+            Operation::OpenDir { ino } => {
+                let mut opened = self.open_handle(ino, OpenFlags::default());
+                opened.keep_cache = false;
+                self.reply(request.ticket, Response::Opened(opened));
+            }
+            Operation::ReleaseDir { ino, handle } => {
+                if self.handles.remove(&handle).is_some() {
+                    self.inode(ino).open_count -= 1;
+                }
+                self.reply(request.ticket, Response::Done);
+                self.drop_if_gone(env, ino);
+            }
+            Operation::ReadDir { .. } => self.read_directory(request),
+            _ => unreachable!("only directory operations come here"),
+        }
+    }
+}
+
+/// The directory whose names an operation is about.
+pub(crate) fn directory_of(operation: &Operation) -> Option<InodeId> {
+    match operation {
+        Operation::Lookup { parent, .. }
+        | Operation::Make { parent, .. }
+        | Operation::Create { parent, .. }
+        | Operation::Link { parent, .. }
+        | Operation::Unlink { parent, .. }
+        | Operation::Rmdir { parent, .. }
+        | Operation::Rename { parent, .. } => Some(*parent),
+        _ => None,
+    }
+}
+
+fn name_of(operation: &Operation) -> Option<&Name> {
+    match operation {
+        Operation::Lookup { name, .. }
+        | Operation::Make { name, .. }
+        | Operation::Create { name, .. }
+        | Operation::Link { name, .. }
+        | Operation::Unlink { name, .. }
+        | Operation::Rmdir { name, .. } => Some(name),
+        _ => None,
+    }
+}
+
+/// Attributes that this version keeps; others answer EOPNOTSUPP at once, so that `ls` asks only once.
+pub(crate) fn is_xattr_kept(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || name.starts_with(b"trusted.") || name == b"security.capability"
+}

@@ -1,0 +1,580 @@
+//! The page index of one inode: which bytes are in the pagepool, which of them are dirty, which are on
+//! their way to disk.
+//!
+//! Invariants (`check()`)
+//! - A page holds exactly one reference of its frame.
+//! - `dirty` is a part of `valid`; a page in flight is not flushed again before `on_flushed`.
+//! - Bytes of a frame that are not in `valid` are undefined; nobody reads them.
+//!
+//! A write to a frozen frame (an answer or a disk write holds it) goes to a copy, so that what was
+//! checksummed is what is written.
+
+use std::collections::BTreeMap;
+
+use types::frame::FRAME_SIZE;
+use types::{ByteRange, FrameRef, Piece, RangeSet, SmallBytes, Span};
+
+use crate::Pool;
+
+/// Bytes of a page: one frame, one sector.
+pub const PAGE_SIZE: u64 = FRAME_SIZE as u64;
+
+/// Which bytes of a page: everything, or parts of it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Part {
+    All,
+    Some(RangeSet),
+}
+
+impl Part {
+    const NONE: Self = Self::Some(RangeSet::new());
+
+    fn insert(&mut self, range: ByteRange) {
+        if let Self::Some(set) = self {
+            set.insert(range);
+            if set.contains(&ByteRange::new(0, PAGE_SIZE)) {
+                *self = Self::All;
+            }
+        }
+    }
+
+    fn contains(&self, range: &ByteRange) -> bool {
+        match self {
+            Self::All => true,
+            Self::Some(set) => set.contains(range),
+        }
+    }
+
+    fn is_none(&self) -> bool {
+        matches!(self, Self::Some(set) if set.is_empty())
+    }
+
+    fn set(&self) -> RangeSet {
+        match self {
+            Self::All => RangeSet::of(ByteRange::new(0, PAGE_SIZE)),
+            Self::Some(set) => set.clone(),
+        }
+    }
+
+    fn remove(&mut self, range: ByteRange) {
+        let mut set = self.set();
+        set.remove(range);
+        *self = Self::Some(set);
+    }
+}
+
+/// One cached page.
+#[derive(Debug)]
+struct Page {
+    frame: FrameRef,
+    valid: Part,
+    dirty: Part,
+    /// What a running flush carries of it; none when no flush runs.
+    in_flight: Option<Part>,
+    /// Seen since the clock hand passed.
+    is_recent: bool,
+}
+
+/// A dirty page as a flush takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirtyPage {
+    /// Page number in the file.
+    pub number: u64,
+    /// The frame; the flush holds a reference of its own.
+    pub frame: FrameRef,
+    /// Dirty byte ranges within the page.
+    pub dirty: RangeSet,
+    /// Valid from the page's first byte up to here (its end when the page is whole).
+    pub valid_begin_to: u64,
+}
+
+impl DirtyPage {
+    /// The whole sector can be written: all bytes are known, or those up to `size_end` (bytes of the
+    /// page before the end of the file), behind which only zeros are.
+    pub fn is_whole(&self, size_end: u64) -> bool {
+        self.valid_begin_to >= size_end.min(PAGE_SIZE)
+    }
+}
+
+/// What a read finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Everything is cached; the spans carry one reference for each frame they touch.
+    All(Vec<Span>),
+    /// These byte ranges (page aligned, cut at nothing) must be loaded first.
+    Missing(RangeSet),
+}
+
+/// No frame could be had: flush or evict, then try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoFrame;
+
+/// The page index of an inode.
+#[derive(Debug, Default)]
+pub struct Pages {
+    pages: BTreeMap<u64, Page>,
+    dirty_count: usize,
+    clock_hand: u64,
+}
+
+fn page_of(byte: u64) -> u64 {
+    byte / PAGE_SIZE
+}
+
+/// The part of `range` that lies in page `number`, relative to the page's start.
+fn part_of(range: &ByteRange, number: u64) -> ByteRange {
+    let base = number * PAGE_SIZE;
+    ByteRange::new(
+        range.begin.max(base) - base,
+        range.end.min(base + PAGE_SIZE) - base,
+    )
+}
+
+fn pages_of(range: &ByteRange) -> std::ops::RangeInclusive<u64> {
+    page_of(range.begin)..=page_of(range.end - 1)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "offsets within a page are below 4096"
+)]
+fn span_of(frame: FrameRef, part: &ByteRange) -> Span {
+    Span {
+        frame,
+        offset: part.begin as u32,
+        length: part.length() as u32,
+    }
+}
+
+/// Appends `span`, joining it to the last one where memory is adjacent (spans stay within a slab).
+fn push_span(spans: &mut Vec<Span>, span: Span) {
+    let position = |s: &Span| u64::from(s.frame.0) * PAGE_SIZE + u64::from(s.offset);
+    if let Some(last) = spans.last_mut() {
+        let slab = |s: &Span| s.frame.0 / types::frame::FRAMES_PER_SLAB;
+        if position(last) + u64::from(last.length) == position(&span) && slab(last) == slab(&span) {
+            last.length += span.length;
+            return;
+        }
+    }
+    spans.push(span);
+}
+
+impl Pages {
+    /// No page is cached.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// Pages cached.
+    pub fn count(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Pages with dirty bytes that no running flush carries.
+    pub fn dirty_count(&self) -> usize {
+        self.dirty_count
+    }
+
+    /// Pages of `range` that a write would make dirty and that are not dirty yet: what has to be
+    /// reserved before the write.
+    pub fn newly_dirty_count(&self, range: &ByteRange) -> u64 {
+        let all = page_of(range.end - 1) - page_of(range.begin) + 1;
+        let dirty = self
+            .pages
+            .range(pages_of(range))
+            .filter(|(_, p)| !p.dirty.is_none())
+            .count();
+        all - dirty as u64
+    }
+
+    /// Looks up `range` (not empty, within the file's size).
+    pub fn read(&mut self, range: &ByteRange, pool: &dyn Pool) -> Found {
+        let missing = self.missing(range);
+        if !missing.is_empty() {
+            return Found::Missing(missing);
+        }
+        let mut spans = Vec::with_capacity(4);
+        for (number, page) in self.pages.range_mut(pages_of(range)) {
+            page.is_recent = true;
+            pool.retain(page.frame);
+            push_span(&mut spans, span_of(page.frame, &part_of(range, *number)));
+        }
+        Found::All(spans)
+    }
+
+    /// Pages of `range` of which bytes in it are not valid, as whole pages.
+    pub fn missing(&self, range: &ByteRange) -> RangeSet {
+        let mut missing = RangeSet::new();
+        let mut next = page_of(range.begin);
+        let last = page_of(range.end - 1);
+        for (number, page) in self.pages.range(pages_of(range)) {
+            if next < *number {
+                missing.insert(ByteRange::new(next * PAGE_SIZE, *number * PAGE_SIZE));
+            }
+            if !page.valid.contains(&part_of(range, *number)) {
+                missing.insert(ByteRange::at(*number * PAGE_SIZE, PAGE_SIZE));
+            }
+            next = *number + 1;
+        }
+        if next <= last {
+            missing.insert(ByteRange::new(next * PAGE_SIZE, (last + 1) * PAGE_SIZE));
+        }
+        missing
+    }
+
+    /// Writes `payload` at `offset`. Frames of a large page-aligned payload are taken over (a reference
+    /// is added), others copied. On `NoFrame` nothing has changed.
+    pub fn write(&mut self, offset: u64, payload: Span, pool: &dyn Pool) -> Result<(), NoFrame> {
+        const MOVE_SIZE_MIN: u32 = 128 << 10;
+        let range = ByteRange::at(offset, payload.length.into());
+        let may_move = payload.offset == 0
+            && offset.is_multiple_of(PAGE_SIZE)
+            && payload.length >= MOVE_SIZE_MIN;
+        let mut fresh = self.frames_for(&range, may_move, pool)?;
+        let mut done = 0u32;
+        for number in pages_of(&range) {
+            let part = part_of(&range, number);
+            let source = payload.part(done, span_of(payload.frame, &part).length);
+            done += source.length;
+            if may_move && source.length as usize == FRAME_SIZE {
+                pool.retain(source.frame);
+                self.put(number, source.frame, part, pool);
+                continue;
+            }
+            let frame = match fresh.pop() {
+                Some((at, frame)) if at == number => {
+                    self.replace_frame(number, frame, pool);
+                    frame
+                }
+                other => {
+                    fresh.extend(other);
+                    self.pages[&number].frame
+                }
+            };
+            pool.copy(source, span_of(frame, &part));
+            self.mark(number, part);
+        }
+        assert!(fresh.is_empty());
+        Ok(())
+    }
+
+    /// Allocates, before anything changes, the frames that copying `range` in needs: for pages that are
+    /// absent or frozen. Sorted so that `pop` gives them in ascending order of page.
+    fn frames_for(
+        &self,
+        range: &ByteRange,
+        may_move: bool,
+        pool: &dyn Pool,
+    ) -> Result<Vec<(u64, FrameRef)>, NoFrame> {
+        let mut fresh = Vec::new();
+        for number in pages_of(range).rev() {
+            if may_move && part_of(range, number).length() == PAGE_SIZE {
+                continue;
+            }
+            if self
+                .pages
+                .get(&number)
+                .is_some_and(|p| !pool.is_shared(p.frame))
+            {
+                continue;
+            }
+            match pool.alloc() {
+                Some(frame) => fresh.push((number, frame)),
+                None => {
+                    fresh.iter().for_each(|(_, frame)| pool.release(*frame));
+                    return Err(NoFrame);
+                }
+            }
+        }
+        Ok(fresh)
+    }
+
+    /// Gives page `number` the new `frame`, with the old one's bytes if there is an old one.
+    fn replace_frame(&mut self, number: u64, frame: FrameRef, pool: &dyn Pool) {
+        match self.pages.get_mut(&number) {
+            Some(page) => {
+                pool.copy(Span::whole(page.frame), Span::whole(frame));
+                pool.release(page.frame);
+                page.frame = frame;
+            }
+            None => {
+                let page = Page {
+                    frame,
+                    valid: Part::NONE,
+                    dirty: Part::NONE,
+                    in_flight: None,
+                    is_recent: true,
+                };
+                self.pages.insert(number, page);
+            }
+        }
+    }
+
+    /// Gives page `number` a frame whose bytes in `part` are new and dirty.
+    fn put(&mut self, number: u64, frame: FrameRef, part: ByteRange, pool: &dyn Pool) {
+        assert!(part.length() == PAGE_SIZE);
+        if let Some(page) = self.pages.get_mut(&number) {
+            pool.release(page.frame);
+            page.frame = frame;
+        } else {
+            let page = Page {
+                frame,
+                valid: Part::NONE,
+                dirty: Part::NONE,
+                in_flight: None,
+                is_recent: true,
+            };
+            self.pages.insert(number, page);
+        }
+        self.mark(number, part);
+    }
+
+    fn mark(&mut self, number: u64, part: ByteRange) {
+        let page = self
+            .pages
+            .get_mut(&number)
+            .expect("the caller has just put it there");
+        self.dirty_count += usize::from(page.dirty.is_none());
+        page.valid.insert(part);
+        page.dirty.insert(part);
+        page.is_recent = true;
+    }
+
+    /// Takes the bytes that a load brought for page `number`: only those not valid yet. `frame` is
+    /// taken over with one reference.
+    pub fn fill(&mut self, number: u64, frame: FrameRef, pool: &dyn Pool) {
+        let Some(page) = self.pages.get_mut(&number) else {
+            let page = Page {
+                frame,
+                valid: Part::All,
+                dirty: Part::NONE,
+                in_flight: None,
+                is_recent: true,
+            };
+            self.pages.insert(number, page);
+            return;
+        };
+        if page.valid == Part::All {
+            pool.release(frame);
+            return;
+        }
+        // The loaded frame is ours alone: put the newer bytes of the page into it.
+        for newer in page.valid.set().ranges() {
+            pool.copy(span_of(page.frame, newer), span_of(frame, newer));
+        }
+        pool.release(page.frame);
+        page.frame = frame;
+        page.valid = Part::All;
+    }
+
+    /// Lays `piece` (bytes kept as metadata) over what was just loaded into `frame`, a frame of page
+    /// `number` that is not in the index yet.
+    pub fn overlay(piece: &Piece, number: u64, frame: FrameRef, pool: &dyn Pool) {
+        let base = number * PAGE_SIZE;
+        let page = ByteRange::at(base, PAGE_SIZE);
+        let bytes = ByteRange::new(piece.offset, piece.end());
+        if let Some(both) = page.intersection(&bytes) {
+            let skip = usize::try_from(both.begin - piece.offset).expect("pieces are small");
+            let length = usize::try_from(both.length()).expect("pieces are small");
+            let target = span_of(frame, &part_of(&both, number));
+            pool.store(target, &piece.bytes[skip..skip + length]);
+        }
+    }
+
+    /// Takes up to `count_max` dirty pages of `range` for a flush: they are clean until they are written
+    /// again, in flight until `on_flushed`, and each frame carries one reference more. Pages in flight are
+    /// left out.
+    pub fn take_dirty(
+        &mut self,
+        range: &ByteRange,
+        count_max: usize,
+        pool: &dyn Pool,
+    ) -> Vec<DirtyPage> {
+        let mut taken = Vec::new();
+        if self.dirty_count == 0 || range.is_empty() {
+            return taken;
+        }
+        for (number, page) in self.pages.range_mut(pages_of(range)) {
+            if taken.len() == count_max {
+                break;
+            }
+            if page.dirty.is_none() || page.in_flight.is_some() {
+                continue;
+            }
+            let dirty = std::mem::replace(&mut page.dirty, Part::NONE);
+            self.dirty_count -= 1;
+            let valid_begin_to = match &page.valid {
+                Part::All => PAGE_SIZE,
+                Part::Some(set) => set
+                    .ranges()
+                    .first()
+                    .filter(|r| r.begin == 0)
+                    .map_or(0, |r| r.end),
+            };
+            pool.retain(page.frame);
+            let bytes = dirty.set();
+            taken.push(DirtyPage {
+                number: *number,
+                frame: page.frame,
+                dirty: bytes,
+                valid_begin_to,
+            });
+            page.in_flight = Some(dirty);
+        }
+        taken
+    }
+
+    /// A flush of `numbers` ended. On failure what it carried is dirty again, unless `drop_failed`.
+    pub fn on_flushed(&mut self, numbers: &[u64], is_ok: bool, drop_failed: bool) {
+        for number in numbers {
+            let Some(page) = self.pages.get_mut(number) else {
+                continue;
+            };
+            let Some(carried) = page.in_flight.take() else {
+                continue;
+            };
+            if !is_ok && !drop_failed {
+                self.dirty_count += usize::from(page.dirty.is_none() && !carried.is_none());
+                for range in carried.set().ranges() {
+                    page.dirty.insert(*range);
+                }
+            }
+        }
+    }
+
+    /// Some page of `range` has dirty bytes or is in flight.
+    pub fn is_busy(&self, range: &ByteRange) -> bool {
+        !range.is_empty()
+            && self
+                .pages
+                .range(pages_of(range))
+                .any(|(_, p)| !p.dirty.is_none() || p.in_flight.is_some())
+    }
+
+    /// Some page of `range` is in flight.
+    pub fn is_in_flight(&self, range: &ByteRange) -> bool {
+        !range.is_empty()
+            && self
+                .pages
+                .range(pages_of(range))
+                .any(|(_, p)| p.in_flight.is_some())
+    }
+
+    /// Forgets the bytes of `range`, dirty ones too. Returns how many pages stopped being dirty.
+    pub fn discard(&mut self, range: &ByteRange, pool: &dyn Pool) -> usize {
+        if range.is_empty() {
+            return 0;
+        }
+        let before = self.dirty_count;
+        let numbers: Vec<u64> = self.pages.range(pages_of(range)).map(|(n, _)| *n).collect();
+        for number in numbers {
+            let page = self.pages.get_mut(&number).expect("just listed");
+            let part = part_of(range, number);
+            let was_dirty = !page.dirty.is_none();
+            page.valid.remove(part);
+            page.dirty.remove(part);
+            self.dirty_count -= usize::from(was_dirty && page.dirty.is_none());
+            if page.valid.is_none() && page.in_flight.is_none() {
+                pool.release(page.frame);
+                self.pages.remove(&number);
+            }
+        }
+        before - self.dirty_count
+    }
+
+    /// The file now ends at `size`: later bytes are forgotten; bytes behind it in the last page are zero.
+    pub fn truncate(&mut self, size: u64, pool: &dyn Pool) -> usize {
+        self.discard(&ByteRange::new(size, u64::MAX), pool)
+    }
+
+    /// Makes bytes `range` (within one page) zero and valid without making them dirty: what lies behind
+    /// an old end of file. Does nothing when the page is not cached; a frozen frame is copied first.
+    pub fn zero_gap(&mut self, range: &ByteRange, pool: &dyn Pool) -> Result<(), NoFrame> {
+        let number = page_of(range.begin);
+        let Some(page) = self.pages.get_mut(&number) else {
+            return Ok(());
+        };
+        let part = part_of(range, number);
+        let missing = match &page.valid {
+            Part::All => return Ok(()),
+            Part::Some(set) => set.missing(&part),
+        };
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if pool.is_shared(page.frame) {
+            let frame = pool.alloc().ok_or(NoFrame)?;
+            pool.copy(Span::whole(page.frame), Span::whole(frame));
+            pool.release(page.frame);
+            page.frame = frame;
+        }
+        for gap in missing.ranges() {
+            pool.zero(span_of(page.frame, gap));
+            page.valid.insert(*gap);
+        }
+        Ok(())
+    }
+
+    /// Frees up to `count_max` clean pages that nobody uses, those not seen lately first. Returns how many.
+    pub fn evict(&mut self, count_max: usize, pool: &dyn Pool) -> usize {
+        let mut victims = Vec::new();
+        let mut looked = 0;
+        let bound = self.pages.len();
+        let hand = self.clock_hand;
+        let mut last = hand;
+        for (number, page) in self.pages.range_mut(hand..) {
+            if victims.len() == count_max || looked == bound {
+                break;
+            }
+            looked += 1;
+            last = *number + 1;
+            let is_busy = !page.dirty.is_none() || page.in_flight.is_some();
+            if is_busy || pool.is_shared(page.frame) {
+                continue;
+            }
+            if std::mem::replace(&mut page.is_recent, false) {
+                continue;
+            }
+            victims.push(*number);
+        }
+        let wrapped = self.pages.range(last..).next().is_none();
+        self.clock_hand = if wrapped { 0 } else { last };
+        for number in &victims {
+            let page = self.pages.remove(number).expect("just listed");
+            pool.release(page.frame);
+        }
+        victims.len()
+    }
+
+    /// Drops everything, dirty bytes too.
+    pub fn clear(&mut self, pool: &dyn Pool) {
+        for page in std::mem::take(&mut self.pages).into_values() {
+            pool.release(page.frame);
+        }
+        self.dirty_count = 0;
+    }
+
+    /// Asserts the invariants.
+    pub fn check(&self) {
+        let dirty = self.pages.values().filter(|p| !p.dirty.is_none()).count();
+        assert_eq!(dirty, self.dirty_count);
+        for page in self.pages.values() {
+            for range in page.dirty.set().ranges() {
+                assert!(page.valid.contains(range), "dirty bytes are valid");
+            }
+        }
+    }
+}
+
+/// The bytes of `dirty` of a page as pieces that travel as metadata.
+pub fn pieces_of(page: &DirtyPage, pool: &dyn Pool) -> Vec<Piece> {
+    let base = page.number * PAGE_SIZE;
+    let piece = |range: &ByteRange| {
+        let bytes: SmallBytes = pool.load(span_of(page.frame, range));
+        Piece {
+            offset: base + range.begin,
+            bytes,
+        }
+    };
+    page.dirty.ranges().iter().map(piece).collect()
+}

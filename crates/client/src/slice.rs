@@ -1,0 +1,474 @@
+//! One slice of the client half: the inodes whose number hashes here, with their tokens, pages, open
+//! files and waiting requests.
+//!
+//! Invariants
+//! - A request is answered exactly once (`Effect::Reply`), or passed on to another slice.
+//! - What an inode's tokens do not cover is neither read from nor written to its caches.
+//! - An inode asks for tokens one request at a time; whoever waits is run again from its start when
+//!   anything about the inode changes (*try, else start what is missing and park*).
+//! - Nothing here waits: every wait is a value (`Inode::parked`, `Inode::goals`) that `waiters` shows.
+//!
+//! Life cycle of a request: `on_request` -> served at once, or parked on its inode -> an answer, a load, a
+//! flush, a grant arrives -> `retry` -> served.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashMap;
+use types::frame::FRAME_SIZE;
+use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
+
+use crate::env::{Env, LoadPiece, StorePiece};
+use crate::inode::Inode;
+use crate::message::{Answer, Ask};
+use crate::names::Continuation;
+use crate::request::{Handle, Notice, Operation, Request, Response, Ticket};
+
+/// Slices of a client half.
+pub const SLICE_COUNT: usize = 16;
+
+/// The slice that keeps `ino`.
+pub fn slice_of(ino: InodeId) -> usize {
+    let mixed = ino.raw().wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    usize::try_from(mixed >> 60).expect("four bits")
+}
+
+/// The slice that takes a request in.
+pub fn home_slice(operation: &Operation) -> usize {
+    let ino = match operation {
+        Operation::Lookup { parent, .. }
+        | Operation::Make { parent, .. }
+        | Operation::Create { parent, .. }
+        | Operation::Unlink { parent, .. }
+        | Operation::Rmdir { parent, .. }
+        | Operation::Rename { parent, .. } => *parent,
+        Operation::LookupSelf { ino }
+        | Operation::LookupParent { ino }
+        | Operation::Forget { ino, .. }
+        | Operation::GetAttr { ino, .. }
+        | Operation::SetAttr { ino, .. }
+        | Operation::Link { ino, .. }
+        | Operation::ReadLink { ino }
+        | Operation::Open { ino, .. }
+        | Operation::Read { ino, .. }
+        | Operation::Write { ino, .. }
+        | Operation::Fsync { ino, .. }
+        | Operation::Flush { ino, .. }
+        | Operation::Release { ino, .. }
+        | Operation::OpenDir { ino }
+        | Operation::ReadDir { ino, .. }
+        | Operation::FsyncDir { ino, .. }
+        | Operation::ReleaseDir { ino, .. }
+        | Operation::GetXattr { ino, .. }
+        | Operation::SetXattr { ino, .. }
+        | Operation::ListXattr { ino, .. }
+        | Operation::RemoveXattr { ino, .. }
+        | Operation::Access { ino, .. } => *ino,
+        Operation::StatFs | Operation::SyncFs => InodeId::ROOT,
+    };
+    slice_of(ino)
+}
+
+macro_rules! local_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        pub struct $name(pub u64);
+
+        impl $name {
+            /// The slice that drew the id.
+            pub fn slice(self) -> usize {
+                usize::try_from(self.0 % SLICE_COUNT as u64).expect("below 16")
+            }
+        }
+    };
+}
+local_id!(
+    /// A question to an owner; unique on this node.
+    CallId
+);
+local_id!(
+    /// A load or store of sectors; unique on this node.
+    IoId
+);
+local_id!(
+    /// A notification to the kernel; unique on this node.
+    NotifyId
+);
+
+/// Why sectors could not be read or written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IoFailure {
+    /// The bytes do not match their checksum: look at the map again, then at another replica.
+    Corrupt,
+    /// The NSD cannot be reached or refuses.
+    Unreachable,
+}
+
+/// What happens to a slice.
+#[derive(Debug)]
+pub enum Input {
+    /// A front end asks.
+    Request(Request),
+    /// The front end's caller was interrupted: a waiting request is answered EINTR.
+    Interrupt(Ticket),
+    /// An owner answered.
+    Answer(CallId, Answer),
+    /// An owner revokes a token.
+    Revoke(NodeId, token::message::Revoke),
+    /// A name led here: take attributes and tokens, then answer the request.
+    Arrive(Box<crate::names::Arrival>),
+    /// A reply that told the kernel about an inode has been written.
+    Replied(InodeId),
+    /// Sectors were loaded.
+    Loaded(IoId, Result<(), IoFailure>),
+    /// Sectors were written: the extents with their checksums.
+    Stored(IoId, Result<Vec<types::Extent>, IoFailure>),
+    /// What a commit needs has reached stable storage.
+    Flushed(IoId, Result<(), IoFailure>),
+    /// The kernel has dropped what it was told to.
+    Notified(NotifyId),
+    /// Free sectors arrived from this owner; `false`: it has none.
+    Space(NodeId, bool),
+    /// Write the inode's dirty data back, then run the request in its own slice.
+    FlushThen(InodeId, Box<Request>),
+    /// A rename whose source is written back.
+    RenameNow(Box<Request>),
+    /// A link whose inode's kind is known.
+    LinkNow(Box<Request>, types::FileKind),
+    /// A listing that wants the attributes of an inode of this slice.
+    Tour(Box<crate::listing::Tour>),
+    /// Frames are short: evict, write back.
+    Shrink,
+    /// Some time has passed.
+    Tick,
+}
+
+/// What a slice wants done.
+#[derive(Debug)]
+pub enum Effect {
+    /// Answer a request. `pinned`: inodes whose slice wants `Input::Replied` once it is written.
+    Reply(Ticket, Response, Vec<InodeId>),
+    /// Ask the owner of a shard; the answer comes as `Input::Answer`.
+    Call(CallId, ShardId, Ask),
+    /// Drop a reference of each frame of a parked write's payload.
+    DropPayload(Span),
+    /// Read sectors into frames.
+    Load(IoId, Vec<LoadPiece>),
+    /// Write runs.
+    Store(IoId, InodeId, Vec<StorePiece>),
+    /// Make what these stores wrote durable on its NSDs.
+    Flush(IoId, Vec<IoId>),
+    /// Tell the kernel to drop something, on a notify thread.
+    Notify(Option<NotifyId>, Notice),
+    /// Tell the owner of a shard that a token was released.
+    Release(ShardId, token::message::Released),
+    /// Hand an input to the slice of an inode.
+    ForSlice(InodeId, Input),
+    /// Get free sectors from an owner.
+    WantSpace(NodeId, u64),
+}
+
+/// An open file or directory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) flags: crate::request::OpenFlags,
+    /// Byte behind the last read, for the detection of sequential reading.
+    pub(crate) read_end: u64,
+    /// Byte up to which a prefetch was started.
+    pub(crate) prefetch_end: u64,
+    /// Bytes read in sequence so far.
+    pub(crate) sequential: u64,
+}
+
+/// One slice.
+#[derive(Debug)]
+pub struct Slice {
+    pub(crate) index: u64,
+    pub(crate) inodes: FxHashMap<InodeId, Box<Inode>>,
+    pub(crate) handles: FxHashMap<Handle, OpenFile>,
+    pub(crate) calls: FxHashMap<CallId, Continuation>,
+    pub(crate) ios: FxHashMap<IoId, InodeId>,
+    pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
+    /// Inodes with dirty data, oldest first, for write-behind by age.
+    pub(crate) dirty: VecDeque<(Instant, InodeId)>,
+    /// Inodes that wait for sectors or frames.
+    pub(crate) starved: Vec<InodeId>,
+    /// Shard for the directories this node makes: chosen round robin by the driver.
+    pub(crate) placements: Vec<ShardId>,
+    /// Payloads of parked writes, with a reference of each frame.
+    pub(crate) payloads: FxHashMap<Ticket, Span>,
+    pub(crate) out: Vec<Effect>,
+    next_id: u64,
+}
+
+impl Slice {
+    /// An empty slice, the `index`th of `SLICE_COUNT`. `placements`: shards for new directories.
+    pub fn new(index: usize, placements: Vec<ShardId>) -> Self {
+        assert!(index < SLICE_COUNT);
+        assert!(!placements.is_empty());
+        Self {
+            index: index as u64,
+            inodes: FxHashMap::default(),
+            handles: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            ios: FxHashMap::default(),
+            notifies: FxHashMap::default(),
+            dirty: VecDeque::new(),
+            starved: Vec::new(),
+            placements,
+            payloads: FxHashMap::default(),
+            out: Vec::new(),
+            next_id: 0,
+        }
+    }
+
+    pub(crate) fn draw_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id * SLICE_COUNT as u64 + self.index
+    }
+
+    /// Takes an input; what is to be done is appended to `out`. Call it for every event of the slice.
+    pub fn on_input(&mut self, env: &Env<'_>, input: Input, out: &mut Vec<Effect>) {
+        assert!(self.out.is_empty());
+        std::mem::swap(&mut self.out, out);
+        self.dispatch(env, input);
+        std::mem::swap(&mut self.out, out);
+    }
+
+    fn dispatch(&mut self, env: &Env<'_>, input: Input) {
+        match input {
+            Input::Request(request) => {
+                self.note_activity(env, &request.operation);
+                self.start(env, request);
+            }
+            Input::Interrupt(ticket) => self.on_interrupt(ticket),
+            Input::Answer(call, answer) => self.on_answer(env, call, answer),
+            Input::Revoke(from, revoke) => self.on_revoke(env, from, revoke),
+            Input::Arrive(arrival) => self.on_arrival(env, *arrival),
+            Input::Replied(ino) => self.on_replied(env, ino),
+            Input::Loaded(io, result) => self.on_loaded(env, io, result),
+            Input::Stored(io, result) => self.on_stored(env, io, result),
+            Input::Flushed(io, result) => self.on_nsds_flushed(env, io, result),
+            Input::Notified(notify) => self.on_notified(env, notify),
+            Input::Space(owner, is_there) => self.on_space(env, owner, is_there),
+            Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
+            Input::RenameNow(request) => self.rename_now(*request),
+            Input::LinkNow(request, kind) => self.link_now(*request, kind),
+            Input::Tour(tour) => self.on_tour(env, tour),
+            Input::Shrink => self.shrink(env),
+            Input::Tick => self.on_tick(env),
+        }
+    }
+
+    pub(crate) fn reply(&mut self, ticket: Ticket, response: Response) {
+        if let Some(payload) = self.payloads.remove(&ticket) {
+            self.out.push(Effect::DropPayload(payload));
+        }
+        self.out.push(Effect::Reply(ticket, response, Vec::new()));
+    }
+
+    pub(crate) fn fail(&mut self, ticket: Ticket, errno: Errno) {
+        self.reply(ticket, Response::Error(errno));
+    }
+
+    pub(crate) fn call(&mut self, shard: ShardId, ask: Ask, then: Continuation) -> CallId {
+        let call = CallId(self.draw_id());
+        self.calls.insert(call, then);
+        self.out.push(Effect::Call(call, shard, ask));
+        call
+    }
+
+    pub(crate) fn inode(&mut self, ino: InodeId) -> &mut Inode {
+        self.inodes
+            .entry(ino)
+            .or_insert_with(|| Box::new(Inode::new(ino)))
+    }
+
+    /// Runs a request from its start.
+    pub(crate) fn start(&mut self, env: &Env<'_>, request: Request) {
+        match &request.operation {
+            Operation::Read { .. } => self.read(env, request),
+            Operation::Write { .. } => self.write(env, request),
+            Operation::Open { .. } => self.open(env, request),
+            Operation::GetAttr { .. } => self.get_attr(env, request),
+            Operation::SetAttr { .. } => self.set_attr(env, request),
+            Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs => {
+                self.fsync(env, request);
+            }
+            Operation::Flush { .. } => self.close(env, request),
+            Operation::Release { .. } => self.release(env, request),
+            Operation::Forget { ino, count } => {
+                let (ino, count) = (*ino, *count);
+                self.forget(env, ino, count);
+            }
+            Operation::OpenDir { .. }
+            | Operation::ReleaseDir { .. }
+            | Operation::ReadDir { .. } => {
+                self.directory(env, request);
+            }
+            Operation::Lookup { .. }
+            | Operation::LookupSelf { .. }
+            | Operation::LookupParent { .. }
+            | Operation::Make { .. }
+            | Operation::Create { .. }
+            | Operation::Link { .. }
+            | Operation::Unlink { .. }
+            | Operation::Rmdir { .. }
+            | Operation::Rename { .. }
+            | Operation::ReadLink { .. }
+            | Operation::StatFs
+            | Operation::GetXattr { .. }
+            | Operation::SetXattr { .. }
+            | Operation::ListXattr { .. }
+            | Operation::RemoveXattr { .. }
+            | Operation::Access { .. } => self.name_operation(env, request),
+        }
+    }
+
+    /// Parks a request on `ino` until something about the inode changes.
+    pub(crate) fn park(&mut self, env: &Env<'_>, ino: InodeId, request: Request, why: Waiting) {
+        self.park_as(env, ino, request, why, false);
+    }
+
+    /// Parks a request that is in service: it goes on where it was, not from its start.
+    pub(crate) fn park_serving(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        request: Request,
+        why: Waiting,
+    ) {
+        self.park_as(env, ino, request, why, true);
+    }
+
+    fn park_as(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        request: Request,
+        why: Waiting,
+        is_admitted: bool,
+    ) {
+        self.keep_payload(env, &request);
+        let parked = Parked {
+            request,
+            why,
+            since: env.now,
+            is_admitted,
+        };
+        self.inode(ino).parked.push_back(parked);
+    }
+
+    /// The front end drops a payload's frames when it has handed the request over: who parks a write
+    /// keeps them until the answer.
+    pub(crate) fn keep_payload(&mut self, env: &Env<'_>, request: &Request) {
+        let Operation::Write { payload, .. } = request.operation else {
+            return;
+        };
+        if payload.length == 0 || self.payloads.contains_key(&request.ticket) {
+            return;
+        }
+        frames_of(payload).for_each(|frame| env.pool.retain(frame));
+        self.payloads.insert(request.ticket, payload);
+    }
+
+    /// Runs all parked requests of `ino` again.
+    pub(crate) fn retry(&mut self, env: &Env<'_>, ino: InodeId) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        for parked in std::mem::take(&mut inode.parked) {
+            match &parked.request.operation {
+                Operation::Read { .. } if parked.is_admitted => {
+                    self.serve_read(env, parked.request)
+                }
+                Operation::Write { .. } if parked.is_admitted => {
+                    self.serve_write(env, parked.request);
+                }
+                _ => self.start(env, parked.request),
+            }
+        }
+    }
+
+    fn on_interrupt(&mut self, ticket: Ticket) {
+        for inode in self.inodes.values_mut() {
+            let is_it = |p: &Parked| p.request.ticket == ticket && !p.is_admitted;
+            let Some(at) = inode.parked.iter().position(is_it) else {
+                continue;
+            };
+            // A write's or read's wait ends by itself (every wait is bounded); giving it up is safe
+            // because nothing of it has been done yet.
+            inode.parked.remove(at);
+            self.fail(ticket, Errno::EINTR);
+            return;
+        }
+    }
+
+    /// Who waits, for what, since when: for `gupfs waiters`.
+    pub fn waiters(&self) -> Vec<(InodeId, String, Instant)> {
+        let mut all = Vec::new();
+        for (ino, inode) in &self.inodes {
+            for parked in &inode.parked {
+                let what = format!("{:?} waits for {:?}", parked.request.operation, parked.why);
+                all.push((*ino, what, parked.since));
+            }
+            for request in inode.gate.iter().flat_map(|state| state.parked()) {
+                let what = format!("{:?} waits for a revoke of this inode", request.operation);
+                all.push((*ino, what, Instant(0)));
+            }
+            for goal in &inode.goals {
+                all.push((*ino, format!("flush {goal:?}"), goal.since));
+            }
+        }
+        all.sort_by_key(|(ino, _, since)| (*since, *ino));
+        all
+    }
+
+    /// Inodes known, pages cached, pages dirty.
+    pub fn counts(&self) -> (usize, usize, usize) {
+        let pages = self.inodes.values().map(|i| i.pages.count()).sum();
+        let dirty = self.inodes.values().map(|i| i.pages.dirty_count()).sum();
+        (self.inodes.len(), pages, dirty)
+    }
+
+    /// Asserts the invariants of all inodes.
+    pub fn check(&self) {
+        for (ino, inode) in &self.inodes {
+            assert_eq!(*ino, inode.ino);
+            inode.pages.check();
+        }
+    }
+}
+
+/// The frames that `span` touches.
+pub fn frames_of(span: Span) -> impl Iterator<Item = FrameRef> {
+    let last = (span.offset + span.length.max(1) - 1) / FRAME_SIZE as u32;
+    (span.frame.0..=span.frame.0 + last).map(FrameRef)
+}
+
+/// What a parked request waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Waiting {
+    /// Tokens asked for.
+    Token,
+    /// A revoke in progress.
+    Revoke,
+    /// Sectors being loaded, or the map.
+    Load,
+    /// Free sectors from the owner.
+    Space,
+    /// Frames of the pagepool.
+    Frames,
+    /// Dirty data being written back.
+    Flush,
+}
+
+/// A request that waits on an inode.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) request: Request,
+    pub(crate) why: Waiting,
+    pub(crate) since: Instant,
+    /// Its tokens are held and it counts as in service.
+    pub(crate) is_admitted: bool,
+}

@@ -1,0 +1,598 @@
+//! Tokens at the node: asking for them, taking them, and letting them go in the order of rules R1 to R12.
+//!
+//! `Admission` joins the two questions that every request on an inode meets: are its tokens held
+//! (`token::Holder`), and does a revoke stand against it (`revoke::Gate`)? The gate exists only while a revoke
+//! of the inode is under way, so the common path asks the holder alone.
+
+use std::collections::BTreeMap;
+
+use token::message::{Granted, Revoke};
+use types::{ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
+
+use crate::env::Env;
+use crate::flush::Purpose;
+use crate::message::{Answer, Ask, Body};
+use crate::names::Continuation;
+use crate::pages::PAGE_SIZE;
+use crate::request::{Notice, Operation, Request};
+use crate::revoke::{
+    self, AttributesGo, DirectoryEffect, DirectoryGate, Failure, FlushOutcome, Gate, GateRequest,
+    RequestKind, RevokeId, Rules, Scope, Verdict,
+};
+use crate::slice::{Effect, NotifyId, Slice, Waiting};
+
+/// Pieces of a pattern that are revoked one by one; more are revoked as one range around them.
+const PIECES_MAX: usize = 64;
+
+/// Whether a request may be served now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Admission {
+    /// Yes; say `served` when it is finished.
+    Served,
+    /// It is parked, and tokens are missing: ask for them.
+    NeedsToken,
+    /// It is parked or answered.
+    Refused,
+}
+
+/// A revoke under way.
+#[derive(Debug)]
+struct Leaving {
+    release: u64,
+    lost: RangeSet,
+    is_attr_lost: bool,
+}
+
+/// What an inode keeps while tokens of it are being revoked.
+#[derive(Debug)]
+pub(crate) struct RevokeState {
+    gate: Gate,
+    directory: Option<DirectoryGate>,
+    leaving: BTreeMap<RevokeId, Leaving>,
+    parked: BTreeMap<crate::request::Ticket, Request>,
+    /// Notifications held back until replies about the inode are written: before that the kernel may not
+    /// know the inode, and would take the old attributes afterwards.
+    held: Vec<(NotifyId, Notice)>,
+    next_revoke: u64,
+}
+
+impl RevokeState {
+    /// A writable handle was opened while a revoke is under way.
+    pub(crate) fn set_mappable(&mut self) {
+        self.gate.set_mappable(true);
+    }
+
+    /// Requests that wait, for `gupfs waiters`.
+    pub(crate) fn parked(&self) -> impl Iterator<Item = &Request> {
+        self.parked.values()
+    }
+}
+
+impl Slice {
+    /// Asks for tokens on `ino`, unless a question is under way: its answer runs the parked requests
+    /// again, which ask for what is still missing.
+    pub(crate) fn acquire(&mut self, _env: &Env<'_>, ino: InodeId, wants: Vec<Want>) {
+        let inode = self.inode(ino);
+        if inode.is_acquiring || wants.is_empty() {
+            return;
+        }
+        inode.is_acquiring = true;
+        let ask = Ask::Acquire {
+            ino,
+            seen: inode.holder.seen(),
+            wants,
+        };
+        self.call(ino.shard(), ask, Continuation::Acquire(ino));
+    }
+
+    /// An owner answered a question for tokens.
+    pub(crate) fn on_acquired(&mut self, env: &Env<'_>, ino: InodeId, answer: Answer) {
+        self.inode(ino).is_acquiring = false;
+        for granted in &answer.grants {
+            self.take_grant(env, granted);
+        }
+        let errno = match answer.body {
+            Body::Acquired { attr: Some(attr) } => {
+                let inode = self.inode(ino);
+                inode.learn_attr(&attr);
+                inode.is_attr_fresh = true;
+                None
+            }
+            Body::Acquired { attr: None } => Some(Errno::ESTALE),
+            Body::Refused(errno) => Some(errno),
+            Body::Op(_) | Body::Grants { .. } | Body::Synced => Some(Errno::EPROTO),
+        };
+        match errno {
+            None => self.retry(env, ino),
+            Some(errno) => self.fail_token_waiters(env, ino, errno),
+        }
+    }
+
+    fn fail_token_waiters(&mut self, env: &Env<'_>, ino: InodeId, errno: Errno) {
+        let inode = self.inode(ino);
+        let parked = std::mem::take(&mut inode.parked);
+        let (waiters, others): (Vec<_>, Vec<_>) =
+            parked.into_iter().partition(|p| p.why == Waiting::Token);
+        inode.parked = others.into();
+        for waiter in waiters {
+            self.fail(waiter.request.ticket, errno);
+        }
+        let gated = self
+            .inode(ino)
+            .gate
+            .as_mut()
+            .map(|state| std::mem::take(&mut state.parked));
+        for (ticket, _) in gated.into_iter().flatten() {
+            self.fail(ticket, errno);
+            self.gate_call(env, ino, |gate, out| gate.on_abandoned(ticket, out));
+        }
+    }
+
+    /// Takes tokens that an owner granted.
+    pub(crate) fn take_grant(&mut self, env: &Env<'_>, granted: &Granted) {
+        let ino = granted.ino;
+        let inode = self.inode(ino);
+        if let token::Adopted::Unasked(released) = inode.holder.on_granted(granted, true) {
+            self.out.push(Effect::Release(ino.shard(), released));
+            return;
+        }
+        if inode.is_contended != granted.contended {
+            inode.is_contended = granted.contended;
+            inode.entries = None;
+        }
+        self.gate_call(env, ino, Gate::on_token_granted);
+    }
+
+    /// Whether a request may be served now; parks it if not.
+    pub(crate) fn admit(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        request: &Request,
+        kind: RequestKind,
+        range: ByteRange,
+        has_token: bool,
+    ) -> Admission {
+        let inode = self.inode(ino);
+        let Some(state) = &mut inode.gate else {
+            if has_token {
+                return Admission::Served;
+            }
+            self.park(env, ino, request.clone(), Waiting::Token);
+            return Admission::NeedsToken;
+        };
+        let mut out = Vec::new();
+        let ticket = request.ticket;
+        let verdict = state.gate.on_request(
+            GateRequest {
+                ticket,
+                kind,
+                range,
+                has_token,
+            },
+            &mut out,
+        );
+        let admission = match verdict {
+            Verdict::Serve => Admission::Served,
+            Verdict::Park => {
+                state.parked.insert(ticket, request.clone());
+                self.keep_payload(env, request);
+                if has_token {
+                    Admission::Refused
+                } else {
+                    Admission::NeedsToken
+                }
+            }
+            Verdict::Fail(why) => {
+                self.fail(ticket, errno_of(why));
+                Admission::Refused
+            }
+        };
+        self.gate_effects(env, ino, out);
+        admission
+    }
+
+    /// A request in service is finished.
+    pub(crate) fn served(&mut self, env: &Env<'_>, ino: InodeId, ticket: crate::request::Ticket) {
+        let has_gate = self.inodes.get(&ino).is_some_and(|i| i.gate.is_some());
+        if has_gate {
+            // Not `on_served`: what was admitted before the gate was made is not known to it.
+            self.gate_call(env, ino, |gate, out| gate.on_abandoned(ticket, out));
+        }
+    }
+
+    fn gate_call(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        act: impl FnOnce(&mut Gate, &mut revoke::Outbox),
+    ) {
+        let Some(state) = self.inodes.get_mut(&ino).and_then(|i| i.gate.as_mut()) else {
+            return;
+        };
+        let mut out = Vec::new();
+        act(&mut state.gate, &mut out);
+        self.gate_effects(env, ino, out);
+    }
+
+    /// An owner revokes.
+    pub(crate) fn on_revoke(&mut self, env: &Env<'_>, _from: types::NodeId, revoke: Revoke) {
+        let ino = revoke.ino;
+        let inode = self.inode(ino);
+        let Some(plan) = inode.holder.on_revoke(env.now, &revoke, &inode.activity) else {
+            return;
+        };
+        self.begin_release(env, ino, plan);
+    }
+
+    /// Carries a plan out: stop, drop, flush; the end of it is `finish_release`.
+    fn begin_release(&mut self, env: &Env<'_>, ino: InodeId, plan: token::Plan) {
+        if plan.is_empty() {
+            let is_open = self.inode(ino).open_count > 0;
+            let finish = self.inode(ino).holder.finish_release(plan.release, is_open);
+            self.on_finish(env, ino, finish);
+        } else if plan.directory.is_some() {
+            self.begin_directory_revoke(env, ino, &plan);
+        } else {
+            self.begin_file_revoke(env, ino, &plan);
+        }
+    }
+
+    fn on_finish(&mut self, env: &Env<'_>, ino: InodeId, finish: token::Finish) {
+        match finish {
+            token::Finish::Release(released) => {
+                self.out.push(Effect::Release(ino.shard(), released));
+            }
+            token::Finish::More(plan) => self.begin_release(env, ino, plan),
+        }
+    }
+
+    fn gate_of(&mut self, ino: InodeId) -> &mut RevokeState {
+        let inode = self.inode(ino);
+        if inode.gate.is_none() {
+            let mut gate = Gate::new(Rules::DEFAULT, inode.writer_count > 0);
+            // Reads that wait for their sectors are in service; the revoke waits for them.
+            let mut out = Vec::new();
+            for parked in inode.parked.iter().filter(|p| p.is_admitted) {
+                let ticket = parked.request.ticket;
+                let (kind, range) = gate_kind(&parked.request);
+                let request = GateRequest {
+                    ticket,
+                    kind,
+                    range,
+                    has_token: true,
+                };
+                let verdict = gate.on_request(request, &mut out);
+                assert_eq!(verdict, Verdict::Serve, "nothing is being revoked yet");
+            }
+            assert!(out.is_empty(), "nothing is being revoked yet");
+            inode.gate = Some(Box::new(RevokeState {
+                gate,
+                directory: None,
+                leaving: BTreeMap::new(),
+                parked: BTreeMap::new(),
+                held: Vec::new(),
+                next_revoke: 0,
+            }));
+        }
+        self.inode(ino).gate.as_mut().expect("just made")
+    }
+
+    fn begin_file_revoke(&mut self, env: &Env<'_>, ino: InodeId, plan: &token::Plan) {
+        let inode = self.inode(ino);
+        // Nothing of the file is cached behind its end as this node sees it, rounded to a page.
+        let size_end = inode.size.next_multiple_of(PAGE_SIZE).max(PAGE_SIZE);
+        let lost = ranges_of(&plan.invalidate, size_end);
+        let mut demoted = ranges_of(&plan.flush, size_end);
+        for range in lost.ranges() {
+            demoted.remove(*range);
+        }
+        let held = inode.holder.held();
+        let pages_of = |ranges: &RangeSet| {
+            let mut pages = RangeSet::new();
+            ranges
+                .ranges()
+                .iter()
+                .for_each(|r| pages.insert(covered_pages(held, r)));
+            pages
+        };
+        let attributes = match &plan.inode {
+            None => AttributesGo::Stay,
+            // One writer among several does not know the size and the times.
+            Some(change) if change.to == Some(types::InodeMode::Read) => AttributesGo::Demoted,
+            Some(_) => AttributesGo::Lost,
+        };
+        let scope = Scope {
+            lost_pages: pages_of(&lost),
+            demoted_pages: pages_of(&demoted),
+            lost: lost.clone(),
+            demoted,
+            attributes,
+        };
+        // A prefetch is nobody's request: its bytes are dropped when they come.
+        for load in inode
+            .loads
+            .iter_mut()
+            .filter(|l| !l.is_wanted && !lost.is_empty())
+        {
+            load.is_stale = true;
+        }
+        let state = self.gate_of(ino);
+        state.next_revoke += 1;
+        let id = RevokeId(state.next_revoke);
+        let is_attr_lost = attributes == AttributesGo::Lost;
+        let leaving = Leaving {
+            release: plan.release,
+            lost,
+            is_attr_lost,
+        };
+        state.leaving.insert(id, leaving);
+        self.gate_call(env, ino, |gate, out| gate.begin_revoke(id, scope, out));
+    }
+
+    fn begin_directory_revoke(&mut self, env: &Env<'_>, ino: InodeId, plan: &token::Plan) {
+        let inode = self.inode(ino);
+        inode.entries = None;
+        let state = self.gate_of(ino);
+        state.next_revoke += 1;
+        let id = RevokeId(state.next_revoke);
+        let leaving = Leaving {
+            release: plan.release,
+            lost: RangeSet::new(),
+            is_attr_lost: true,
+        };
+        state.leaving.insert(id, leaving);
+        let directory = state
+            .directory
+            .get_or_insert_with(|| DirectoryGate::new(Rules::DEFAULT, true));
+        // Answers with time-outs have gone out while the token was held.
+        directory.set_shared(false);
+        let _ = directory.timeout(types::Duration::from_secs(1));
+        let mut out = Vec::new();
+        directory.begin_revoke(env.now, id, &mut out);
+        self.directory_effects(env, ino, out);
+    }
+
+    fn directory_effects(&mut self, env: &Env<'_>, ino: InodeId, effects: Vec<DirectoryEffect>) {
+        for effect in effects {
+            match effect {
+                DirectoryEffect::NotifyEpoch { notify } => {
+                    // Names by the epoch, attributes by themselves; neither blocks.
+                    self.out
+                        .push(Effect::Notify(None, Notice::Attributes { ino }));
+                    self.notify(env, ino, notify.0 | DIRECTORY_NOTIFY, Notice::Epoch);
+                }
+                DirectoryEffect::Release { revoke } => self.finish_release(env, ino, revoke),
+                DirectoryEffect::Retry { .. } | DirectoryEffect::NotifyEntries { .. } => {
+                    unreachable!("directory requests are not gated, and rule R11 is on")
+                }
+            }
+        }
+    }
+
+    fn notify(&mut self, env: &Env<'_>, ino: InodeId, gate_id: u64, notice: Notice) {
+        let id = NotifyId(self.draw_id());
+        self.notifies.insert(id, (ino, gate_id));
+        let inode = self.inode(ino);
+        if inode.unwritten_replies > 0 {
+            let state = inode
+                .gate
+                .as_mut()
+                .expect("a gate asked for the notification");
+            state.held.push((id, notice));
+        } else if inode.lookup_count == 0 && ino != InodeId::ROOT {
+            // The kernel does not know the inode: there is nothing to drop.
+            self.on_notified(env, id);
+        } else {
+            self.out.push(Effect::Notify(Some(id), notice));
+        }
+    }
+
+    /// The replies that notifications waited for are written.
+    pub(crate) fn send_held_notices(&mut self, _env: &Env<'_>, ino: InodeId) {
+        let Some(state) = self.inode(ino).gate.as_mut() else {
+            return;
+        };
+        for (id, notice) in std::mem::take(&mut state.held) {
+            self.out.push(Effect::Notify(Some(id), notice));
+        }
+    }
+
+    /// The kernel dropped what it was told to.
+    pub(crate) fn on_notified(&mut self, env: &Env<'_>, id: NotifyId) {
+        let Some((ino, gate_id)) = self.notifies.remove(&id) else {
+            return;
+        };
+        if gate_id & DIRECTORY_NOTIFY == 0 {
+            let notify = revoke::NotifyId(gate_id);
+            return self.gate_call(env, ino, |gate, out| gate.on_notified(notify, out));
+        }
+        let notify = revoke::NotifyId(gate_id & !DIRECTORY_NOTIFY);
+        let mut out = Vec::new();
+        if let Some(directory) = self
+            .inode(ino)
+            .gate
+            .as_mut()
+            .and_then(|state| state.directory.as_mut())
+        {
+            directory.on_notified(env.now, notify, &mut out);
+        }
+        self.directory_effects(env, ino, out);
+    }
+
+    /// The dirty data of a revoke is committed, or lost.
+    pub(crate) fn on_revoke_flushed(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        revoke: RevokeId,
+        outcome: FlushOutcome,
+    ) {
+        self.gate_call(env, ino, |gate, out| gate.on_flushed(revoke, outcome, out));
+    }
+
+    fn gate_effects(&mut self, env: &Env<'_>, ino: InodeId, effects: revoke::Outbox) {
+        for effect in effects {
+            match effect {
+                revoke::Effect::Serve { ticket } => {
+                    if let Some(request) = self.ungate(ino, ticket) {
+                        match request.operation {
+                            Operation::Read { .. } => self.serve_read(env, request),
+                            Operation::Write { .. } => self.serve_write(env, request),
+                            _ => {
+                                self.served(env, ino, ticket);
+                                self.serve_set_attr(env, request);
+                            }
+                        }
+                    }
+                }
+                revoke::Effect::Retry { ticket } => {
+                    if let Some(request) = self.ungate(ino, ticket) {
+                        self.start(env, request);
+                    }
+                }
+                revoke::Effect::Fail { ticket, why } => {
+                    self.ungate(ino, ticket);
+                    self.fail(ticket, errno_of(why));
+                }
+                revoke::Effect::Notify { notify, pages } => {
+                    let notice = match pages {
+                        None => Notice::Attributes { ino },
+                        Some(pages) if pages.end == u64::MAX => Notice::Data {
+                            ino,
+                            offset: pages.begin,
+                            length: 0,
+                        },
+                        Some(pages) => Notice::Data {
+                            ino,
+                            offset: pages.begin,
+                            length: pages.length(),
+                        },
+                    };
+                    self.notify(env, ino, notify.0, notice);
+                }
+                revoke::Effect::Flush { revoke, ranges } => {
+                    self.add_goal(env, ino, ranges, Purpose::Revoke(revoke));
+                }
+                revoke::Effect::Release { revoke, .. } => self.finish_release(env, ino, revoke),
+                revoke::Effect::LapseDone => {}
+                revoke::Effect::Abort => {}
+            }
+        }
+    }
+
+    fn ungate(&mut self, ino: InodeId, ticket: crate::request::Ticket) -> Option<Request> {
+        self.inodes
+            .get_mut(&ino)?
+            .gate
+            .as_mut()?
+            .parked
+            .remove(&ticket)
+    }
+
+    /// Nothing of what leaves is cached, dirty or in use here any more: it goes.
+    fn finish_release(&mut self, env: &Env<'_>, ino: InodeId, revoke: RevokeId) {
+        let inode = self.inode(ino);
+        let state = inode.gate.as_mut().expect("its gate says so");
+        let leaving = state.leaving.remove(&revoke).expect("its gate says so");
+        let is_idle = state.leaving.is_empty()
+            && state.gate.is_idle()
+            && state.parked.is_empty()
+            && state.held.is_empty();
+        for range in leaving.lost.ranges() {
+            inode.pages.discard(range, env.pool);
+            inode.map.forget(range);
+        }
+        if leaving.is_attr_lost {
+            inode.is_attr_fresh = false;
+        }
+        let is_open = inode.open_count > 0;
+        let finish = inode.holder.finish_release(leaving.release, is_open);
+        if is_idle {
+            inode.gate = None;
+        }
+        self.on_finish(env, ino, finish);
+        self.retry(env, ino);
+    }
+}
+
+/// Marks the notifications of a `DirectoryGate` among those of an inode.
+const DIRECTORY_NOTIFY: u64 = 1 << 63;
+
+fn errno_of(why: Failure) -> Errno {
+    match why {
+        Failure::Again => Errno::EAGAIN,
+        Failure::Interrupted => Errno::EINTR,
+        Failure::LeaseLost => Errno::EIO,
+    }
+}
+
+/// How the gate sees a request that is in service already.
+fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
+    match request.operation {
+        Operation::Read {
+            offset,
+            length,
+            fills_page_cache,
+            ..
+        } => {
+            let kind = if fills_page_cache {
+                RequestKind::Read
+            } else {
+                RequestKind::DirectRead
+            };
+            (kind, ByteRange::at(offset, length.into()))
+        }
+        Operation::Write {
+            offset,
+            payload,
+            is_write_back,
+            ..
+        } => {
+            let kind = if is_write_back {
+                RequestKind::WriteBack
+            } else {
+                RequestKind::Write
+            };
+            (kind, ByteRange::at(offset, payload.length.into()))
+        }
+        _ => (RequestKind::Other, ByteRange::default()),
+    }
+}
+
+/// The pages that overlap `range` and that this node's tokens covered whole: only these can be in the
+/// kernel's page cache.
+fn covered_pages(held: &token::Rights, range: &ByteRange) -> ByteRange {
+    let is_covered = |page: u64| {
+        let bytes = ByteRange::at(page, PAGE_SIZE);
+        held.covers_range(RangeMode::Read, &bytes)
+    };
+    let mut begin = range.begin / PAGE_SIZE * PAGE_SIZE;
+    if begin < range.begin && !is_covered(begin) {
+        begin += PAGE_SIZE;
+    }
+    let end = if range.end == u64::MAX || range.end.is_multiple_of(PAGE_SIZE) {
+        range.end
+    } else {
+        let last = range.end / PAGE_SIZE * PAGE_SIZE;
+        if is_covered(last) {
+            last + PAGE_SIZE
+        } else {
+            last
+        }
+    };
+    ByteRange::new(begin, end.max(begin))
+}
+
+/// The bytes of `set`, as far as anything of the file is cached (`size_end`) one by one, and all that lies
+/// behind as one range: parked and new requests there must wait for the release too.
+fn ranges_of(set: &token::PatternSet, size_end: u64) -> RangeSet {
+    let mut ranges = set.ranges_within(&ByteRange::new(0, size_end), PIECES_MAX);
+    for shape in set.shapes() {
+        let hull = shape.hull();
+        if hull.end > size_end {
+            ranges.insert(ByteRange::new(hull.begin.max(size_end), u64::MAX));
+        }
+    }
+    ranges
+}

@@ -1,0 +1,342 @@
+//! What all shards of an owner share: its journal, its space, and, at shard 0's owner, the region table.
+//!
+//! One record holds what an operation changed in shards and in space, so that sectors are a file's exactly
+//! when its map says so, after every crash.
+
+use std::collections::BTreeMap;
+
+use data::space::{self, RegionId, RegionTable, Space, SpaceMutation, TableMutation};
+use meta::{Changes, Mutation, Op, TransactionId};
+use store::format::PartKey;
+use store::journal::{Journal, Part, Urgency};
+use types::{
+    Decode, DecodeError, Encode, Epoch, Errno, Grant, InodeId, Lsn, NodeId, NodeLife, NsdId,
+    Reader, Run, ShardId, wire_enum,
+};
+
+use crate::owner::Question;
+
+/// A change of an owner's space or of the region table, as the journal holds it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SpaceRecord {
+    /// Of its sectors.
+    Space(SpaceMutation),
+    /// Of the table of regions.
+    Table(TableMutation),
+}
+wire_enum!(SpaceRecord { 1 => Space(mutation), 2 => Table(mutation) });
+
+/// The journal and the space of one owner.
+#[derive(Debug)]
+pub struct OwnerLog {
+    /// The journal.
+    pub journal: Journal,
+    /// Sectors.
+    pub space: Space,
+    /// Who holds which region; at shard 0's owner.
+    pub table: Option<RegionTable>,
+    /// Questions whose transactions run, by transaction.
+    pub transactions: BTreeMap<TransactionId, Box<Question>>,
+    /// Epoch of the shards.
+    pub epoch: Epoch,
+    /// Bits for grant ids: drawn by the driver at start, stepped here.
+    pub random: stdx::prng::Prng,
+    next_nsd: usize,
+    nsds: Vec<NsdId>,
+}
+
+/// Bytes that a record of this operation takes at the most, roughly: the operation's own and some
+/// inodes' worth.
+fn record_estimate(op: &Op) -> usize {
+    let payload = match op {
+        Op::Commit(commit) => {
+            commit.extents.len() * 256
+                + commit
+                    .pieces
+                    .iter()
+                    .map(|p| p.bytes.len() + 64)
+                    .sum::<usize>()
+        }
+        Op::SetXattr { value, .. } => value.len(),
+        Op::Destage { extents, .. } => extents.len() * 256,
+        _ => 0,
+    };
+    payload * 2 + 4096
+}
+
+impl OwnerLog {
+    /// After recovery.
+    pub fn new(
+        journal: Journal,
+        space: Space,
+        table: Option<RegionTable>,
+        epoch: Epoch,
+        nsds: Vec<NsdId>,
+        random: stdx::prng::Prng,
+    ) -> Self {
+        Self {
+            journal,
+            space,
+            table,
+            transactions: BTreeMap::new(),
+            epoch,
+            random,
+            next_nsd: 0,
+            nsds,
+        }
+    }
+
+    /// Whether the operation may execute: there is room in the journal, and the sectors it maps are
+    /// granted to the asker.
+    ///
+    /// # Errors
+    /// `ENOSPC`: no room. `EIO`: the journal failed. `ESTALE`: sectors that are not the asker's.
+    pub fn admit(&self, from: NodeLife, op: &Op) -> Result<(), Errno> {
+        if !op.is_change() && !matches!(op, Op::Closed { .. }) {
+            return Ok(());
+        }
+        if self.journal.is_poisoned() {
+            return Err(Errno::EIO);
+        }
+        let frees = matches!(op, Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. });
+        let urgency = if frees {
+            Urgency::Urgent
+        } else {
+            Urgency::Normal
+        };
+        if !self.journal.has_room(record_estimate(op), urgency) {
+            return Err(Errno::ENOSPC);
+        }
+        let runs = op.runs_used().unwrap_or_default();
+        if runs.iter().all(|run| self.space.holds(from, *run)) {
+            Ok(())
+        } else {
+            Err(Errno::ESTALE)
+        }
+    }
+
+    /// Journals an executed operation.
+    pub fn append(
+        &mut self,
+        from: NodeLife,
+        mutations: &[(ShardId, Mutation)],
+        used: &[Run],
+        freed: &[Run],
+    ) -> Lsn {
+        let mut space = Vec::new();
+        self.space
+            .consume(from, used, &mut space)
+            .expect("admitted before it was executed");
+        for run in freed {
+            self.space
+                .free(*run, &mut space)
+                .expect("a run in a file's map is in use");
+        }
+        let mut parts: BTreeMap<PartKey, Vec<u8>> = BTreeMap::new();
+        for (shard, mutation) in mutations {
+            mutation.encode(parts.entry(PartKey::Shard(*shard)).or_default());
+        }
+        for mutation in space {
+            SpaceRecord::Space(mutation).encode(parts.entry(PartKey::Space).or_default());
+        }
+        self.append_parts(&parts)
+    }
+
+    /// Journals what a shard did by itself.
+    pub fn append_changes(&mut self, shard: ShardId, changes: &Changes) -> Lsn {
+        let mutations: Vec<_> = changes.mutations.clone();
+        debug_assert!(mutations.iter().all(|(s, _)| *s == shard));
+        self.append(NodeLife::default(), &mutations, &[], &changes.freed)
+    }
+
+    fn append_parts(&mut self, parts: &BTreeMap<PartKey, Vec<u8>>) -> Lsn {
+        let epoch = self.epoch;
+        let parts: Vec<Part<'_>> = parts
+            .iter()
+            .map(|(key, bytes)| Part {
+                key: *key,
+                epoch,
+                bytes,
+            })
+            .collect();
+        match self.journal.append(&parts) {
+            Ok(lsn) => {
+                self.space.logged(lsn);
+                lsn
+            }
+            // Poisoned between admission and here cannot be (one lock), full cannot be (admitted with
+            // room to spare); a journal that refuses all the same has lost the operation, and nothing
+            // that depends on it may be answered: wait for an LSN that never comes.
+            Err(_) => Lsn(u64::MAX - 1),
+        }
+    }
+
+    /// Grants sectors to a node; durable at the LSN returned. Empty: no space.
+    pub fn grant(&mut self, life: NodeLife, sectors: u64) -> (Vec<Grant>, Option<Lsn>) {
+        if !self.journal.has_room(16 << 10, Urgency::Normal) {
+            return (Vec::new(), None);
+        }
+        let mut mutations = Vec::new();
+        let mut grants = Vec::new();
+        // A share on every NSD, so that files stripe over all of them.
+        let count = self.nsds.len().max(1);
+        let share = sectors.div_ceil(count as u64);
+        for step in 0..count {
+            let Some(nsd) = self.nsds.get((self.next_nsd + step) % count).copied() else {
+                break;
+            };
+            let ask = space::Ask {
+                life,
+                nsd,
+                sectors: share,
+            };
+            let mut random = {
+                let random = &mut self.random;
+                move || u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
+            };
+            if let Ok(more) = self.space.grant(ask, &mut random, &mut mutations) {
+                grants.extend(more);
+            }
+        }
+        self.next_nsd = (self.next_nsd + 1) % count;
+        if mutations.is_empty() {
+            return (grants, None);
+        }
+        let lsn = self.append_space(mutations);
+        (grants, Some(lsn))
+    }
+
+    /// Journals changes of space alone.
+    pub fn append_space(&mut self, mutations: Vec<SpaceMutation>) -> Lsn {
+        let mut bytes = Vec::new();
+        for mutation in mutations {
+            SpaceRecord::Space(mutation).encode(&mut bytes);
+        }
+        self.append_parts(&BTreeMap::from([(PartKey::Space, bytes)]))
+    }
+
+    /// NSDs of which another region should be taken.
+    pub fn short_nsds(&self) -> Vec<NsdId> {
+        self.nsds
+            .iter()
+            .copied()
+            .filter(|nsd| self.space.wants_region(*nsd))
+            .collect()
+    }
+
+    /// Gives `owner` regions of an NSD (at shard 0's owner). Durable at the LSN.
+    pub fn take_regions(
+        &mut self,
+        owner: NodeId,
+        nsd: Option<NsdId>,
+        count: usize,
+    ) -> (Vec<RegionId>, Option<Lsn>) {
+        let Some(table) = &mut self.table else {
+            return (Vec::new(), None);
+        };
+        let Some(nsd) = nsd else {
+            return (table.held_by(owner), None);
+        };
+        let mut mutations = Vec::new();
+        let regions = table.take(owner, nsd, count, &mut mutations);
+        if mutations.is_empty() {
+            return (regions, None);
+        }
+        let mut bytes = Vec::new();
+        for mutation in mutations {
+            SpaceRecord::Table(mutation).encode(&mut bytes);
+        }
+        let lsn = self.append_parts(&BTreeMap::from([(PartKey::Space, bytes)]));
+        (regions, Some(lsn))
+    }
+
+    /// This owner holds these regions now (those it knows are left out).
+    pub fn adopt_regions(&mut self, regions: &[RegionId]) -> Option<Lsn> {
+        let mut mutations = Vec::new();
+        for region in self.space.unknown_regions(regions) {
+            // One that does not fit is not of this file system's geometry: not ours to use.
+            let _ = self.space.take_region(region, &mut mutations);
+        }
+        (!mutations.is_empty()).then(|| self.append_space(mutations))
+    }
+
+    /// A life is dead and none of its writes can be in flight: what it held is free.
+    pub fn free_life(&mut self, life: NodeLife) -> Option<Lsn> {
+        let mut mutations = Vec::new();
+        self.space.node_lost(life, &mut mutations);
+        self.space.release_quarantine(life, &mut mutations);
+        (!mutations.is_empty()).then(|| self.append_space(mutations))
+    }
+
+    /// The state of space and table as records of a snapshot, about `size_max` bytes each.
+    pub fn space_snapshot(&self, size_max: usize, visit: &mut dyn FnMut(Vec<u8>)) {
+        let mut bytes = Vec::new();
+        let mut push = |record: SpaceRecord| {
+            record.encode(&mut bytes);
+            if bytes.len() >= size_max {
+                visit(std::mem::take(&mut bytes));
+            }
+        };
+        self.space.snapshot(&mut |m| push(SpaceRecord::Space(m)));
+        if let Some(table) = &self.table {
+            table.snapshot(&mut |m| push(SpaceRecord::Table(m)));
+        }
+        // One piece at least: the key must be in the snapshot.
+        visit(bytes);
+    }
+}
+
+/// Applies a journal part to space and table.
+///
+/// # Errors
+/// The bytes are not what this version writes.
+pub fn replay_space(
+    bytes: &[u8],
+    space: &mut Space,
+    table: &mut Option<RegionTable>,
+) -> Result<(), DecodeError> {
+    let mut reader = Reader::new(bytes);
+    while reader.remaining() > 0 {
+        match SpaceRecord::decode(&mut reader)? {
+            SpaceRecord::Space(mutation) => {
+                let misfit = DecodeError::Unknown {
+                    what: "space record",
+                    value: 0,
+                };
+                space.apply(&mutation).map_err(|_| misfit)?;
+            }
+            SpaceRecord::Table(mutation) => {
+                if let Some(table) = table {
+                    table.apply(&mutation);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Applies a journal part to a shard.
+///
+/// # Errors
+/// The bytes are not what this version writes.
+pub fn replay_shard(bytes: &[u8], shard: &mut meta::Shard) -> Result<(), DecodeError> {
+    let mut reader = Reader::new(bytes);
+    while reader.remaining() > 0 {
+        shard.apply(&Mutation::decode(&mut reader)?);
+    }
+    Ok(())
+}
+
+/// The state of a shard as records of a snapshot, about `size_max` bytes each.
+pub fn shard_snapshot(shard: &meta::Shard, size_max: usize, visit: &mut dyn FnMut(Vec<u8>)) {
+    let mut bytes = Vec::new();
+    shard.snapshot(&mut |mutation| {
+        mutation.encode(&mut bytes);
+        if bytes.len() >= size_max {
+            visit(std::mem::take(&mut bytes));
+        }
+    });
+    visit(bytes);
+}
+
+const _: fn(InodeId) -> u64 = InodeId::raw;

@@ -1,0 +1,923 @@
+//! The owner half: a shard with its token manager, and how a question runs on it.
+//!
+//! ```text
+//! Question -> wants() -> covered? --no--> Manager::acquire -> parked .. Granted -> run again
+//!                          | yes
+//!                       execute -> NeedShards: the driver locks more and runs it again
+//!                          |    -> NeedFacts, NeedOwners: other owners (transaction)
+//!                       one journal record (shards and space) -> Answer, after it is durable where it must be
+//! ```
+//!
+//! Invariants
+//! - A question that is not answered yet is in exactly one place: on the driver's stack, parked here under a
+//!   ticket or a transaction, or among the driver's questions for facts.
+//! - What changes is in the journal's buffer before the shards are unlocked.
+//! - An answer to another node, and everything that a transaction says, leaves after what it shows is
+//!   durable (commit on share).
+
+use std::collections::BTreeMap;
+
+use client::message::{Answer, Ask, Body};
+use meta::view::{Context, Fact, Held, Origin, Query};
+use meta::{Executed, Op, Outcome, Reply, Shard, View, transaction};
+use token::message::{Acquire, Granted, Released, Revoke};
+use token::{Effect as TokenEffect, Manager};
+use types::{
+    ByteRange, Errno, FileKind, InodeId, InodeMode, Instant, Lsn, NodeId, NodeLife, Pattern,
+    RangeMode, ShardId, Timestamp, TokenKind, TokenNumber, Want,
+};
+
+use crate::log::OwnerLog;
+
+/// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
+/// it.
+const TRIES_MAX: u32 = 1000;
+/// A holder that is no node: what it wants, nobody else may hold.
+const NOBODY: NodeLife = NodeLife {
+    node: NodeId(0),
+    incarnation: types::Incarnation(0),
+};
+/// Marks the tickets of operations among those of a node's own questions.
+const OPERATION_TICKET: u64 = 1 << 63;
+
+/// A question on its way through an owner.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Who asks.
+    pub from: NodeLife,
+    /// The question's name at the asker.
+    pub call: u64,
+    /// Slot of a remote asker.
+    pub origin: Option<Origin>,
+    /// Whose owner is asked.
+    pub shard: ShardId,
+    /// What is asked.
+    pub ask: Ask,
+    /// What other owners have told about it.
+    pub facts: Vec<Fact>,
+    /// Tokens that were granted on the way.
+    pub grants: Vec<Granted>,
+    /// When it arrived.
+    pub since: Instant,
+    /// Times it has been run.
+    pub tries: u32,
+}
+
+/// What an owner runs.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// A client half's question.
+    Question(Box<Question>),
+    /// Another owner's transaction message.
+    Transaction(Box<meta::Envelope>),
+}
+
+impl Work {
+    /// The first shard to lock.
+    pub fn shard(&self) -> ShardId {
+        match self {
+            Self::Question(question) => question.shard,
+            Self::Transaction(envelope) => envelope.to,
+        }
+    }
+
+    /// It may change something: the journal is locked with the shards.
+    pub fn needs_log(&self) -> bool {
+        match self {
+            Self::Question(question) => match &question.ask {
+                Ask::Op { op, .. } => op.is_change() || matches!(op, Op::Closed { .. }),
+                Ask::Grants { .. } => true,
+                Ask::Acquire { .. } | Ask::Sync => false,
+            },
+            Self::Transaction(_) => true,
+        }
+    }
+}
+
+/// What an owner wants done.
+#[derive(Debug)]
+pub enum OwnerEffect {
+    /// Answer a question, when the journal is durable up to `after`.
+    Answer {
+        /// Who asked.
+        to: NodeLife,
+        /// Which question.
+        call: u64,
+        /// The answer.
+        answer: Answer,
+        /// Not before this is durable.
+        after: Option<Lsn>,
+    },
+    /// Tell a holder to give up.
+    Revoke(NodeLife, Revoke),
+    /// Run this (again).
+    Run(Work),
+    /// Say this to another owner (or another shard of this one), when durable.
+    Transaction(meta::Envelope, Lsn),
+    /// Find these facts out, then run the question again.
+    AskFacts(Box<Question>, Vec<Query>),
+    /// A holder does not answer a revoke.
+    Silent(NodeLife, Instant),
+}
+
+/// What an owner is given with every input.
+#[derive(Debug)]
+pub struct OwnerEnv<'a> {
+    /// Now.
+    pub now: Instant,
+    /// Now, as files show it.
+    pub timestamp: Timestamp,
+    /// This node.
+    pub me: NodeLife,
+    /// Owner of each shard.
+    pub owners: &'a [NodeId],
+    /// Fresh random bits.
+    pub random: u128,
+}
+
+/// A shard as its owner keeps it.
+#[derive(Debug)]
+pub struct OwnerSlice {
+    /// Metadata.
+    pub shard: Shard,
+    /// Tokens.
+    pub tokens: Manager,
+    /// The last record that changed it.
+    pub last_lsn: Lsn,
+    parked: BTreeMap<u64, Work>,
+    waiting: Vec<(Instant, Work)>,
+    next_ticket: u64,
+}
+
+/// More shards are needed: lock all of them, in id order, and run the work again.
+#[derive(Debug)]
+pub struct NeedShards(pub Vec<ShardId>, pub Work);
+
+impl OwnerSlice {
+    /// A shard as recovery left it.
+    pub fn new(shard: Shard, tokens: Manager, last_lsn: Lsn) -> Self {
+        Self {
+            shard,
+            tokens,
+            last_lsn,
+            parked: BTreeMap::new(),
+            waiting: Vec::new(),
+            next_ticket: OPERATION_TICKET,
+        }
+    }
+
+    /// A holder says what is left.
+    pub fn on_released(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        from: NodeLife,
+        released: &Released,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let changes = self
+            .shard
+            .note_open(released.ino, from, released.still_open);
+        if !changes.mutations.is_empty() {
+            self.last_lsn = log.append_changes(self.shard.id(), &changes);
+        }
+        let mut effects = Vec::new();
+        // What does not go with our record is a late message of an earlier state: its sender holds no
+        // more than what we have recorded.
+        let _ = self
+            .tokens
+            .on_released(env.now, from, released, &mut effects);
+        self.on_token_effects(effects, out);
+    }
+
+    /// A life is over: its tokens are free, its opens and answers are dropped.
+    pub fn on_node_lost(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        life: NodeLife,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let changes = self.shard.on_node_lost(life);
+        if !changes.mutations.is_empty() {
+            self.last_lsn = log.append_changes(self.shard.id(), &changes);
+        }
+        self.parked
+            .retain(|_, work| !matches!(work, Work::Question(q) if q.from == life));
+        let mut effects = Vec::new();
+        self.tokens.on_node_lost(env.now, life, &mut effects);
+        self.on_token_effects(effects, out);
+    }
+
+    /// Time has passed: repeats of revokes and transaction messages, waits that are over.
+    pub fn on_tick(&mut self, env: &OwnerEnv<'_>, out: &mut Vec<OwnerEffect>) {
+        if self.tokens.next_timeout().is_some_and(|at| at <= env.now) {
+            let mut effects = Vec::new();
+            self.tokens.on_timeout(env.now, &mut effects);
+            self.on_token_effects(effects, out);
+        }
+        self.resume_waiting(out);
+    }
+
+    /// Transaction messages that were not answered: to be said again from time to time.
+    pub fn repeats(&self, out: &mut Vec<OwnerEffect>) {
+        for envelope in transaction::repeat_messages(&self.shard) {
+            out.push(OwnerEffect::Transaction(envelope, self.last_lsn));
+        }
+    }
+
+    /// Nothing is under way here that only time brings on.
+    pub fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.tokens.next_timeout().is_none()
+    }
+
+    fn resume_waiting(&mut self, out: &mut Vec<OwnerEffect>) {
+        for (_, work) in std::mem::take(&mut self.waiting) {
+            out.push(OwnerEffect::Run(work));
+        }
+    }
+
+    /// Questions parked here, and since when: for `gupfs waiters`.
+    pub fn waiters(&self) -> Vec<(String, Instant)> {
+        let mut all = Vec::new();
+        let parked = self
+            .parked
+            .values()
+            .chain(self.waiting.iter().map(|(_, work)| work));
+        for work in parked {
+            match work {
+                Work::Question(q) => {
+                    all.push((
+                        format!("{:?} of {:?} waits for tokens", q.ask, q.from.node),
+                        q.since,
+                    ));
+                }
+                Work::Transaction(envelope) => {
+                    all.push((
+                        format!("transaction {:?} waits for tokens", envelope.id),
+                        Instant(0),
+                    ));
+                }
+            }
+        }
+        for waiting in self.tokens.waiters() {
+            let what = format!(
+                "{:?} wants {:?} of {} and waits for {:?}",
+                waiting.holder.node, waiting.wants, waiting.ino, waiting.waits_for
+            );
+            all.push((what, waiting.since));
+        }
+        all
+    }
+
+    fn on_token_effects(&mut self, effects: Vec<TokenEffect>, out: &mut Vec<OwnerEffect>) {
+        for effect in effects {
+            match effect {
+                TokenEffect::Revoke { to, message } => out.push(OwnerEffect::Revoke(to, message)),
+                TokenEffect::Granted { message, .. } => {
+                    if let Some(mut work) = self.parked.remove(&message.ticket) {
+                        if let Work::Question(question) = &mut work
+                            && message.number != TokenNumber(0)
+                        {
+                            question.keep_grant(message);
+                        }
+                        out.push(OwnerEffect::Run(work));
+                    }
+                }
+                TokenEffect::Refused { message, .. } => {
+                    if let Some(Work::Question(q)) = self.parked.remove(&message.ticket) {
+                        out.push(q.refused(Errno::EAGAIN));
+                    }
+                }
+                TokenEffect::Silent { holder, since } => {
+                    out.push(OwnerEffect::Silent(holder, since));
+                }
+                // The clients' tables are bounded far below the manager's limit in this version.
+                TokenEffect::Reclaim { .. } => {}
+            }
+        }
+    }
+
+    /// Asks for tokens in a node's name and parks the work until they are there; hands the work back
+    /// when they are there at once.
+    fn acquire(
+        &mut self,
+        now: Instant,
+        acquire: Acquire,
+        work: Work,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Option<Work> {
+        let ticket = acquire.ticket;
+        let mut effects = Vec::new();
+        self.parked.insert(ticket, work);
+        if self.tokens.acquire(now, acquire, &mut effects).is_err() {
+            let work = self.parked.remove(&ticket);
+            if let Some(Work::Question(q)) = work {
+                out.push(q.refused(Errno::EAGAIN));
+            }
+            return None;
+        }
+        // A grant at once gives the work back to the caller instead of through the driver.
+        let at = effects.iter().position(
+            |e| matches!(e, TokenEffect::Granted { message, .. } if message.ticket == ticket),
+        );
+        let granted = at.map(|at| effects.remove(at));
+        self.on_token_effects(effects, out);
+        let Some(TokenEffect::Granted { message, .. }) = granted else {
+            return None;
+        };
+        let mut work = self.parked.remove(&ticket)?;
+        if let Work::Question(question) = &mut work
+            && message.number != TokenNumber(0)
+        {
+            question.keep_grant(message);
+        }
+        Some(work)
+    }
+
+    fn draw_ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// Gives a node tokens on `ino` if nobody else stands against them.
+    fn grant_if_clear(
+        &mut self,
+        now: Instant,
+        holder: NodeLife,
+        ino: InodeId,
+        wants: Vec<Want>,
+    ) -> Option<Granted> {
+        if self.tokens.is_covered(holder, ino, &wants) || !self.tokens.is_clear(holder, ino, &wants)
+        {
+            return None;
+        }
+        let ticket = self.draw_ticket();
+        let seen = TokenNumber(0);
+        let acquire = Acquire {
+            holder,
+            ticket,
+            ino,
+            seen,
+            wants,
+            transient: false,
+        };
+        let mut effects = Vec::new();
+        self.tokens.acquire(now, acquire, &mut effects).ok()?;
+        effects.into_iter().find_map(|e| match e {
+            TokenEffect::Granted { message, .. } if message.ticket == ticket => Some(message),
+            _ => None,
+        })
+    }
+}
+
+impl Question {
+    fn keep_grant(&mut self, granted: Granted) {
+        self.grants.retain(|g| g.ino != granted.ino);
+        self.grants.push(granted);
+    }
+
+    fn answer(self, body: Body, after: Option<Lsn>) -> OwnerEffect {
+        let answer = Answer {
+            body,
+            grants: self.grants,
+        };
+        OwnerEffect::Answer {
+            to: self.from,
+            call: self.call,
+            answer,
+            after,
+        }
+    }
+
+    fn refused(self, errno: Errno) -> OwnerEffect {
+        self.answer(Body::Refused(errno), None)
+    }
+}
+
+/// The shards that are locked now, by id.
+pub struct Locked<'a> {
+    slices: Vec<&'a mut OwnerSlice>,
+}
+
+impl std::fmt::Debug for Locked<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ids = self.slices.iter().map(|s| s.shard.id());
+        f.debug_list().entries(ids).finish()
+    }
+}
+
+impl<'a> Locked<'a> {
+    /// The shards whose locks the caller holds.
+    pub fn new(slices: Vec<&'a mut OwnerSlice>) -> Self {
+        Self { slices }
+    }
+
+    fn slice(&mut self, id: ShardId) -> Option<&mut OwnerSlice> {
+        self.slices
+            .iter_mut()
+            .find(|s| s.shard.id() == id)
+            .map(|s| &mut **s)
+    }
+
+    fn view<'b>(&'b mut self, env: &OwnerEnv<'b>) -> View<'b> {
+        let shards = self.slices.iter_mut().map(|s| &mut s.shard).collect();
+        View::new(shards, env.owners, env.me.node)
+    }
+
+    fn last_lsn(&self) -> Lsn {
+        self.slices
+            .iter()
+            .map(|s| s.last_lsn)
+            .max()
+            .unwrap_or_default()
+    }
+
+    fn note_lsn(&mut self, mutations: &[(ShardId, meta::Mutation)], lsn: Lsn) {
+        for (shard, _) in mutations {
+            if let Some(slice) = self.slice(*shard) {
+                slice.last_lsn = lsn;
+            }
+        }
+    }
+
+    /// Runs a piece of work. `log` is there when `Work::needs_log`.
+    ///
+    /// # Errors
+    /// More shards are needed; nothing has changed.
+    pub fn run(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: Option<&mut OwnerLog>,
+        work: Work,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), NeedShards> {
+        match work {
+            Work::Question(question) => self.question(env, log, question, out),
+            Work::Transaction(envelope) => {
+                let log = log.expect("a transaction needs the journal");
+                self.transaction(env, log, envelope, out)
+            }
+        }
+    }
+
+    fn question(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: Option<&mut OwnerLog>,
+        mut question: Box<Question>,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), NeedShards> {
+        question.tries += 1;
+        if question.tries > TRIES_MAX {
+            out.push(question.refused(Errno::EAGAIN));
+            return Ok(());
+        }
+        match &question.ask {
+            Ask::Op { .. } => self.operation(env, log, question, out),
+            Ask::Acquire { .. } => {
+                self.acquire(env, question, out);
+                Ok(())
+            }
+            Ask::Sync => {
+                // The driver knows the journal's last record; "after everything so far".
+                out.push(question.answer(Body::Synced, Some(Lsn(u64::MAX))));
+                Ok(())
+            }
+            Ask::Grants { sectors } => {
+                let sectors = *sectors;
+                let log = log.expect("granting needs the journal");
+                let (grants, lsn) = log.grant(question.from, sectors);
+                out.push(question.answer(Body::Grants { grants }, lsn));
+                Ok(())
+            }
+        }
+    }
+
+    /// A node asks for tokens. The attributes that come with them must not be about to change by a
+    /// prepared transaction, so they are read as an operation would.
+    fn acquire(&mut self, env: &OwnerEnv<'_>, question: Box<Question>, out: &mut Vec<OwnerEffect>) {
+        let Ask::Acquire { ino, seen, wants } = &question.ask else {
+            unreachable!("the caller matched it");
+        };
+        let (ino, seen, wants) = (*ino, *seen, wants.clone());
+        let holder = question.from;
+        let home = question.shard;
+        if self.slice(home).is_none_or(|s| s.shard.attr(ino).is_none()) {
+            let after = Some(self.last_lsn());
+            out.push(question.answer(Body::Acquired { attr: None }, after));
+            return;
+        }
+        let slice = self.slice(home).expect("seen above");
+        let is_granted = question.grants.iter().any(|g| g.ino == ino);
+        let mut question = question;
+        if !is_granted || !slice.tokens.is_covered(holder, ino, &wants) {
+            let ticket = slice.draw_ticket();
+            let acquire = Acquire {
+                holder,
+                ticket,
+                ino,
+                seen,
+                wants,
+                transient: false,
+            };
+            let Some(Work::Question(q)) =
+                slice.acquire(env.now, acquire, Work::Question(question), out)
+            else {
+                return;
+            };
+            question = q;
+        }
+        match self.execute(env, &question, &Op::GetAttr { ino }, Held::Nothing) {
+            Outcome::Done(Executed {
+                reply: Reply::Attr(attr),
+                ..
+            }) => {
+                let after = Some(self.last_lsn());
+                out.push(question.answer(Body::Acquired { attr: Some(attr) }, after));
+            }
+            Outcome::Wait(_) => self.wait(env, home, Work::Question(question)),
+            _ => {
+                let after = Some(self.last_lsn());
+                out.push(question.answer(Body::Acquired { attr: None }, after));
+            }
+        }
+    }
+
+    fn wait(&mut self, env: &OwnerEnv<'_>, home: ShardId, work: Work) {
+        let slice = self.slice(home).expect("the home shard is locked");
+        slice.waiting.push((env.now, work));
+    }
+
+    fn execute(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        question: &Question,
+        op: &Op,
+        held: Held<'_>,
+    ) -> Outcome {
+        let origin = question.origin;
+        let ctx = Context {
+            now: env.timestamp,
+            from: question.from,
+            origin,
+            random: env.random,
+            held,
+            facts: &question.facts,
+        };
+        let mut view = self.view(env);
+        meta::execute(&mut view, &ctx, op)
+    }
+
+    /// What the operation wants and is not there yet; `Err`: shards to lock first.
+    fn first_missing(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        question: &Question,
+        op: &Op,
+    ) -> Result<Option<meta::Wanted>, Vec<ShardId>> {
+        let ctx = Context {
+            now: env.timestamp,
+            from: question.from,
+            origin: question.origin,
+            random: env.random,
+            held: Held::Nothing,
+            facts: &question.facts,
+        };
+        let wanted = {
+            let view = self.view(env);
+            meta::wants(&view, &ctx, op)
+        };
+        let from = question.from;
+        for want in wanted {
+            let shard = want.ino.shard();
+            if env.owners.get(usize::from(shard.0)) != Some(&env.me.node) {
+                // Another owner's: its part of the transaction sees to its tokens.
+                continue;
+            }
+            let Some(slice) = self.slice(shard) else {
+                return Err(vec![shard]);
+            };
+            if slice.shard.attr(want.ino).is_none() {
+                continue;
+            }
+            let wants = std::slice::from_ref(&want.want);
+            let is_there = if want.is_transient {
+                slice.tokens.is_clear(from, want.ino, wants)
+            } else {
+                slice.tokens.is_covered(from, want.ino, wants)
+            };
+            if !is_there {
+                return Ok(Some(want));
+            }
+        }
+        Ok(None)
+    }
+
+    fn operation(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: Option<&mut OwnerLog>,
+        question: Box<Question>,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), NeedShards> {
+        let mut question = question;
+        let Ask::Op { op, durable } = question.ask.clone() else {
+            unreachable!("the caller matched it");
+        };
+        // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
+        // a revoke never waits for itself (rule R10).
+        let waits_for_tokens = !matches!(
+            op,
+            Op::Commit(_) | Op::Destage { .. } | Op::Closed { .. } | Op::GetMap { .. }
+        );
+        while waits_for_tokens {
+            let missing = match self.first_missing(env, &question, &op) {
+                Ok(None) => break,
+                Ok(Some(missing)) => missing,
+                Err(shards) => return Err(NeedShards(shards, Work::Question(question))),
+            };
+            let slice = self
+                .slice(missing.ino.shard())
+                .expect("first_missing found it there");
+            let acquire = Acquire {
+                holder: question.from,
+                ticket: slice.draw_ticket(),
+                ino: missing.ino,
+                seen: TokenNumber(0),
+                wants: vec![missing.want],
+                transient: missing.is_transient,
+            };
+            match slice.acquire(env.now, acquire, Work::Question(question), out) {
+                Some(Work::Question(q)) => question = q,
+                _ => return Ok(()),
+            }
+        }
+        let held_tokens = self.held_of(&question, &op);
+        if let Some(log) = &log
+            && let Err(errno) = log.admit(question.from, &op)
+        {
+            let is_stale = errno == Errno::ESTALE;
+            let body = if is_stale {
+                Body::Op(Reply::Stale)
+            } else {
+                Body::Refused(errno)
+            };
+            out.push(question.answer(body, None));
+            return Ok(());
+        }
+        let held = match &held_tokens {
+            None => Held::Nothing,
+            Some((inode, writes)) => Held::Tokens {
+                inode: *inode,
+                writes,
+            },
+        };
+        match self.execute(env, &question, &op, held) {
+            Outcome::Done(executed) => {
+                self.done(env, log, question, durable, executed, out);
+                Ok(())
+            }
+            Outcome::NeedShards(shards) => Err(NeedShards(shards, Work::Question(question))),
+            Outcome::NeedFacts(queries) => {
+                out.push(OwnerEffect::AskFacts(question, queries));
+                Ok(())
+            }
+            Outcome::NeedOwners(plan) => {
+                let log = log.expect("only changes need other owners");
+                let home = question.shard;
+                let progress = transaction::begin(&mut self.view(env), *plan);
+                log.transactions.insert(progress_id(&progress), question);
+                self.progress(env, log, home, progress, out);
+                Ok(())
+            }
+            Outcome::Wait(_) => {
+                let home = question.shard;
+                self.wait(env, home, Work::Question(question));
+                Ok(())
+            }
+            Outcome::Ignore => Ok(()),
+        }
+    }
+
+    /// What the asker's tokens cover, for a Commit.
+    fn held_of(
+        &mut self,
+        question: &Question,
+        op: &Op,
+    ) -> Option<(Option<InodeMode>, Vec<Pattern>)> {
+        let (Op::Commit(meta::Commit { ino, .. }) | Op::Destage { ino, .. }) = op else {
+            return None;
+        };
+        let slice = self.slice(ino.shard())?;
+        let (_, rights) = slice.tokens.rights(question.from, *ino)?;
+        let writes = rights.kinds().into_iter().find_map(|kind| match kind {
+            TokenKind::Range {
+                mode: RangeMode::Write,
+                patterns,
+            } => Some(patterns),
+            _ => None,
+        });
+        Some((rights.inode, writes.unwrap_or_default()))
+    }
+
+    fn done(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: Option<&mut OwnerLog>,
+        mut question: Box<Question>,
+        durable: bool,
+        executed: Executed,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        if !executed.mutations.is_empty() {
+            let log = log.expect("what changes something needs the journal");
+            let lsn = log.append(
+                question.from,
+                &executed.mutations,
+                &executed.used,
+                &executed.freed,
+            );
+            self.note_lsn(&executed.mutations, lsn);
+        }
+        self.grant_along(env, &mut question, &executed.reply);
+        let is_remote = question.from.node != env.me.node;
+        let after = (durable || is_remote).then(|| self.last_lsn());
+        out.push(question.answer(Body::Op(executed.reply), after));
+    }
+
+    /// Tokens that are of use to the asker and stand against nobody come with the answer.
+    fn grant_along(&mut self, env: &OwnerEnv<'_>, question: &mut Question, reply: &Reply) {
+        let from = question.from;
+        let mut give = |this: &mut Self, ino: InodeId, wants: Vec<Want>| {
+            let granted = this
+                .slice(ino.shard())
+                .and_then(|s| s.grant_if_clear(env.now, from, ino, wants));
+            if let Some(granted) = granted {
+                question.keep_grant(granted);
+            }
+        };
+        match reply {
+            Reply::Made {
+                attr: Some(attr),
+                is_new: true,
+                ..
+            } if attr.kind == FileKind::File => {
+                let all = Pattern::plain(ByteRange::ALL);
+                let range = Want::Range {
+                    mode: RangeMode::Write,
+                    required: all,
+                    desired: all,
+                };
+                let inode = Want::Inode {
+                    mode: InodeMode::Exclusive,
+                };
+                give(self, attr.ino, vec![inode, range]);
+            }
+            Reply::Made {
+                attr: Some(attr), ..
+            }
+            | Reply::Entry {
+                attr: Some(attr), ..
+            } => {
+                give(self, attr.ino, vec![attribute_want(attr.kind)]);
+            }
+            Reply::Listing { entries, .. } => {
+                for attr in entries.iter().filter_map(|e| e.attr) {
+                    give(self, attr.ino, vec![attribute_want(attr.kind)]);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn transaction(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        envelope: Box<meta::Envelope>,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), NeedShards> {
+        let mut envelope = envelope;
+        let home = envelope.to;
+        // Nobody may cache what the steps of a prepare change.
+        while let Some((ino, want)) = self.cached_elsewhere(&envelope) {
+            let slice = self.slice(home).expect("the receiving shard is locked");
+            let acquire = Acquire {
+                holder: NOBODY,
+                ticket: slice.draw_ticket(),
+                ino,
+                seen: TokenNumber(0),
+                wants: vec![want],
+                transient: true,
+            };
+            match slice.acquire(env.now, acquire, Work::Transaction(envelope), out) {
+                Some(Work::Transaction(e)) => envelope = e,
+                _ => return Ok(()),
+            }
+        }
+        match transaction::on_message(&mut self.view(env), &envelope) {
+            transaction::Handled::Done(progress) => {
+                self.progress(env, log, home, progress, out);
+                Ok(())
+            }
+            transaction::Handled::NeedShards(shards) => {
+                Err(NeedShards(shards, Work::Transaction(envelope)))
+            }
+        }
+    }
+
+    fn cached_elsewhere(&mut self, envelope: &meta::Envelope) -> Option<(InodeId, Want)> {
+        let transaction::TransactionMessage::Prepare { steps, .. } = &envelope.message else {
+            return None;
+        };
+        let slice = self.slice(envelope.to)?;
+        steps.iter().find_map(|step| {
+            let ino = inode_of(step)?;
+            let attr = slice.shard.attr(ino)?;
+            let want = if attr.kind == FileKind::Directory {
+                Want::Directory {
+                    mode: types::DirectoryMode::Write,
+                }
+            } else {
+                Want::Inode {
+                    mode: InodeMode::Exclusive,
+                }
+            };
+            let is_clear = slice
+                .tokens
+                .is_clear(NOBODY, ino, std::slice::from_ref(&want));
+            (!is_clear).then_some((ino, want))
+        })
+    }
+
+    /// Journals what a transaction's step changed, and lets its messages follow.
+    fn progress(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        home: ShardId,
+        progress: transaction::Progress,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        if !progress.mutations.is_empty() {
+            let lsn = log.append(env.me, &progress.mutations, &[], &progress.freed);
+            self.note_lsn(&progress.mutations, lsn);
+        }
+        let after = self.last_lsn();
+        for envelope in progress.messages {
+            out.push(OwnerEffect::Transaction(envelope, after));
+        }
+        if let Some(finished) = progress.finished
+            && let Some(mut question) = log.transactions.remove(&finished.id)
+        {
+            match finished.reply {
+                Some(reply) => {
+                    self.grant_along(env, &mut question, &reply);
+                    out.push(question.answer(Body::Op(reply), Some(after)));
+                }
+                None => out.push(OwnerEffect::Run(Work::Question(question))),
+            }
+        }
+        // Whatever waited for a transaction looks again.
+        if let Some(slice) = self.slice(home) {
+            slice.resume_waiting(out);
+        }
+    }
+}
+
+/// The inode that a step changes, if it is there already.
+fn inode_of(step: &meta::Step) -> Option<InodeId> {
+    match step {
+        meta::Step::EntryInsert { directory, .. }
+        | meta::Step::EntryRemove { directory, .. }
+        | meta::Step::EntryReplace { directory, .. }
+        | meta::Step::DirectoryTouch { directory, .. } => Some(*directory),
+        meta::Step::InodeCreate { .. } => None,
+        meta::Step::LinkAdd { ino, .. }
+        | meta::Step::LinkDrop { ino, .. }
+        | meta::Step::DirectoryRemove { ino, .. }
+        | meta::Step::DirectoryParentSet { ino, .. }
+        | meta::Step::InodeTouch { ino } => Some(*ino),
+    }
+}
+
+fn progress_id(progress: &transaction::Progress) -> meta::TransactionId {
+    progress
+        .messages
+        .first()
+        .expect("a transaction has a participant")
+        .id
+}
+
+fn attribute_want(kind: FileKind) -> Want {
+    if kind == FileKind::Directory {
+        Want::Directory {
+            mode: types::DirectoryMode::Read,
+        }
+    } else {
+        Want::Inode {
+            mode: InodeMode::Read,
+        }
+    }
+}
