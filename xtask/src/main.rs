@@ -1,2 +1,75 @@
-//! All automation of the repository.
-fn main() {}
+//! All automation of the repository: `cargo xtask COMMAND`.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "OS boundary"
+)]
+#![allow(clippy::print_stdout, reason = "a command prints its answer")]
+
+mod ci;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  ci [--quick] [--deny]   all checks: fmt, clippy, tidy, tests, doc tests, simulator smoke, cargo deny
+                          --quick   without the tests on real mounts and the simulator
+                          --deny    install cargo-deny first if it is missing (takes minutes)
+  tidy                    the rules that a machine can check
+  sim [ARGUMENTS]         the simulator: a fresh seed, or the given one replayed
+  bench [ARGUMENTS]       the ratios of docs/performance.md (--quick, --only NAME)
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match run(&arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let root = root()?;
+    let Some((command, rest)) = arguments.split_first() else {
+        bail!("a command is missing\n\n{HELP}");
+    };
+    match command.as_str() {
+        "ci" => ci::run(&root, &ci::Options::parse(rest)?),
+        "tidy" => tidy::run(&root),
+        "sim" => ci::program(&root, "sim", rest),
+        "bench" => {
+            // The daemon and the comparator T are measured as they are shipped.
+            ci::cargo(
+                &root,
+                &["build", "--release", "-p", "gupfs", "--bin", "gupfs"],
+            )?;
+            ci::cargo(
+                &root,
+                &["build", "--release", "-p", "os", "--example", "trivial"],
+            )?;
+            ci::program(&root, "bench", rest)
+        }
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        other => bail!("unknown command {other:?}\n\n{HELP}"),
+    }
+}
+
+/// The repository: the parent of this crate.
+fn root() -> Result<PathBuf> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent()
+        .map(Path::to_path_buf)
+        .context("xtask lies in the repository")
+}

@@ -335,7 +335,7 @@ mod tests {
         std::fs::write(&bad.disks[1].path, vec![5; 96 << 20]).expect("foreign");
         let failure = create(&bad).expect_err("foreign");
         assert!(failure.to_string().contains("--force"), "{failure}");
-        bad.disks[1].path.clone_from(&bad.disks[0].path);
+        bad.disks[1].path = bad.disks[0].path.clone();
         let failure = create(&bad).expect_err("twice");
         assert!(failure.what().contains("named twice"), "{failure}");
         let first = Disk::open(&bad.disks[0].path).expect("opened");

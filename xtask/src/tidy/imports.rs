@@ -1,0 +1,115 @@
+//! Who may import whom: the table of ARCHITECTURE.md against what cargo sees.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use cargo_metadata::{DependencyKind, MetadataCommand};
+
+use super::Fault;
+
+const CORES: &[&str] = &["client", "token", "meta", "store", "data", "nsd", "cluster"];
+
+/// What each crate may import besides stdx and types. A crate that is not listed is a fault.
+const TABLE: &[(&str, &[&str])] = &[
+    ("stdx", &[]),
+    ("types", &[]),
+    ("cluster", &[]),
+    ("token", &[]),
+    ("nsd", &[]),
+    ("data", &["nsd"]),
+    ("store", &["data"]),
+    ("meta", &["store"]),
+    ("client", &["token", "meta", "data"]),
+    ("node", CORES),
+    ("fuse", &["client"]),
+    // os names fuse because its transports decode on the thread that received the request.
+    ("os", &["node", "client", "cluster", "data", "nsd", "fuse"]),
+    ("etcd", &["cluster"]),
+    (
+        "gupfs",
+        &[
+            "client", "token", "meta", "store", "data", "nsd", "cluster", "node", "os", "etcd",
+            "fuse", "bench",
+        ],
+    ),
+    (
+        "sim",
+        &[
+            "client", "token", "meta", "store", "data", "nsd", "cluster", "node", "fuse",
+        ],
+    ),
+    ("bench", &["client"]),
+    ("xtask", &[]),
+];
+
+/// Compares the workspace at `root` with the table.
+pub(super) fn check(root: &Path) -> Result<Vec<Fault>> {
+    let metadata = MetadataCommand::new()
+        .manifest_path(root.join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .context("cargo metadata failed")?;
+    let members: Vec<&str> = metadata.packages.iter().map(|p| p.name.as_str()).collect();
+    let mut faults = Vec::new();
+    for package in &metadata.packages {
+        let manifest = package.manifest_path.as_std_path();
+        let relative = manifest.strip_prefix(root).unwrap_or(manifest);
+        let imports = package
+            .dependencies
+            .iter()
+            .filter(|d| d.kind == DependencyKind::Normal && members.contains(&d.name.as_str()))
+            .map(|d| d.name.as_str());
+        for what in broken(package.name.as_str(), imports) {
+            faults.push(Fault::new(relative, 0, what));
+        }
+    }
+    Ok(faults)
+}
+
+/// What is wrong with the `imports` of the crate `name`.
+fn broken<'a>(name: &str, imports: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let Some((_, allowed)) = TABLE.iter().find(|(listed, _)| *listed == name) else {
+        return vec![format!(
+            "the crate {name} is not in the import table (xtask/src/tidy/imports.rs)"
+        )];
+    };
+    let is_allowed = |import: &str| match import {
+        "stdx" => name != "stdx",
+        "types" => !matches!(name, "stdx" | "types"),
+        _ => allowed.contains(&import),
+    };
+    let bad = imports.filter(|import| !is_allowed(import));
+    bad.map(|import| format!("the crate {name} must not import {import}"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_and_upward_imports_are_refused() {
+        let faults = |name, imports: &[&'static str]| broken(name, imports.iter().copied());
+        assert!(faults("token", &["stdx", "types"]).is_empty());
+        assert_eq!(faults("token", &["nsd"]).len(), 1);
+        assert_eq!(faults("stdx", &["types"]).len(), 1);
+        assert_eq!(faults("meta", &["client", "store"]).len(), 1);
+        assert_eq!(faults("sim", &["os"]).len(), 1);
+        assert_eq!(faults("brand_new", &[]).len(), 1);
+    }
+
+    #[test]
+    fn the_table_has_no_cycle() {
+        // Each crate may import only crates that can be sorted before it.
+        let mut sorted: Vec<&str> = vec!["stdx", "types"];
+        while sorted.len() < TABLE.len() {
+            let next = TABLE.iter().find(|(name, imports)| {
+                !sorted.contains(name)
+                    && imports
+                        .iter()
+                        .all(|i| sorted.contains(i) || !TABLE.iter().any(|(n, _)| n == i))
+            });
+            sorted.push(next.expect("a crate that needs only sorted ones").0);
+        }
+    }
+}
