@@ -30,7 +30,7 @@ pub use view::{VIEW_SLOT_SECTORS, ViewSlots, ViewTooLarge, decode_views, encode_
 
 use raw::CopyState;
 use thiserror::Error;
-use types::{ClusterId, FsId, NodeId, NsdId, SECTOR_SIZE, Timestamp};
+use types::{ClusterId, FsId, NodeId, NsdId, NsdView, SECTOR_SIZE, Timestamp};
 
 /// Bytes of a label copy.
 pub const LABEL_SIZE: usize = 4096;
@@ -343,6 +343,18 @@ impl Label {
     /// The journal area of `owner` on this NSD.
     pub fn journal(&self, owner: NodeId) -> Option<&JournalArea> {
         self.journals.iter().find(|area| area.owner == owner)
+    }
+
+    /// What the cluster view says of this NSD. `has_volatile_cache` is the disk's.
+    pub fn nsd_view(&self, servers: Vec<NodeId>, has_volatile_cache: bool) -> NsdView {
+        NsdView {
+            id: self.nsd,
+            servers,
+            sector_count: self.sector_count,
+            data_begin: self.data_begin,
+            failure_group: self.failure_group,
+            has_volatile_cache,
+        }
     }
 
     /// Sectors that may be granted.

@@ -14,8 +14,9 @@
 //! Every node has a `Server` for its own disks, also when it serves nobody: its direct I/O takes
 //! verifiers from here (`verifier`) and reports failures here (`on_local_failure`).
 //!
-//! What this deliberately does not do: keep the fence table over a restart (a later issue; until then
-//! a restarted server has another verifier and gets the view before it serves).
+//! What this deliberately does not do: keep the fence table over a restart (a later issue). Until then
+//! a server that has no view yet answers other nodes `Busy`, so that a life that died before a restart
+//! finds no server that does not know of it.
 
 use std::collections::BTreeMap;
 
@@ -414,8 +415,14 @@ impl Server {
     }
 
     fn admit(&self, from: NodeLife, message: &Request, payload: &[Span]) -> Result<(), NsdError> {
-        if let Some(epoch) = self.fenced(from, message.epoch()) {
-            return Err(NsdError::Fenced { epoch });
+        // This node's own requests are ruled by its lease; it replays its journal before it joins.
+        if from != self.own {
+            if self.epoch == Epoch(0) {
+                return Err(NsdError::Busy);
+            }
+            if let Some(epoch) = self.fenced(from, message.epoch()) {
+                return Err(NsdError::Fenced { epoch });
+            }
         }
         let nsd = message.nsd();
         let Some(disk) = self.disks.get(&nsd) else {
@@ -464,8 +471,7 @@ impl Server {
         }
         // A sender that knows a newer view than this node is a member of that one.
         let is_member = self.live.get(&from.node) == Some(&from.incarnation);
-        let is_known = self.epoch != Epoch(0) && epoch <= self.epoch;
-        (is_known && !is_member).then_some(self.epoch)
+        (epoch <= self.epoch && !is_member).then_some(self.epoch)
     }
 
     fn take_tag(&mut self) -> DiskTag {

@@ -11,7 +11,10 @@ use nsd::server::{DiskTag, Effect, Limits, Operation, Outbox, Server};
 use nsd::{Reply, Request, Verifier};
 use stdx::Prng;
 use types::id::NodeLife;
-use types::{Epoch, Errno, FrameRef, Incarnation, NodeId, NsdId, RequestId, Span};
+use types::{
+    ClusterId, ClusterView, Epoch, Errno, FrameRef, FsId, Incarnation, NodeId, NodeView, NsdId,
+    RequestId, Span,
+};
 
 const NSD: NsdId = NsdId(1);
 const REMOTE: Path = Path::Server { node: NodeId(1) };
@@ -283,6 +286,21 @@ fn server(incarnation: u128) -> Server {
     };
     let mut server = Server::new(life, limits);
     server.add_disk(NSD, 0, 1 << 30);
+    let client = NodeView {
+        id: NodeId(2),
+        address: String::new(),
+        incarnation: Incarnation(7),
+    };
+    server.on_view(&ClusterView {
+        cluster: ClusterId(1),
+        fs: FsId(1),
+        epoch: Epoch(1),
+        manager: NodeId(1),
+        nodes: vec![client],
+        nsds: Vec::new(),
+        owners: Vec::new(),
+        block_size: 1 << 20,
+    });
     server
 }
 

@@ -294,6 +294,8 @@ fn layouts_of_all_sizes_are_valid_and_half_empty() {
     assert_eq!(label.journal(NodeId(2)).unwrap().first_sector, 257 * MIB);
     assert_eq!(label.data_begin, 513 * MIB);
     assert_eq!(label.region_sectors, 64 * MIB);
+    let view = label.nsd_view(vec![NodeId(2)], true);
+    assert_eq!((view.id, view.data_begin), (NsdId(3), 513 * MIB));
 }
 
 #[test]

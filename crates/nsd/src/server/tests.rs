@@ -21,6 +21,7 @@ fn server() -> Server {
     };
     let mut server = Server::new(life(1, 100), limits);
     server.add_disk(NSD, 7, SECTORS);
+    server.on_view(&view(1, 200));
     server
 }
 
@@ -263,6 +264,7 @@ fn a_fence_is_acknowledged_when_the_last_write_has_ended() {
     let mut out = Vec::new();
     server.on_fence(old, epoch, &mut out);
     assert_eq!(out, [fenced], "and again when asked again");
+    server.on_view(&view(9, 201));
     tag(&ask_with(&mut server, new, 5, write(2, 1), span(1)));
 }
 
@@ -305,7 +307,6 @@ fn the_view_fences_lives_that_are_not_in_it() {
         }
         !is_refused
     };
-    assert!(try_it(&mut server, 200, 0), "no view yet");
     server.on_view(&view(5, 200));
     assert!(try_it(&mut server, 200, 5));
     assert!(try_it(&mut server, 200, 4));
@@ -316,6 +317,19 @@ fn the_view_fences_lives_that_are_not_in_it() {
     assert!(!try_it(&mut server, 199, 5), "an older view is ignored");
     server.on_view(&view(6, 0));
     assert!(!try_it(&mut server, 200, 6));
+}
+
+#[test]
+fn without_a_view_only_the_own_node_is_served() {
+    let own = life(1, 100);
+    let mut server = Server::new(own, Limits::default());
+    server.add_disk(NSD, 7, SECTORS);
+    assert_eq!(error(&ask(&mut server, 1, read(0, 1))), NsdError::Busy);
+    tag(&ask_with(&mut server, own, 2, read(0, 1), Vec::new()));
+    server.on_view(&view(1, 200));
+    tag(&ask(&mut server, 3, read(0, 1)));
+    // The view does not name node 1, whose server this is: its own lease rules it.
+    tag(&ask_with(&mut server, own, 4, read(0, 1), Vec::new()));
 }
 
 #[test]
