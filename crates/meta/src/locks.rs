@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use types::{InodeId, Name, ShardId};
+use types::{InodeId, Name, ShardId, Timestamp};
 
 use crate::step::Step;
 use crate::transaction::TransactionId;
@@ -20,6 +20,8 @@ use crate::transaction::TransactionId;
 pub(crate) struct Locks {
     inodes: BTreeMap<u64, TransactionId>,
     names: BTreeMap<(u64, Name), TransactionId>,
+    /// When each holder began.
+    ages: BTreeMap<TransactionId, Timestamp>,
 }
 
 /// The inode and, if any, the name in it that a step holds.
@@ -64,8 +66,28 @@ impl Locks {
         mine.map(held).find_map(|(ino, _)| self.inode(ino))
     }
 
+    /// A transaction that began `now` is older than the holder of everything that its steps on `shard`
+    /// need and others hold. The older waits, the younger gives up: so waits have no cycle, and the
+    /// oldest always gets through.
+    pub(crate) fn is_older(
+        &self,
+        (now, id): (Timestamp, TransactionId),
+        steps: &[Step],
+        shard: ShardId,
+    ) -> bool {
+        let mine = steps.iter().filter(|s| s.shard() == shard);
+        let mut holders = mine.filter_map(|step| self.inode(held(step).0));
+        holders.all(|holder| (now, id) < (self.ages[&holder], holder))
+    }
+
     /// Takes what the steps on `shard` need; nobody else may hold any of it.
-    pub(crate) fn take(&mut self, id: TransactionId, steps: &[Step], shard: ShardId) {
+    pub(crate) fn take(
+        &mut self,
+        (now, id): (Timestamp, TransactionId),
+        steps: &[Step],
+        shard: ShardId,
+    ) {
+        self.ages.insert(id, now);
         for (ino, name) in steps.iter().filter(|s| s.shard() == shard).map(held) {
             let holder = self.inodes.insert(ino.index(), id);
             assert!(holder.is_none_or(|h| h == id), "locks are exclusive");
@@ -79,15 +101,19 @@ impl Locks {
     pub(crate) fn release(&mut self, id: TransactionId) {
         self.inodes.retain(|_, holder| *holder != id);
         self.names.retain(|_, holder| *holder != id);
+        self.ages.remove(&id);
     }
 
-    /// The transaction holds something.
+    /// The transaction is known here.
     pub(crate) fn holds(&self, id: TransactionId) -> bool {
-        self.inodes.values().any(|h| *h == id)
+        self.ages.contains_key(&id)
     }
 
-    /// Asserts that a held name's directory is held by the same transaction.
+    /// Asserts that a held name's directory is held by the same transaction, and every holder has an age.
     pub(crate) fn check(&self) {
+        for id in self.inodes.values() {
+            assert!(self.ages.contains_key(id));
+        }
         for ((index, _), id) in &self.names {
             assert_eq!(self.inodes.get(index), Some(id));
         }

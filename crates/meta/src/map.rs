@@ -531,3 +531,6 @@ fn within_any(bytes: &[u8], base: u64, begin: u64, end: u64) -> &[u8] {
     let count = usize::try_from(end - begin).expect("within bytes in memory");
     &bytes[skip..skip + count]
 }
+
+#[cfg(test)]
+mod tests;

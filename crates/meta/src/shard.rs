@@ -406,7 +406,7 @@ impl Shard {
     fn apply_transaction(&mut self, mutation: &Mutation) {
         match mutation {
             Mutation::Prepare { id, now, steps } => {
-                self.locks.take(*id, steps, self.id);
+                self.locks.take((*now, *id), steps, self.id);
                 for step in steps {
                     if let Step::InodeCreate { record } = step {
                         self.next_index = self.next_index.max(record.attr.ino.index() + 1);

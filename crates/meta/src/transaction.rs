@@ -10,6 +10,9 @@
 //!   durable; it performs them once, however often messages arrive.
 //! - What a prepared or running transaction will change is locked: operations that read or change it end
 //!   in `Outcome::Wait`.
+//! - Of two transactions that want the same, the older (by `Plan::now`, then id) waits for the younger,
+//!   and the younger gives up and is executed again: waits have no cycle and somebody always gets through.
+//!   (Without this rule three crossing renames that always gave up were seen to do so for ever.)
 //!
 //! Life cycle (coordinator): begun (volatile) -> all voted yes -> `OutcomePut` with its own steps in one
 //! record -> every participant confirmed -> `OutcomeForget`. A coordinator that does not know a
@@ -264,7 +267,7 @@ pub fn begin(view: &mut View<'_>, plan: Plan) -> Progress {
             shard.locks.conflict(&plan.local, id).is_none(),
             "execute has checked the locks"
         );
-        shard.locks.take(plan.id, &plan.local, id);
+        shard.locks.take((plan.now, plan.id), &plan.local, id);
     }
     let messages = plan.remote.keys().map(|to| plan.prepare(*to)).collect();
     let shard = view
@@ -368,6 +371,10 @@ fn on_prepare(shard: &mut Shard, request: &Envelope, now: Timestamp, steps: &[St
         return vote(shard, request, attrs_after(shard, prepared.now));
     }
     if shard.locks.conflict(steps, shard.id()).is_some() {
+        if shard.locks.is_older((now, id), steps, shard.id()) {
+            // The holder is younger, so it does not wait for this one: the repeated prepare finds it gone.
+            return Progress::default();
+        }
         return vote(shard, request, Vote::Busy);
     }
     for step in steps {
