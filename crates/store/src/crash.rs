@@ -84,7 +84,10 @@ impl Machine {
             }
             return Ok(());
         }
-        let entry = self.state.entry(replay.key).or_default();
+        // An operation on a state that has not begun is what the snapshot contains already.
+        let what = "operation before its snapshot";
+        let entry = self.state.get_mut(&replay.key);
+        let entry = entry.ok_or(DecodeError::Short { what })?;
         entry.0 += 1;
         entry.1 = mix(entry.1, number(replay.bytes)?);
         Ok(())

@@ -323,6 +323,23 @@ enum Phase {
     Ended,
 }
 
+/// Exact counts of what a journal did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Operations appended.
+    pub operations: u64,
+    /// Bytes of their records.
+    pub operation_bytes: u64,
+    /// Bytes of snapshot records.
+    pub snapshot_bytes: u64,
+    /// Snapshots completed.
+    pub snapshots: u64,
+    /// Writes submitted.
+    pub flushes: u64,
+    /// Bytes of those writes: the journal's share of the disk's work.
+    pub flushed_bytes: u64,
+}
+
 /// Bytes that a record with parts of these lengths takes, alignment apart.
 pub fn record_size(lengths: impl IntoIterator<Item = usize>) -> usize {
     lengths.into_iter().fold(RECORD_HEADER_SIZE, |sum, length| {
@@ -352,6 +369,7 @@ pub struct Journal {
     /// Whose state the snapshot holds.
     snapshot_keys: BTreeSet<PartKey>,
     is_poisoned: bool,
+    counters: Counters,
 }
 
 impl Journal {
@@ -395,7 +413,13 @@ impl Journal {
             keys: recovered.keys.clone(),
             snapshot_keys: BTreeSet::new(),
             is_poisoned: false,
+            counters: Counters::default(),
         }
+    }
+
+    /// What the journal did since it was started.
+    pub fn counters(&self) -> Counters {
+        self.counters
     }
 
     /// Operations are accepted.
@@ -494,6 +518,8 @@ impl Journal {
             self.keys.insert(part.key);
         }
         self.last = lsn;
+        self.counters.operations += 1;
+        self.counters.operation_bytes += length as u64;
         Ok(lsn)
     }
 
@@ -546,6 +572,7 @@ impl Journal {
         }
         next.push(RecordKind::Snapshot, self.last, self.durable, &[part]);
         self.snapshot_left = self.snapshot_left.saturating_sub(length as u64);
+        self.counters.snapshot_bytes += length as u64;
         self.snapshot_keys.insert(part.key);
         Ok(())
     }
@@ -616,6 +643,8 @@ impl Journal {
             })
             .or_else(|| self.take_mark(id))?;
         self.flush_id += 1;
+        self.counters.flushes += 1;
+        self.counters.flushed_bytes += flush.bytes.len() as u64;
         Some(flush)
     }
 
@@ -674,6 +703,7 @@ impl Journal {
     /// The new segment is complete: recovery would read it from now on.
     fn switch(&mut self) {
         assert_eq!(self.phase, Phase::Ended);
+        self.counters.snapshots += 1;
         let next = self.next.take().expect("its end is durable");
         self.durable = self.durable.max(next.flushed);
         let old = self.active.take();

@@ -34,5 +34,5 @@ pub mod testing;
 mod crash;
 
 pub use format::{Area, PartKey, RecordKind, SegmentHeader};
-pub use journal::{Config, Flush, FlushFailed, FlushId, Journal, Part, Refused, Urgency};
+pub use journal::{Config, Counters, Flush, FlushFailed, FlushId, Journal, Part, Refused, Urgency};
 pub use recovery::{Found, Read, Recovered, Recovery, RecoveryError, Replay};

@@ -97,6 +97,22 @@ impl Disk {
         }
     }
 
+    /// Power is lost on a disk with 512-byte sectors: of each sector at risk, those eighths survive
+    /// whose bit is set in what `survives` says.
+    pub fn crash_in_eighths(&mut self, mut survives: impl FnMut(usize) -> u8) {
+        const EIGHTH: usize = SECTOR / 8;
+        let writes = std::mem::take(&mut self.writes);
+        for (index, (at, new)) in writes.into_iter().flat_map(|w| w.sectors).enumerate() {
+            let eighths = survives(index);
+            let mut sector = self.read(at, 1);
+            for eighth in (0..8).filter(|eighth| eighths >> eighth & 1 == 1) {
+                let range = eighth * EIGHTH..(eighth + 1) * EIGHTH;
+                sector[range.clone()].copy_from_slice(&new[range]);
+            }
+            self.durable.insert(at, sector.into());
+        }
+    }
+
     /// What a read sees: the newest write that has ended, else what is durable.
     pub fn read(&self, at: Location, count: u64) -> Vec<u8> {
         let mut bytes = Vec::new();

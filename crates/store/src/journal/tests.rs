@@ -17,7 +17,7 @@ fn part(key: PartKey, bytes: &[u8]) -> Part<'_> {
 fn every_crash_of_random_runs_loses_nothing_acknowledged() {
     let mut tried = 0;
     let mut switches = 0;
-    for seed in 0..16u64 {
+    for seed in 0..12u64 {
         let mut random = Random(seed);
         let flights = 1 + (seed % 4) as usize;
         let mut rig = Rig::fresh(72, flights);
@@ -26,15 +26,67 @@ fn every_crash_of_random_runs_loses_nothing_acknowledged() {
         });
         switches += rig.switches;
     }
-    assert!(tried > 15_000, "{tried}");
-    assert!(switches > 40, "{switches}");
+    assert!(tried > 10_000, "{tried}");
+    assert!(switches > 30, "{switches}");
+}
+
+/// A disk with 512-byte sectors tears within ours: nothing of a torn record is applied all the same.
+#[test]
+fn tears_within_a_sector_lose_nothing_acknowledged() {
+    let mut tried = 0;
+    for seed in 0..24u64 {
+        let mut random = Random(seed ^ 0x512);
+        let mut rig = Rig::fresh(72, 1 + (seed % 4) as usize);
+        schedule(&mut rig, &mut random, 200, &mut |rig, random| {
+            for _ in 0..6 {
+                let mut disk = rig.disk.clone();
+                // All, nothing, or any eighths.
+                disk.crash_in_eighths(|_| [0, 255, random.next() as u8][random.below(3) as usize]);
+                rig.verify(&disk);
+                tried += 1;
+            }
+        });
+    }
+    assert!(tried > 3000, "{tried}");
+}
+
+/// Records follow one another by chain, not by place alone: where the bytes of one are zeros, which
+/// look like padding, the next does not pass for its successor.
+#[test]
+fn a_record_that_vanished_is_missed() {
+    let mut rig = Rig::fresh(72, 1);
+    let sizes = [1000, SECTOR - 1000 - 2 * 64, 64];
+    let fillers: Vec<Vec<u8>> = sizes.iter().map(|size| vec![1; *size]).collect();
+    for (key, filler) in KEYS.iter().zip(&fillers) {
+        rig.journal
+            .append_snapshot(part(*key, filler))
+            .expect("room");
+    }
+    rig.journal
+        .append_snapshot(part(KEYS[3], &[]))
+        .expect("room");
+    rig.journal.end_snapshot();
+    let flush = rig.submit().expect("the snapshot");
+    let mut bytes = flush.bytes.clone();
+    let second = 2 * SECTOR + 1000 + 64;
+    assert_eq!(bytes[second..second + 4], *b"GREC");
+    let end = second + sizes[1] + 64;
+    assert_eq!(end, 3 * SECTOR, "the third begins a sector");
+    bytes[second..end].fill(0);
+    assert_eq!(bytes[end..end + 4], *b"GREC");
+    let mut disk = Disk::new();
+    let id = disk.submit(flush.at, &bytes);
+    disk.complete_flushed(id);
+    let (found, state) = recovered(&disk, rig.area).expect("never complete");
+    assert_eq!(found.last_lsn, Lsn(0));
+    assert!(state.is_empty());
 }
 
 /// Crash, recover, go on, crash again: three in a row at random places, each at every subset.
 #[test]
 fn crashes_in_a_row_lose_nothing_acknowledged() {
     let mut tried = 0u64;
-    for seed in 0..160u64 {
+    for seed in 0..80u64 {
         let mut random = Random(seed ^ 0xabcd);
         let mut disk = Disk::new();
         for life in 1..=5u128 {
@@ -52,7 +104,7 @@ fn crashes_in_a_row_lose_nothing_acknowledged() {
             disk = outcomes.swap_remove(random.below(outcomes.len() as u64) as usize);
         }
     }
-    assert!(tried > 10_000, "{tried}");
+    assert!(tried > 5_000, "{tried}");
 }
 
 /// The interleaving that forbids replaying a half-written new segment (docs/decisions/0005): crash in
@@ -236,10 +288,15 @@ fn a_snapshot_that_does_not_fit_is_given_up_and_the_journal_goes_on() {
         rig.journal.check();
         rig.operate(&mut random, 10).expect("room");
         rig.try_crashes(&mut random, &mut |_| {});
-        if rig.in_flight() > 0 {
-            // The half is not taken into use while a write into it is in flight.
-            assert!(!rig.journal.can_begin_snapshot());
+        let given_up = rig.in_flight();
+        assert_eq!(given_up > 0, round % 2 == 0);
+        while rig.submit().is_some() {
+            let last = rig.in_flight() - 1;
+            rig.complete(last);
         }
+        // The half is not taken into use while a write into it is in flight.
+        assert_eq!(rig.in_flight(), given_up);
+        assert_eq!(rig.journal.can_begin_snapshot(), given_up == 0);
         rig.settle();
         assert!(rig.journal.can_begin_snapshot());
     }
