@@ -67,7 +67,9 @@ pub(super) struct Link {
     peer: Arc<Peer>,
     attempt: u64,
     incarnation: OnceLock<Incarnation>,
-    lanes: Vec<OnceLock<Arc<Connection>>>,
+    lane_count: usize,
+    /// Emptied when the link is gone, because each lane holds the link.
+    lanes: Mutex<Vec<Option<Arc<Connection>>>>,
     is_readable: AtomicBool,
     state: Mutex<LinkState>,
 }
@@ -85,7 +87,8 @@ impl Link {
             peer: Arc::clone(peer),
             attempt,
             incarnation: OnceLock::new(),
-            lanes: (0..lane_count).map(|_| OnceLock::new()).collect(),
+            lane_count,
+            lanes: Mutex::new(vec![None; lane_count]),
             is_readable: AtomicBool::new(false),
             state: Mutex::default(),
         })
@@ -100,7 +103,11 @@ impl Link {
     }
 
     pub(super) fn lane_count(&self) -> usize {
-        self.lanes.len()
+        self.lane_count
+    }
+
+    fn lanes(&self) -> Vec<Arc<Connection>> {
+        lock(&self.lanes).iter().flatten().cloned().collect()
     }
 
     pub(super) fn is_readable(&self) -> bool {
@@ -120,8 +127,8 @@ impl Link {
     pub(super) fn on_lane_ready(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.ready += 1;
-        assert!(state.ready <= self.lanes.len(), "a lane is ready once");
-        if state.is_closing || state.ready < self.lanes.len() {
+        assert!(state.ready <= self.lane_count, "a lane is ready once");
+        if state.is_closing || state.ready < self.lane_count {
             return;
         }
         state.was_up = true;
@@ -137,7 +144,7 @@ impl Link {
         tracing::info!(peer = %self.peer.node, %incarnation, "connected");
         net.handler.on_peer_up(self.peer.node, incarnation);
         self.is_readable.store(true, Ordering::SeqCst);
-        for lane in self.lanes.iter().filter_map(OnceLock::get) {
+        for lane in self.lanes() {
             lane.resume();
         }
         self.leave();
@@ -159,7 +166,7 @@ impl Link {
             peer.is_open = false;
         }
         drop(peer);
-        for lane in self.lanes.iter().filter_map(OnceLock::get) {
+        for lane in self.lanes() {
             lane.fail("another lane of the link ended");
         }
     }
@@ -186,21 +193,26 @@ impl Link {
     }
 }
 
-/// The listening socket.
+/// The listening socket; counts among the open connections, so that `stop` waits for its end.
 struct Listener {
-    net: Weak<Inner>,
-    listener: Arc<TcpListener>,
+    net: Arc<Inner>,
+    listener: Option<TcpListener>,
 }
 
 impl Source for Listener {
     fn on_ready(&self, _events: u32) {
-        let Some(net) = self.net.upgrade() else {
-            return;
-        };
+        let listener = self.listener.as_ref().expect("open until it is dropped");
         // Until the system has no more, or no descriptor for it: then the next connection tells again.
-        while let Ok((stream, remote)) = self.listener.accept() {
-            net.on_accepted(stream, plain_ip(remote.ip()));
+        while let Ok((stream, remote)) = listener.accept() {
+            self.net.on_accepted(stream, plain_ip(remote.ip()));
         }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.listener = None;
+        self.net.on_connection_ended();
     }
 }
 
@@ -215,7 +227,7 @@ pub(super) struct Inner {
     pub(super) strangers: AtomicUsize,
     /// By node id.
     peers: Vec<Arc<Peer>>,
-    listener: Option<Arc<TcpListener>>,
+    local_address: Option<SocketAddr>,
     listener_poll: Mutex<Option<loops::PollId>>,
     /// Accepted connections, so that `stop` finds those that belong to no link.
     accepted: Mutex<Vec<Weak<Connection>>>,
@@ -257,8 +269,10 @@ impl Inner {
             let failed = |source| NetError::Listen { address, source };
             let listener = TcpListener::bind(address).map_err(failed)?;
             listener.set_nonblocking(true).map_err(failed)?;
-            Ok(Arc::new(listener))
+            let local = listener.local_addr().map_err(failed)?;
+            Ok((listener, local))
         });
+        let (listener, local_address) = listener.transpose()?.unzip();
         let this = Arc::new(Self {
             config,
             loops: Arc::clone(loops),
@@ -270,7 +284,7 @@ impl Inner {
                 .into_iter()
                 .map(|peer| Arc::new(Peer::new(peer)))
                 .collect(),
-            listener: listener.transpose()?,
+            local_address,
             listener_poll: Mutex::new(None),
             accepted: Mutex::default(),
             is_stopped: AtomicBool::new(false),
@@ -278,19 +292,21 @@ impl Inner {
             ended: Condvar::new(),
         });
         let starting = Arc::clone(&this);
-        loops.post(0, Box::new(move || starting.begin()));
+        loops.post(0, Box::new(move || starting.begin(listener)));
         Ok(this)
     }
 
     /// On the first loop.
-    fn begin(self: &Arc<Self>) {
-        if let Some(listener) = &self.listener {
+    fn begin(self: &Arc<Self>, listener: Option<TcpListener>) {
+        if let Some(listener) = listener {
+            self.on_connection_made();
+            let fd = listener.as_raw_fd();
             let source = Arc::new(Listener {
-                net: Arc::downgrade(self),
-                listener: Arc::clone(listener),
+                net: Arc::clone(self),
+                listener: Some(listener),
             });
             let events = u32::from(libc::POLLIN.cast_unsigned());
-            let poll = loops::poll_add(listener.as_raw_fd(), events, source);
+            let poll = loops::poll_add(fd, events, source);
             *lock(&self.listener_poll) = Some(poll);
         }
         for peer in &self.peers {
@@ -299,7 +315,7 @@ impl Inner {
     }
 
     pub(super) fn local_address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref()?.local_addr().ok()
+        self.local_address
     }
 
     /// The loop that reads a lane.
@@ -408,14 +424,9 @@ impl Inner {
         let lane_count = self.config.data_lane_count + 1;
         let link = Link::new(self, peer, state.attempt, lane_count);
         let mut made = Vec::new();
-        for (lane, place) in link.lanes.iter().enumerate() {
+        for lane in 0..lane_count {
             match Connection::connecting(self, &link, lane, peer.address) {
-                Ok(connection) => {
-                    place
-                        .set(Arc::clone(&connection))
-                        .expect("a new link has no lanes");
-                    made.push(connection);
-                }
+                Ok(connection) => made.push(connection),
                 // No descriptor, or no route: those made are failed below.
                 Err(error) => {
                     tracing::debug!(peer = %peer.node, %error, "cannot connect");
@@ -429,6 +440,9 @@ impl Inner {
             return self.dial_later(peer);
         }
         lock(&link.state).held = made.len();
+        for (place, connection) in lock(&link.lanes).iter_mut().zip(&made) {
+            *place = Some(Arc::clone(connection));
+        }
         state.link = Some(Arc::clone(&link));
         drop(state);
         for connection in &made {
@@ -521,7 +535,7 @@ impl Inner {
         let is_same_life = link.is_life(hello.incarnation);
         if is_same_life && hello.attempt == link.attempt {
             let is_fit = usize::from(hello.lane_count) == link.lane_count()
-                && link.lanes[lane].get().is_none()
+                && lock(&link.lanes)[lane].is_none()
                 && !lock(&link.state).is_closing;
             if !is_fit {
                 drop(state);
@@ -551,6 +565,8 @@ impl Inner {
         let mut state = lock(&peer.state);
         assert!(state.link.as_ref().is_some_and(|l| Arc::ptr_eq(l, link)));
         state.link = None;
+        // Dropped last, without locks.
+        let _lanes = std::mem::take(&mut *lock(&link.lanes));
         if !was_up {
             state.failure_count += 1;
         }
@@ -633,9 +649,9 @@ impl Peer {
         let link = state.link.as_ref().filter(|_| state.is_open)?;
         let index = match lane {
             Lane::Priority => 0,
-            Lane::Data(number) => 1 + usize::from(number) % (link.lanes.len() - 1),
+            Lane::Data(number) => 1 + usize::from(number) % (link.lane_count - 1),
         };
-        link.lanes[index].get().cloned()
+        lock(&link.lanes)[index].clone()
     }
 }
 
@@ -648,8 +664,8 @@ impl Link {
             lock(&self.state).held -= 1;
             return false;
         }
-        let set = self.lanes[lane].set(Arc::clone(connection));
-        set.expect("the lane is free");
+        let old = lock(&self.lanes)[lane].replace(Arc::clone(connection));
+        assert!(old.is_none(), "the lane is free");
         true
     }
 }
