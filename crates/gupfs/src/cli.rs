@@ -333,7 +333,7 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<()> {
     match command {
         Command::Up(args) => run_up(args),
-        Command::Down { state, destroy } => up::down(&state, destroy).map(|done| say(&done)),
+        Command::Down { state, destroy } => up::down(&state, destroy).map(|done| report(&done)),
         Command::Daemon { state } => daemon::run(&state),
         Command::Status(args) => run_ask(&args, "status"),
         Command::Waiters(args) => run_ask(&args, "waiters"),
@@ -355,14 +355,14 @@ fn run_up(args: UpArgs) -> Result<()> {
         pagepool_size: args.pagepool,
         make_mount_point: args.mkdir,
     })?;
-    say(&done);
+    report(&done);
     let (mount, state) = (args.mount.display(), args.state.display());
-    println!("\nfive things to try:");
-    println!("  cp -a /usr/share/doc {mount}/ && diff -r /usr/share/doc {mount}/doc");
-    println!("  dd if=/dev/zero of={mount}/big bs=1M count=1024 conv=fsync");
-    println!("  gupfs status --state {state}");
-    println!("  gupfs dump counters --state {state}");
-    println!("  gupfs down --state {state}    (and `gupfs up` again: the data is still there)");
+    say!("\nfive things to try:");
+    say!("  cp -a /usr/share/doc {mount}/ && diff -r /usr/share/doc {mount}/doc");
+    say!("  dd if=/dev/zero of={mount}/big bs=1M count=1024 conv=fsync");
+    say!("  gupfs status --state {state}");
+    say!("  gupfs dump counters --state {state}");
+    say!("  gupfs down --state {state}    (and `gupfs up` again: the data is still there)");
     Ok(())
 }
 
@@ -417,8 +417,8 @@ fn run_nsd(command: NsdCommand) -> Result<()> {
                 None => inspect::look_at(&paths)?,
             };
             match json {
-                true => println!("{}", inspect::nsds_to_json(&found)),
-                false => print!("{}", inspect::nsds_to_text(&found)),
+                true => say!("{}", inspect::nsds_to_json(&found)),
+                false => say!("{}", inspect::nsds_to_text(&found).trim_end()),
             }
             Ok(())
         }
@@ -434,7 +434,7 @@ fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<()> 
         }
         for path in paths {
             up::make_file(path, size)?;
-            println!("made {}", path.display());
+            say!("made {}", path.display());
         }
         return Ok(());
     }
@@ -447,10 +447,10 @@ fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<()> 
     }
     for disk in &opened {
         match disk.label()? {
-            Err(nsd::label::LabelError::Blank) => println!("{} can be used", disk.path().display()),
+            Err(nsd::label::LabelError::Blank) => say!("{} can be used", disk.path().display()),
             _ if force => {
                 disk.clear()?;
-                println!(
+                say!(
                     "erased the first sectors of {}: it can be used",
                     disk.path().display()
                 );
@@ -490,8 +490,8 @@ fn run_fs(command: FsCommand) -> Result<()> {
             }
             let list = inspect::file_systems(&found);
             match json {
-                true => println!("{list}"),
-                false => print!("{}", inspect::file_systems_to_text(&list)),
+                true => say!("{list}"),
+                false => say!("{}", inspect::file_systems_to_text(&list).trim_end()),
             }
             Ok(())
         }
@@ -544,12 +544,12 @@ fn create_fs(
         disks: disks.collect(),
         ..up::single(&view, &system::absolute(mount)?)
     })?;
-    println!(
+    say!(
         "made the file system {:032x} over {} NSDs",
         view.fs.0,
         view.nsds.len()
     );
-    println!(
+    say!(
         "mount it: gupfs up --state {} --mount {}",
         state.display(),
         mount.display()
@@ -568,29 +568,31 @@ fn run_lab(command: LabCommand) -> Result<()> {
             pagepool,
         } => {
             let plan = Plan::new(nodes, backing, size).with(transport, pagepool);
-            lab::up(&Lab::new(&dir)?, &plan).map(|done| say(&done))
+            lab::up(&Lab::new(&dir)?, &plan).map(|done| report(&done))
         }
         LabCommand::Status { dir, json } => {
             lab::status(&Lab::new(&dir)?).map(|value| show(&value, json))
         }
-        LabCommand::Kill { node, dir } => lab::kill(&Lab::new(&dir)?, node).map(|done| say(&done)),
-        LabCommand::Start { nodes, dir } => {
-            lab::start(&Lab::new(&dir)?, &nodes).map(|done| say(&done))
+        LabCommand::Kill { node, dir } => {
+            lab::kill(&Lab::new(&dir)?, node).map(|done| report(&done))
         }
-        LabCommand::Down { dir } => lab::down(&Lab::new(&dir)?).map(|done| say(&done)),
+        LabCommand::Start { nodes, dir } => {
+            lab::start(&Lab::new(&dir)?, &nodes).map(|done| report(&done))
+        }
+        LabCommand::Down { dir } => lab::down(&Lab::new(&dir)?).map(|done| report(&done)),
     }
 }
 
-fn say(done: &[String]) {
+fn report(done: &[String]) {
     for line in done {
-        println!("{line}");
+        say!("{line}");
     }
 }
 
 fn show(value: &Value, json: bool) {
     match json {
-        true => println!("{value}"),
-        false => print!("{}", inspect::to_text(value)),
+        true => say!("{value}"),
+        false => say!("{}", inspect::to_text(value).trim_end()),
     }
 }
 

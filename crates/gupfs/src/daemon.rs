@@ -22,7 +22,9 @@ pub fn run(path: &Path) -> Result<()> {
     let state = place.require()?;
     system::require_root("gupfs daemon")?;
     system::require_fuse()?;
-    let _lock = place.try_lock()?;
+    // Released by the kernel when this process is gone, and by nothing before: whoever waits for the lock
+    // waits for the end of the process.
+    std::mem::forget(place.try_lock()?);
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
     let outcome = config(&place, &state).and_then(|config| {
         check_address_free(&config)?;

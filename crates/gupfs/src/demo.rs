@@ -88,10 +88,10 @@ fn run_on(args: &DemoArgs, first: &Path, second: &Path) -> Result<()> {
 fn run_in_lab(args: &DemoArgs, lab: &Lab, directory: &Path) -> Result<()> {
     crate::system::require_root("gupfs demo")?;
     crate::system::require_fuse()?;
-    println!("{}", lab::down(lab)?.join("\n"));
+    say!("{}", lab::down(lab)?.join("\n"));
     let outcome = run_phases(args, lab, directory);
     if args.keep {
-        println!(
+        say!(
             "the lab is left in {}; remove it with `gupfs lab down --dir {0}`",
             directory.display()
         );
@@ -103,7 +103,13 @@ fn run_in_lab(args: &DemoArgs, lab: &Lab, directory: &Path) -> Result<()> {
 }
 
 fn run_phases(args: &DemoArgs, lab: &Lab, directory: &Path) -> Result<()> {
+    let plan =
+        Plan::new(2, args.backing, args.size).with(args.transport, up::PAGEPOOL_SIZE_DEFAULT);
+    let begin = Instant::now();
+    say!("{}", lab::up(lab, &plan)?.join("\n"));
+    let lab_time = begin.elapsed();
     let mut run = open(args, &directory.join("source"))?;
+    run.push("lab up", lab_time, 0, 0);
     let room = args.size / 10 * 6;
     if run.tree.byte_count > room {
         return Err(Failure::new(format!(
@@ -113,22 +119,17 @@ fn run_phases(args: &DemoArgs, lab: &Lab, directory: &Path) -> Result<()> {
         ))
         .help(format!(
             "give --size {}G or more, or a smaller --tree",
-            (run.tree.byte_count / 6 * 10 >> 30) + 1
+            ((run.tree.byte_count / 6 * 10) >> 30) + 1
         )));
     }
-    let plan =
-        Plan::new(2, args.backing, args.size).with(args.transport, up::PAGEPOOL_SIZE_DEFAULT);
-    let begin = Instant::now();
-    println!("{}", lab::up(lab, &plan)?.join("\n"));
-    run.note("lab up", begin, 0, 0);
     let (first, second) = (lab.mount(1), lab.mount(2));
     let wanted = run.share(&first, &second)?;
 
     let begin = Instant::now();
     for node in [1, 2] {
-        println!("{}", lab::kill(lab, node)?.join("\n"));
+        say!("{}", lab::kill(lab, node)?.join("\n"));
     }
-    println!("{}", lab::start(lab, &[1, 2])?.join("\n"));
+    say!("{}", lab::start(lab, &[1, 2])?.join("\n"));
     run.note("kill -9 of both, start, replay", begin, 0, 0);
     for (name, mount) in [
         ("verify through node 1 after the crash", &first),
@@ -160,7 +161,7 @@ fn open<'a>(args: &'a DemoArgs, scratch: &Path) -> Result<Run<'a>> {
         }
         (roots, _) => Tree::list(roots)?,
     };
-    println!(
+    say!(
         "tree: {} files, {}",
         tree.file_count,
         size::show(tree.byte_count)
@@ -180,7 +181,7 @@ fn open<'a>(args: &'a DemoArgs, scratch: &Path) -> Result<Run<'a>> {
 }
 
 fn generated(args: &DemoArgs, scratch: &Path, seed: u64) -> Result<Tree> {
-    println!(
+    say!(
         "making a tree of {} files, {} from seed {seed}",
         args.files,
         size::show(args.bytes)
@@ -347,7 +348,7 @@ impl Run<'_> {
             file_count,
             byte_count,
         };
-        println!("{}", phase.line());
+        say!("{}", phase.line());
         self.phases.push(phase);
     }
 
@@ -365,11 +366,11 @@ impl Run<'_> {
                 other.unwrap_or_default(),
             ]);
         }
-        println!("\n{}", inspect::table(&rows));
+        say!("\n{}", inspect::table(&rows));
         if self.args.json {
             let to_json =
                 |phases: &[Phase]| -> Vec<Value> { phases.iter().map(Phase::to_json).collect() };
-            println!(
+            say!(
                 "{}",
                 json!({
                     "files": self.tree.file_count, "bytes": self.tree.byte_count,
@@ -383,7 +384,7 @@ impl Run<'_> {
             .iter()
             .filter(|i| matches!(i.kind, Kind::Link(_)))
             .count();
-        println!(
+        say!(
             "every one of {} files and {links} links was the same, byte for byte, wherever it was read",
             self.tree.file_count
         );

@@ -5,7 +5,14 @@
     clippy::disallowed_types,
     reason = "OS boundary"
 )]
-#![allow(clippy::print_stdout, reason = "a command prints its answer")]
+
+/// Prints a line of the answer. A reader that has gone away (`gupfs ... | head`) is no fault.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout(), $($text)*);
+    }};
+}
 
 pub mod cli;
 pub mod control;

@@ -1,0 +1,426 @@
+//! The command line against bad input: a clear message, a non-zero exit, nothing changed.
+//!
+//! Tests that need root or /dev/fuse say so and pass where these are missing.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Output};
+
+struct Run {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn gupfs(arguments: &[&str]) -> Run {
+    run(Command::new(env!("CARGO_BIN_EXE_gupfs")).args(arguments))
+}
+
+fn run(command: &mut Command) -> Run {
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("the binary runs");
+    Run {
+        code: status.code(),
+        out: String::from_utf8(stdout).expect("text"),
+        err: String::from_utf8(stderr).expect("text"),
+    }
+}
+
+/// The command fails and its message has all of `words`.
+fn refused(arguments: &[&str], words: &[&str]) {
+    let run = gupfs(arguments);
+    check_refused(&run, arguments, words);
+}
+
+fn check_refused(run: &Run, arguments: &[&str], words: &[&str]) {
+    assert!(
+        run.code.is_some_and(|c| c != 0),
+        "{arguments:?} must fail: {}",
+        run.out
+    );
+    assert!(!run.err.contains("panicked"), "{}", run.err);
+    for word in words {
+        assert!(
+            run.err.contains(word),
+            "{arguments:?}: {word:?} is not in {:?}",
+            run.err
+        );
+    }
+}
+
+fn is_root() -> bool {
+    let is_root =
+        fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    let has_fuse = Path::new("/dev/fuse").exists();
+    if !(is_root && has_fuse) {
+        eprintln!("passed without looking: needs root and /dev/fuse");
+    }
+    is_root && has_fuse
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str()
+        .expect("a temporary directory has a plain name")
+}
+
+/// All names below `root`, with sizes: what must not change.
+fn listing(root: &Path) -> Vec<(String, u64)> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root).expect("readable") {
+        let entry = entry.expect("an entry");
+        let metadata = entry.metadata().expect("metadata");
+        found.push((
+            entry.path().display().to_string(),
+            if metadata.is_file() {
+                metadata.len()
+            } else {
+                0
+            },
+        ));
+        if metadata.is_dir() {
+            found.extend(listing(&entry.path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for command in [
+        "up",
+        "down",
+        "daemon",
+        "status",
+        "waiters",
+        "dump",
+        "demo",
+        "nsd create",
+        "fs create",
+        "lab up",
+    ] {
+        let mut arguments: Vec<&str> = command.split(' ').collect();
+        arguments.push("--help");
+        let run = gupfs(&arguments);
+        assert_eq!(run.code, Some(0), "{command}: {}", run.err);
+        assert!(run.out.contains("Example"), "{command}: {}", run.out);
+    }
+    assert_eq!(gupfs(&["--version"]).code, Some(0));
+    refused(&[], &["Usage"]);
+    refused(&["frobnicate"], &["frobnicate"]);
+}
+
+#[test]
+fn not_root_is_said() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).expect("opened");
+    let program = directory.path().join("gupfs");
+    fs::copy(env!("CARGO_BIN_EXE_gupfs"), &program).expect("copied to where nobody may run it");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("opened");
+    let state = directory.path().join("state");
+    let arguments = ["up", "--mount", "/mnt", "--state", text(&state)];
+    let run = run(Command::new("setpriv")
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+        .arg(&program)
+        .args(arguments));
+    check_refused(&run, &arguments, &["needs root", "help:"]);
+    assert!(!state.exists());
+}
+
+#[test]
+fn a_missing_fuse_device_is_said() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = directory.path().join("state");
+    let arguments = [
+        "up",
+        "--mount",
+        text(directory.path()),
+        "--state",
+        text(&state),
+    ];
+    let run = run(Command::new(env!("CARGO_BIN_EXE_gupfs"))
+        .args(arguments)
+        .env("GUPFS_FUSE_DEVICE", directory.path().join("no-fuse")));
+    check_refused(&run, &arguments, &["no-fuse", "modprobe fuse"]);
+    assert!(!state.exists());
+}
+
+#[test]
+fn bad_mount_points_are_refused_and_nothing_is_made() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let state = directory.path().join("state");
+    let file = directory.path().join("file");
+    fs::write(&file, "x").expect("written");
+    let full = directory.path().join("full");
+    fs::create_dir(&full).expect("made");
+    fs::write(full.join("thesis"), "x").expect("written");
+    let before = listing(directory.path());
+    for (mount, word) in [
+        (directory.path().join("none"), "does not exist"),
+        (file.clone(), "not a directory"),
+        (full.clone(), "holds files"),
+        (Path::new("/proc").to_owned(), "in use"),
+    ] {
+        refused(
+            &["up", "--mount", text(&mount), "--state", text(&state)],
+            &[text(&mount), word, "help:"],
+        );
+    }
+    assert_eq!(listing(directory.path()), before);
+}
+
+#[test]
+fn too_small_a_size_is_refused_and_nothing_is_made() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (state, mount) = (directory.path().join("state"), directory.path().join("mnt"));
+    fs::create_dir(&mount).expect("made");
+    let size = |size: &str, words: &[&str]| {
+        refused(
+            &[
+                "up",
+                "--mount",
+                text(&mount),
+                "--state",
+                text(&state),
+                "--size",
+                size,
+            ],
+            words,
+        );
+    };
+    size("64M", &["too small", "--size"]);
+    size("much", &["is no size"]);
+    assert!(!state.exists());
+}
+
+#[test]
+fn a_state_directory_of_another_version_is_left_alone() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (state, mount) = (directory.path().join("state"), directory.path().join("mnt"));
+    fs::create_dir(&state).expect("made");
+    fs::create_dir(&mount).expect("made");
+    fs::write(state.join("gupfs.toml"), "format = 99\nshape = \"new\"\n").expect("written");
+    let before = listing(directory.path());
+    let state = text(&state);
+    refused(
+        &["up", "--mount", text(&mount), "--state", state],
+        &["format 99", state, "version"],
+    );
+    refused(&["down", "--state", state], &["format 99"]);
+    refused(&["daemon", "--state", state], &["format 99"]);
+    refused(&["status", "--state", state], &["format 99"]);
+    assert_eq!(listing(directory.path()), before);
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_left_alone() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (home, mount) = (directory.path().join("home"), directory.path().join("mnt"));
+    fs::create_dir(&home).expect("made");
+    fs::create_dir(&mount).expect("made");
+    fs::write(home.join("thesis.tex"), "x").expect("written");
+    let before = listing(directory.path());
+    let home = text(&home);
+    refused(
+        &["up", "--mount", text(&mount), "--state", home],
+        &["thesis.tex"],
+    );
+    refused(&["down", "--state", home, "--destroy"], &["thesis.tex"]);
+    refused(&["lab", "up", "--dir", home], &["thesis.tex"]);
+    refused(&["lab", "down", "--dir", home], &["thesis.tex"]);
+    refused(&["demo", "--dir", home], &["thesis.tex"]);
+    assert_eq!(listing(directory.path()), before);
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let none = directory.path().join("none");
+    let none = text(&none);
+    refused(&["down", "--state", none], &[none, "does not exist"]);
+    refused(&["status", "--state", none], &[none, "no gupfs.toml"]);
+    refused(&["daemon", "--state", none], &[none, "no gupfs.toml"]);
+    refused(&["lab", "status", "--dir", none], &[none, "no lab"]);
+    refused(&["lab", "kill", "n1", "--dir", none], &[none, "no lab"]);
+    refused(&["lab", "up", "--dir", none, "--nodes", "0"], &["0 nodes"]);
+    refused(&["demo", "--on", none], &["two directories"]);
+    assert!(!Path::new(none).exists());
+}
+
+#[test]
+fn disks_that_cannot_be_used_are_refused_before_anything_is_written() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let make = |name: &str, size: u64| {
+        File::create(path(name))
+            .and_then(|f| f.set_len(size))
+            .expect("made");
+    };
+    make("good", 256 << 20);
+    make("small", 1 << 20);
+    make("foreign", 256 << 20);
+    use std::os::unix::fs::FileExt as _;
+    let foreign = File::options()
+        .write(true)
+        .open(path("foreign"))
+        .expect("opened");
+    foreign.write_all_at(b"XFSB", 0).expect("looks like xfs");
+    fs::hard_link(path("good"), path("good-again")).expect("linked");
+    let state = path("state");
+    let create = |disks: &[&str], words: &[&str]| {
+        let paths: Vec<_> = disks.iter().map(|d| path(d)).collect();
+        let mut arguments = vec!["fs", "create", "--state", text(&state), "--mount", "/mnt/x"];
+        arguments.extend(paths.iter().map(|p| text(p)));
+        refused(&arguments, words);
+        assert!(!state.exists());
+        refused(&["nsd", "create", text(&path("small"))], &["too small"]);
+        let head = fs::read(path("good")).expect("read");
+        assert!(
+            head.iter().all(|b| *b == 0),
+            "a good disk beside a bad one stays blank"
+        );
+    };
+    create(&["good", "small"], &["small", "too small"]);
+    create(&["good", "foreign"], &["foreign", "XFS", "--force"]);
+    create(&["good", "missing"], &["missing"]);
+    create(&["good", "good"], &["named twice"]);
+    create(&["good", "good-again"], &["named twice", "good-again"]);
+}
+
+#[test]
+fn a_file_system_is_found_again_and_its_damage_is_named() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (state, mount) = (directory.path().join("state"), directory.path().join("mnt"));
+    fs::create_dir(&mount).expect("made");
+    let disks = [
+        directory.path().join("1.img"),
+        directory.path().join("2.img"),
+    ];
+    let (first, second) = (text(&disks[0]), text(&disks[1]));
+    let ok = |arguments: &[&str]| {
+        let run = gupfs(arguments);
+        assert_eq!(run.code, Some(0), "{arguments:?}: {}", run.err);
+        run.out
+    };
+    ok(&["nsd", "create", "--size", "256M", first, second]);
+    refused(
+        &["nsd", "create", "--size", "256M", first],
+        &["exists already"],
+    );
+    refused(
+        &["nsd", "list", "/no/such/disk"],
+        &["/no/such/disk", "missing"],
+    );
+    refused(&["fs", "list", first], &["no label"]);
+    ok(&[
+        "fs",
+        "create",
+        "--state",
+        text(&state),
+        "--mount",
+        text(&mount),
+        first,
+        second,
+    ]);
+    let again = [
+        "fs",
+        "create",
+        "--state",
+        text(&state),
+        "--mount",
+        text(&mount),
+        first,
+        second,
+    ];
+    refused(&again, &["already"]);
+    let other = directory.path().join("other");
+    refused(
+        &[
+            "fs",
+            "create",
+            "--state",
+            text(&other),
+            "--mount",
+            "/mnt/x",
+            second,
+        ],
+        &["another GUPFS file system"],
+    );
+    let listed: serde_json::Value =
+        serde_json::from_str(&ok(&["nsd", "list", "--json", first, second])).expect("JSON");
+    assert_eq!(listed[1]["name"], "nsd2");
+    let listed: serde_json::Value =
+        serde_json::from_str(&ok(&["fs", "list", "--json", first, second])).expect("JSON");
+    assert_eq!(listed[0]["nsds"].as_array().map(Vec::len), Some(2));
+    refused(&["status", "--state", text(&state)], &["no daemon listens"]);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let config = state.join("gupfs.toml");
+    let good = fs::read_to_string(&config).expect("read");
+    fs::write(&config, format!("listen = \"{address}\"\n{good}")).expect("written");
+    refused(
+        &["daemon", "--state", text(&state)],
+        &["cannot listen", &address.to_string()],
+    );
+    fs::write(&config, good).expect("restored");
+    // Exchanged disks, a cut disk, a damaged label, a missing disk: the daemon refuses to start.
+    let daemon = |words: &[&str]| refused(&["daemon", "--state", text(&state)], words);
+    let exchanged = directory.path().join("x");
+    fs::rename(first, &exchanged).expect("moved");
+    daemon(&["1.img", "missing"]);
+    fs::rename(second, first).expect("moved");
+    fs::rename(&exchanged, second).expect("moved");
+    daemon(&["1.img", "another NSD id"]);
+    fs::rename(second, &exchanged).expect("moved");
+    fs::rename(first, second).expect("moved");
+    fs::rename(&exchanged, first).expect("moved back");
+    File::options()
+        .write(true)
+        .open(second)
+        .and_then(|f| f.set_len(100 << 20))
+        .expect("cut");
+    daemon(&["2.img", "sectors"]);
+    File::options()
+        .write(true)
+        .open(second)
+        .and_then(|f| f.set_len(256 << 20))
+        .expect("restored");
+    use std::os::unix::fs::FileExt as _;
+    let disk = File::options().write(true).open(second).expect("opened");
+    disk.write_all_at(&[0xff], 100)
+        .expect("one copy is damaged");
+    disk.write_all_at(&[0xff], 4196).expect("both are");
+    daemon(&["2.img", "damaged"]);
+    assert!(!state.join("pid").exists() && !state.join("control.sock").exists());
+}
