@@ -1,0 +1,40 @@
+# Thin: everything is done by cargo, xtask and gupfs. See README.md.
+MNT     ?= /mnt/gupfs
+STATE   ?= /var/lib/gupfs
+SIZE    ?= 8G
+BACKING ?= file
+LAB     ?= /var/tmp/gupfs-demo
+GUPFS   := target/release/gupfs
+
+# A mount point that the user named must exist; the default one is made.
+MKDIR := $(if $(filter file,$(origin MNT)),--mkdir)
+
+.PHONY: help build tools up down demo test bench
+help:
+	@echo "make up    [MNT=/mnt/gupfs] [STATE=dir] [SIZE=8G] [BACKING=file|loop|ram]   make (or find) a file system and mount it"
+	@echo "make down  [STATE=dir]                                                      unmount and stop"
+	@echo "make demo  [DIR=tree] [LAB=dir] [SIZE=8G] [BACKING=file|loop|ram]           the main job on two nodes, verified"
+	@echo "make test                                                                   all checks and tests"
+	@echo "make bench [ARGS=--quick]                                                   the ratios of docs/performance.md"
+
+tools:
+	@.ci/tools
+
+build: tools
+	cargo build --release --package gupfs --bin gupfs
+
+up: build
+	$(GUPFS) up --mount "$(MNT)" --state "$(STATE)" --size "$(SIZE)" --backing "$(BACKING)" $(MKDIR)
+
+down:
+	@test -x $(GUPFS) || { echo "$(GUPFS) is missing: run 'make build' first"; exit 1; }
+	$(GUPFS) down --state "$(STATE)"
+
+demo: build
+	$(GUPFS) demo --dir "$(LAB)" --size "$(SIZE)" --backing "$(BACKING)" $(if $(DIR),--tree "$(DIR)") $(ARGS)
+
+test: tools
+	cargo xtask ci
+
+bench: tools
+	cargo xtask bench $(ARGS)
