@@ -261,8 +261,8 @@ impl Space {
     }
 
     /// A free run of at least `length_min` on the NSD, or on any other.
-    fn find(&self, nsd: NsdId, is_preferred: bool, length_min: u32) -> Option<Run> {
-        let regions = self.regions.iter();
+    fn find(&mut self, nsd: NsdId, is_preferred: bool, length_min: u32) -> Option<Run> {
+        let regions = self.regions.iter_mut();
         let mut regions = regions.filter(|(id, _)| (id.nsd == nsd) == is_preferred);
         regions.find_map(|(_, region)| {
             let (begin, count) = region.free.find(length_min)?;

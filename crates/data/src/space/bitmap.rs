@@ -1,6 +1,7 @@
 //! A bit per sector of a region.
 //!
-//! Invariants: `set_count` is the number of ones; bits behind `length` are zero.
+//! Invariants: `set_count` is the number of ones; bits behind `length` are zero; no run of ones is
+//! longer than `longest_max` (a search that failed is not made again until a bit is set).
 
 /// Bits, counted.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -8,6 +9,7 @@ pub(super) struct Bitmap {
     words: Vec<u64>,
     length: u32,
     set_count: u32,
+    longest_max: u32,
 }
 
 const BITS: u32 = u64::BITS;
@@ -29,6 +31,7 @@ impl Bitmap {
             words: vec![0; length.div_ceil(BITS) as usize],
             length,
             set_count: 0,
+            longest_max: length,
         }
     }
 
@@ -47,6 +50,9 @@ impl Bitmap {
 
     /// Sets or clears bits.
     pub(super) fn set(&mut self, begin: u32, count: u32, value: bool) {
+        if value {
+            self.longest_max = self.length;
+        }
         for word in self.words_of(begin, count) {
             let mask = mask(word, begin, begin + count);
             let bits = &mut self.words[word as usize];
@@ -104,8 +110,8 @@ impl Bitmap {
     }
 
     /// The first run of at least `length_min` ones: first bit and length.
-    pub(super) fn find(&self, length_min: u32) -> Option<(u32, u32)> {
-        if self.set_count < length_min {
+    pub(super) fn find(&mut self, length_min: u32) -> Option<(u32, u32)> {
+        if length_min > self.set_count.min(self.longest_max) {
             return None;
         }
         let mut at = self.next(0, true);
@@ -116,6 +122,7 @@ impl Bitmap {
             }
             at = self.next(end, true);
         }
+        self.longest_max = length_min - 1;
         None
     }
 
@@ -123,6 +130,7 @@ impl Bitmap {
     pub(super) fn check(&self) {
         let ones: u32 = self.words.iter().map(|w| w.count_ones()).sum();
         assert_eq!(ones, self.set_count);
+        self.for_each_run(&mut |_, count| assert!(count <= self.longest_max));
         if let Some(last) = self.words.last() {
             let word = self.length.div_ceil(BITS) - 1;
             assert_eq!(last & !mask(word, 0, self.length), 0);
