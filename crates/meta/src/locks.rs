@@ -22,6 +22,8 @@ pub(crate) struct Locks {
     names: BTreeMap<(u64, Name), TransactionId>,
     /// When each holder began.
     ages: BTreeMap<TransactionId, Timestamp>,
+    /// Older transactions that wait for younger holders: when each began, and the inodes it needs.
+    reserved: BTreeMap<TransactionId, (Timestamp, Vec<u64>)>,
 }
 
 /// The inode and, if any, the name in it that a step holds.
@@ -46,10 +48,32 @@ fn held(step: &Step) -> (InodeId, Option<&Name>) {
     }
 }
 
+/// When a transaction began, and which: the smaller is the older.
+pub(crate) type Age = (Timestamp, TransactionId);
+
+/// What a prepare finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// Nothing is in the way.
+    Free,
+    /// All that is in the way is younger, and does not wait for this one.
+    Younger,
+    /// Something older is in the way.
+    Older,
+}
+
 impl Locks {
-    /// Who holds the inode.
+    /// Who holds the inode, or has it reserved.
     pub(crate) fn inode(&self, ino: InodeId) -> Option<TransactionId> {
-        self.inodes.get(&ino.index()).copied()
+        let holder = self.inodes.get(&ino.index()).copied();
+        holder.or_else(|| self.reservers(ino.index()).map(|(_, id)| id).next())
+    }
+
+    fn reservers(&self, index: u64) -> impl Iterator<Item = Age> + '_ {
+        let reserved = self.reserved.iter();
+        reserved
+            .filter(move |(_, (_, indices))| indices.contains(&index))
+            .map(|(id, (now, _))| (*now, *id))
     }
 
     /// Who holds the name.
@@ -60,33 +84,47 @@ impl Locks {
         self.names.get(&(directory.index(), name.clone())).copied()
     }
 
-    /// Who else holds something that the steps on `shard` need.
+    /// Who holds, or has reserved, something that the steps on `shard` need.
     pub(crate) fn conflict(&self, steps: &[Step], shard: ShardId) -> Option<TransactionId> {
         let mine = steps.iter().filter(|s| s.shard() == shard);
         mine.map(held).find_map(|(ino, _)| self.inode(ino))
     }
 
-    /// A transaction that began `now` is older than the holder of everything that its steps on `shard`
-    /// need and others hold. The older waits, the younger gives up: so waits have no cycle, and the
-    /// oldest always gets through.
-    pub(crate) fn is_older(
-        &self,
-        (now, id): (Timestamp, TransactionId),
-        steps: &[Step],
-        shard: ShardId,
-    ) -> bool {
+    /// What is in the way of a transaction's steps on `shard`. The older waits, the younger gives up: so
+    /// waits have no cycle, and the oldest always gets through.
+    pub(crate) fn find(&self, age: Age, steps: &[Step], shard: ShardId) -> Found {
+        let mut found = Found::Free;
+        for step in steps.iter().filter(|s| s.shard() == shard) {
+            let index = held(step).0.index();
+            if let Some(holder) = self.inodes.get(&index) {
+                found = Found::Younger;
+                if (self.ages[holder], *holder) < age {
+                    return Found::Older;
+                }
+            }
+            if self.reservers(index).any(|other| other < age) {
+                return Found::Older;
+            }
+        }
+        found
+    }
+
+    /// Keeps newcomers from what the steps on `shard` need until the transaction has got it or is dropped:
+    /// without this, younger ones that come again and again could hold it at every repeated prepare.
+    pub(crate) fn reserve(&mut self, (now, id): Age, steps: &[Step], shard: ShardId) {
         let mine = steps.iter().filter(|s| s.shard() == shard);
-        let mut holders = mine.filter_map(|step| self.inode(held(step).0));
-        holders.all(|holder| (now, id) < (self.ages[&holder], holder))
+        let indices = mine.map(|step| held(step).0.index()).collect();
+        self.reserved.insert(id, (now, indices));
+    }
+
+    /// Transactions that have something reserved.
+    pub(crate) fn reserved(&self) -> impl Iterator<Item = TransactionId> + '_ {
+        self.reserved.keys().copied()
     }
 
     /// Takes what the steps on `shard` need; nobody else may hold any of it.
-    pub(crate) fn take(
-        &mut self,
-        (now, id): (Timestamp, TransactionId),
-        steps: &[Step],
-        shard: ShardId,
-    ) {
+    pub(crate) fn take(&mut self, (now, id): Age, steps: &[Step], shard: ShardId) {
+        self.reserved.remove(&id);
         self.ages.insert(id, now);
         for (ino, name) in steps.iter().filter(|s| s.shard() == shard).map(held) {
             let holder = self.inodes.insert(ino.index(), id);
@@ -97,11 +135,13 @@ impl Locks {
         }
     }
 
-    /// Gives up all that a transaction holds.
+    /// Gives up all that a transaction holds or has reserved.
     pub(crate) fn release(&mut self, id: TransactionId) {
-        self.inodes.retain(|_, holder| *holder != id);
-        self.names.retain(|_, holder| *holder != id);
-        self.ages.remove(&id);
+        self.reserved.remove(&id);
+        if self.ages.remove(&id).is_some() {
+            self.inodes.retain(|_, holder| *holder != id);
+            self.names.retain(|_, holder| *holder != id);
+        }
     }
 
     /// The transaction is known here.

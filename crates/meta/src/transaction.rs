@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{Attr, Errno, InodeId, NodeLife, Run, ShardId, Timestamp, wire_enum, wire_struct};
 
 use crate::execute::perform_steps;
+use crate::locks::Found;
 use crate::message::Reply;
 use crate::mutation::Mutation;
 use crate::shard::{Changes, Shard};
@@ -134,7 +135,7 @@ pub enum TransactionMessage {
     Abort,
     /// To the coordinator: performed, durably, and remembered as done until `Forget` comes.
     Confirm,
-    /// To the coordinator: we are prepared and have heard nothing since.
+    /// To the coordinator: we are prepared, or keep something reserved, and have heard nothing since.
     AskOutcome,
     /// To a participant: forget that it is done.
     Forget,
@@ -306,8 +307,8 @@ pub fn on_message(view: &mut View<'_>, envelope: &Envelope) -> Handled {
     }
 }
 
-/// What to say again, as far as this shard knows: to be called every second or so while the shard has
-/// transactions under way, and after a restart. The messages leave when everything journaled so far is
+/// What to say again, as far as this shard knows: to be called every few milliseconds while the shard has
+/// transactions under way (none: nothing is said), and after a restart. The messages leave when everything journaled so far is
 /// durable, like all others.
 pub fn repeat_messages(shard: &Shard) -> Vec<Envelope> {
     let mut messages = Vec::new();
@@ -327,9 +328,9 @@ pub fn repeat_messages(shard: &Shard) -> Vec<Envelope> {
         messages
             .extend(waiting.map(|to| envelope(*id, shard.id(), *to, TransactionMessage::Commit)));
     }
-    for id in shard.prepared.keys() {
+    for id in shard.prepared.keys().copied().chain(shard.locks.reserved()) {
         let ask = TransactionMessage::AskOutcome;
-        messages.push(envelope(*id, shard.id(), id.coordinator, ask));
+        messages.push(envelope(id, shard.id(), id.coordinator, ask));
     }
     for id in &shard.done {
         let confirm = TransactionMessage::Confirm;
@@ -370,18 +371,26 @@ fn on_prepare(shard: &mut Shard, request: &Envelope, now: Timestamp, steps: &[St
     if let Some(prepared) = shard.prepared.get(&id) {
         return vote(shard, request, attrs_after(shard, prepared.now));
     }
-    if shard.locks.conflict(steps, shard.id()).is_some() {
-        if shard.locks.is_older((now, id), steps, shard.id()) {
-            // The holder is younger, so it does not wait for this one: the repeated prepare finds it gone.
+    match shard.locks.find((now, id), steps, shard.id()) {
+        Found::Free => {}
+        Found::Older => return vote(shard, request, Vote::Busy),
+        Found::Younger => {
+            // No answer: the holder does not wait for this one, so a repeated prepare finds it gone.
+            shard.locks.reserve((now, id), steps, shard.id());
             return Progress::default();
         }
-        return vote(shard, request, Vote::Busy);
     }
     for step in steps {
         match step.check(shard) {
             Ok(()) => {}
-            Err(Refusal::Fail(errno)) => return vote(shard, request, Vote::No(errno)),
-            Err(Refusal::Changed) => return vote(shard, request, Vote::Busy),
+            Err(refusal) => {
+                shard.locks.release(id);
+                let no = match refusal {
+                    Refusal::Fail(errno) => Vote::No(errno),
+                    Refusal::Changed => Vote::Busy,
+                };
+                return vote(shard, request, no);
+            }
         }
     }
     let mut changes = Changes::default();
@@ -426,6 +435,8 @@ fn on_abort(shard: &mut Shard, id: TransactionId) -> Progress {
     if shard.prepared.contains_key(&id) {
         let is_commit = false;
         shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+    } else if shard.locks.reserved().any(|reserver| reserver == id) {
+        shard.locks.release(id);
     }
     Progress {
         mutations: changes.mutations,
