@@ -22,19 +22,17 @@
 //! What this deliberately does not do: replicas of the journal (they come with replication), and
 //! compaction (the overlay's state is the compaction).
 
-use std::collections::{BTreeSet, VecDeque};
+mod segment;
 
-use data::checksum::crc32c;
+use std::collections::BTreeSet;
+
 use types::{Epoch, FsId, Incarnation, Location, Lsn, NodeId, SECTOR_SIZE};
 
-use crate::format::{
-    Area, HEADER_SECTORS, PART_HEADER_SIZE, PartKey, RECORD_ALIGN, RECORD_HEADER_SIZE,
-    RECORD_SIZE_MAX, RecordHeader, RecordKind, SECTOR, SegmentHeader, encode_part,
-};
+use crate::format::{Area, HEADER_SECTORS, PartKey, RECORD_SIZE_MAX, RecordKind, SegmentHeader};
 use crate::recovery::Recovered;
+use segment::Segment;
+pub use segment::{FLUSH_SIZE_MAX, record_size};
 
-/// Bytes of a flush that is not a single longer record.
-pub const FLUSH_SIZE_MAX: usize = 1 << 20;
 /// Flushes of one segment that may be in flight.
 pub const FLIGHT_COUNT_MAX: usize = 4;
 /// The end record is appended when at most this much of the snapshot is not yet submitted.
@@ -116,189 +114,6 @@ pub struct Flush {
     pub needs_flush: bool,
 }
 
-/// What waits in a segment's buffer.
-#[derive(Debug, Clone, Copy)]
-struct Mark {
-    end: usize,
-    lsn: Lsn,
-    is_end: bool,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct InFlight {
-    id: FlushId,
-    lsn: Lsn,
-    has_end: bool,
-    is_done: bool,
-}
-
-#[derive(Debug)]
-struct Segment {
-    half: u8,
-    header: SegmentHeader,
-    tag: u64,
-    chain: u32,
-    pending: Vec<u8>,
-    marks: VecDeque<Mark>,
-    /// Sector of the half that the next flush begins at; 0 until the header is out.
-    next_sector: u64,
-    in_flight: VecDeque<InFlight>,
-    /// Last operation durable in this segment.
-    flushed: Lsn,
-    last: Lsn,
-    is_end_appended: bool,
-    is_end_durable: bool,
-    /// Bytes used when the end was appended.
-    base_used: u64,
-}
-
-impl Segment {
-    fn new(half: u8, header: SegmentHeader) -> Self {
-        Self {
-            half,
-            header,
-            tag: header.tag(),
-            chain: header.chain(),
-            pending: Vec::new(),
-            marks: VecDeque::new(),
-            next_sector: 0,
-            in_flight: VecDeque::new(),
-            flushed: header.base,
-            last: header.base,
-            is_end_appended: false,
-            is_end_durable: false,
-            base_used: 0,
-        }
-    }
-
-    /// Bytes that are or will be taken when `more` bytes are appended, worst case of padding: a flush
-    /// ends at the last record that fits, so that two in a row hold more than `FLUSH_SIZE_MAX`.
-    fn used_with(&self, more: usize) -> u64 {
-        let pending = (self.pending.len() + more) as u64;
-        let flush_count = 2 * pending / FLUSH_SIZE_MAX as u64 + 2;
-        self.next_sector.max(HEADER_SECTORS) * SECTOR_SIZE + pending + flush_count * SECTOR_SIZE
-    }
-
-    /// `more` bytes fit, and the end record where it is not yet appended.
-    fn fits(&self, more: usize) -> bool {
-        let end = if self.is_end_appended {
-            0
-        } else {
-            RECORD_HEADER_SIZE
-        };
-        self.used_with(more + end) <= self.header.area.half_sectors() * SECTOR_SIZE
-    }
-
-    fn push(&mut self, kind: RecordKind, lsn: Lsn, durable: Lsn, parts: &[Part<'_>]) {
-        let length = record_size(parts.iter().map(|p| p.bytes.len()));
-        assert!(length <= RECORD_SIZE_MAX);
-        assert!(self.is_end_appended || kind != RecordKind::End || self.fits(0));
-        assert!(kind == RecordKind::End || self.fits(length));
-        assert_eq!(
-            lsn.0,
-            self.last.0 + u64::from(kind == RecordKind::Operation)
-        );
-        let begin = self.pending.len();
-        self.pending.resize(begin + RECORD_HEADER_SIZE, 0);
-        for part in parts {
-            encode_part(part.key, part.epoch, part.bytes, &mut self.pending);
-        }
-        let header = RecordHeader {
-            length,
-            lsn,
-            tag: self.tag,
-            durable,
-            kind,
-            part_count: u16::try_from(parts.len()).expect("a record has few parts"),
-            previous: self.chain,
-            body_crc: crc32c(&self.pending[begin + RECORD_HEADER_SIZE..]),
-            crc: 0,
-        };
-        assert_eq!(self.pending.len() - begin, length);
-        self.chain = header.encode_over(&mut self.pending[begin..]);
-        let end = self.pending.len().next_multiple_of(RECORD_ALIGN);
-        self.pending.resize(end, 0);
-        self.last = lsn;
-        let is_end = kind == RecordKind::End;
-        self.marks.push_back(Mark { end, lsn, is_end });
-        if is_end {
-            self.is_end_appended = true;
-            self.base_used = self.used_with(0);
-        }
-    }
-
-    fn has_work(&self) -> bool {
-        !self.marks.is_empty()
-    }
-
-    /// The next write, if one is due and allowed.
-    fn take_flush(&mut self, id: FlushId, flight_count_max: usize) -> Option<Flush> {
-        if !self.has_work() || self.in_flight.len() >= flight_count_max {
-            return None;
-        }
-        let mut end = 0;
-        let mut lsn = self.flushed;
-        let mut has_end = false;
-        while let Some(mark) = self.marks.front() {
-            if end > 0 && mark.end > FLUSH_SIZE_MAX {
-                break;
-            }
-            (end, lsn) = (mark.end, mark.lsn);
-            has_end |= mark.is_end;
-            self.marks.pop_front();
-        }
-        for mark in &mut self.marks {
-            mark.end -= end;
-        }
-        let rest = self.pending.split_off(end);
-        let mut bytes = std::mem::replace(&mut self.pending, rest);
-        bytes.resize(end.next_multiple_of(SECTOR), 0);
-        if self.next_sector == 0 {
-            // The header goes out in one write with the first records: until it is there, the bytes
-            // behind it mean nothing.
-            let mut with_header = Vec::with_capacity(bytes.len() + 2 * SECTOR);
-            for _ in 0..HEADER_SECTORS {
-                self.header.encode_to(&mut with_header);
-            }
-            with_header.extend_from_slice(&bytes);
-            bytes = with_header;
-        }
-        let at = self.header.area.at(self.half, self.next_sector);
-        self.next_sector += (bytes.len() / SECTOR) as u64;
-        assert!(self.next_sector <= self.header.area.half_sectors());
-        self.in_flight.push_back(InFlight {
-            id,
-            lsn,
-            has_end,
-            is_done: false,
-        });
-        Some(Flush {
-            id,
-            at,
-            bytes,
-            last_lsn: lsn,
-            needs_flush: true,
-        })
-    }
-
-    /// True when the flush was this segment's.
-    fn on_flushed(&mut self, id: FlushId) -> bool {
-        let Some(flight) = self.in_flight.iter_mut().find(|f| f.id == id) else {
-            return false;
-        };
-        assert!(!flight.is_done);
-        flight.is_done = true;
-        while let Some(flight) = self.in_flight.front().copied()
-            && flight.is_done
-        {
-            self.flushed = flight.lsn;
-            self.is_end_durable |= flight.has_end;
-            self.in_flight.pop_front();
-        }
-        true
-    }
-}
-
 /// A half on its way to being free.
 #[derive(Debug)]
 struct Leaving {
@@ -338,13 +153,6 @@ pub struct Counters {
     pub flushes: u64,
     /// Bytes of those writes: the journal's share of the disk's work.
     pub flushed_bytes: u64,
-}
-
-/// Bytes that a record with parts of these lengths takes, alignment apart.
-pub fn record_size(lengths: impl IntoIterator<Item = usize>) -> usize {
-    lengths.into_iter().fold(RECORD_HEADER_SIZE, |sum, length| {
-        sum + PART_HEADER_SIZE + length
-    })
 }
 
 /// The journal of one owner node and file system.
@@ -598,7 +406,7 @@ impl Journal {
         assert!(self.active.is_some());
         assert!(matches!(self.phase, Phase::Snapshot | Phase::Ending));
         let next = self.next.take().expect("a snapshot goes somewhere");
-        let in_flight: Vec<_> = unfinished(&next);
+        let in_flight: Vec<_> = next.unfinished();
         if !in_flight.is_empty() {
             self.leaving = Some(Leaving {
                 half: next.half,
@@ -715,7 +523,7 @@ impl Journal {
         // half that says 'retired' proves that the other one was complete (recovery.rs).
         self.leaving = Some(Leaving {
             half: 1 - next.half,
-            in_flight: old.as_ref().map_or_else(Vec::new, unfinished),
+            in_flight: old.as_ref().map_or_else(Vec::new, Segment::unfinished),
             mark: Some(mark),
             marking: None,
         });
@@ -738,16 +546,9 @@ impl Journal {
             assert!(l.mark.is_none() || l.marking.is_none());
         }
         for segment in self.active.iter().chain(&self.next) {
-            assert!(segment.flushed <= segment.last);
-            assert!(segment.in_flight.len() <= self.config.flight_count_max);
-            assert!(segment.fits(0));
+            segment.check(self.config.flight_count_max);
         }
     }
-}
-
-fn unfinished(segment: &Segment) -> Vec<FlushId> {
-    let flights = segment.in_flight.iter();
-    flights.filter(|f| !f.is_done).map(|f| f.id).collect()
 }
 
 #[cfg(test)]

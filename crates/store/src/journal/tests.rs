@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::crash::{FS, KEYS, OWNER, Random, Rig, recovered, schedule, small_area};
+use crate::format::SECTOR;
 use crate::testing::Disk;
 
 fn part(key: PartKey, bytes: &[u8]) -> Part<'_> {

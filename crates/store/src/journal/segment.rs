@@ -1,0 +1,222 @@
+//! One segment as it is written: buffer, chain, flushes in flight.
+//!
+//! Invariants
+//! - Records are chained in the order of `push`; flushes take them in that order and end between two.
+//! - What was pushed fits the half, however it is cut into flushes (`used_with`).
+//! - `flushed` follows the flushes that have ended *in order*: it is a prefix.
+
+use std::collections::VecDeque;
+
+use data::checksum::crc32c;
+use types::{Lsn, SECTOR_SIZE};
+
+use super::{Flush, FlushId, Part};
+use crate::format::{
+    HEADER_SECTORS, PART_HEADER_SIZE, RECORD_ALIGN, RECORD_HEADER_SIZE, RECORD_SIZE_MAX,
+    RecordHeader, RecordKind, SECTOR, SegmentHeader, encode_part,
+};
+
+/// Bytes of a flush that is not a single longer record.
+pub const FLUSH_SIZE_MAX: usize = 1 << 20;
+/// Bytes that a record with parts of these lengths takes, alignment apart.
+pub fn record_size(lengths: impl IntoIterator<Item = usize>) -> usize {
+    lengths.into_iter().fold(RECORD_HEADER_SIZE, |sum, length| {
+        sum + PART_HEADER_SIZE + length
+    })
+}
+
+/// What waits in a segment's buffer.
+#[derive(Debug, Clone, Copy)]
+struct Mark {
+    end: usize,
+    lsn: Lsn,
+    is_end: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct InFlight {
+    id: FlushId,
+    lsn: Lsn,
+    has_end: bool,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Segment {
+    pub(super) half: u8,
+    pub(super) header: SegmentHeader,
+    tag: u64,
+    chain: u32,
+    pub(super) pending: Vec<u8>,
+    marks: VecDeque<Mark>,
+    /// Sector of the half that the next flush begins at; 0 until the header is out.
+    next_sector: u64,
+    in_flight: VecDeque<InFlight>,
+    /// Last operation durable in this segment.
+    pub(super) flushed: Lsn,
+    pub(super) last: Lsn,
+    is_end_appended: bool,
+    pub(super) is_end_durable: bool,
+    /// Bytes used when the end was appended.
+    pub(super) base_used: u64,
+}
+
+impl Segment {
+    pub(super) fn new(half: u8, header: SegmentHeader) -> Self {
+        Self {
+            half,
+            header,
+            tag: header.tag(),
+            chain: header.chain(),
+            pending: Vec::new(),
+            marks: VecDeque::new(),
+            next_sector: 0,
+            in_flight: VecDeque::new(),
+            flushed: header.base,
+            last: header.base,
+            is_end_appended: false,
+            is_end_durable: false,
+            base_used: 0,
+        }
+    }
+
+    /// Bytes that are or will be taken when `more` bytes are appended, worst case of padding: a flush
+    /// ends at the last record that fits, so that two in a row hold more than `FLUSH_SIZE_MAX`.
+    pub(super) fn used_with(&self, more: usize) -> u64 {
+        let pending = (self.pending.len() + more) as u64;
+        let flush_count = 2 * pending / FLUSH_SIZE_MAX as u64 + 2;
+        self.next_sector.max(HEADER_SECTORS) * SECTOR_SIZE + pending + flush_count * SECTOR_SIZE
+    }
+
+    /// `more` bytes fit, and the end record where it is not yet appended.
+    pub(super) fn fits(&self, more: usize) -> bool {
+        let end = if self.is_end_appended {
+            0
+        } else {
+            RECORD_HEADER_SIZE
+        };
+        self.used_with(more + end) <= self.header.area.half_sectors() * SECTOR_SIZE
+    }
+
+    pub(super) fn push(&mut self, kind: RecordKind, lsn: Lsn, durable: Lsn, parts: &[Part<'_>]) {
+        let length = record_size(parts.iter().map(|p| p.bytes.len()));
+        assert!(length <= RECORD_SIZE_MAX);
+        assert!(self.is_end_appended || kind != RecordKind::End || self.fits(0));
+        assert!(kind == RecordKind::End || self.fits(length));
+        assert_eq!(
+            lsn.0,
+            self.last.0 + u64::from(kind == RecordKind::Operation)
+        );
+        let begin = self.pending.len();
+        self.pending.resize(begin + RECORD_HEADER_SIZE, 0);
+        for part in parts {
+            encode_part(part.key, part.epoch, part.bytes, &mut self.pending);
+        }
+        let header = RecordHeader {
+            length,
+            lsn,
+            tag: self.tag,
+            durable,
+            kind,
+            part_count: u16::try_from(parts.len()).expect("a record has few parts"),
+            previous: self.chain,
+            body_crc: crc32c(&self.pending[begin + RECORD_HEADER_SIZE..]),
+            crc: 0,
+        };
+        assert_eq!(self.pending.len() - begin, length);
+        self.chain = header.encode_over(&mut self.pending[begin..]);
+        let end = self.pending.len().next_multiple_of(RECORD_ALIGN);
+        self.pending.resize(end, 0);
+        self.last = lsn;
+        let is_end = kind == RecordKind::End;
+        self.marks.push_back(Mark { end, lsn, is_end });
+        if is_end {
+            self.is_end_appended = true;
+            self.base_used = self.used_with(0);
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
+    /// The next write, if one is due and allowed.
+    pub(super) fn take_flush(&mut self, id: FlushId, flight_count_max: usize) -> Option<Flush> {
+        if !self.has_work() || self.in_flight.len() >= flight_count_max {
+            return None;
+        }
+        let mut end = 0;
+        let mut lsn = self.flushed;
+        let mut has_end = false;
+        while let Some(mark) = self.marks.front() {
+            if end > 0 && mark.end > FLUSH_SIZE_MAX {
+                break;
+            }
+            (end, lsn) = (mark.end, mark.lsn);
+            has_end |= mark.is_end;
+            self.marks.pop_front();
+        }
+        for mark in &mut self.marks {
+            mark.end -= end;
+        }
+        let rest = self.pending.split_off(end);
+        let mut bytes = std::mem::replace(&mut self.pending, rest);
+        bytes.resize(end.next_multiple_of(SECTOR), 0);
+        if self.next_sector == 0 {
+            // The header goes out in one write with the first records: until it is there, the bytes
+            // behind it mean nothing.
+            let mut with_header = Vec::with_capacity(bytes.len() + 2 * SECTOR);
+            for _ in 0..HEADER_SECTORS {
+                self.header.encode_to(&mut with_header);
+            }
+            with_header.extend_from_slice(&bytes);
+            bytes = with_header;
+        }
+        let at = self.header.area.at(self.half, self.next_sector);
+        self.next_sector += (bytes.len() / SECTOR) as u64;
+        assert!(self.next_sector <= self.header.area.half_sectors());
+        self.in_flight.push_back(InFlight {
+            id,
+            lsn,
+            has_end,
+            is_done: false,
+        });
+        Some(Flush {
+            id,
+            at,
+            bytes,
+            last_lsn: lsn,
+            needs_flush: true,
+        })
+    }
+
+    /// True when the flush was this segment's.
+    pub(super) fn on_flushed(&mut self, id: FlushId) -> bool {
+        let Some(flight) = self.in_flight.iter_mut().find(|f| f.id == id) else {
+            return false;
+        };
+        assert!(!flight.is_done);
+        flight.is_done = true;
+        while let Some(flight) = self.in_flight.front().copied()
+            && flight.is_done
+        {
+            self.flushed = flight.lsn;
+            self.is_end_durable |= flight.has_end;
+            self.in_flight.pop_front();
+        }
+        true
+    }
+
+    /// Writes of this segment that have not ended.
+    pub(super) fn unfinished(&self) -> Vec<FlushId> {
+        let flights = self.in_flight.iter();
+        flights.filter(|f| !f.is_done).map(|f| f.id).collect()
+    }
+
+    /// Asserts the invariants.
+    pub(super) fn check(&self, flight_count_max: usize) {
+        assert!(self.flushed <= self.last);
+        assert!(self.in_flight.len() <= flight_count_max);
+        assert!(self.fits(0));
+    }
+}
