@@ -155,6 +155,7 @@ impl Memory for Slabs {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test is how tests report")]
 mod tests {
     use super::*;
 

@@ -135,6 +135,11 @@ impl Connection {
         self.number
     }
 
+    /// Where it is mounted, for system calls.
+    pub(super) fn c_path(&self) -> CString {
+        c_string(self.mount_point.as_os_str().as_bytes()).expect("it was mounted by this path")
+    }
+
     /// Where it is mounted.
     pub fn mount_point(&self) -> &Path {
         &self.mount_point
@@ -171,9 +176,7 @@ impl Connection {
         if !self.is_mounted.swap(false, Ordering::AcqRel) {
             return;
         }
-        let Ok(target) = c_string(self.mount_point.as_os_str().as_bytes()) else {
-            return;
-        };
+        let target = self.c_path();
         // Somebody else may have unmounted it and mounted another file system there.
         if device_minor(&target).ok() != Some(self.number) {
             let _ = self.abort();

@@ -21,6 +21,7 @@ use fuse::abi::{self, RingHeader};
 use fuse::{Call, Encoded, Route, Tail};
 use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
 use std::cell::Cell;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -33,6 +34,8 @@ use types::{Errno, FrameRef, Span, limits};
 const ENABLE: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Entries that one queue may grow to.
 const ENTRY_COUNT_MAX: usize = 256;
+/// Entries that a queue tries to have in the kernel.
+const SPARE_COUNT: usize = 4;
 /// `user_data` of the read that wakes a queue's thread.
 const WAKE: u64 = u64::MAX;
 /// The route of requests that come through /dev/fuse; entries follow.
@@ -57,6 +60,7 @@ pub(super) fn enable() -> Result<(), SessionError> {
 pub(super) struct Ring {
     device: Arc<Device>,
     queues: Vec<Queue>,
+    mount_point: Arc<CString>,
     entry_count_max: usize,
     has_ended: AtomicBool,
 }
@@ -171,7 +175,11 @@ impl Drop for Entry {
 }
 
 impl Ring {
-    pub(super) fn new(device: Device, depth: u16) -> Result<Self, SessionError> {
+    pub(super) fn new(
+        device: Device,
+        depth: u16,
+        mount_point: CString,
+    ) -> Result<Self, SessionError> {
         let cpus = possible_cpu_count()?;
         let entry_count_max = ENTRY_COUNT_MAX.min((fuse::ROUTE_COUNT_MAX - 1) / cpus);
         let depth = usize::from(depth).clamp(1, entry_count_max);
@@ -182,6 +190,7 @@ impl Ring {
         Ok(Self {
             device: Arc::new(device),
             queues,
+            mount_point: Arc::new(mount_point),
             entry_count_max,
             has_ended: AtomicBool::new(false),
         })
@@ -201,7 +210,7 @@ impl Ring {
     }
 
     /// A queue's thread.
-    fn serve(&self, queue: &Queue, serving: &Serving, started: &mpsc::Sender<io::Result<()>>) {
+    fn serve(&self, queue: &Queue, serving: &Serving, started: mpsc::Sender<io::Result<()>>) {
         pin(queue.cpu);
         SERVED.set(ptr::from_ref(queue));
         let mut loop_state = match QueueLoop::new(queue) {
@@ -212,6 +221,7 @@ impl Ring {
             }
         };
         let _ = started.send(Ok(()));
+        drop(started);
         let memory = serving.replier.memory().clone();
         let mut landing = Landing {
             slab: wait_for_slab(&*memory),
@@ -220,6 +230,9 @@ impl Ring {
         while !self.has_ended.load(Ordering::Acquire) {
             let Some(index) = loop_state.next() else {
                 loop_state.commit_answered();
+                if loop_state.grow() {
+                    poke(queue.cpu, &self.mount_point);
+                }
                 if let Err(error) = loop_state.wait() {
                     tracing::error!(%error, cpu = queue.cpu, "FUSE ring");
                     break;
@@ -229,8 +242,8 @@ impl Ring {
             match index {
                 Completed::Request(index) => {
                     self.receive(queue, index, serving, &mut landing);
-                    loop_state.grow();
                 }
+                Completed::Woken => {}
                 Completed::Ended => break,
             }
         }
@@ -343,6 +356,8 @@ impl Queue {
 enum Completed {
     /// An entry holds a request.
     Request(usize),
+    /// Another thread has something to say.
+    Woken,
     /// The connection has ended.
     Ended,
 }
@@ -443,18 +458,17 @@ impl<'a> QueueLoop<'a> {
 
     /// The next thing that has happened, if any.
     fn next(&mut self) -> Option<Completed> {
-        loop {
-            let completed = self.ring.completion().next()?;
-            if completed.user_data() == WAKE {
-                self.listen();
-                continue;
-            }
-            if completed.result() < 0 {
-                return Some(Completed::Ended);
-            }
-            let index = usize::try_from(completed.user_data()).expect("an index we gave");
-            return Some(Completed::Request(index));
+        let completed = self.ring.completion().next()?;
+        if completed.user_data() == WAKE {
+            self.listen();
+            // The caller looks why: answers, or the end.
+            return Some(Completed::Woken);
         }
+        if completed.result() < 0 {
+            return Some(Completed::Ended);
+        }
+        let index = usize::try_from(completed.user_data()).expect("an index we gave");
+        Some(Completed::Request(index))
     }
 
     /// Hands the answered entries back to the kernel.
@@ -479,16 +493,47 @@ impl<'a> QueueLoop<'a> {
         }
     }
 
-    /// Registers another entry when all are parked or nearly so.
-    fn grow(&mut self) {
-        let count = self.queue.entry_count.load(Ordering::Acquire);
+    /// Registers more entries when nearly all are parked. The kernel may have run out of them, and have
+    /// requests waiting that a REGISTER does not fetch (6.18: only a COMMIT does): true then.
+    ///
+    /// To be called when all CQEs are handled: then a kernel that ran out shows as all entries parked.
+    fn grow(&mut self) -> bool {
+        let mut count = self.queue.entry_count.load(Ordering::Acquire);
         let parked = self.queue.parked_count.load(Ordering::Acquire);
-        if parked + 1 < count || count >= self.queue.entries.len() {
-            return;
+        let wanted = (parked + SPARE_COUNT).min(self.queue.entries.len());
+        if count >= wanted {
+            return false;
         }
-        if let Err(error) = self.register() {
-            tracing::warn!(%error, cpu = self.queue.cpu, "no memory for another ring entry");
+        while count < wanted {
+            if let Err(error) = self.register() {
+                tracing::warn!(%error, cpu = self.queue.cpu, "no memory for another ring entry");
+                break;
+            }
+            count += 1;
         }
+        if let Err(error) = self.ring.submit() {
+            tracing::error!(%error, cpu = self.queue.cpu, "submit");
+        }
+        true
+    }
+}
+
+/// Makes a request on `cpu`'s queue: the answer's COMMIT fetches what waits there. On a thread of its own,
+/// as the caller is the one who answers it.
+fn poke(cpu: u16, mount_point: &Arc<CString>) {
+    let mount_point = mount_point.clone();
+    let spawned = std::thread::Builder::new()
+        .name(format!("fuse-poke-{cpu}"))
+        .spawn(move || {
+            pin(cpu);
+            // SAFETY: statfs is plain data, and the path is NUL-terminated. The outcome does not matter.
+            unsafe {
+                let mut status: libc::statfs = std::mem::zeroed();
+                libc::statfs(mount_point.as_ptr(), &raw mut status);
+            }
+        });
+    if let Err(error) = spawned {
+        tracing::error!(%error, cpu, "requests may wait for a place in the ring");
     }
 }
 
@@ -567,14 +612,18 @@ impl Transport for Ring {
             let thread = std::thread::Builder::new()
                 .name(format!("fuse-ring-{index}"))
                 .spawn(move || {
-                    ring.serve(&ring.queues[index], &shared, &sender);
+                    ring.serve(&ring.queues[index], &shared, sender);
                     shared.on_thread_end();
                 })
                 .map_err(error("spawn"))?;
             threads.push(thread);
         }
+        // A thread that dies says nothing; then `recv` fails only when all have died.
         drop(sender);
-        for outcome in receiver {
+        for _ in 0..self.queues.len() {
+            let outcome = receiver
+                .recv()
+                .unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::ENOTCONN)));
             outcome.map_err(error("FUSE_IO_URING_CMD_REGISTER"))?;
         }
         Ok(threads)

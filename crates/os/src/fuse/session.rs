@@ -251,7 +251,7 @@ pub(super) enum Dispatched {
 #[derive(Debug)]
 pub struct Session {
     config: SessionConfig,
-    connection: Connection,
+    connection: Arc<Connection>,
     replier: Arc<Replier>,
     notifier: Arc<Notifier>,
     threads: Vec<JoinHandle<()>>,
@@ -274,14 +274,14 @@ impl Session {
         connection.set_readahead(config.readahead_size)?;
         let notifier = Notifier::start(device.duplicate()?, config.notify_thread_count)?;
         let transport: Arc<dyn Transport> = if over_ring {
-            Arc::new(Ring::new(device, config.ring_depth)?)
+            Arc::new(Ring::new(device, config.ring_depth, connection.c_path())?)
         } else {
             device.clone_descriptors(config.thread_count.max(1))?;
             Arc::new(device)
         };
         Ok(Self {
             config,
-            connection,
+            connection: Arc::new(connection),
             replier: Arc::new(Replier { transport, memory }),
             notifier: Arc::new(notifier),
             threads: Vec::new(),
@@ -314,7 +314,7 @@ impl Session {
     }
 
     /// The kernel's connection: its number, and how to abort it.
-    pub fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 

@@ -1,0 +1,188 @@
+//! Our own layer on a real kernel: both transports, payloads that are kept, parked requests, ends.
+
+use crate::server::{Fixture, arrives, in_thread};
+use crate::{fixture, is};
+use client::request::{Response, Ticket};
+use os::fuse::{Memory, TransportKind};
+use std::ffi::CString;
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use types::Errno;
+
+const BOTH: [TransportKind; 2] = [TransportKind::Device, TransportKind::Ring];
+
+/// Bytes that depend on their place.
+fn pattern(size: usize) -> Vec<u8> {
+    let byte = |index: usize| u8::try_from(index * 7 % 251).unwrap();
+    (0..size).map(byte).collect()
+}
+
+#[test]
+fn files_names_attributes_and_large_transfers_on_both_transports() {
+    for transport in BOTH {
+        let fixture = fixture!(transport);
+        let bytes = pattern((2 << 20) + 5000);
+        let mut file = File::create_new(fixture.path("new")).unwrap();
+        file.write_all(&bytes).unwrap();
+        drop(file);
+        let metadata = std::fs::metadata(fixture.path("new")).unwrap();
+        assert_eq!(metadata.size(), bytes.len() as u64, "{transport:?}");
+        assert_eq!(metadata.blksize(), 1 << 20);
+        // Cached, in pieces of the kernel's choice, then direct in one piece.
+        assert_eq!(
+            std::fs::read(fixture.path("new")).unwrap(),
+            bytes,
+            "{transport:?}"
+        );
+        let options = OpenOptions::new().read(true).write(true).clone();
+        let direct = options.open(fixture.path("new")).unwrap();
+        let mut back = vec![0; bytes.len()];
+        direct.read_exact_at(&mut back, 0).unwrap();
+        assert_eq!(back, bytes, "{transport:?}");
+        let largest = is!(Read {
+            length: 0x10_0000,
+            ..
+        });
+        assert!(fixture.count(largest) > 0, "no READ of 1 MiB");
+        for index in 0..50 {
+            File::create_new(fixture.path(&format!("name-{index}"))).unwrap();
+        }
+        let listed = std::fs::read_dir(fixture.path("")).unwrap();
+        assert_eq!(listed.count(), 51);
+        std::fs::remove_file(fixture.path("new")).unwrap();
+        let gone = File::open(fixture.path("new")).map_err(|error| error.kind());
+        assert_eq!(gone.err(), Some(ErrorKind::NotFound));
+        let long = std::fs::metadata(fixture.path(&"x".repeat(300)));
+        assert_eq!(long.err().unwrap().raw_os_error(), Some(libc::ENAMETOOLONG));
+        let unknown = std::fs::rename(fixture.path("name-1"), fixture.path("name-2"));
+        assert_eq!(unknown.err().unwrap().raw_os_error(), Some(libc::ENOSYS));
+        assert_eq!(xattr(&fixture, "name-1"), b"value");
+    }
+}
+
+fn xattr(fixture: &Fixture, file: &str) -> Vec<u8> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = CString::new(fixture.path(file).as_os_str().as_bytes()).unwrap();
+    let mut value = vec![0; 100];
+    // SAFETY: NUL-terminated strings and a buffer of the length given.
+    let size = unsafe {
+        let target = value.as_mut_ptr().cast();
+        libc::getxattr(path.as_ptr(), c"user.a".as_ptr(), target, value.len())
+    };
+    value.truncate(usize::try_from(size).expect("user.a is there"));
+    value
+}
+
+/// Payloads that a front end keeps are not written over by later requests, and no frame leaks.
+#[test]
+fn kept_payloads_stay_as_they_were() {
+    for transport in BOTH {
+        let mut fixture = fixture!(transport);
+        fixture.state().keeps_payloads = true;
+        fixture.file("file", &[0; 4096]);
+        let file = OpenOptions::new()
+            .write(true)
+            .open(fixture.path("file"))
+            .unwrap();
+        let bytes = pattern(300_000);
+        for round in 0..40_usize {
+            let size = [1, 100, 4096, 4097, 65536, 200_000][round % 6];
+            file.write_all_at(&bytes[round..round + size], round as u64)
+                .unwrap();
+        }
+        drop(file);
+        let kept = std::mem::take(&mut fixture.state().kept);
+        assert_eq!(kept.len(), 40);
+        for (span, bytes) in kept {
+            // SAFETY: we hold a reference of each frame, and nobody may write to a shared frame.
+            let now = unsafe { fixture.memory().slice(span) };
+            assert_eq!(now, bytes, "{transport:?}");
+            fixture.memory().release_span(span);
+        }
+        fixture.end();
+        assert_eq!(
+            fixture.memory().free_count(),
+            256,
+            "{transport:?} leaks slabs"
+        );
+    }
+}
+
+/// A ring has a fixed number of places for requests, and more are made when parked ones fill it.
+#[test]
+fn parked_requests_never_fill_a_queue() {
+    for transport in BOTH {
+        let fixture = fixture!(transport);
+        fixture.hold(is!(Lookup { .. }));
+        let waiting: Vec<_> = (0..40)
+            .map(|index| {
+                let path = fixture.path(&format!("missing-{index}"));
+                in_thread(move || std::fs::metadata(path).is_err())
+            })
+            .collect();
+        fixture.wait_held(40);
+        // Whatever CPU this runs on, there is a place for its request.
+        let served = in_thread({
+            let path = fixture.path("");
+            move || std::fs::read_dir(path).map(Iterator::count).unwrap()
+        });
+        assert_eq!(arrives(&served), 0);
+        fixture.release();
+        for one in &waiting {
+            assert!(arrives(one));
+        }
+    }
+}
+
+/// Ending a session with requests parked wakes their callers; answers that come later are ignored.
+#[test]
+fn a_session_ends_with_requests_parked() {
+    for transport in BOTH {
+        let mut fixture = fixture!(transport);
+        let replier = fixture.session().replier().clone();
+        fixture.hold(is!(Lookup { .. }));
+        let path = fixture.path("missing");
+        let waiting = in_thread(move || std::fs::metadata(path).map_err(|e| e.raw_os_error()));
+        fixture.wait_held(1);
+        fixture.end();
+        let number = arrives(&waiting).err().unwrap();
+        let expected = [Some(libc::ENOTCONN), Some(libc::ECONNABORTED)];
+        assert!(expected.contains(&number), "{transport:?}: {number:?}");
+        for ticket in [2, 4, u64::MAX >> 2] {
+            replier.reply(Ticket(ticket), &Response::Error(Errno::EIO));
+        }
+        assert_eq!(std::fs::read_dir(fixture.path("")).unwrap().count(), 0);
+    }
+}
+
+/// Answers to what was never asked change nothing.
+#[test]
+fn answers_to_unknown_tickets_are_ignored() {
+    for transport in BOTH {
+        let fixture = fixture!(transport);
+        fixture.file("file", b"x");
+        let replier = fixture.session().replier();
+        for ticket in [0, 1, 2, 3, 1000, 1 << 48, 77 << 48 | 2, u64::MAX >> 2] {
+            replier.reply(Ticket(ticket), &Response::Done);
+        }
+        assert_eq!(std::fs::read(fixture.path("file")).unwrap(), b"x");
+    }
+}
+
+/// A mount point that is missing or no directory is refused, and nothing is mounted.
+#[test]
+fn mounts_fail_cleanly() {
+    if crate::server::reason_to_skip().is_some() {
+        return;
+    }
+    use os::fuse::{MountError, Session, SessionConfig, SessionError, Slabs};
+    let memory = std::sync::Arc::new(Slabs::new(4).unwrap());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    for path in [file.path(), std::path::Path::new("/nonexistent/mount")] {
+        let outcome = Session::mount(SessionConfig::new(path), memory.clone());
+        let Err(SessionError::Mount(MountError::MountPoint { .. })) = outcome else {
+            panic!("{path:?}: {outcome:?}");
+        };
+    }
+}
