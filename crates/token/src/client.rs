@@ -70,13 +70,25 @@ impl Plan {
     }
 }
 
+/// What stands between an operation and its wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cover {
+    /// Nothing: go on.
+    Covered,
+    /// All is held, but some of it is being given up: look again after [`Holder::finish_release`]. To ask
+    /// now would be answered at once, as the manager has it on record, and would help nothing.
+    Releasing,
+    /// Something is not held: ask for all of them.
+    Missing,
+}
+
 /// What became of a grant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Adopted {
-    /// The state is known now. Check that the wants are covered; they are unless a release goes on.
+    /// The state is known now. Look at the wants again ([`Holder::cover`]): covered, unless a release goes on.
     Current,
-    /// A newer state was seen before, or this one was revoked before it came. Check the wants, and ask
-    /// again with a new ticket if they are not covered.
+    /// A newer state was seen before, or this one was revoked before it came. Look at the wants again, and
+    /// ask with a new ticket if they are not covered.
     Stale,
     /// Nobody waits for this: it was not taken up. Send this.
     Unasked(Released),
@@ -174,6 +186,17 @@ impl Holder {
                     self.held.covers(want) && !self.going.iter().any(is_going)
                 }
             },
+        }
+    }
+
+    /// What stands between an operation and its wants now.
+    pub fn cover(&self, wants: &[Want]) -> Cover {
+        if wants.iter().all(|w| self.covers(w)) {
+            Cover::Covered
+        } else if wants.iter().all(|w| self.held.covers(w)) {
+            Cover::Releasing
+        } else {
+            Cover::Missing
         }
     }
 

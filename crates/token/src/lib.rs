@@ -33,7 +33,7 @@ pub mod server;
 pub mod set;
 
 pub use activity::Activity;
-pub use client::{Adopted, Finish, Holder, Plan};
+pub use client::{Adopted, Cover, Finish, Holder, Plan};
 pub use message::{Acquire, Busy, Granted, Message, Reassert, Reclaim, Refused, Released, Revoke};
 pub use rights::Rights;
 pub use server::{Effect, Manager, Misbehaved, Options, Outbox, Waiting};

@@ -18,7 +18,8 @@ pub struct Acquire {
     /// The inode.
     pub ino: InodeId,
     /// The newest state that the holder has seen ([`crate::Holder::seen`]); 0 when it has none, or when
-    /// the owner asks in the holder's name. Lets the answer leave out what the holder knows.
+    /// the owner asks in the holder's name. Who names the newest state and asks for part of it has given
+    /// that part up, and gets a new state.
     pub seen: TokenNumber,
     /// What is wanted, at most one of each kind.
     pub wants: Vec<Want>,
@@ -44,7 +45,7 @@ pub struct Granted {
     pub ino: InodeId,
     /// The holder's state on the inode; 0 when it has none (transient).
     pub number: TokenNumber,
-    /// All of that state; empty when the holder has seen it already, and for a transient request.
+    /// All of that state; empty for a transient request.
     pub holdings: Vec<Holding>,
     /// Several nodes have been changing this directory: cache none of its names in the kernel (R11).
     pub contended: bool,

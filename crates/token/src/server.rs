@@ -232,11 +232,14 @@ impl Manager {
     ) -> Result<(), Busy> {
         let Acquire { holder, ino, .. } = request;
         if let Some(inode) = self.inodes.get(&ino) {
+            // Who knows the newest state and asks for part of it has given that up, and its release is on
+            // its way or lost: it gets a new state below, which makes the release void.
             if let Some(entry) = inode.entry(holder)
+                && (request.transient || request.seen != entry.number)
                 && request.wants.iter().all(|w| entry.rights.covers(w))
                 && !inode.is_behind_other(holder, &request.wants, inode.queue.len())
             {
-                let holdings = if request.seen == entry.number || request.transient {
+                let holdings = if request.transient {
                     Vec::new()
                 } else {
                     entry.rights.holdings(ino, entry.number)
@@ -685,14 +688,10 @@ impl Manager {
                     return;
                 }
             };
-            if old.is_none_or(|old| *old != rights) {
-                self.number += 1;
-            }
+            self.number += 1;
             number = TokenNumber(self.number);
+            holdings = rights.holdings(ino, number);
             match found {
-                Ok(at) if inode.entries[at].rights == rights => {
-                    number = inode.entries[at].number;
-                }
                 Ok(at) => {
                     let crossed = inode.entries[at].crossed;
                     inode.entries[at] = Entry::new(holder, number, rights);
@@ -703,8 +702,6 @@ impl Manager {
                     self.held.add(holder);
                 }
             }
-            let at = inode.find(holder).expect("it was put there just now");
-            holdings = inode.entries[at].rights.holdings(ino, number);
         }
         let message = Granted {
             ticket: waiter.ticket,
