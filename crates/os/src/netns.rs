@@ -60,7 +60,44 @@ pub fn enter(name: &str) -> Result<(), NetnsError> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    /// Removed when dropped.
+    struct Named(String);
+    impl Named {
+        /// None when this is not root.
+        fn new() -> Option<Self> {
+            let name = format!("gupfs-test-{}", std::process::id());
+            let status = Command::new("ip").args(["netns", "add", &name]).status();
+            status.is_ok_and(|s| s.success()).then(|| Self(name))
+        }
+    }
+    impl Drop for Named {
+        fn drop(&mut self) {
+            let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+        }
+    }
+
+    #[test]
+    fn the_thread_and_those_it_starts_enter_and_mounts_stay() {
+        let Some(named) = Named::new() else { return };
+        let read = |what| std::fs::read_link(format!("/proc/thread-self/ns/{what}")).ok();
+        let (net, mounts) = (read("net"), read("mnt"));
+        std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                enter(&named.0).expect("it was just made");
+                let started = std::thread::spawn(move || (read("net"), read("mnt")));
+                assert_eq!(started.join().expect("it only reads").0, read("net"));
+                (read("net"), read("mnt"))
+            });
+            let (net_inside, mounts_inside) = inside.join().expect("entered");
+            assert_ne!(net_inside, net);
+            assert_eq!(mounts_inside, mounts);
+        });
+        assert_eq!(read("net"), net, "other threads stay where they were");
+    }
 
     #[test]
     fn names_that_are_none_are_refused() {

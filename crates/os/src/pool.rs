@@ -306,5 +306,28 @@ impl Pool for Pagepool {
     }
 }
 
+/// The same pool as the FUSE transports see it.
+impl crate::fuse::Memory for Pagepool {
+    fn alloc_slab(&self) -> Option<FrameRef> {
+        Pool::alloc_slab(self)
+    }
+
+    fn retain(&self, frame: FrameRef) {
+        Pool::retain(self, frame);
+    }
+
+    fn release(&self, frame: FrameRef) {
+        Pool::release(self, frame);
+    }
+
+    fn is_shared(&self, frame: FrameRef) -> bool {
+        Pool::is_shared(self, frame)
+    }
+
+    fn address(&self, frame: FrameRef) -> *mut u8 {
+        Self::address(self, Span::whole(frame))
+    }
+}
+
 #[cfg(test)]
 mod tests;

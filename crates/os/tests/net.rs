@@ -393,8 +393,7 @@ fn payload_without_a_place_is_skipped_and_the_next_frame_is_found() {
 fn cut_links_come_again_and_frames_never_cross_them() {
     let (first, second) = pair();
     let mut prng = Prng::new(21);
-    let mut link = 0_u64;
-    for round in 0..40 {
+    for link in 0..40_u64 {
         for number in 0..prng.between(1, 60) {
             let size = if prng.chance(1, 4) { 300_000 } else { 10 };
             let (spans, _) = payload(&first.pool, &mut prng, size);
@@ -405,7 +404,7 @@ fn cut_links_come_again_and_frames_never_cross_them() {
                 }
             }
         }
-        if round % 2 == 0 {
+        if link % 2 == 0 {
             first.net.reset(NodeId(2));
         } else {
             second.net.reset(NodeId(1));
@@ -425,7 +424,6 @@ fn cut_links_come_again_and_frames_never_cross_them() {
             }
         }
         assert!(matches!(second.event(), Event::Up(NodeId(1), _)));
-        link += 1;
     }
     first
         .net
