@@ -74,13 +74,12 @@ fn answered_before(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Option<Outcom
     };
     let kept = shard.answer(ctx.from, origin.slot);
     let refused = shard.refused(ctx.from, origin.slot);
-    for (request, reply) in [kept, refused].into_iter().flatten() {
-        if request == origin.request {
-            return answer(reply.clone());
-        }
-        if request > origin.request {
-            return Some(Outcome::Ignore);
-        }
+    let mut known = [kept, refused].into_iter().flatten();
+    if known.clone().any(|(request, _)| request > origin.request) {
+        return Some(Outcome::Ignore);
+    }
+    if let Some((_, reply)) = known.find(|(request, _)| *request == origin.request) {
+        return answer(reply.clone());
     }
     None
 }

@@ -155,6 +155,9 @@ fn node_kind(mode: u32) -> Result<FileKind, Stop> {
 /// The number of a new directory.
 fn place(view: &View<'_>, ctx: &Context<'_>, placement: InodeId) -> Result<InodeId, Stop> {
     let id = placement.shard();
+    if !view.is_known(id) {
+        return Err(Stop::Fail(Errno::ESTALE));
+    }
     if placement.index() != 0 {
         return Ok(placement);
     }

@@ -1,1 +1,964 @@
-//! Tests.
+//! What single operations answer and change, one owner with two shards unless said otherwise.
+
+use std::collections::BTreeSet;
+
+use types::extent::{Checksums, Extent};
+use types::token::{DirectoryMode, InodeMode, Want};
+use types::{
+    Attr, Errno, FileKind, Incarnation, InodeId, Location, Name, NodeId, NodeLife, NsdId, Pattern,
+    Piece, RequestId, SetAttr, ShardId, SmallBytes, Timestamp,
+};
+
+use crate::message::{Caller, Commit, Known, NewKind, Op, Reply, listed_size};
+use crate::view::{Context, Held, Origin, Outcome, View};
+use crate::{Executed, HashKey, Shard, execute, transaction, wants};
+
+const ROOT: InodeId = InodeId::ROOT;
+const ME: NodeLife = NodeLife {
+    node: NodeId(1),
+    incarnation: Incarnation(11),
+};
+const OTHER: NodeLife = NodeLife {
+    node: NodeId(2),
+    incarnation: Incarnation(22),
+};
+const CALLER: Caller = Caller { uid: 7, gid: 8 };
+
+struct Fixture {
+    shards: Vec<Shard>,
+    owners: Vec<NodeId>,
+    now: i64,
+    from: NodeLife,
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn small(text: &str) -> SmallBytes {
+    SmallBytes::new(text.as_bytes())
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self::with_key(HashKey(99))
+    }
+
+    fn with_key(key: HashKey) -> Self {
+        let mut shards = vec![Shard::new(ShardId(0), key), Shard::new(ShardId(1), key)];
+        shards[0].make_root(Timestamp::default(), 0o755, 1);
+        Self {
+            shards,
+            owners: vec![NodeId(1), NodeId(1), NodeId(2)],
+            now: 100,
+            from: ME,
+        }
+    }
+
+    fn outcome(&mut self, op: &Op, origin: Option<Origin>, held: Held<'_>) -> Outcome {
+        self.now += 1;
+        let ctx = Context {
+            now: Timestamp {
+                secs: self.now,
+                nanos: 0,
+            },
+            from: self.from,
+            origin,
+            random: 5 << 64 | 6,
+            held,
+            facts: &[],
+        };
+        let shards = self.shards.iter_mut().collect();
+        execute(&mut View::new(shards, &self.owners, NodeId(1)), &ctx, op)
+    }
+
+    fn executed(&mut self, op: &Op) -> Executed {
+        match self.outcome(op, None, Held::All) {
+            Outcome::Done(done) => {
+                self.shards.iter().for_each(Shard::check);
+                let has_failed = matches!(done.reply, Reply::Error(_) | Reply::Stale);
+                assert!(!has_failed || done.mutations.is_empty());
+                done
+            }
+            other => panic!("{op:?} ends in {other:?}"),
+        }
+    }
+
+    fn run(&mut self, op: &Op) -> Reply {
+        self.executed(op).reply
+    }
+
+    fn made(&mut self, op: &Op) -> Attr {
+        match self.run(op) {
+            Reply::Made { attr, .. } => attr.unwrap(),
+            other => panic!("{op:?} answers {other:?}"),
+        }
+    }
+
+    fn create(&mut self, text: &str) -> Attr {
+        self.made(&create(ROOT, text))
+    }
+
+    fn mkdir(&mut self, parent: InodeId, text: &str) -> Attr {
+        self.made(&mkdir(parent, text, 1))
+    }
+
+    fn attr(&mut self, ino: InodeId) -> Attr {
+        match self.run(&Op::GetAttr { ino }) {
+            Reply::Attr(attr) => attr,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn set(&mut self, ino: InodeId, set: SetAttr) -> Attr {
+        match self.run(&Op::SetAttr { ino, set }) {
+            Reply::Attr(attr) => attr,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_error(&mut self, op: &Op, errno: Errno) {
+        assert_eq!(self.run(op), Reply::Error(errno), "{op:?}");
+    }
+}
+
+fn create(parent: InodeId, text: &str) -> Op {
+    Op::Create {
+        parent,
+        name: name(text),
+        permissions: 0o644,
+        exclusive: false,
+        caller: CALLER,
+    }
+}
+
+fn mkdir(parent: InodeId, text: &str, shard: u16) -> Op {
+    Op::Make {
+        parent,
+        name: name(text),
+        kind: NewKind::Directory {
+            permissions: 0o755,
+            placement: InodeId::new(ShardId(shard), 0),
+        },
+        caller: CALLER,
+    }
+}
+
+fn lookup(parent: InodeId, text: &str) -> Op {
+    Op::Lookup {
+        parent,
+        name: name(text),
+    }
+}
+
+fn unlink(text: &str, known: Option<Known>) -> Op {
+    Op::Unlink {
+        parent: ROOT,
+        name: name(text),
+        known,
+    }
+}
+
+fn rmdir(parent: InodeId, text: &str, known: Option<Known>) -> Op {
+    Op::Rmdir {
+        parent,
+        name: name(text),
+        known,
+    }
+}
+
+fn extent(file_sector: u64, length: u32, sector: u64) -> Extent {
+    Extent {
+        file_sector,
+        length,
+        birth: 0,
+        is_shared: false,
+        locations: vec![Location {
+            nsd: NsdId(0),
+            sector,
+        }],
+        checksums: Checksums::Inline {
+            crcs: vec![0; length as usize],
+        },
+    }
+}
+
+fn commit(attr: &Attr, size: u64, extents: Vec<Extent>) -> Commit {
+    Commit {
+        ino: attr.ino,
+        generation: attr.generation,
+        size_generation: attr.size_generation,
+        size: Some(size),
+        modified: true,
+        kill_set_id: false,
+        extents,
+        pieces: vec![],
+    }
+}
+
+#[test]
+fn create_finds_or_makes() {
+    let mut f = Fixture::new();
+    let attr = f.create("a");
+    assert_eq!(
+        (attr.kind, attr.permissions, attr.nlink),
+        (FileKind::File, 0o644, 1)
+    );
+    assert_eq!(
+        (attr.uid, attr.gid, attr.generation, attr.change),
+        (7, 8, 6, 1)
+    );
+    let Reply::Made {
+        ino,
+        is_new,
+        directory,
+        ..
+    } = f.run(&create(ROOT, "a"))
+    else {
+        panic!();
+    };
+    assert_eq!((ino, is_new), (attr.ino, false));
+    assert_eq!((directory.change, directory.mtime.secs), (2, 101));
+    let exclusive = Op::Create {
+        parent: ROOT,
+        name: name("a"),
+        permissions: 0,
+        exclusive: true,
+        caller: CALLER,
+    };
+    f.is_error(&exclusive, Errno::EEXIST);
+    f.is_error(&create(attr.ino, "b"), Errno::ENOTDIR);
+    f.is_error(&create(InodeId::new(ShardId(1), 50), "b"), Errno::ESTALE);
+    f.mkdir(ROOT, "d");
+    f.is_error(&create(ROOT, "d"), Errno::EISDIR);
+    assert_eq!(f.run(&lookup(ROOT, "none")), Reply::Absent);
+}
+
+#[test]
+fn make_inherits_the_group_and_counts_links() {
+    let mut f = Fixture::new();
+    let d = f.mkdir(ROOT, "d");
+    assert_eq!(
+        (d.nlink, d.ino.shard(), f.attr(ROOT).nlink),
+        (2, ShardId(1), 3)
+    );
+    let set = SetAttr {
+        permissions: Some(0o2770),
+        gid: Some(50),
+        ..SetAttr::default()
+    };
+    f.set(d.ino, set);
+    let below = f.mkdir(d.ino, "below");
+    assert_eq!((below.gid, below.permissions), (50, 0o2755));
+    let file = f.made(&create(d.ino, "file"));
+    assert_eq!((file.gid, file.permissions), (50, 0o644));
+    let node = |text: &str, mode, rdev| Op::Make {
+        parent: ROOT,
+        name: name(text),
+        kind: NewKind::Node { mode, rdev },
+        caller: CALLER,
+    };
+    let device = f.made(&node("dev", 0o020_600, 77));
+    assert_eq!(
+        (device.kind, device.rdev, device.permissions),
+        (FileKind::CharDevice, 77, 0o600)
+    );
+    f.is_error(&node("bad", 0o040_755, 0), Errno::EINVAL);
+    f.is_error(&node("dev", 0o010_600, 0), Errno::EEXIST);
+    let link = |target: SmallBytes| Op::Make {
+        parent: ROOT,
+        name: name("s"),
+        kind: NewKind::Symlink { target },
+        caller: CALLER,
+    };
+    f.is_error(&link(vec![b'x'; 4096].into()), Errno::ENAMETOOLONG);
+    let s = f.made(&link(small("to/there")));
+    assert_eq!(s.size, 8);
+    assert_eq!(
+        f.run(&Op::ReadLink { ino: s.ino }),
+        Reply::Bytes(small("to/there"))
+    );
+    f.is_error(&Op::ReadLink { ino: d.ino }, Errno::EINVAL);
+    let Reply::Entry { ino, .. } = f.run(&Op::LookupParent { ino: below.ino }) else {
+        panic!();
+    };
+    assert_eq!(ino, d.ino);
+}
+
+#[test]
+fn chown_and_chmod_follow_the_set_id_rules() {
+    let mut f = Fixture::new();
+    let ino = f.create("a").ino;
+    let chmod = |permissions| SetAttr {
+        permissions: Some(permissions),
+        ..SetAttr::default()
+    };
+    let chown = SetAttr {
+        uid: Some(1),
+        ..SetAttr::default()
+    };
+    for (before, after) in [
+        (0o6755, 0o755),
+        (0o6745, 0o2745),
+        (0o2755, 0o755),
+        (0o644, 0o644),
+    ] {
+        f.set(ino, chmod(before));
+        assert_eq!(f.set(ino, chown).permissions, after);
+        f.set(ino, chmod(before));
+        let kill = SetAttr {
+            kill_set_id: true,
+            ..SetAttr::default()
+        };
+        assert_eq!(f.set(ino, kill).permissions, after);
+    }
+    let both = SetAttr {
+        uid: Some(3),
+        ..chmod(0o4755)
+    };
+    assert_eq!(f.set(ino, both).permissions, 0o4755);
+    let d = f.mkdir(ROOT, "d").ino;
+    f.set(d, chmod(0o2755));
+    assert_eq!(f.set(d, chown).permissions, 0o2755);
+}
+
+#[test]
+fn times_are_stamped_or_set_and_the_change_counter_grows() {
+    let mut f = Fixture::new();
+    let ino = f.create("a").ino;
+    let then = Timestamp { secs: 5, nanos: 6 };
+    let set = SetAttr {
+        atime: Some(Some(then)),
+        mtime: Some(None),
+        ..SetAttr::default()
+    };
+    let attr = f.set(ino, set);
+    assert_eq!(
+        (attr.atime, attr.mtime.secs, attr.ctime.secs),
+        (then, 102, 102)
+    );
+    assert_eq!(attr.change, 2);
+}
+
+#[test]
+fn truncate_starts_a_size_generation_and_frees_what_it_cuts() {
+    let mut f = Fixture::new();
+    let attr = f.create("a");
+    let done = f.executed(&Op::Commit(commit(
+        &attr,
+        5 * 4096,
+        vec![extent(0, 5, 100)],
+    )));
+    assert_eq!(done.used.len(), 1);
+    let Reply::Attr(attr) = done.reply else {
+        panic!();
+    };
+    assert_eq!(
+        (attr.size, attr.sector_count, attr.change),
+        (5 * 4096, 5, 2)
+    );
+    let size = |size| SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    let done = f.executed(&Op::SetAttr {
+        ino: attr.ino,
+        set: size(4097),
+    });
+    assert_eq!(
+        done.freed
+            .iter()
+            .map(|r| (r.at.sector, r.count))
+            .collect::<Vec<_>>(),
+        [(102, 3)]
+    );
+    let cut = f.attr(attr.ino);
+    assert_eq!(
+        (cut.size, cut.sector_count, cut.size_generation),
+        (4097, 2, 1)
+    );
+    assert_eq!(f.run(&Op::Commit(commit(&attr, 9, vec![]))), Reply::Stale);
+    assert_eq!(f.set(attr.ino, size(1 << 40)).size, 1 << 40);
+    f.is_error(
+        &Op::SetAttr {
+            ino: attr.ino,
+            set: size(u64::MAX),
+        },
+        Errno::EFBIG,
+    );
+    f.is_error(
+        &Op::SetAttr {
+            ino: ROOT,
+            set: size(1),
+        },
+        Errno::EISDIR,
+    );
+}
+
+#[test]
+fn commits_merge_sizes_and_need_tokens_and_generations() {
+    let mut f = Fixture::new();
+    let attr = f.create("a");
+    let good = commit(&attr, 8192, vec![extent(0, 2, 100)]);
+    let held = |writes| Held::Tokens {
+        inode: Some(InodeMode::SharedWrite),
+        writes,
+    };
+    let strided = [Pattern {
+        offset: 0,
+        length: 4096,
+        stride: 4096,
+        count: u64::MAX,
+    }];
+    let short = [Pattern {
+        offset: 0,
+        length: 8191,
+        stride: 0,
+        count: 1,
+    }];
+    let stale = |f: &mut Fixture, commit: &Commit, held: Held<'_>| {
+        let outcome = f.outcome(&Op::Commit(commit.clone()), None, held);
+        assert!(matches!(
+            outcome,
+            Outcome::Done(Executed {
+                reply: Reply::Stale,
+                ..
+            })
+        ));
+    };
+    stale(&mut f, &good, Held::Nothing);
+    stale(&mut f, &good, held(&short));
+    stale(
+        &mut f,
+        &good,
+        Held::Tokens {
+            inode: None,
+            writes: &strided,
+        },
+    );
+    stale(
+        &mut f,
+        &Commit {
+            generation: 0,
+            ..good.clone()
+        },
+        Held::All,
+    );
+    let gone = InodeId::new(ShardId(0), 999);
+    stale(
+        &mut f,
+        &Commit {
+            ino: gone,
+            ..good.clone()
+        },
+        Held::All,
+    );
+    let outcome = f.outcome(&Op::Commit(good), None, held(&strided));
+    assert!(matches!(
+        outcome,
+        Outcome::Done(Executed {
+            reply: Reply::Attr(_),
+            ..
+        })
+    ));
+    let mut small_size = commit(&attr, 10, vec![]);
+    small_size.modified = false;
+    let before = f.attr(attr.ino);
+    let Reply::Attr(after) = f.run(&Op::Commit(small_size)) else {
+        panic!();
+    };
+    assert_eq!(
+        (after.size, after.mtime, after.change),
+        (8192, before.mtime, before.change + 1)
+    );
+    let beyond = commit(&attr, 0, vec![extent(2, 1, 200)]);
+    f.is_error(&Op::Commit(beyond), Errno::EINVAL);
+    let mut piece = commit(&attr, 0, vec![]);
+    piece.pieces = vec![Piece {
+        offset: 8190,
+        bytes: small("abc"),
+    }];
+    f.is_error(&Op::Commit(piece), Errno::EINVAL);
+    let root = f.attr(ROOT);
+    f.is_error(&Op::Commit(commit(&root, 0, vec![])), Errno::EISDIR);
+}
+
+#[test]
+fn destage_moves_pieces_only_when_the_map_is_the_same() {
+    let mut f = Fixture::new();
+    let attr = f.create("a");
+    let mut write = commit(&attr, 70_000, vec![]);
+    write.pieces = vec![Piece {
+        offset: 0,
+        bytes: vec![1; 70_000].into(),
+    }];
+    f.run(&Op::Commit(write));
+    assert_eq!(f.shards[0].needs_destage().collect::<Vec<_>>(), [attr.ino]);
+    let get = Op::GetMap {
+        ino: attr.ino,
+        begin: 0,
+        end: u64::MAX,
+        count_max: 100,
+    };
+    let Reply::Map {
+        map_version,
+        pieces,
+        end,
+        attr,
+        ..
+    } = f.run(&get)
+    else {
+        panic!();
+    };
+    assert_eq!((pieces.len(), end, attr.sector_count), (18, u64::MAX, 18));
+    let destage = |map_version, sector| Op::Destage {
+        ino: attr.ino,
+        map_version,
+        extents: vec![extent(0, 16, sector), extent(16, 2, sector + 16)],
+    };
+    assert_eq!(f.run(&destage(map_version + 1, 500)), Reply::Stale);
+    let done = f.executed(&destage(map_version, 500));
+    assert_eq!((done.used.len(), done.freed.len()), (2, 0));
+    assert_eq!(
+        done.reply,
+        Reply::Attr(attr),
+        "nothing that stat shows has changed"
+    );
+    assert_eq!(f.run(&destage(map_version, 600)), Reply::Stale);
+    assert_eq!(
+        f.shards[0].needs_destage().count() + f.shards[0].may_destage().count(),
+        0
+    );
+}
+
+#[test]
+fn unlink_frees_at_once_or_with_the_last_close() {
+    let mut f = Fixture::new();
+    let known = |ino, is_open| Some(Known { ino, is_open });
+    // Not open anywhere: the sectors come back at once.
+    let attr = f.create("a");
+    f.run(&Op::Commit(commit(&attr, 4096, vec![extent(0, 1, 100)])));
+    let done = f.executed(&unlink("a", known(attr.ino, false)));
+    assert!(matches!(
+        done.reply,
+        Reply::Removed {
+            attr: None,
+            kept_open: false,
+            ..
+        }
+    ));
+    assert_eq!(done.freed.len(), 1);
+    f.is_error(&Op::GetAttr { ino: attr.ino }, Errno::ESTALE);
+    // Open at another node, and here.
+    let attr = f.create("b");
+    f.run(&Op::Commit(commit(&attr, 4096, vec![extent(0, 1, 200)])));
+    f.shards[0].note_open(attr.ino, OTHER, true);
+    let done = f.executed(&unlink("b", known(attr.ino, true)));
+    assert!(matches!(
+        done.reply,
+        Reply::Removed {
+            attr: Some(_),
+            kept_open: true,
+            ..
+        }
+    ));
+    assert_eq!((done.freed.len(), f.attr(attr.ino).nlink), (0, 0));
+    let link = Op::Link {
+        ino: attr.ino,
+        kind: FileKind::File,
+        parent: ROOT,
+        name: name("again"),
+    };
+    f.is_error(&link, Errno::ENOENT);
+    assert_eq!(f.executed(&Op::Closed { ino: attr.ino }).freed.len(), 0);
+    let lost = f.shards[0].on_node_lost(OTHER);
+    assert_eq!(lost.freed.len(), 1);
+    assert_eq!(f.shards[0].on_node_lost(OTHER).mutations, []);
+    // Nothing known, or something else: taken to be open here until the node says no.
+    for wrong in [None, known(ROOT, false)] {
+        let attr = f.create("c");
+        let done = f.executed(&unlink("c", wrong));
+        assert!(matches!(
+            done.reply,
+            Reply::Removed {
+                kept_open: true,
+                ..
+            }
+        ));
+        assert_eq!(f.run(&Op::Closed { ino: attr.ino }), Reply::Done);
+        assert_eq!(f.shards[0].attr(attr.ino), None);
+    }
+    f.is_error(&unlink("none", None), Errno::ENOENT);
+}
+
+#[test]
+fn links_are_counted() {
+    let mut f = Fixture::new();
+    let attr = f.create("a");
+    let d = f.mkdir(ROOT, "d");
+    let link = |ino, kind, parent, text: &str| Op::Link {
+        ino,
+        kind,
+        parent,
+        name: name(text),
+    };
+    assert_eq!(f.made(&link(attr.ino, FileKind::File, d.ino, "b")).nlink, 2);
+    f.is_error(&link(attr.ino, FileKind::File, d.ino, "b"), Errno::EEXIST);
+    f.is_error(&link(d.ino, FileKind::Directory, ROOT, "e"), Errno::EPERM);
+    f.is_error(&link(attr.ino, FileKind::Fifo, ROOT, "e"), Errno::ESTALE);
+    f.is_error(&unlink("d", None), Errno::EISDIR);
+    f.is_error(&rmdir(ROOT, "a", None), Errno::ENOTDIR);
+    f.is_error(&rmdir(ROOT, "d", None), Errno::ENOTEMPTY);
+    f.run(&unlink("a", None));
+    assert_eq!(f.attr(attr.ino).nlink, 1);
+}
+
+#[test]
+fn an_open_directory_outlives_its_name() {
+    let mut f = Fixture::new();
+    let d = f.mkdir(ROOT, "d").ino;
+    let known = Some(Known {
+        ino: d,
+        is_open: true,
+    });
+    assert!(matches!(
+        f.run(&rmdir(ROOT, "d", known)),
+        Reply::Removed {
+            kept_open: true,
+            ..
+        }
+    ));
+    f.is_error(&create(d, "a"), Errno::ENOENT);
+    let list = Op::ReadDir {
+        ino: d,
+        cookie: 0,
+        size: 4096,
+        plus: false,
+    };
+    assert!(matches!(f.run(&list), Reply::Listing { is_end: true, .. }));
+    f.run(&Op::Closed { ino: d });
+    f.is_error(&list, Errno::ESTALE);
+    assert_eq!(f.attr(ROOT).nlink, 2);
+}
+
+#[test]
+fn extended_attributes_come_and_go() {
+    let mut f = Fixture::new();
+    let ino = f.create("a").ino;
+    let set = |text: &str, flags| Op::SetXattr {
+        ino,
+        name: small(text),
+        value: small("value"),
+        flags,
+    };
+    let get = |text: &str| Op::GetXattr {
+        ino,
+        name: small(text),
+    };
+    f.is_error(&get("user.a"), Errno::ENODATA);
+    f.is_error(&set("user.a", 2), Errno::ENODATA);
+    assert!(matches!(
+        f.run(&set("user.a", 1)),
+        Reply::Attr(Attr { change: 2, .. })
+    ));
+    f.is_error(&set("user.a", 1), Errno::EEXIST);
+    f.is_error(&set("user.a", 3), Errno::EINVAL);
+    assert_eq!(f.run(&get("user.a")), Reply::Bytes(small("value")));
+    for other in [
+        "security.selinux",
+        "system.posix_acl_access",
+        "user.",
+        "nothing",
+        "btrfs.x",
+    ] {
+        f.is_error(&set(other, 0), Errno::EOPNOTSUPP);
+        f.is_error(&get(other), Errno::EOPNOTSUPP);
+    }
+    f.run(&set("trusted.b", 0));
+    f.run(&set("security.capability", 0));
+    let list = Op::ListXattr { ino };
+    let all = small("security.capability\0trusted.b\0user.a\0");
+    assert_eq!(f.run(&list), Reply::Bytes(all));
+    let chown = SetAttr {
+        gid: Some(1),
+        ..SetAttr::default()
+    };
+    f.set(ino, chown);
+    assert_eq!(f.run(&list), Reply::Bytes(small("trusted.b\0user.a\0")));
+    let remove = Op::RemoveXattr {
+        ino,
+        name: small("user.a"),
+    };
+    assert!(matches!(f.run(&remove), Reply::Attr(_)));
+    f.is_error(&remove, Errno::ENODATA);
+    let big = Op::SetXattr {
+        ino,
+        name: small("user.big"),
+        value: vec![0; 65_537].into(),
+        flags: 0,
+    };
+    f.is_error(&big, Errno::ENOSPC);
+}
+
+#[test]
+fn a_listing_goes_on_while_names_come_and_go() {
+    let mut f = Fixture::new();
+    let names: Vec<String> = (0..500).map(|i| format!("name{i}")).collect();
+    for text in &names {
+        f.create(text);
+    }
+    let mut seen = BTreeSet::new();
+    let mut cookie = 0;
+    for round in 0.. {
+        let size = 700;
+        let op = Op::ReadDir {
+            ino: ROOT,
+            cookie,
+            size,
+            plus: round % 2 == 0,
+        };
+        let Reply::Listing {
+            entries,
+            parent,
+            is_end,
+        } = f.run(&op)
+        else {
+            panic!();
+        };
+        assert_eq!(parent, ROOT);
+        let bytes: usize = entries
+            .iter()
+            .map(|e| listed_size(e.name.bytes().len(), round % 2 == 0))
+            .sum();
+        assert!(bytes <= size as usize && (is_end || !entries.is_empty()));
+        for entry in entries {
+            assert!(entry.cookie > cookie);
+            assert_eq!(entry.attr.is_some(), round % 2 == 0);
+            cookie = entry.cookie;
+            assert!(seen.insert(entry.name.bytes().to_vec()), "seen twice");
+        }
+        if is_end {
+            break;
+        }
+        f.create(&format!("new{round}"));
+        if round % 3 == 0 {
+            f.run(&unlink(&format!("new{round}"), None));
+        }
+    }
+    for text in &names {
+        assert!(
+            seen.contains(text.as_bytes()),
+            "{text} was there all the time"
+        );
+    }
+}
+
+#[test]
+fn the_129th_name_of_one_hash_does_not_fit() {
+    let mut f = Fixture::with_key(HashKey::WEAK);
+    for i in 0..128 {
+        f.create(&format!("n{i}"));
+    }
+    f.is_error(&create(ROOT, "n128"), Errno::ENOSPC);
+    f.run(&unlink("n77", None));
+    f.create("n128");
+    for i in (0..129).filter(|i| *i != 77) {
+        assert!(matches!(
+            f.run(&lookup(ROOT, &format!("n{i}"))),
+            Reply::Entry { .. }
+        ));
+    }
+}
+
+#[test]
+fn repeats_are_answered_and_late_duplicates_ignored() {
+    let mut f = Fixture::new();
+    f.from = OTHER;
+    let origin = |request| {
+        Some(Origin {
+            slot: 3,
+            request: RequestId(request),
+        })
+    };
+    let op = Op::Make {
+        parent: ROOT,
+        name: name("a"),
+        kind: NewKind::Node {
+            mode: 0o100_644,
+            rdev: 0,
+        },
+        caller: CALLER,
+    };
+    let Outcome::Done(first) = f.outcome(&op, origin(1), Held::All) else {
+        panic!();
+    };
+    assert!(first.durable_before_reply);
+    let Outcome::Done(again) = f.outcome(&op, origin(1), Held::All) else {
+        panic!();
+    };
+    assert_eq!((&again.reply, again.mutations.len()), (&first.reply, 0));
+    // Another request of the slot fails; its duplicate fails alike even when it could succeed by now.
+    let Outcome::Done(failed) = f.outcome(&op, origin(2), Held::All) else {
+        panic!();
+    };
+    assert_eq!(failed.reply, Reply::Error(Errno::EEXIST));
+    f.run(&unlink("a", None));
+    let Outcome::Done(again) = f.outcome(&op, origin(2), Held::All) else {
+        panic!();
+    };
+    assert_eq!(again, failed);
+    assert_eq!(f.outcome(&op, origin(1), Held::All), Outcome::Ignore);
+    let far = Some(Origin {
+        slot: types::limits::SLOTS_PER_SHARD,
+        request: RequestId(1),
+    });
+    let Outcome::Done(refused) = f.outcome(&op, far, Held::All) else {
+        panic!();
+    };
+    assert_eq!(refused.reply, Reply::Error(Errno::EPROTO));
+    assert!(f.shards[0].lives().contains(&OTHER));
+    f.shards[0].on_node_lost(OTHER);
+    assert!(f.shards[0].lives().is_empty());
+}
+
+#[test]
+fn missing_shards_are_asked_for_and_foreign_ones_planned() {
+    let mut f = Fixture::new();
+    let d = f.mkdir(ROOT, "d").ino;
+    f.shards.truncate(1);
+    let needed = Outcome::NeedShards(vec![ShardId(1)]);
+    assert_eq!(f.outcome(&lookup(ROOT, "d"), None, Held::All), needed);
+    assert_eq!(f.outcome(&rmdir(ROOT, "d", None), None, Held::All), needed);
+    assert_eq!(f.outcome(&Op::GetAttr { ino: d }, None, Held::All), needed);
+    let far = Op::GetAttr {
+        ino: InodeId::new(ShardId(2), 5),
+    };
+    f.is_error(&far, Errno::ESTALE);
+    assert!(matches!(
+        f.outcome(&mkdir(ROOT, "far", 2), None, Held::All),
+        Outcome::NeedFacts(_)
+    ));
+    f.is_error(&mkdir(ROOT, "far", 9), Errno::ESTALE);
+}
+
+#[test]
+fn a_name_in_doubt_waits_and_others_do_not() {
+    let mut f = Fixture::new();
+    f.create("other");
+    let op = Op::Make {
+        parent: ROOT,
+        name: name("far"),
+        kind: NewKind::Directory {
+            permissions: 0o755,
+            placement: InodeId::new(ShardId(2), 40),
+        },
+        caller: CALLER,
+    };
+    let Outcome::NeedOwners(plan) = f.outcome(&op, None, Held::All) else {
+        panic!();
+    };
+    let id = plan.id;
+    let owners = f.owners.clone();
+    let view = |f: &mut Fixture, run: &dyn Fn(&mut View<'_>)| {
+        run(&mut View::new(
+            f.shards.iter_mut().collect(),
+            &owners,
+            NodeId(1),
+        ));
+    };
+    view(&mut f, &|view| {
+        assert_eq!(transaction::begin(view, (*plan).clone()).messages.len(), 1);
+    });
+    let wait = Outcome::Wait(id);
+    assert_eq!(f.outcome(&lookup(ROOT, "far"), None, Held::All), wait);
+    assert_eq!(f.outcome(&Op::GetAttr { ino: ROOT }, None, Held::All), wait);
+    assert_eq!(f.outcome(&create(ROOT, "new"), None, Held::All), wait);
+    assert_eq!(f.outcome(&op, None, Held::All), wait);
+    assert!(matches!(f.run(&lookup(ROOT, "other")), Reply::Entry { .. }));
+    view(&mut f, &|view| {
+        transaction::give_up(view, id);
+    });
+    assert_eq!(f.run(&lookup(ROOT, "far")), Reply::Absent);
+    f.create("new");
+}
+
+#[test]
+fn wants_name_the_tokens_in_inode_order() {
+    let mut f = Fixture::new();
+    let a = f.create("a").ino;
+    let b = f.create("b").ino;
+    let d = f.mkdir(ROOT, "d").ino;
+    let owners = f.owners.clone();
+    let mut list = |op: &Op| {
+        let ctx = Context {
+            now: Timestamp::default(),
+            from: ME,
+            origin: None,
+            random: 0,
+            held: Held::Nothing,
+            facts: &[],
+        };
+        let view = View::new(f.shards.iter_mut().collect(), &owners, NodeId(1));
+        wants(&view, &ctx, op)
+    };
+    let write = Want::Directory {
+        mode: DirectoryMode::Write,
+    };
+    let alone = Want::Inode {
+        mode: InodeMode::Exclusive,
+    };
+    let rename = Op::Rename {
+        parent: ROOT,
+        name: name("b"),
+        new_parent: d,
+        new_name: name("a"),
+        no_replace: false,
+        exchange: false,
+        known: None,
+    };
+    let got: Vec<_> = list(&rename).into_iter().map(|w| (w.ino, w.want)).collect();
+    assert_eq!(
+        got,
+        [
+            (ROOT, write.clone()),
+            (b, alone.clone()),
+            (d, write.clone())
+        ]
+    );
+    let over = Op::Rename {
+        parent: ROOT,
+        name: name("b"),
+        new_parent: ROOT,
+        new_name: name("a"),
+        no_replace: false,
+        exchange: false,
+        known: None,
+    };
+    let got: Vec<_> = list(&over)
+        .into_iter()
+        .map(|w| (w.ino, w.commits_first))
+        .collect();
+    assert_eq!(got, [(ROOT, false), (a, false), (b, true)]);
+    let got: Vec<_> = list(&unlink("a", None))
+        .into_iter()
+        .map(|w| (w.ino, w.is_transient))
+        .collect();
+    assert_eq!(got, [(ROOT, false), (a, true)]);
+    let truncate = Op::SetAttr {
+        ino: a,
+        set: SetAttr {
+            size: Some(9),
+            ..SetAttr::default()
+        },
+    };
+    let got = list(&truncate);
+    assert_eq!((got.len(), &got[0].want), (2, &alone));
+    assert!(matches!(&got[1].want, Want::Range { required, .. } if required.offset == 0));
+    assert_eq!(
+        list(&Op::GetAttr { ino: d })[0].want,
+        Want::Directory {
+            mode: DirectoryMode::Read
+        }
+    );
+    assert_eq!(list(&Op::Closed { ino: a }), []);
+}

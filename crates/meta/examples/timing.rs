@@ -1,0 +1,113 @@
+//! Time of the common operations on one shard in memory, release: `cargo run --release -p meta --example timing`.
+#![allow(clippy::print_stdout, reason = "a program for a terminal")]
+#![allow(clippy::unwrap_used, reason = "a measuring program may stop")]
+
+use std::time::Instant;
+
+use meta::{
+    Caller, Commit, Context, HashKey, Held, Known, Op, Outcome, Reply, Shard, View, execute,
+};
+use types::extent::{Checksums, Extent};
+use types::{Attr, InodeId, Location, Name, NodeId, NodeLife, NsdId, ShardId, Timestamp};
+
+const COUNT: usize = 200_000;
+
+fn name(i: usize) -> Name {
+    Name::new(format!("file.{i:08}").as_bytes()).unwrap()
+}
+
+fn main() {
+    let mut shard = Shard::new(ShardId(0), HashKey(3));
+    shard.make_root(Timestamp::default(), 0o755, 1);
+    let owners = [NodeId(1)];
+    let ctx = Context {
+        now: Timestamp::default(),
+        from: NodeLife::default(),
+        origin: None,
+        random: 7,
+        held: Held::All,
+        facts: &[],
+    };
+    let mut replies: Vec<Reply> = Vec::with_capacity(COUNT);
+    let mut time = |label: &str, make: &dyn Fn(usize, &Attr) -> Op| {
+        let attrs: Vec<Attr> = if replies.is_empty() {
+            Vec::new()
+        } else {
+            replies.drain(..).map(|r| attr_of(&r)).collect()
+        };
+        let root = shard.attr(InodeId::ROOT).unwrap();
+        let ops: Vec<Op> = (0..COUNT)
+            .map(|i| make(i, attrs.get(i).unwrap_or(&root)))
+            .collect();
+        let begin = Instant::now();
+        for op in &ops {
+            let mut view = View::new(vec![&mut shard], &owners, NodeId(1));
+            match execute(&mut view, &ctx, op) {
+                Outcome::Done(done) => replies.push(done.reply),
+                other => panic!("{other:?}"),
+            }
+        }
+        let ns = begin.elapsed().as_nanos() / COUNT as u128;
+        println!("{label:24} {ns:6} ns");
+    };
+    time("create", &|i, _| Op::Create {
+        parent: InodeId::ROOT,
+        name: name(i),
+        permissions: 0o644,
+        exclusive: true,
+        caller: Caller::default(),
+    });
+    time("lookup", &|i, _| Op::Lookup {
+        parent: InodeId::ROOT,
+        name: name(i),
+    });
+    time("getattr", &|_, attr| Op::GetAttr { ino: attr.ino });
+    time("commit of one extent", &|i, attr| {
+        Op::Commit(Commit {
+            ino: attr.ino,
+            generation: attr.generation,
+            size: Some(4096),
+            modified: true,
+            extents: vec![Extent {
+                file_sector: 0,
+                length: 1,
+                birth: 0,
+                is_shared: false,
+                locations: vec![Location {
+                    nsd: NsdId(0),
+                    sector: i as u64,
+                }],
+                checksums: Checksums::Inline { crcs: vec![1] },
+            }],
+            ..Commit::default()
+        })
+    });
+    time("unlink", &|i, attr| Op::Unlink {
+        parent: InodeId::ROOT,
+        name: name(i),
+        known: Some(Known {
+            ino: attr.ino,
+            is_open: false,
+        }),
+    });
+    time("lookup of absent", &|i, _| Op::Lookup {
+        parent: InodeId::ROOT,
+        name: name(i),
+    });
+}
+
+fn attr_of(reply: &Reply) -> Attr {
+    match reply {
+        Reply::Made { attr, .. } | Reply::Entry { attr, .. } | Reply::Removed { attr, .. } => {
+            attr.unwrap_or_else(empty)
+        }
+        Reply::Attr(attr) => *attr,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn empty() -> Attr {
+    let mut shard = Shard::new(ShardId(0), HashKey(3));
+    shard.make_root(Timestamp::default(), 0o755, 1);
+    shard.attr(InodeId::ROOT).unwrap()
+}
