@@ -149,6 +149,24 @@ impl Pagepool {
         unsafe { std::slice::from_raw_parts_mut(self.address(span), span.length as usize) }
     }
 
+    /// Has the system give the memory of the first `size` bytes now; contents stay. Returns how many it
+    /// gave (all, unless memory is short or the kernel is older than 5.14).
+    ///
+    /// Memory touched for the first time costs 785 to 1940 us per MiB on a virtual machine, afterwards
+    /// 43 us: a daemon calls this on a thread of its own when it starts. May run beside all other use.
+    pub fn populate(&self, size: u64) -> u64 {
+        let slab_count = self.map.size() / SLAB_SIZE;
+        let wanted = usize::try_from(size)
+            .unwrap_or(usize::MAX)
+            .div_ceil(SLAB_SIZE);
+        let given = (0..slab_count.min(wanted)).take_while(|slab| {
+            let begin = self.map.base().wrapping_add(slab * SLAB_SIZE);
+            // SAFETY: a slab of the mapping; the advice leaves its contents alone.
+            unsafe { libc::madvise(begin.cast(), SLAB_SIZE, libc::MADV_POPULATE_WRITE) == 0 }
+        });
+        (given.count() * SLAB_SIZE) as u64
+    }
+
     /// First byte of the mapping and its length, to register it with a ring.
     #[must_use]
     pub fn memory(&self) -> libc::iovec {

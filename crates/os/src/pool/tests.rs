@@ -149,6 +149,22 @@ fn bytes_move_as_in_an_array() {
     assert_eq!(iovec.iov_len, 5);
 }
 
+#[test]
+fn populating_gives_memory_and_changes_none() {
+    let pool = pool(3);
+    let span = Span::whole(pool.alloc().expect("free"));
+    pool.store(span, b"kept");
+    assert_eq!(pool.populate(1), SLAB);
+    assert_eq!(pool.populate(u64::MAX), 3 * SLAB);
+    assert_eq!(&*pool.load(span.part(0, 4)), b"kept");
+    let mut resident = vec![0_u8; 3 * 256];
+    let memory = pool.memory();
+    // SAFETY: the pool's mapping, and a byte for each page of it.
+    let result = unsafe { libc::mincore(memory.iov_base, memory.iov_len, resident.as_mut_ptr()) };
+    assert_eq!(result, 0);
+    assert!(resident.iter().all(|byte| byte & 1 == 1));
+}
+
 /// Threads take frames and slabs, mark each with their own number, and check the mark before giving it
 /// back: a frame handed out twice shows as a foreign mark.
 #[test]
