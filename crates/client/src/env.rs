@@ -14,6 +14,11 @@ pub trait Grants {
     /// Cuts dirty sectors into runs: each of `wanted` becomes one or more runs. The sectors are used up
     /// and the reservation of `reserved` sectors with them. `None`: not enough in hand (nothing taken).
     fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>>;
+    /// The owner has committed these runs to a file: they are no longer in hand.
+    fn committed(&self, owner: NodeId, runs: &[Run]);
+    /// The outcome of writes to these runs is unknown, or their Commit was refused: they are not written
+    /// again.
+    fn burn(&self, owner: NodeId, runs: &[Run]);
 }
 
 /// Adjacent file sectors to be written.

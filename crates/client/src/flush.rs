@@ -11,7 +11,7 @@
 use meta::{Commit, Op};
 use types::{
     ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Piece, RangeMode, RangeSet,
-    Timestamp, limits,
+    Run, Timestamp, limits,
 };
 
 use crate::env::{Env, StorePiece, WantedRun};
@@ -70,6 +70,7 @@ pub(crate) struct Batch {
     io: IoId,
     numbers: Vec<u64>,
     frames: Vec<FrameRef>,
+    runs: Vec<Run>,
     pieces: Vec<Piece>,
     state: BatchState,
 }
@@ -302,10 +303,12 @@ impl Slice {
             BatchState::Storing
         };
         let frames = sectors.iter().map(|p| p.frame).collect();
+        let runs = taken.iter().map(|t| t.run).collect();
         inode.batches.push(Batch {
             io,
             numbers,
             frames,
+            runs,
             pieces,
             state,
         });
@@ -345,8 +348,8 @@ impl Slice {
                 let batch = inode.batches.swap_remove(at);
                 inode.store_failures += 1;
                 let owner = env.owner(ino.shard());
-                let pages = batch.numbers.len() as u64;
-                let sectors = pages;
+                env.grants.burn(owner, &batch.runs);
+                let sectors = batch.numbers.len() as u64;
                 let is_over = inode.store_failures > STORE_FAILURES_MAX;
                 if is_over || !env.grants.reserve(owner, sectors) {
                     inode.error = Some(Errno::EIO);
@@ -509,6 +512,7 @@ impl Slice {
         match result {
             Ok(attr) => {
                 for batch in &done {
+                    env.grants.committed(env.owner(ino.shard()), &batch.runs);
                     inode.pages.on_flushed(&batch.numbers, true, false);
                     for number in &batch.numbers {
                         inode
@@ -530,8 +534,8 @@ impl Slice {
             Err(errno) => {
                 let owner = env.owner(ino.shard());
                 for batch in &done {
-                    let pages = batch.numbers.len() as u64;
-                    let sectors = pages;
+                    env.grants.burn(owner, &batch.runs);
+                    let sectors = batch.numbers.len() as u64;
                     let is_again = errno.is_none() && env.grants.reserve(owner, sectors);
                     inode.reserved += if is_again { sectors } else { 0 };
                     inode.pages.on_flushed(&batch.numbers, false, !is_again);
@@ -665,6 +669,20 @@ impl Slice {
         }
         for ino in std::mem::take(&mut self.starved) {
             self.retry(env, ino);
+        }
+    }
+
+    /// Writes all dirty data back.
+    pub(crate) fn write_all_back(&mut self, env: &Env<'_>) {
+        let mut inos: Vec<InodeId> = self
+            .inodes
+            .iter()
+            .filter(|(_, i)| i.is_dirty())
+            .map(|(ino, _)| *ino)
+            .collect();
+        inos.sort_unstable();
+        for ino in inos {
+            self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), Purpose::Background);
         }
     }
 

@@ -177,8 +177,9 @@ pub struct Scope {
     /// Bytes whose token leaves altogether.
     pub lost: RangeSet,
     /// Pages (whole ones) that the kernel may have in its cache and that share a byte with `lost`. A page can be
-    /// there only if tokens of this node covered all of it: leave out those that never were, for a READ of such a
-    /// page cannot be served while it is notified.
+    /// there only if the tokens that a READ into the page cache takes covered all of it (write tokens while mappings
+    /// may be writable, else read tokens): leave out those that never were, for a READ of such a page cannot be
+    /// served while it is notified.
     pub lost_pages: RangeSet,
     /// Bytes of which only the right to write leaves: reads go on, and so do the kernel's pages, unless mappings may be
     /// writable.

@@ -137,6 +137,8 @@ pub enum Input {
     LinkNow(Box<Request>, types::FileKind),
     /// A listing that wants the attributes of an inode of this slice.
     Tour(Box<crate::listing::Tour>),
+    /// Write all dirty data back: the daemon stops.
+    WriteBack,
     /// Frames are short: evict, write back.
     Shrink,
     /// Some time has passed.
@@ -255,6 +257,7 @@ impl Slice {
             Input::RenameNow(request) => self.rename_now(*request),
             Input::LinkNow(request, kind) => self.link_now(*request, kind),
             Input::Tour(tour) => self.on_tour(env, tour),
+            Input::WriteBack => self.write_all_back(env),
             Input::Shrink => self.shrink(env),
             Input::Tick => self.on_tick(env),
         }
@@ -422,6 +425,11 @@ impl Slice {
         }
         all.sort_by_key(|(ino, _, since)| (*since, *ino));
         all
+    }
+
+    /// Something has not been committed yet.
+    pub fn is_dirty(&self) -> bool {
+        self.inodes.values().any(|inode| inode.is_dirty())
     }
 
     /// Inodes known, pages cached, pages dirty.

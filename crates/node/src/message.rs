@@ -90,3 +90,16 @@ pub enum FactResult {
     Failed(Errno),
 }
 wire_enum!(FactResult { 1 => Found(fact), 2 => Failed(errno) });
+
+impl Message {
+    /// Gives a question its slot.
+    ///
+    /// # Panics
+    /// When it is no question.
+    pub fn set_origin(&mut self, slot: Origin) {
+        match self {
+            Self::Question { origin, .. } => *origin = Some(slot),
+            _ => panic!("only questions have slots"),
+        }
+    }
+}

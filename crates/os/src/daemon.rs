@@ -1,5 +1,700 @@
-//! The daemon: joins FUSE, the cores and the network of one node.
+//! The daemon: joins FUSE, the client slices, the owner's shards, disks and the network of one node.
+//!
+//! Life cycle: disks opened and checked -> journal replayed into a new segment -> loops, network -> mounted
+//! -> serving -> stop: connection unmounted, dirty data written back, journal flushed.
+//!
+//! Lock order: client slice (alone) | shards by id, then the journal and space. Nothing is performed under a
+//! lock: effects go on a work list (`work`).
 
 pub mod config;
+mod control;
+mod journal;
+mod peers;
+mod sectors;
+mod space;
+mod start;
+mod transfer;
+mod work;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
+
+use client::request::{Operation, Request, Response, Space as SpaceCount, Ticket};
+use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
+use meta::view::Query;
+use node::{Message, OwnerEffect, OwnerLog, OwnerSlice, Question, Work};
+use rustc_hash::FxHashMap;
+use types::id::NodeLife;
+use types::{Duration, Errno, InodeId, Name, NodeId, NsdId, ShardId, Span};
 
 pub use config::{Config, ControlHandler, DiskConfig, PeerConfig, Transport};
+
+use crate::disk::{self, DiskError, DiskQueue};
+use crate::fuse::{
+    Handler, InterruptOutcome, Replier, Session, SessionConfig, SessionError, TransportKind,
+};
+use crate::loops::Loops;
+use crate::net::Net;
+use crate::pool::Pagepool;
+use crate::{clock, loops, netns};
+use work::Item;
+
+/// Marks calls of the driver itself.
+const DRIVER_CALL: u64 = 1 << 63;
+/// Marks lookups that another owner needs as facts.
+const FACT_CALL: u64 = 1 << 62;
+/// Between two rounds of what only time brings on.
+const TICK: std::time::Duration = std::time::Duration::from_millis(20);
+/// Journal records that nobody waits for are written after this many ticks.
+const FLUSH_TICKS: u64 = 5;
+/// Messages that were not answered are repeated after this many ticks.
+const REPEAT_TICKS: u64 = 50;
+/// How long a stop waits for dirty data.
+const STOP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+
+/// Why the daemon did not run, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A disk cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// A disk's label is not that of its NSD.
+    #[error("{path}: {source}", path = path.display())]
+    Label {
+        /// The disk.
+        path: PathBuf,
+        /// What is wrong.
+        source: nsd::LabelError,
+    },
+    /// One NSD is named twice.
+    #[error("{nsd} is named twice")]
+    Twice {
+        /// The NSD.
+        nsd: NsdId,
+    },
+    /// No disk of this node has its journal.
+    #[error("none of this node's disks has the journal of node {node}: name the disk that has it")]
+    NoJournal {
+        /// The node.
+        node: NodeId,
+    },
+    /// The journal cannot be replayed.
+    #[error(transparent)]
+    Recovery(#[from] store::recovery::RecoveryError),
+    /// What was replayed does not fit the journal's other half.
+    #[error("the state of {inode_count} inodes does not fit half of the journal")]
+    JournalFull {
+        /// Inodes.
+        inode_count: u64,
+    },
+    /// No memory for the pagepool.
+    #[error(transparent)]
+    Pool(#[from] crate::pool::PoolError),
+    /// No event loops.
+    #[error(transparent)]
+    Loops(#[from] loops::LoopError),
+    /// The network did not start.
+    #[error(transparent)]
+    Net(#[from] crate::net::NetError),
+    /// The name space cannot be entered.
+    #[error(transparent)]
+    Netns(#[from] netns::NetnsError),
+    /// The mount failed.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The control socket cannot be made.
+    #[error("{path}: {source}", path = path.display())]
+    Control {
+        /// Its path.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("starting a thread: {0}")]
+    Thread(std::io::Error),
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("a panic ends the daemon")
+}
+
+/// Counters that no part keeps by itself.
+#[derive(Debug, Default)]
+struct Counters {
+    requests: AtomicU64,
+    replies: AtomicU64,
+    notices: AtomicU64,
+    messages: AtomicU64,
+    unsent: AtomicU64,
+    journal_size: AtomicU64,
+    journal_flushes: AtomicU64,
+    operations: [AtomicU64; OPERATION_NAMES.len()],
+}
+
+const OPERATION_NAMES: [&str; 10] = [
+    "lookup", "getattr", "create", "unlink", "open", "read", "write", "fsync", "readdir", "other",
+];
+
+fn operation_index(operation: &Operation) -> usize {
+    match operation {
+        Operation::Lookup { .. } => 0,
+        Operation::GetAttr { .. } => 1,
+        Operation::Create { .. } => 2,
+        Operation::Unlink { .. } => 3,
+        Operation::Open { .. } => 4,
+        Operation::Read { .. } => 5,
+        Operation::Write { .. } => 6,
+        Operation::Fsync { .. } => 7,
+        Operation::ReadDir { .. } => 8,
+        _ => 9,
+    }
+}
+
+/// A flag that can be waited for.
+#[derive(Debug, Default)]
+struct Stop {
+    is_set: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Stop {
+    fn set(&self) {
+        *lock(&self.is_set) = true;
+        self.wake.notify_all();
+    }
+
+    fn is_set(&self) -> bool {
+        *lock(&self.is_set)
+    }
+
+    /// Waits for the flag, `TICK` at the most.
+    fn wait_tick(&self) -> bool {
+        let guard = lock(&self.is_set);
+        if *guard {
+            return true;
+        }
+        *self
+            .wake
+            .wait_timeout(guard, TICK)
+            .expect("a panic ends the daemon")
+            .0
+    }
+}
+
+/// Hands events of loops, disks, network and FUSE to the daemon, which is made after them.
+#[derive(Debug, Default)]
+struct Hub {
+    daemon: OnceLock<Weak<Daemon>>,
+}
+
+impl Hub {
+    fn daemon(&self) -> Option<Arc<Daemon>> {
+        self.daemon.get()?.upgrade()
+    }
+}
+
+impl loops::Handler for Hub {
+    fn on_timer(&self, _now: types::Instant) {}
+}
+
+impl disk::Handler for Hub {
+    fn on_disk(&self, tag: u64, result: Result<(), DiskError>) {
+        if let Some(daemon) = self.daemon() {
+            daemon.on_disk(tag, result);
+        }
+    }
+}
+
+impl Handler for Hub {
+    fn on_request(&self, _replier: &Replier, request: Request) {
+        if let Some(daemon) = self.daemon() {
+            daemon.on_request(request);
+        }
+    }
+
+    fn on_interrupt(&self, _replier: &Replier, ticket: Ticket) -> InterruptOutcome {
+        if let Some(daemon) = self.daemon() {
+            for slice in 0..SLICE_COUNT {
+                daemon.input(slice, Input::Interrupt(ticket));
+            }
+        }
+        InterruptOutcome::Taken
+    }
+
+    fn on_destroy(&self) {
+        if let Some(daemon) = self.daemon() {
+            daemon.stop.set();
+        }
+    }
+}
+
+/// One node's daemon.
+#[derive(Debug)]
+struct Daemon {
+    me: NodeLife,
+    config: Config,
+    pool: Arc<Pagepool>,
+    loops: Arc<Loops>,
+    disks: BTreeMap<NsdId, Arc<DiskQueue>>,
+    has_volatile_nsd: bool,
+    io: sectors::Sectors,
+    transfers: transfer::Transfers,
+    journal: journal::JournalDriver,
+    hands: space::Hands,
+    slices: Vec<Mutex<Slice>>,
+    shards: Vec<Option<Mutex<OwnerSlice>>>,
+    log: Mutex<OwnerLog>,
+    calls: Mutex<peers::Calls>,
+    facts: Mutex<BTreeMap<u64, (NodeId, Message, Box<Question>)>>,
+    fact_queries: Mutex<BTreeMap<(NodeId, u64), (InodeId, Name)>>,
+    region_asks: Mutex<BTreeSet<u64>>,
+    region_waiters: Mutex<Vec<Work>>,
+    held_work: Mutex<Vec<Work>>,
+    is_serving: AtomicBool,
+    peers: Mutex<BTreeMap<NodeId, types::Incarnation>>,
+    net: OnceLock<Net>,
+    server: Mutex<nsd::Server>,
+    server_nsds: Mutex<FxHashMap<u64, NsdId>>,
+    server_spans: Mutex<FxHashMap<u64, (Vec<Span>, bool)>>,
+    replier: OnceLock<Arc<Replier>>,
+    notifier: OnceLock<Arc<crate::fuse::Notifier>>,
+    connection: AtomicU64,
+    next_call: AtomicU64,
+    random: Mutex<stdx::prng::Prng>,
+    counters: Counters,
+    stop: Stop,
+}
+
+/// Runs a daemon until it is told to stop, or its mount is gone.
+///
+/// # Errors
+/// It could not start; nothing is mounted then.
+pub fn run(config: Config) -> Result<(), Error> {
+    if let Some(name) = &config.netns {
+        netns::enter(name)?;
+    }
+    let disks = start::open_disks(&config)?;
+    let mut state = start::recover(&config, &disks)?;
+    tracing::info!(operations = state.operation_count, "journal replayed");
+    restart_journal(&config, &disks, &mut state)?;
+    let hub = Arc::new(Hub::default());
+    let pool = Pagepool::new(config.pagepool_size)?;
+    let loops = Loops::start(config.loop_count, hub.clone())?;
+    let daemon = Daemon::new(config, disks, state, &pool, &loops, &hub);
+    let _ = hub.daemon.set(Arc::downgrade(&daemon));
+    let result = daemon.serve(&hub);
+    if let Some(net) = daemon.net.get() {
+        net.stop();
+    }
+    loops.stop();
+    result
+}
+
+/// Writes the recovered state as the first records of a new segment.
+fn restart_journal(
+    config: &Config,
+    disks: &start::Disks,
+    state: &mut start::State,
+) -> Result<(), Error> {
+    const RECORD_SIZE: usize = 64 << 10;
+    let log = &mut state.log;
+    let mut is_full = false;
+    let mut inode_count = 0;
+    for slice in state.shards.iter().flatten() {
+        inode_count += slice.shard.inode_count();
+        let key = store::format::PartKey::Shard(slice.shard.id());
+        let epoch = log.epoch;
+        let journal = &mut log.journal;
+        node::log::shard_snapshot(&slice.shard, RECORD_SIZE, &mut |bytes| {
+            let part = store::journal::Part {
+                key,
+                epoch,
+                bytes: &bytes,
+            };
+            is_full |= journal.append_snapshot(part).is_err();
+        });
+        start::flush_blocking(disks, log)?;
+    }
+    let mut pieces = Vec::new();
+    log.space_snapshot(RECORD_SIZE, &mut |bytes| pieces.push(bytes));
+    let (key, epoch) = (store::format::PartKey::Space, log.epoch);
+    for bytes in pieces {
+        let part = store::journal::Part {
+            key,
+            epoch,
+            bytes: &bytes,
+        };
+        is_full |= log.journal.append_snapshot(part).is_err();
+    }
+    if is_full {
+        return Err(Error::JournalFull { inode_count });
+    }
+    log.journal.end_snapshot();
+    start::flush_blocking(disks, log)?;
+    // A new file system has its root made here; the record that makes it is durable before anybody asks.
+    if config.view.owner(ShardId(0)) == Some(config.node)
+        && let Some(Some(slice)) = state.shards.first_mut()
+        && slice.shard.attr(InodeId::ROOT).is_none()
+    {
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "any 64 of the 128 random bits do"
+        )]
+        let generation = config.incarnation.0 as u64;
+        let changes = slice.shard.make_root(clock::timestamp(), 0o755, generation);
+        slice.last_lsn = log.append_changes(ShardId(0), &changes);
+        start::flush_blocking(disks, log)?;
+    }
+    Ok(())
+}
+
+impl Daemon {
+    fn new(
+        config: Config,
+        disks: start::Disks,
+        state: start::State,
+        pool: &Arc<Pagepool>,
+        loops: &Arc<Loops>,
+        hub: &Arc<Hub>,
+    ) -> Arc<Self> {
+        let me = NodeLife {
+            node: config.node,
+            incarnation: config.incarnation,
+        };
+        let mut server = nsd::Server::new(me, nsd::server::Limits::default());
+        let mut queues = BTreeMap::new();
+        for (index, (nsd, disk)) in disks.disks.into_iter().enumerate() {
+            let number = u32::try_from(index).expect("few disks");
+            server.add_disk(nsd, number, disk.sector_count());
+            queues.insert(nsd, DiskQueue::new(disk, loops, pool, index, hub.clone()));
+        }
+        let own: Vec<ShardId> = (0u16..)
+            .zip(&state.shards)
+            .filter(|(_, slice)| slice.is_some())
+            .map(|(id, _)| ShardId(id))
+            .collect();
+        let placements = if own.is_empty() {
+            vec![ShardId(0)]
+        } else {
+            own
+        };
+        let slices = (0..SLICE_COUNT)
+            .map(|index| {
+                let mut placements = placements.clone();
+                let count = placements.len();
+                placements.rotate_left(index * 5 % count);
+                Mutex::new(Slice::new(index, placements))
+            })
+            .collect();
+        let durable_lsn = state.log.journal.durable_lsn();
+        let nsds: Vec<NsdId> = config.view.nsds.iter().map(|n| n.id).collect();
+        let bits = config.incarnation.0;
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "half of the random bits are the seed"
+        )]
+        let seed = (bits >> 64) as u64;
+        let daemon = Arc::new(Self {
+            me,
+            pool: Arc::clone(pool),
+            loops: Arc::clone(loops),
+            disks: queues,
+            has_volatile_nsd: disks.has_volatile,
+            io: sectors::Sectors::default(),
+            transfers: transfer::Transfers::default(),
+            journal: journal::JournalDriver::default(),
+            hands: space::Hands::new(&nsds, config.view.block_size),
+            slices,
+            shards: state
+                .shards
+                .into_iter()
+                .map(|s| s.map(Mutex::new))
+                .collect(),
+            log: Mutex::new(state.log),
+            calls: Mutex::default(),
+            facts: Mutex::default(),
+            fact_queries: Mutex::default(),
+            region_asks: Mutex::default(),
+            region_waiters: Mutex::default(),
+            held_work: Mutex::default(),
+            is_serving: AtomicBool::new(false),
+            peers: Mutex::default(),
+            net: OnceLock::new(),
+            server: Mutex::new(server),
+            server_nsds: Mutex::default(),
+            server_spans: Mutex::default(),
+            replier: OnceLock::new(),
+            notifier: OnceLock::new(),
+            connection: AtomicU64::new(0),
+            next_call: AtomicU64::new(1),
+            random: Mutex::new(stdx::prng::Prng::new(seed)),
+            counters: Counters::default(),
+            stop: Stop::default(),
+            config,
+        });
+        daemon.set_durable(durable_lsn);
+        daemon
+    }
+
+    fn serve(self: &Arc<Self>, hub: &Arc<Hub>) -> Result<(), Error> {
+        let listener = control::listen(&self.config.control_socket)?;
+        if self.config.listen.is_some() || !self.config.peers.is_empty() {
+            let peers = self.config.peers.iter();
+            let net = Net::start(
+                crate::net::Config {
+                    node: self.me.node,
+                    cluster: self.config.view.cluster,
+                    incarnation: self.me.incarnation,
+                    listen: self.config.listen,
+                    peers: peers
+                        .map(|p| crate::net::PeerAddress {
+                            node: p.node,
+                            address: p.address,
+                        })
+                        .collect(),
+                    data_lane_count: self.config.loop_count.clamp(1, 4),
+                },
+                &self.loops,
+                &self.pool,
+                hub.clone(),
+            )?;
+            let _ = self.net.set(net);
+        }
+        self.end_lives_of_this_node();
+        self.begin_serving();
+        let mut session = self.mount()?;
+        session.start(hub.clone())?;
+        let daemon = Arc::clone(self);
+        let control = std::thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || control::serve(&daemon, &listener))
+            .map_err(Error::Thread)?;
+        tracing::info!(mount = %self.config.mount.display(), "mounted");
+        self.tick_until_stopped();
+        self.connection.store(0, Ordering::Relaxed);
+        self.write_all_back();
+        drop(session);
+        self.write_all_back();
+        // Wakes the control thread out of accept.
+        let _ = std::os::unix::net::UnixStream::connect(&self.config.control_socket);
+        let _ = control.join();
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    fn mount(&self) -> Result<Session, Error> {
+        let config = SessionConfig {
+            transport: match self.config.transport {
+                Transport::Device => TransportKind::Device,
+                Transport::Ring => TransportKind::Ring,
+            },
+            thread_count: self.config.fuse_thread_count,
+            ..SessionConfig::new(&self.config.mount)
+        };
+        let session = Session::mount(config, self.pool.clone())?;
+        let _ = self.replier.set(Arc::clone(session.replier()));
+        let _ = self.notifier.set(Arc::clone(session.notifier()));
+        self.connection
+            .store(u64::from(session.connection().number()), Ordering::Relaxed);
+        Ok(session)
+    }
+
+    /// What former lives of this node held is free: the disks' locks say that they have ended.
+    fn end_lives_of_this_node(self: &Arc<Self>) {
+        let mut former: BTreeSet<NodeLife> = BTreeSet::new();
+        for slice in self.shards.iter().flatten() {
+            former.extend(lock(slice).shard.lives());
+        }
+        {
+            let lives = lock(&self.log).space.lives();
+            former.extend(
+                lives
+                    .granted
+                    .iter()
+                    .chain(&lives.quarantined)
+                    .map(|(life, _)| *life),
+            );
+        }
+        for life in former {
+            if life.node == self.me.node && life != self.me {
+                self.life_ended(life);
+            }
+        }
+    }
+
+    fn begin_serving(self: &Arc<Self>) {
+        self.is_serving.store(true, Ordering::Release);
+        let held = std::mem::take(&mut *lock(&self.held_work));
+        self.run(held.into_iter().map(Item::Owner).collect());
+    }
+
+    /// What only time brings on, until the daemon is stopped.
+    fn tick_until_stopped(self: &Arc<Self>) {
+        let mut tick = 0u64;
+        while !self.stop.wait_tick() {
+            tick += 1;
+            let mut items = VecDeque::new();
+            for slice in 0..SLICE_COUNT {
+                items.push_back(Item::Client(slice, Input::Tick));
+            }
+            let env = self.owner_env();
+            let mut out = Vec::new();
+            for slice in self.shards.iter().flatten() {
+                let mut slice = lock(slice);
+                if !slice.is_quiet() {
+                    slice.on_tick(&env, &mut out);
+                }
+                if tick.is_multiple_of(REPEAT_TICKS) {
+                    slice.repeats(&mut out);
+                }
+            }
+            items.extend(out.into_iter().map(Item::OwnerEffect));
+            self.top_up(&mut items);
+            self.run(items);
+            if tick.is_multiple_of(FLUSH_TICKS) {
+                self.kick_journal();
+                self.snapshot_if_due();
+                self.resend_to_servers();
+            }
+            let (total, free) = client::Pool::frame_counts(&*self.pool);
+            if free < total / 8 {
+                for slice in 0..SLICE_COUNT {
+                    self.input(slice, Input::Shrink);
+                }
+            }
+        }
+    }
+
+    /// Writes dirty data back and makes the journal durable, within limits.
+    fn write_all_back(self: &Arc<Self>) {
+        let until = std::time::Instant::now() + STOP_PATIENCE;
+        for slice in 0..SLICE_COUNT {
+            self.input(slice, Input::WriteBack);
+        }
+        self.kick_journal();
+        loop {
+            let is_dirty = self.slices.iter().any(|slice| lock(slice).is_dirty());
+            let is_behind = {
+                let log = lock(&self.log);
+                log.journal.durable_lsn() < log.journal.last_lsn() && !log.journal.is_poisoned()
+            };
+            if !is_dirty && !is_behind {
+                return;
+            }
+            if std::time::Instant::now() > until {
+                tracing::error!("dirty data could not be written back in time");
+                return;
+            }
+            self.kick_journal();
+            for slice in 0..SLICE_COUNT {
+                self.input(slice, Input::Tick);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+
+    fn on_request(self: &Arc<Self>, request: Request) {
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        let index = operation_index(&request.operation);
+        self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
+        if request.operation == Operation::StatFs {
+            let response = Response::Space(self.space());
+            self.replier().reply(request.ticket, &response);
+            return;
+        }
+        let slice = home_slice(&request.operation);
+        self.input(slice, Input::Request(request));
+    }
+
+    /// Space of the file system. Exact for what this node owns; free space of other owners' regions counts
+    /// as used until owners tell one another.
+    fn space(&self) -> SpaceCount {
+        let sector_count: u64 = self
+            .config
+            .view
+            .nsds
+            .iter()
+            .map(|n| n.sector_count - n.data_begin)
+            .sum();
+        let (counts, unheld) = {
+            let log = lock(&self.log);
+            let unheld = log
+                .table
+                .as_ref()
+                .map_or(0, data::space::RegionTable::free_sectors);
+            (log.space.counts(), unheld)
+        };
+        let inode_count = self
+            .shards
+            .iter()
+            .flatten()
+            .map(|slice| lock(slice).shard.inode_count())
+            .sum();
+        let free = counts.free + counts.pending + counts.granted;
+        SpaceCount {
+            sector_count,
+            sector_free_count: free + unheld,
+            inode_count,
+        }
+    }
+
+    fn operation_counts(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        let counts = self
+            .counters
+            .operations
+            .iter()
+            .map(|c| c.load(Ordering::Relaxed));
+        OPERATION_NAMES.into_iter().zip(counts)
+    }
+
+    fn owner(&self, shard: ShardId) -> NodeId {
+        self.config.view.owner(shard).unwrap_or_default()
+    }
+
+    fn shard_of(&self, owner: NodeId) -> Option<ShardId> {
+        let at = self.config.view.owners.iter().position(|o| *o == owner)?;
+        u16::try_from(at).ok().map(ShardId)
+    }
+
+    fn draw_call(&self) -> u64 {
+        self.next_call.fetch_add(1, Ordering::Relaxed) | DRIVER_CALL
+    }
+
+    fn random(&self) -> u128 {
+        let mut random = lock(&self.random);
+        u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
+    }
+
+    /// What is left of this node's lease. A cluster of one needs none.
+    fn lease_left(&self) -> Duration {
+        Duration::from_millis(types::limits::LEASE_MS)
+    }
+
+    fn is_serving(&self) -> bool {
+        self.is_serving.load(Ordering::Acquire)
+    }
+
+    fn is_mounted(&self) -> bool {
+        self.connection.load(Ordering::Relaxed) != 0
+    }
+
+    fn connection_number(&self) -> u64 {
+        self.connection.load(Ordering::Relaxed)
+    }
+
+    fn replier(&self) -> &Arc<Replier> {
+        self.replier.get().expect("requests come after the mount")
+    }
+
+    fn notifier(&self) -> &Arc<crate::fuse::Notifier> {
+        self.notifier
+            .get()
+            .expect("notifications come after the mount")
+    }
+}
+
+const _: fn(i32) -> Errno = Errno;
+const _: Option<(Query, OwnerEffect)> = None;

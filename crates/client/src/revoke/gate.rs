@@ -7,8 +7,8 @@
 //! - no page of a parked page-cache READ is in a notification that was begun after it was parked;
 //! - a write-back is never parked while a revoke is under way.
 //!
-//! Life cycle of a revoke: `Draining` -> `Notifying` -> `Draining` -> .. -> `Flushing` -> released (or back to
-//! `Draining`, if something had to be served during the flush).
+//! Life cycle of a revoke: `Draining` -> `Notifying` -> `Draining` -> .. -> `Flushing` -> `Leaving` -> released (or back
+//! to `Draining`, if something had to be served meanwhile).
 //!
 //! Caller's duties: a gate exists while the inode has a revoke, a lapse, a parked request or a request that is
 //! not finished within one hold of the slice lock. A request that is finished under the lock (all its bytes
@@ -38,6 +38,9 @@ enum State {
     Notifying(Vec<(NotifyId, Option<ByteRange>)>),
     /// The caller flushes.
     Flushing,
+    /// Done but for a notification of another revoke that covers a page of this one: its folios may be locked by
+    /// a READ that only the old token can serve (R2).
+    Leaving,
 }
 
 #[derive(Debug)]
@@ -211,16 +214,7 @@ impl Gate {
         };
         assert!(self.revokes[index].state == State::Flushing);
         self.revokes[index].is_data_lost |= outcome == FlushOutcome::Lost;
-        if self.is_in_use(index) || !self.revokes[index].due.is_empty() {
-            self.revokes[index].state = State::Draining;
-        } else {
-            let done = self.revokes.remove(index);
-            out.push(Effect::Release {
-                revoke,
-                is_data_lost: done.is_data_lost,
-            });
-            self.retry_unblocked(|entry| blocks(&done, entry), out);
-        }
+        self.revokes[index].state = State::Leaving;
         self.advance(out);
     }
 
@@ -292,7 +286,8 @@ impl Gate {
                     revoke.id
                 ),
                 State::Notifying(outstanding) => assert!(!outstanding.is_empty()),
-                State::Flushing => assert!(!self.rules.r4 || revoke.again.is_empty()),
+                State::Flushing => assert!(revoke.again.is_empty()),
+                State::Leaving => assert!(revoke.again.is_empty() && revoke.due.is_empty()),
             }
         }
         if self.lapse.is_some() {
@@ -430,7 +425,7 @@ impl Gate {
             State::Notifying(outstanding) => outstanding
                 .iter()
                 .any(|(_, pages)| pages.is_some_and(|p| p.overlaps(range))),
-            State::Draining | State::Flushing => false,
+            State::Draining | State::Flushing | State::Leaving => false,
         })
     }
 
@@ -443,11 +438,66 @@ impl Gate {
     }
 
     fn advance(&mut self, out: &mut Outbox) {
+        // Releases first: another revoke's next pass then leaves their pages alone.
+        let mut index = 0;
+        while index < self.revokes.len() {
+            if self.revokes[index].state != State::Leaving {
+                index += 1;
+            } else if self.is_in_use(index) || !self.revokes[index].due.is_empty() {
+                self.revokes[index].state = State::Draining;
+            } else if self.is_notified_for_other(index) {
+                index += 1;
+            } else {
+                self.release(index, out);
+            }
+        }
         for index in 0..self.revokes.len() {
             if self.revokes[index].state == State::Draining && !self.is_in_use(index) {
                 self.begin_pass(index, out);
             }
         }
+    }
+
+    /// A notification in progress for another revoke covers a page of this one.
+    fn is_notified_for_other(&self, index: usize) -> bool {
+        let scope = &self.revokes[index].scope;
+        let overlaps = |pages: &ByteRange| {
+            scope.lost_pages.overlaps(pages) || scope.demoted_pages.overlaps(pages)
+        };
+        self.revokes.iter().any(|other| match &other.state {
+            State::Notifying(outstanding) => {
+                let mut pages = outstanding.iter().filter_map(|(_, pages)| *pages);
+                pages.any(|p| overlaps(&p))
+            }
+            State::Draining | State::Flushing | State::Leaving => false,
+        })
+    }
+
+    /// The token goes. The kernel has no page of it, nor can it get one without a new token: other revokes need not
+    /// notify them, and must not, for a READ of them could not be served under an old token any more.
+    fn release(&mut self, index: usize, out: &mut Outbox) {
+        let done = self.revokes.remove(index);
+        let mut gone = done.scope.lost_pages.clone();
+        if done.drops_demoted {
+            add(&mut gone, &done.scope.demoted_pages);
+        }
+        for range in gone.ranges() {
+            for other in &mut self.revokes {
+                for set in [
+                    &mut other.due,
+                    &mut other.again,
+                    &mut other.scope.lost_pages,
+                    &mut other.scope.demoted_pages,
+                ] {
+                    set.remove(*range);
+                }
+            }
+        }
+        out.push(Effect::Release {
+            revoke: done.id,
+            is_data_lost: done.is_data_lost,
+        });
+        self.retry_unblocked(|entry| blocks(&done, entry), out);
     }
 
     /// Nothing in service overlaps: the next pass of notifications, or the flush if none is due.

@@ -1,0 +1,243 @@
+//! The control socket: status, waiters, counters, stop. One request line, one JSON line.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{Daemon, Error, lock};
+use crate::clock;
+
+/// Longest request line in bytes.
+const LINE_MAX: u64 = 4096;
+/// A client that does not read or write is dropped after this.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Listens at `path`; only root may connect.
+pub(super) fn listen(path: &Path) -> Result<UnixListener, Error> {
+    let failed = |source| Error::Control {
+        path: path.to_owned(),
+        source,
+    };
+    // What a crash left behind: the state directory's lock says that nobody listens there.
+    match std::fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed(error)),
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    let mode = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path, mode).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Answers until the daemon stops.
+pub(super) fn serve(daemon: &Arc<Daemon>, listener: &UnixListener) {
+    for stream in listener.incoming() {
+        if daemon.stop.is_set() {
+            return;
+        }
+        match stream {
+            Ok(stream) => {
+                if let Err(error) = answer(daemon, stream) {
+                    tracing::debug!(%error, "a control client went away");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "accepting a control client failed"),
+        }
+    }
+}
+
+fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    let mut reader = BufReader::new(std::io::Read::take(&stream, LINE_MAX));
+    reader.read_line(&mut line)?;
+    let reply = match line.trim() {
+        "status" => daemon.status(),
+        "waiters" => daemon.waiters(),
+        "counters" => daemon.counters_json(),
+        "stop" => {
+            daemon.stop.set();
+            "{\"stopping\":true}".to_owned()
+        }
+        other => format!(
+            "{{\"error\":\"unknown request\",\"request\":{}}}",
+            quoted(other)
+        ),
+    };
+    let mut stream = stream;
+    writeln!(stream, "{reply}")
+}
+
+/// A JSON string.
+pub(super) fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            c if c.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+impl Daemon {
+    fn status(&self) -> String {
+        let shards = self.shards.iter().flatten().count();
+        let (last, durable, is_poisoned) = {
+            let log = lock(&self.log);
+            (
+                log.journal.last_lsn().0,
+                log.journal.durable_lsn().0,
+                log.journal.is_poisoned(),
+            )
+        };
+        let peers: Vec<String> = lock(&self.peers)
+            .iter()
+            .map(|(node, _)| {
+                let is_up = self
+                    .net
+                    .get()
+                    .is_some_and(|net| net.peer_incarnation(*node).is_some());
+                format!("{{\"node\":{},\"connected\":{is_up}}}", node.0)
+            })
+            .collect();
+        let counts = lock(&self.log).space.counts();
+        let nsds: Vec<String> = self
+            .config
+            .view
+            .nsds
+            .iter()
+            .map(|nsd| {
+                let is_direct = self.disks.contains_key(&nsd.id);
+                format!("{{\"nsd\":{},\"direct\":{is_direct}}}", nsd.id.0)
+            })
+            .collect();
+        format!(
+            "{{\"mounted\":{},\"node\":{},\"epoch\":{},\"lease_ms\":{},\"shards_owned\":{shards},\
+             \"serving\":{},\"journal\":{{\"last_lsn\":{last},\"durable_lsn\":{durable},\
+             \"failed\":{is_poisoned}}},\"space\":{{\"held\":{},\"free\":{},\"granted\":{},\
+             \"used\":{}}},\"in_hand\":{},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
+            self.is_mounted(),
+            self.me.node.0,
+            self.config.view.epoch.0,
+            self.lease_left().0 / 1_000_000,
+            self.is_serving(),
+            counts.total,
+            counts.free,
+            counts.granted,
+            counts.used,
+            self.hands.unreserved(),
+            self.connection_number(),
+            peers.join(","),
+            nsds.join(","),
+        )
+    }
+
+    /// Who waits for what, and for how long, as JSON.
+    pub(super) fn waiters(&self) -> String {
+        let now = clock::now();
+        let mut all = Vec::new();
+        for slice in &self.slices {
+            for (ino, what, since) in lock(slice).waiters() {
+                all.push((
+                    now.since(since).0 / 1_000_000,
+                    format!("inode {ino}: {what}"),
+                ));
+            }
+        }
+        for slice in self.shards.iter().flatten() {
+            for (what, since) in lock(slice).waiters() {
+                all.push((now.since(since).0 / 1_000_000, what));
+            }
+        }
+        let durable = self.durable_waiter_count();
+        if durable > 0 {
+            all.push((0, format!("{durable} answers wait for the journal")));
+        }
+        let calls = lock(&self.calls).count();
+        if calls > 0 {
+            all.push((0, format!("{calls} questions wait for other owners")));
+        }
+        let held = lock(&self.held_work).len();
+        if held > 0 {
+            all.push((
+                0,
+                format!("{held} questions wait for the grace period to end"),
+            ));
+        }
+        all.sort_by_key(|(ms, _)| std::cmp::Reverse(*ms));
+        let list: Vec<String> = all
+            .iter()
+            .map(|(ms, what)| format!("{{\"waited_ms\":{ms},\"what\":{}}}", quoted(what)))
+            .collect();
+        format!("{{\"waiters\":[{}]}}", list.join(","))
+    }
+
+    fn counters_json(&self) -> String {
+        let get = |c: &std::sync::atomic::AtomicU64| c.load(Ordering::Relaxed);
+        let c = &self.counters;
+        let mut pairs: Vec<(String, u64)> = vec![
+            ("requests".into(), get(&c.requests)),
+            ("replies".into(), get(&c.replies)),
+            ("notifications".into(), get(&c.notices)),
+            ("messages_sent".into(), get(&c.messages)),
+            ("messages_unsent".into(), get(&c.unsent)),
+            ("journal_bytes".into(), get(&c.journal_size)),
+            ("journal_flushes".into(), get(&c.journal_flushes)),
+        ];
+        let pool = self.pool.counters();
+        pairs.push(("pool_frames".into(), pool.frame_count));
+        pairs.push(("pool_frames_free".into(), pool.free_frame_count));
+        pairs.push(("copied_bytes".into(), pool.copied_size));
+        let loops = self.loops.counters();
+        pairs.push(("loop_sleeps".into(), loops.sleep_count));
+        for (nsd, disk) in &self.disks {
+            let d = disk.counters();
+            pairs.push((format!("nsd{}_reads", nsd.0), d.read_count));
+            pairs.push((format!("nsd{}_read_bytes", nsd.0), d.read_size));
+            pairs.push((format!("nsd{}_writes", nsd.0), d.write_count));
+            pairs.push((format!("nsd{}_write_bytes", nsd.0), d.write_size));
+            pairs.push((format!("nsd{}_flushes", nsd.0), d.flush_count));
+        }
+        if let Some(net) = self.net.get() {
+            let n = net.counters();
+            let names = ["handshake", "cluster", "nsd", "token", "node"];
+            for (class, name) in names.iter().enumerate() {
+                pairs.push((format!("frames_sent_{name}"), n.sent_counts[class]));
+                pairs.push((format!("frames_received_{name}"), n.received_counts[class]));
+            }
+            pairs.push(("net_sent_bytes".into(), n.sent_size));
+            pairs.push(("net_received_bytes".into(), n.received_size));
+        }
+        for (name, value) in self.operation_counts() {
+            pairs.push((format!("op_{name}"), value));
+        }
+        let (voluntary, involuntary) = context_switches();
+        pairs.push(("context_switches_voluntary".into(), voluntary));
+        pairs.push(("context_switches_involuntary".into(), involuntary));
+        let list: Vec<String> = pairs
+            .iter()
+            .map(|(name, value)| format!("{}:{value}", quoted(name)))
+            .collect();
+        format!("{{{}}}", list.join(","))
+    }
+}
+
+/// Of all threads of this process.
+fn context_switches() -> (u64, u64) {
+    // SAFETY: an all-zero rusage is a valid value, and getrusage writes only to it.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` lives during the call.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    let count = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
+    (count(usage.ru_nvcsw), count(usage.ru_nivcsw))
+}

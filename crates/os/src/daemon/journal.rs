@@ -1,0 +1,226 @@
+//! The driver of the journal: group commit, what waits for durability, snapshots.
+//!
+//! Invariants
+//! - A flush is taken under the journal's lock and written after unlocking; its end releases what waited
+//!   for the records in it, in order of LSN.
+//! - After a failed flush nothing is released any more: the journal is poisoned.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
+
+use client::Pool as _;
+use client::slice::IoFailure;
+use nsd::message::Verifier;
+use store::format::PartKey;
+use store::journal::{Flush, FlushFailed, Part};
+use types::frame::FRAME_SIZE;
+use types::{FrameRef, Lsn, Span};
+
+use super::sectors::Kind;
+use super::work::{Deferred, Item};
+use super::{Daemon, lock};
+
+/// Bytes of one record of a snapshot.
+const SNAPSHOT_RECORD_SIZE: usize = 64 << 10;
+
+/// What is durable, and who waits for more.
+#[derive(Debug, Default)]
+pub(super) struct Durable {
+    lsn: Lsn,
+    waiters: BTreeMap<Lsn, Vec<Deferred>>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct JournalDriver {
+    durable: Mutex<Durable>,
+}
+
+impl Daemon {
+    /// True: it waits now. False: it was durable and has been delivered.
+    pub(super) fn wait_durable(
+        self: &Arc<Self>,
+        after: Lsn,
+        deferred: Deferred,
+        items: &mut VecDeque<Item>,
+    ) -> bool {
+        {
+            let mut durable = lock(&self.journal.durable);
+            if after > durable.lsn {
+                durable.waiters.entry(after).or_default().push(deferred);
+                return true;
+            }
+        }
+        self.deliver(deferred, items);
+        false
+    }
+
+    /// Answers that wait for the journal, for `gupfs waiters`.
+    pub(super) fn durable_waiter_count(&self) -> usize {
+        lock(&self.journal.durable)
+            .waiters
+            .values()
+            .map(Vec::len)
+            .sum()
+    }
+
+    /// Writes what the journal has ready.
+    pub(super) fn kick_journal(self: &Arc<Self>) {
+        loop {
+            let flush = lock(&self.log).journal.take_flush();
+            let Some(flush) = flush else { return };
+            self.write_journal(flush);
+        }
+    }
+
+    fn write_journal(self: &Arc<Self>, flush: Flush) {
+        let Some(frames) = self.frames_with(&flush.bytes) else {
+            // No frame is free: wait for some; the records are not lost, only later.
+            let daemon = Arc::clone(self);
+            let at = crate::clock::now() + types::Duration::from_millis(1);
+            self.loops
+                .post_at(0, at, Box::new(move || daemon.write_journal(flush)));
+            return;
+        };
+        let spans: Vec<Span> = frames.iter().map(|frame| Span::whole(*frame)).collect();
+        let (id, at, needs_flush) = (flush.id, flush.at, flush.needs_flush);
+        let done = move |daemon: &Arc<Self>, result: Result<Verifier, IoFailure>| {
+            frames.iter().for_each(|frame| daemon.pool.release(*frame));
+            daemon.journal_written(id, result.is_ok());
+        };
+        self.counters.journal_size.fetch_add(
+            flush.bytes.len() as u64,
+            std::sync::atomic::Ordering::Relaxed,
+        );
+        self.counters
+            .journal_flushes
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let kind = if needs_flush {
+            Kind::DurableWrite
+        } else {
+            Kind::Write
+        };
+        self.sectors(kind, at.nsd, at.sector, spans, Box::new(done));
+    }
+
+    /// Copies bytes to frames of their own.
+    fn frames_with(&self, bytes: &[u8]) -> Option<Vec<FrameRef>> {
+        let mut frames = Vec::with_capacity(bytes.len() / FRAME_SIZE);
+        for sector in bytes.chunks(FRAME_SIZE) {
+            let Some(frame) = self.pool.alloc() else {
+                frames.iter().for_each(|frame| self.pool.release(*frame));
+                return None;
+            };
+            self.pool.store(Span::whole(frame), sector);
+            frames.push(frame);
+        }
+        Some(frames)
+    }
+
+    fn journal_written(self: &Arc<Self>, id: store::journal::FlushId, is_ok: bool) {
+        let durable_lsn = {
+            let mut log = lock(&self.log);
+            log.journal
+                .on_flushed(id, if is_ok { Ok(()) } else { Err(FlushFailed) });
+            let lsn = log.journal.durable_lsn();
+            log.space.on_durable(lsn);
+            lsn
+        };
+        if !is_ok {
+            tracing::error!("the journal could not be written: this node's shards are given up");
+            return;
+        }
+        let released: Vec<Deferred> = {
+            let mut durable = lock(&self.journal.durable);
+            durable.lsn = durable.lsn.max(durable_lsn);
+            let next = Lsn(durable.lsn.0 + 1);
+            let later = durable.waiters.split_off(&next);
+            std::mem::replace(&mut durable.waiters, later)
+                .into_values()
+                .flatten()
+                .collect()
+        };
+        // The next flush goes before the answers: the disk works while we do.
+        self.kick_journal();
+        let mut items = VecDeque::new();
+        for deferred in released {
+            self.deliver(deferred, &mut items);
+        }
+        self.run(items);
+    }
+
+    /// What recovery and start have made durable.
+    pub(super) fn set_durable(&self, lsn: Lsn) {
+        lock(&self.journal.durable).lsn = lsn;
+    }
+
+    /// Moves the journal into its other half when half of this one is used.
+    pub(super) fn snapshot_if_due(self: &Arc<Self>) {
+        {
+            let mut log = lock(&self.log);
+            if !log.journal.needs_snapshot() {
+                return;
+            }
+            let estimate = self.overlay_estimate();
+            log.journal.set_overlay_size(estimate);
+            log.journal.begin_snapshot(estimate);
+        }
+        tracing::info!("the journal moves to its other half");
+        let is_complete = self.append_snapshots();
+        let mut log = lock(&self.log);
+        if is_complete {
+            log.journal.end_snapshot();
+        } else {
+            tracing::error!("the snapshot does not fit the journal's other half");
+            log.journal.abort_snapshot();
+        }
+        drop(log);
+        self.kick_journal();
+    }
+
+    /// Bytes that a snapshot would take, roughly.
+    fn overlay_estimate(&self) -> u64 {
+        let inodes: u64 = self
+            .shards
+            .iter()
+            .flatten()
+            .map(|slice| lock(slice).shard.inode_count())
+            .sum();
+        inodes * 512 + (1 << 20)
+    }
+
+    /// Appends the state of every shard and of the space; each under its own lock.
+    pub(super) fn append_snapshots(self: &Arc<Self>) -> bool {
+        let mut is_ok = true;
+        for slice in self.shards.iter().flatten() {
+            let slice = lock(slice);
+            let key = PartKey::Shard(slice.shard.id());
+            let mut log = lock(&self.log);
+            let epoch = log.epoch;
+            node::log::shard_snapshot(&slice.shard, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
+                let part = Part {
+                    key,
+                    epoch,
+                    bytes: &bytes,
+                };
+                is_ok &= log.journal.append_snapshot(part).is_ok();
+            });
+            drop(log);
+            drop(slice);
+            self.kick_journal();
+        }
+        let mut log = lock(&self.log);
+        let epoch = log.epoch;
+        let mut pieces = Vec::new();
+        log.space_snapshot(SNAPSHOT_RECORD_SIZE, &mut |bytes| pieces.push(bytes));
+        for bytes in pieces {
+            let part = Part {
+                key: PartKey::Space,
+                epoch,
+                bytes: &bytes,
+            };
+            is_ok &= log.journal.append_snapshot(part).is_ok();
+        }
+        is_ok
+    }
+}

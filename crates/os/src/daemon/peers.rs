@@ -1,0 +1,699 @@
+//! Messages between nodes: questions and their slots, answers, revokes, transactions, facts, regions, and
+//! the NSD server's side.
+//!
+//! Invariants
+//! - A question to another owner is kept until its answer: a broken link repeats it, under the same slot
+//!   and request id, so that it is executed once.
+//! - A slot of a shard has at most one unanswered question.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use client::Pool as _;
+use client::message::{Answer, Ask, Body};
+use client::slice::{Input, slice_of};
+use meta::view::{Fact, Origin, Query};
+use node::message::FactResult;
+use node::{Message, Question, Work};
+use nsd::message::{KIND_REPLY, KIND_REQUEST};
+use nsd::server::{DiskTag, Effect as NsdEffect, Operation};
+use types::frame::FRAME_SIZE;
+use types::wire::{Flags, Header};
+use types::{
+    Decode, Encode, Epoch, Errno, Incarnation, Lsn, NodeId, NodeLife, RequestId, ShardId, Span,
+    limits,
+};
+
+use super::sectors::SERVER_TAG;
+use super::work::{Deferred, Item};
+use super::{Daemon, FACT_CALL, lock};
+use crate::clock;
+use crate::disk::DiskError;
+use crate::net::{self, Frame, Lane};
+
+/// Frame kind of `node::Message`.
+pub(super) const KIND_NODE: u16 = 0x0401;
+
+/// A question on its way to another owner.
+#[derive(Debug)]
+pub(super) struct RemoteCall {
+    peer: NodeId,
+    shard: ShardId,
+    slot: Option<u16>,
+    message: Option<Message>,
+}
+
+/// Questions to owners, by call.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    calls: BTreeMap<u64, RemoteCall>,
+    /// Free slots by shard; absent: all are.
+    slots: BTreeMap<ShardId, Slots>,
+    request: u64,
+    /// Shards of calls of the driver itself to this node's own shards.
+    own: BTreeMap<u64, ShardId>,
+}
+
+#[derive(Debug)]
+struct Slots {
+    free: Vec<u16>,
+    waiting: VecDeque<u64>,
+}
+
+impl Default for Slots {
+    fn default() -> Self {
+        Self {
+            free: (0..limits::SLOTS_PER_SHARD).rev().collect(),
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl Calls {
+    /// Questions without an answer.
+    pub(super) fn count(&self) -> usize {
+        self.calls.len()
+    }
+}
+
+impl Daemon {
+    /// Asks the owner of a shard: here directly, elsewhere by a message.
+    pub(super) fn call_owner(
+        self: &Arc<Self>,
+        call: u64,
+        shard: ShardId,
+        ask: Ask,
+        items: &mut VecDeque<Item>,
+    ) {
+        let owner = self.owner(shard);
+        if owner == self.me.node {
+            if call & super::DRIVER_CALL != 0 {
+                lock(&self.calls).own.insert(call, shard);
+            }
+            self.ask_here(self.me, call, None, shard, ask, items);
+            return;
+        }
+        let needs_slot = matches!(&ask, Ask::Op { op, .. } if op.is_change());
+        let message = {
+            let mut calls = lock(&self.calls);
+            calls.request += 1;
+            let request = RequestId(calls.request);
+            let mut message = Message::Question {
+                call,
+                origin: None,
+                shard,
+                ask,
+            };
+            let mut slot = None;
+            let mut is_ready = true;
+            if needs_slot {
+                let slots = calls.slots.entry(shard).or_default();
+                slot = slots.free.pop();
+                match slot {
+                    Some(slot) => message.set_origin(Origin { slot, request }),
+                    None => {
+                        slots.waiting.push_back(call);
+                        is_ready = false;
+                    }
+                }
+            }
+            let remote = RemoteCall {
+                peer: owner,
+                shard,
+                slot,
+                message: Some(message.clone()),
+            };
+            calls.calls.insert(call, remote);
+            is_ready.then_some(message)
+        };
+        if let Some(message) = message {
+            self.send(owner, &message);
+        }
+    }
+
+    /// A question has its answer: its slot goes to the next that waits. Returns the shard asked.
+    pub(super) fn call_ended(
+        self: &Arc<Self>,
+        call: u64,
+        _items: &mut VecDeque<Item>,
+    ) -> Option<ShardId> {
+        let (shard, next) = {
+            let mut calls = lock(&self.calls);
+            if let Some(shard) = calls.own.remove(&call) {
+                return Some(shard);
+            }
+            let remote = calls.calls.remove(&call)?;
+            let mut next = None;
+            if let Some(slot) = remote.slot {
+                calls.request += 1;
+                let request = RequestId(calls.request);
+                let slots = calls.slots.entry(remote.shard).or_default();
+                match slots.waiting.pop_front() {
+                    None => slots.free.push(slot),
+                    Some(waiting) => {
+                        if let Some(other) = calls.calls.get_mut(&waiting) {
+                            other.slot = Some(slot);
+                            let message = other.message.as_mut().expect("kept until the answer");
+                            message.set_origin(Origin { slot, request });
+                            next = Some((other.peer, message.clone()));
+                        }
+                    }
+                }
+            }
+            (remote.shard, next)
+        };
+        if let Some((peer, message)) = next {
+            self.send(peer, &message);
+        }
+        Some(shard)
+    }
+
+    fn ask_here(
+        self: &Arc<Self>,
+        from: NodeLife,
+        call: u64,
+        origin: Option<Origin>,
+        shard: ShardId,
+        ask: Ask,
+        items: &mut VecDeque<Item>,
+    ) {
+        if matches!(ask, Ask::Grants { .. }) && self.take_regions() {
+            // Regions are on their way: the question is run when they are here.
+            let question = self.question(from, call, origin, shard, ask);
+            lock(&self.region_waiters).push(question);
+            return;
+        }
+        let question = self.question(from, call, origin, shard, ask);
+        items.push_back(Item::Owner(question));
+    }
+
+    fn question(
+        &self,
+        from: NodeLife,
+        call: u64,
+        origin: Option<Origin>,
+        shard: ShardId,
+        ask: Ask,
+    ) -> Work {
+        Work::Question(Box::new(Question {
+            from,
+            call,
+            origin,
+            shard,
+            ask,
+            facts: Vec::new(),
+            grants: Vec::new(),
+            since: clock::now(),
+            tries: 0,
+        }))
+    }
+
+    /// Sends a message; one that cannot go is lost, and repeated by whoever waits for its answer.
+    pub(super) fn send(&self, peer: NodeId, message: &Message) {
+        let lane = match message {
+            Message::Revoke(_) | Message::Released { .. } => Lane::Priority,
+            _ => Lane::Data(0),
+        };
+        self.counters.messages.fetch_add(1, Ordering::Relaxed);
+        let frame = Frame {
+            kind: KIND_NODE,
+            flags: Flags::default(),
+            request: RequestId(0),
+            epoch: self.config.view.epoch,
+            meta: message.to_bytes(),
+            payload: Vec::new(),
+        };
+        if let Err(error) = self.send_frame(peer, lane, frame) {
+            drop(error);
+            self.counters.unsent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Hands a frame to the network; gives it back when it cannot go.
+    pub(super) fn send_frame(
+        &self,
+        peer: NodeId,
+        lane: Lane,
+        frame: Frame,
+    ) -> Result<(), Box<Frame>> {
+        match self.net.get() {
+            Some(net) => net
+                .send(peer, lane, frame)
+                .map_err(|e| Box::new(e.into_frame())),
+            None => Err(Box::new(frame)),
+        }
+    }
+
+    fn peer_life(&self, peer: NodeId) -> Option<NodeLife> {
+        let incarnation = *lock(&self.peers).get(&peer)?;
+        Some(NodeLife {
+            node: peer,
+            incarnation,
+        })
+    }
+
+    fn on_message(self: &Arc<Self>, peer: NodeId, message: Message) {
+        let Some(life) = self.peer_life(peer) else {
+            return;
+        };
+        let mut items = VecDeque::new();
+        match message {
+            Message::Question {
+                call,
+                origin,
+                shard,
+                ask,
+            } => {
+                self.ask_here(life, call, origin, shard, ask, &mut items);
+            }
+            Message::Answer { call, answer } => self.on_answer(call, answer, &mut items),
+            Message::Revoke(revoke) => {
+                items.push_back(Item::Client(
+                    slice_of(revoke.ino),
+                    Input::Revoke(peer, revoke),
+                ));
+            }
+            Message::Released { shard, released } => {
+                self.on_released(life, shard, &released, &mut items);
+            }
+            Message::Transaction(envelope) => {
+                items.push_back(Item::Owner(Work::Transaction(Box::new(envelope))));
+            }
+            Message::AskFact { id, query } => self.find_fact(life, id, query, &mut items),
+            Message::Fact { id, result } => self.on_fact(id, result, &mut items),
+            Message::TakeRegions { id, nsd, count } => {
+                let count = usize::try_from(count).unwrap_or(0).min(64);
+                let (regions, lsn) = lock(&self.log).take_regions(peer, nsd, count);
+                let message = Box::new(Message::Regions { id, regions });
+                let deferred = Deferred::Message(peer, message);
+                match lsn {
+                    Some(lsn) => self.defer(lsn, deferred, &mut items),
+                    None => self.deliver(deferred, &mut items),
+                }
+            }
+            Message::Regions { id, regions } => {
+                lock(&self.log).adopt_regions(&regions);
+                let is_last = {
+                    let mut asks = lock(&self.region_asks);
+                    asks.remove(&id);
+                    asks.is_empty()
+                };
+                if is_last {
+                    for work in std::mem::take(&mut *lock(&self.region_waiters)) {
+                        items.push_back(Item::Owner(work));
+                    }
+                }
+            }
+        }
+        self.run(items);
+    }
+
+    /// An operation needs to know something of another owner's shard.
+    pub(super) fn ask_facts(
+        self: &Arc<Self>,
+        mut question: Box<Question>,
+        queries: Vec<Query>,
+        items: &mut VecDeque<Item>,
+    ) {
+        // One fact at a time: the next run asks for the next.
+        let Some(query) = queries.into_iter().next() else {
+            items.push_back(Item::Owner(Work::Question(question)));
+            return;
+        };
+        let shard = match &query {
+            Query::Entry { directory, .. } | Query::Ancestors { directory } => directory.shard(),
+            Query::Number { shard } => *shard,
+        };
+        if matches!(query, Query::Ancestors { .. }) {
+            // Moving a directory to another parent across owners needs the cluster-wide rename token,
+            // which comes with the next versions: mv copies instead.
+            question.tries = 0;
+            let answer = Answer::bare(Body::Refused(Errno::EXDEV));
+            let deferred = Deferred::Answer(question.from, question.call, answer);
+            self.deliver(deferred, items);
+            return;
+        }
+        let id = self.draw_call();
+        let owner = self.owner(shard);
+        let message = Message::AskFact { id, query };
+        lock(&self.facts).insert(id, (owner, message.clone(), question));
+        self.send(owner, &message);
+    }
+
+    fn find_fact(
+        self: &Arc<Self>,
+        from: NodeLife,
+        id: u64,
+        query: Query,
+        items: &mut VecDeque<Item>,
+    ) {
+        match query {
+            Query::Number { shard } => {
+                let slice = self
+                    .shards
+                    .get(usize::from(shard.0))
+                    .and_then(Option::as_ref);
+                let result = match slice {
+                    Some(slice) => {
+                        let ino = lock(slice).shard.reserve_index();
+                        FactResult::Found(Fact::Number { ino })
+                    }
+                    None => FactResult::Failed(Errno::ESTALE),
+                };
+                self.send(from.node, &Message::Fact { id, result });
+            }
+            Query::Entry { directory, name } => {
+                let op = meta::Op::Lookup {
+                    parent: directory,
+                    name: name.clone(),
+                };
+                lock(&self.fact_queries).insert((from.node, id), (directory, name));
+                let ask = Ask::Op { op, durable: true };
+                let call = id | FACT_CALL;
+                items.push_back(Item::Owner(self.question(
+                    from,
+                    call,
+                    None,
+                    directory.shard(),
+                    ask,
+                )));
+            }
+            Query::Ancestors { .. } => {
+                let result = FactResult::Failed(Errno::EXDEV);
+                self.send(from.node, &Message::Fact { id, result });
+            }
+        }
+    }
+
+    /// A lookup that another owner needs as a fact has its answer.
+    pub(super) fn answer_fact(self: &Arc<Self>, to: NodeId, id: u64, answer: Answer) {
+        let Some((directory, name)) = lock(&self.fact_queries).remove(&(to, id)) else {
+            return;
+        };
+        let found = match answer.body {
+            Body::Op(meta::Reply::Entry { ino, kind, .. }) => Ok(Some((ino, kind))),
+            Body::Op(meta::Reply::Absent) => Ok(None),
+            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        };
+        let result = match found {
+            Ok(found) => FactResult::Found(Fact::Entry {
+                directory,
+                name,
+                found,
+            }),
+            Err(errno) => FactResult::Failed(errno),
+        };
+        self.send(to, &Message::Fact { id, result });
+    }
+
+    fn on_fact(self: &Arc<Self>, id: u64, result: FactResult, items: &mut VecDeque<Item>) {
+        let Some((_, _, mut question)) = lock(&self.facts).remove(&id) else {
+            return;
+        };
+        match result {
+            FactResult::Found(fact) => {
+                question.facts.push(fact);
+                items.push_back(Item::Owner(Work::Question(question)));
+            }
+            FactResult::Failed(errno) => {
+                let answer = Answer::bare(Body::Refused(errno));
+                self.deliver(
+                    Deferred::Answer(question.from, question.call, answer),
+                    items,
+                );
+            }
+        }
+    }
+
+    /// Says again what a broken link may have lost.
+    fn repeat_to(self: &Arc<Self>, peer: NodeId) {
+        let mut messages: Vec<Message> = {
+            let calls = lock(&self.calls);
+            let of_peer = calls.calls.values().filter(|c| c.peer == peer);
+            of_peer
+                .filter(|c| !c.needs_slot() || c.slot.is_some())
+                .filter_map(|c| c.message.clone())
+                .collect()
+        };
+        {
+            let facts = lock(&self.facts);
+            messages.extend(facts.values().filter(|f| f.0 == peer).map(|f| f.1.clone()));
+        }
+        for message in messages {
+            self.send(peer, &message);
+        }
+    }
+
+    /// Allocates spans for `size` bytes: whole slabs, then single frames.
+    fn alloc_spans(&self, size: usize) -> Vec<Span> {
+        let slab = crate::pool::SLAB_SIZE;
+        let mut spans = Vec::new();
+        let mut left = size;
+        while left > 0 {
+            let (frame, length) = if left >= slab {
+                (self.pool.alloc_slab(), slab)
+            } else {
+                (self.pool.alloc(), left.min(FRAME_SIZE))
+            };
+            let Some(frame) = frame else {
+                spans.iter().for_each(|span| self.pool.release_span(*span));
+                return Vec::new();
+            };
+            let length = u32::try_from(length).expect("at most a slab");
+            spans.push(Span {
+                frame,
+                offset: 0,
+                length,
+            });
+            left -= length as usize;
+        }
+        spans
+    }
+
+    /// What the NSD server wants done.
+    fn nsd_effects(self: &Arc<Self>, effects: Vec<NsdEffect>) {
+        for effect in effects {
+            match effect {
+                NsdEffect::Disk { tag, operation, .. } => self.serve_disk(tag, operation),
+                NsdEffect::Reply {
+                    to,
+                    request,
+                    reply,
+                    payload,
+                } => {
+                    let frame = Frame {
+                        kind: KIND_REPLY,
+                        flags: Flags::default(),
+                        request,
+                        epoch: Epoch(0),
+                        meta: reply.to_bytes(),
+                        payload,
+                    };
+                    let lane = u16::try_from(request.0 % 64).expect("below 64");
+                    if let Err(frame) = self.send_frame(to.node, Lane::Data(lane), frame) {
+                        // The asker repeats a read, and takes other sectors for a write.
+                        frame
+                            .payload
+                            .iter()
+                            .for_each(|span| self.pool.release_span(*span));
+                    }
+                }
+                NsdEffect::Drop { payload } => {
+                    payload
+                        .iter()
+                        .for_each(|span| self.pool.release_span(*span));
+                }
+                NsdEffect::Fenced { life, epoch } => {
+                    tracing::info!(?life, ?epoch, "fenced");
+                }
+            }
+        }
+    }
+
+    fn serve_disk(self: &Arc<Self>, tag: DiskTag, operation: Operation) {
+        let nsd = lock(&self.server_nsds).get(&tag.0).copied();
+        let Some(disk) = nsd.and_then(|nsd| self.disk(nsd)).map(Arc::clone) else {
+            return;
+        };
+        let own = tag.0 | SERVER_TAG;
+        let (spans, result) = match operation {
+            Operation::Read { sector, count } => {
+                let spans = self.alloc_spans(count as usize * FRAME_SIZE);
+                if spans.is_empty() {
+                    return self.server_ended(tag.0, Err(Errno::ENOMEM));
+                }
+                lock(&self.server_spans).insert(tag.0, (spans.clone(), true));
+                let result = disk.read(own, sector, &spans);
+                (spans, result)
+            }
+            Operation::Write {
+                sector,
+                payload,
+                fua,
+                ..
+            } => {
+                lock(&self.server_spans).insert(tag.0, (payload.clone(), false));
+                let result = if fua {
+                    disk.write_durable(own, sector, &payload)
+                } else {
+                    disk.write(own, sector, &payload)
+                };
+                (payload, result)
+            }
+            Operation::Flush => (Vec::new(), disk.flush(own)),
+        };
+        if result.is_err() {
+            lock(&self.server_spans).remove(&tag.0);
+            spans.iter().for_each(|span| self.pool.release_span(*span));
+            self.server_ended(tag.0, Err(Errno::EAGAIN));
+        }
+    }
+
+    /// A disk has done work of the NSD server.
+    pub(super) fn server_disk_done(self: &Arc<Self>, tag: u64, result: Result<(), DiskError>) {
+        let held = lock(&self.server_spans).remove(&tag);
+        let result = match (result, held) {
+            (Ok(()), Some((spans, true))) => Ok(spans),
+            (Ok(()), Some((spans, false))) => {
+                spans.iter().for_each(|span| self.pool.release_span(*span));
+                Ok(Vec::new())
+            }
+            (Ok(()), None) => Ok(Vec::new()),
+            (Err(error), held) => {
+                tracing::error!(%error, "disk I/O for another node failed");
+                for span in held.into_iter().flat_map(|(spans, _)| spans) {
+                    self.pool.release_span(span);
+                }
+                Err(Errno::EIO)
+            }
+        };
+        self.server_ended(tag, result);
+    }
+
+    fn server_ended(self: &Arc<Self>, tag: u64, result: Result<Vec<Span>, Errno>) {
+        lock(&self.server_nsds).remove(&tag);
+        let mut out = Vec::new();
+        lock(&self.server).on_disk_done(DiskTag(tag), result, &mut out);
+        self.note_nsds(&out);
+        self.nsd_effects(out);
+    }
+
+    /// Which NSD each piece of the server's work is for.
+    fn note_nsds(&self, effects: &[NsdEffect]) {
+        let mut nsds = lock(&self.server_nsds);
+        for effect in effects {
+            if let NsdEffect::Disk { tag, disk, .. } = effect {
+                let index = usize::try_from(*disk).expect("an index");
+                if let Some(nsd) = self.disks.keys().nth(index) {
+                    nsds.insert(tag.0, *nsd);
+                }
+            }
+        }
+    }
+}
+
+impl RemoteCall {
+    fn needs_slot(&self) -> bool {
+        matches!(&self.message, Some(Message::Question { ask: Ask::Op { op, .. }, .. }) if op.is_change())
+    }
+}
+
+impl net::Handler for super::Hub {
+    fn place(&self, _peer: NodeId, header: &Header, _meta: &[u8]) -> Vec<Span> {
+        let Some(daemon) = self.daemon() else {
+            return Vec::new();
+        };
+        if header.kind == KIND_REPLY {
+            daemon.place_reply(header.request)
+        } else {
+            daemon.alloc_spans(header.data_length as usize)
+        }
+    }
+
+    fn on_frame(&self, peer: NodeId, header: &Header, meta: &[u8], payload: Vec<Span>) {
+        let Some(daemon) = self.daemon() else { return };
+        match header.kind {
+            KIND_REPLY => daemon.on_nsd_reply(header.request, meta, payload),
+            KIND_REQUEST => {
+                let request = nsd::Request::from_bytes(meta, "NSD request");
+                let (Ok(request), Some(life)) = (request, daemon.peer_life(peer)) else {
+                    payload
+                        .iter()
+                        .for_each(|span| daemon.pool.release_span(*span));
+                    return;
+                };
+                let mut out = Vec::new();
+                lock(&daemon.server).on_request(life, header.request, request, payload, &mut out);
+                daemon.note_nsds(&out);
+                daemon.nsd_effects(out);
+            }
+            KIND_NODE => {
+                payload
+                    .iter()
+                    .for_each(|span| daemon.pool.release_span(*span));
+                match Message::from_bytes(meta, "message") {
+                    Ok(message) => daemon.on_message(peer, message),
+                    Err(error) => {
+                        tracing::error!(node = peer.0, %error, "a message cannot be read");
+                    }
+                }
+            }
+            kind => {
+                payload
+                    .iter()
+                    .for_each(|span| daemon.pool.release_span(*span));
+                tracing::warn!(node = peer.0, kind, "a message of an unknown kind");
+            }
+        }
+    }
+
+    fn on_peer_up(&self, peer: NodeId, incarnation: Incarnation) {
+        if let Some(daemon) = self.daemon() {
+            daemon.peer_up(peer, incarnation);
+        }
+    }
+
+    fn on_peer_down(&self, peer: NodeId) {
+        if let Some(daemon) = self.daemon() {
+            tracing::info!(node = peer.0, "the link is down");
+            daemon.on_server_down(peer);
+        }
+    }
+}
+
+impl Daemon {
+    fn peer_up(self: &Arc<Self>, peer: NodeId, incarnation: Incarnation) {
+        let former = lock(&self.peers).insert(peer, incarnation);
+        tracing::info!(node = peer.0, "the link is up");
+        if let Some(former) = former.filter(|former| *former != incarnation) {
+            // Its new life holds the state directory's lock: the former one has ended.
+            self.life_ended(NodeLife {
+                node: peer,
+                incarnation: former,
+            });
+        }
+        self.repeat_to(peer);
+        self.resend_to_servers();
+    }
+
+    /// A life of another node is over: what it held here is free.
+    pub(super) fn life_ended(self: &Arc<Self>, life: NodeLife) {
+        tracing::info!(
+            node = life.node.0,
+            "a node's former life is over: its tokens are free"
+        );
+        let env = self.owner_env();
+        let mut out = Vec::new();
+        for slice in self.shards.iter().flatten() {
+            let mut slice = lock(slice);
+            let mut log = lock(&self.log);
+            slice.on_node_lost(&env, &mut log, life, &mut out);
+        }
+        lock(&self.log).free_life(life);
+        self.run(out.into_iter().map(Item::OwnerEffect).collect());
+    }
+}
+
+const _: fn(u64) -> Lsn = Lsn;

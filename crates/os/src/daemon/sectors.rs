@@ -1,0 +1,308 @@
+//! Sector I/O on any NSD: on this node's own disks, or through the node that serves the disk.
+//!
+//! Each request ends in one call of its `Done`, on a loop's thread. A read that a broken link lost is sent
+//! again; a write or flush is not (its outcome is unknown: the caller writes elsewhere).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use client::slice::IoFailure;
+use nsd::message::{KIND_REQUEST, Reply, Request, Verifier};
+use rustc_hash::FxHashMap;
+use types::wire::Flags;
+use types::{Decode, Encode, Epoch, NodeId, NsdId, RequestId, Span};
+
+use super::{Daemon, lock};
+use crate::disk::{DiskError, DiskQueue};
+use crate::net::{Frame, Lane};
+
+/// Called once when sector I/O has ended.
+pub(super) type Done = Box<dyn FnOnce(&Arc<Daemon>, Result<Verifier, IoFailure>) + Send>;
+
+/// What to do with sectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Read,
+    Write,
+    /// Durable when it has ended; own disks only.
+    DurableWrite,
+    Flush,
+}
+
+struct Local {
+    nsd: NsdId,
+    kind: Kind,
+    sector: u64,
+    spans: Vec<Span>,
+    tag: u64,
+}
+
+struct Remote {
+    peer: NodeId,
+    kind: Kind,
+    request: Request,
+    spans: Vec<Span>,
+    done: Done,
+    is_sent: bool,
+}
+
+/// Sector I/O under way.
+#[derive(Default)]
+pub(super) struct Sectors {
+    tags: AtomicU64,
+    local: [Mutex<FxHashMap<u64, Done>>; 8],
+    /// Requests that a full disk queue refused.
+    refused: Mutex<VecDeque<Local>>,
+    remote: Mutex<BTreeMap<u64, Remote>>,
+}
+
+impl std::fmt::Debug for Sectors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sectors")
+            .field("tags", &self.tags)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Tags of the NSD server's work, told apart from our own by this bit.
+pub(super) const SERVER_TAG: u64 = 1 << 63;
+
+fn index(tag: u64) -> usize {
+    usize::try_from(tag % 8).expect("below 8")
+}
+
+impl Daemon {
+    /// Starts I/O; `done` hears of its end. The caller keeps references on the frames until then.
+    pub(super) fn sectors(
+        self: &Arc<Self>,
+        kind: Kind,
+        nsd: NsdId,
+        sector: u64,
+        spans: Vec<Span>,
+        done: Done,
+    ) {
+        let tag = self.io.tags.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.disks.contains_key(&nsd) {
+            lock(&self.io.local[index(tag)]).insert(tag, done);
+            self.submit(Local {
+                nsd,
+                kind,
+                sector,
+                spans,
+                tag,
+            });
+        } else {
+            self.ask_server(tag, kind, nsd, sector, spans, done);
+        }
+    }
+
+    fn submit(self: &Arc<Self>, local: Local) {
+        let disk = &self.disks[&local.nsd];
+        let result = match local.kind {
+            Kind::Read => disk.read(local.tag, local.sector, &local.spans),
+            Kind::Write => disk.write(local.tag, local.sector, &local.spans),
+            Kind::DurableWrite => disk.write_durable(local.tag, local.sector, &local.spans),
+            Kind::Flush => disk.flush(local.tag),
+        };
+        if result.is_err() {
+            lock(&self.io.refused).push_back(local);
+        }
+    }
+
+    /// A disk request of ours has ended.
+    pub(super) fn on_disk(self: &Arc<Self>, tag: u64, result: Result<(), DiskError>) {
+        if tag & SERVER_TAG != 0 {
+            self.server_disk_done(tag & !SERVER_TAG, result);
+        } else {
+            let done = lock(&self.io.local[index(tag)]).remove(&tag);
+            if let Err(error) = &result {
+                tracing::error!(%error, "disk I/O failed");
+            }
+            let result = result.map_err(|_| IoFailure::Unreachable);
+            let verifier = Verifier::of(self.me.incarnation);
+            if let Some(done) = done {
+                done(self, result.map(|()| verifier));
+            }
+        }
+        let again = lock(&self.io.refused).pop_front();
+        if let Some(local) = again {
+            self.submit(local);
+        }
+    }
+
+    fn ask_server(
+        self: &Arc<Self>,
+        tag: u64,
+        kind: Kind,
+        nsd: NsdId,
+        sector: u64,
+        spans: Vec<Span>,
+        done: Done,
+    ) {
+        let server = self
+            .config
+            .view
+            .nsd(nsd)
+            .and_then(|n| n.servers.first().copied());
+        let Some(peer) = server.filter(|peer| *peer != self.me.node) else {
+            done(self, Err(IoFailure::Unreachable));
+            return;
+        };
+        let size: u64 = spans.iter().map(|s| u64::from(s.length)).sum();
+        let count = u32::try_from(size / types::SECTOR_SIZE).expect("one request is small");
+        let epoch = self.config.view.epoch;
+        let request = match kind {
+            Kind::Read => Request::Read {
+                nsd,
+                sector,
+                count,
+                epoch,
+            },
+            Kind::Write | Kind::DurableWrite => {
+                let fua = kind == Kind::DurableWrite;
+                Request::Write {
+                    nsd,
+                    sector,
+                    count,
+                    epoch,
+                    grant_mac: 0,
+                    fua,
+                }
+            }
+            Kind::Flush => Request::Flush { nsd, epoch },
+        };
+        let remote = Remote {
+            peer,
+            kind,
+            request,
+            spans,
+            done,
+            is_sent: false,
+        };
+        lock(&self.io.remote).insert(tag, remote);
+        self.send_to_server(tag);
+    }
+
+    fn send_to_server(self: &Arc<Self>, tag: u64) {
+        let (peer, frame) = {
+            let mut remote = lock(&self.io.remote);
+            let Some(io) = remote.get_mut(&tag) else {
+                return;
+            };
+            io.is_sent = true;
+            let payload = match io.kind {
+                Kind::Write | Kind::DurableWrite => io.spans.clone(),
+                Kind::Read | Kind::Flush => Vec::new(),
+            };
+            payload.iter().for_each(|span| self.pool.retain_span(*span));
+            let frame = Frame {
+                kind: KIND_REQUEST,
+                flags: Flags::default(),
+                request: RequestId(tag),
+                epoch: Epoch(0),
+                meta: io.request.to_bytes(),
+                payload,
+            };
+            (io.peer, frame)
+        };
+        let lane = u16::try_from(tag % 64).expect("below 64");
+        if let Err(error) = self.send_frame(peer, Lane::Data(lane), frame) {
+            for span in error.payload {
+                self.pool.release_span(span);
+            }
+            // It goes when the link is up, or with the next sweep when the queue was full.
+            if let Some(io) = lock(&self.io.remote).get_mut(&tag) {
+                io.is_sent = false;
+            }
+        }
+    }
+
+    /// Where the payload of a server's answer goes.
+    pub(super) fn place_reply(&self, request: RequestId) -> Vec<Span> {
+        let remote = lock(&self.io.remote);
+        let Some(io) = remote.get(&request.0).filter(|io| io.kind == Kind::Read) else {
+            return Vec::new();
+        };
+        io.spans
+            .iter()
+            .for_each(|span| self.pool.retain_span(*span));
+        io.spans.clone()
+    }
+
+    /// A server answered.
+    pub(super) fn on_nsd_reply(
+        self: &Arc<Self>,
+        request: RequestId,
+        meta: &[u8],
+        payload: Vec<Span>,
+    ) {
+        let has_payload = !payload.is_empty();
+        for span in payload {
+            self.pool.release_span(span);
+        }
+        let reply = Reply::from_bytes(meta, "NSD reply");
+        if let Ok(Reply::Failed {
+            error: nsd::NsdError::Busy,
+            ..
+        }) = reply
+        {
+            if let Some(io) = lock(&self.io.remote).get_mut(&request.0) {
+                io.is_sent = false;
+            }
+            return;
+        }
+        let Some(io) = lock(&self.io.remote).remove(&request.0) else {
+            return;
+        };
+        let result = match (io.kind, reply) {
+            (Kind::Read, Ok(Reply::Read { verifier })) if has_payload => Ok(verifier),
+            (Kind::Write | Kind::DurableWrite, Ok(Reply::Written { verifier })) => Ok(verifier),
+            (Kind::Flush, Ok(Reply::Flushed { verifier })) => Ok(verifier),
+            (_, reply) => {
+                tracing::error!(?reply, request = ?io.request, "an NSD server did not do its work");
+                Err(IoFailure::Unreachable)
+            }
+        };
+        (io.done)(self, result);
+    }
+
+    /// The link to a server broke: reads are sent again when it is back, the rest is lost or not.
+    pub(super) fn on_server_down(self: &Arc<Self>, peer: NodeId) {
+        let lost: Vec<Remote> = {
+            let mut remote = lock(&self.io.remote);
+            for io in remote
+                .values_mut()
+                .filter(|io| io.peer == peer && io.kind == Kind::Read)
+            {
+                io.is_sent = false;
+            }
+            let tags: Vec<u64> = remote
+                .iter()
+                .filter(|(_, io)| io.peer == peer && io.is_sent)
+                .map(|(tag, _)| *tag)
+                .collect();
+            tags.iter().filter_map(|tag| remote.remove(tag)).collect()
+        };
+        for io in lost {
+            (io.done)(self, Err(IoFailure::Unreachable));
+        }
+    }
+
+    /// Sends what waits for its server: after the link came up, and now and then.
+    pub(super) fn resend_to_servers(self: &Arc<Self>) {
+        let waiting: Vec<u64> = lock(&self.io.remote)
+            .iter()
+            .filter(|(_, io)| !io.is_sent)
+            .map(|(tag, _)| *tag)
+            .collect();
+        for tag in waiting {
+            self.send_to_server(tag);
+        }
+    }
+
+    /// The disk of one of this node's own NSDs.
+    pub(super) fn disk(&self, nsd: NsdId) -> Option<&Arc<DiskQueue>> {
+        self.disks.get(&nsd)
+    }
+}

@@ -1,0 +1,190 @@
+//! Starting a daemon: disks by their labels, the journal replayed, the shards as they were.
+
+use std::collections::BTreeMap;
+
+use data::space::{Geometry, Levels, RegionTable, Space};
+use meta::{HashKey, Shard};
+use node::log::{replay_shard, replay_space};
+use node::{OwnerLog, OwnerSlice};
+use nsd::label::{Expected, HEAD_SECTORS, Label};
+use store::format::{Area, PartKey};
+use store::journal::Journal;
+use store::recovery::{Recovered, Recovery};
+use token::Manager;
+use types::{Epoch, Location, NodeId, NsdId, SECTOR_SIZE, ShardId};
+
+use super::Error;
+use super::config::Config;
+use crate::disk::Disk;
+
+/// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
+const SPACE_RESERVE: u64 = 256;
+/// Another region is taken when an NSD has fewer free sectors than this: 64 MiB.
+const REGION_LOW: u64 = 16 << 10;
+
+/// The disks of this node and the place of its journal.
+pub(super) struct Disks {
+    pub(super) disks: BTreeMap<NsdId, Disk>,
+    pub(super) area: Area,
+    pub(super) has_volatile: bool,
+}
+
+/// Opens the disks, checks their labels, finds the journal.
+pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
+    let mut disks = BTreeMap::new();
+    let mut area = None;
+    for entry in &config.disks {
+        let disk = Disk::open(&entry.path, true)?;
+        let size = usize::try_from(HEAD_SECTORS * SECTOR_SIZE).expect("256 KiB");
+        let mut head = vec![0; size];
+        disk.read_sectors(0, &mut head)?;
+        let label_error = |source| Error::Label {
+            path: entry.path.clone(),
+            source,
+        };
+        let label = Label::decode(&head).map_err(label_error)?.label;
+        let expected = Expected {
+            cluster: Some(config.view.cluster),
+            fs: Some(config.view.fs),
+            nsd: Some(entry.nsd),
+        };
+        label
+            .check(&expected, disk.sector_count())
+            .map_err(label_error)?;
+        if let Some(journal) = label.journal(config.node) {
+            area = Some(Area {
+                nsd: entry.nsd,
+                begin: journal.first_sector,
+                count: journal.sector_count,
+            });
+        }
+        if disks.insert(entry.nsd, disk).is_some() {
+            return Err(Error::Twice { nsd: entry.nsd });
+        }
+    }
+    let area = area.ok_or(Error::NoJournal { node: config.node })?;
+    let has_volatile = config.view.nsds.iter().any(|n| n.has_volatile_cache)
+        || disks.values().any(Disk::has_volatile_cache);
+    Ok(Disks {
+        disks,
+        area,
+        has_volatile,
+    })
+}
+
+/// What recovery gives the daemon.
+pub(super) struct State {
+    pub(super) shards: Vec<Option<OwnerSlice>>,
+    pub(super) log: OwnerLog,
+    pub(super) operation_count: u64,
+}
+
+/// Replays the journal.
+pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
+    let view = &config.view;
+    let geometry: Vec<Geometry> = view
+        .nsds
+        .iter()
+        .map(|n| Geometry {
+            nsd: n.id,
+            data_begin: n.data_begin,
+            sector_count: n.sector_count,
+            region_sectors: Geometry::default_region_sectors(n.sector_count),
+        })
+        .collect();
+    let mut space = Space::new(
+        &geometry,
+        Levels {
+            reserve: SPACE_RESERVE,
+            low: REGION_LOW,
+        },
+    );
+    let has_table = view.owner(ShardId(0)) == Some(config.node);
+    let mut table = has_table.then(|| RegionTable::new(&geometry));
+    let key = HashKey(config.hash_key);
+    let mut shards: Vec<Option<Shard>> = view
+        .owners
+        .iter()
+        .zip(0u16..)
+        .map(|(owner, id)| (*owner == config.node).then(|| Shard::new(ShardId(id), key)))
+        .collect();
+    let recovered = replay(config, disks, &mut |part, bytes| match part {
+        // This version keeps the table's records in the space part.
+        PartKey::RegionTable => Ok(()),
+        PartKey::Space => replay_space(bytes, &mut space, &mut table),
+        PartKey::Shard(id) => match shards.get_mut(usize::from(id.0)).and_then(Option::as_mut) {
+            Some(shard) => replay_shard(bytes, shard),
+            None => Ok(()),
+        },
+    })?;
+    space.on_durable(recovered.last_lsn);
+    let epoch = next_epoch(&recovered);
+    let journal = Journal::start(
+        store::journal::Config {
+            fs: view.fs,
+            owner: config.node,
+            incarnation: config.incarnation,
+            area: disks.area,
+            flight_count_max: 2,
+        },
+        &recovered,
+    );
+    let nsds = view.nsds.iter().map(|n| n.id).collect();
+    let bits = config.incarnation.0;
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "half of the random bits seed the ids"
+    )]
+    let random = stdx::prng::Prng::new((bits >> 64) as u64 ^ bits as u64);
+    let log = OwnerLog::new(journal, space, table, epoch, nsds, random);
+    let shards = shards
+        .into_iter()
+        .map(|shard| {
+            let tokens = Manager::new(epoch, token::Options::default());
+            shard.map(|shard| OwnerSlice::new(shard, tokens, recovered.last_lsn))
+        })
+        .collect();
+    Ok(State {
+        shards,
+        log,
+        operation_count: recovered.operation_count,
+    })
+}
+
+/// Token numbers ascend over the owner's lives: the segment's sequence number is the epoch of this one.
+fn next_epoch(recovered: &Recovered) -> Epoch {
+    Epoch(recovered.next_sequence)
+}
+
+fn replay(
+    config: &Config,
+    disks: &Disks,
+    apply: &mut dyn FnMut(PartKey, &[u8]) -> Result<(), types::DecodeError>,
+) -> Result<Recovered, Error> {
+    let disk = &disks.disks[&disks.area.nsd];
+    let mut recovery = Recovery::new(disks.area, config.view.fs, config.node);
+    while let Some(read) = recovery.next_read() {
+        let size = usize::try_from(read.count * SECTOR_SIZE).expect("one read is small");
+        let mut bytes = vec![0; size];
+        disk.read_sectors(read.at.sector, &mut bytes)?;
+        recovery.on_read(&bytes, &mut |part| apply(part.key, part.bytes))?;
+    }
+    Ok(recovery.finish())
+}
+
+/// Writes what the journal has ready and waits for it: before the event loops run.
+pub(super) fn flush_blocking(disks: &Disks, log: &mut OwnerLog) -> Result<(), Error> {
+    while let Some(flush) = log.journal.take_flush() {
+        let Location { nsd, sector } = flush.at;
+        let disk = &disks.disks[&nsd];
+        disk.write_sectors(sector, &flush.bytes)?;
+        if flush.needs_flush {
+            disk.flush()?;
+        }
+        log.journal.on_flushed(flush.id, Ok(()));
+    }
+    log.space.on_durable(log.journal.durable_lsn());
+    Ok(())
+}
+
+const _: fn(u16) -> NodeId = NodeId;

@@ -1,0 +1,351 @@
+//! The work list: runs slices and owners under their locks, and performs what they want done after
+//! unlocking, on the thread that brought the event.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+
+use client::message::{Answer, Body};
+use client::request::{Notice, Response};
+use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
+use client::{Env, Pool as _};
+use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
+use types::{Errno, Lsn, NodeId, NodeLife, ShardId};
+
+use super::{DRIVER_CALL, Daemon, FACT_CALL, lock};
+use crate::clock;
+
+/// Something to be done now.
+#[derive(Debug)]
+pub(super) enum Item {
+    /// An input of a client slice.
+    Client(usize, Input),
+    /// What a client slice wants.
+    Effect(Effect),
+    /// Work for an owner.
+    Owner(Work),
+    /// What an owner wants.
+    OwnerEffect(OwnerEffect),
+}
+
+/// What waits for the journal.
+#[derive(Debug)]
+pub(super) enum Deferred {
+    /// An answer.
+    Answer(NodeLife, u64, Answer),
+    /// A transaction message.
+    Transaction(meta::Envelope),
+    /// A message to another node.
+    Message(NodeId, Box<Message>),
+}
+
+impl Daemon {
+    /// Runs an input of a client slice and all that follows from it.
+    pub(super) fn input(self: &Arc<Self>, slice: usize, input: Input) {
+        self.run(VecDeque::from([Item::Client(slice, input)]));
+    }
+
+    /// Works the list off.
+    pub(super) fn run(self: &Arc<Self>, mut items: VecDeque<Item>) {
+        let mut effects = Vec::new();
+        while let Some(item) = items.pop_front() {
+            match item {
+                Item::Client(slice, input) => {
+                    self.run_slice(slice, input, &mut effects);
+                    items.extend(effects.drain(..).map(Item::Effect));
+                }
+                Item::Effect(effect) => self.perform(effect, &mut items),
+                Item::Owner(work) => self.run_owner(work, &mut items),
+                Item::OwnerEffect(effect) => self.perform_owner(effect, &mut items),
+            }
+        }
+    }
+
+    fn run_slice(&self, slice: usize, input: Input, effects: &mut Vec<Effect>) {
+        let env = Env {
+            now: clock::now(),
+            timestamp: clock::timestamp(),
+            lease: self.lease_left(),
+            life: self.me,
+            pool: &*self.pool,
+            grants: &self.hands,
+            owners: &self.config.view.owners,
+            has_volatile_nsd: self.has_volatile_nsd,
+        };
+        lock(&self.slices[slice]).on_input(&env, input, effects);
+    }
+
+    pub(super) fn owner_env(&self) -> OwnerEnv<'_> {
+        OwnerEnv {
+            now: clock::now(),
+            timestamp: clock::timestamp(),
+            me: self.me,
+            owners: &self.config.view.owners,
+            random: self.random(),
+        }
+    }
+
+    fn perform(self: &Arc<Self>, effect: Effect, items: &mut VecDeque<Item>) {
+        match effect {
+            Effect::Reply(ticket, mut response, pinned) => {
+                clamp(&mut response, self.lease_left().0);
+                self.counters.replies.fetch_add(1, Ordering::Relaxed);
+                self.replier().reply(ticket, &response);
+                for ino in pinned {
+                    items.push_back(Item::Client(slice_of(ino), Input::Replied(ino)));
+                }
+            }
+            Effect::DropPayload(span) => frames_of(span).for_each(|f| self.pool.release(f)),
+            Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
+            Effect::Load(io, pieces) => self.load(io, pieces),
+            Effect::Store(io, _, pieces) => self.store(io, pieces),
+            Effect::Flush(io, stores) => self.flush_stores(io, &stores),
+            Effect::Notify(id, notice) => self.notify(id, notice),
+            Effect::Release(shard, released) => self.release_token(shard, released, items),
+            Effect::ForSlice(ino, input) => items.push_back(Item::Client(slice_of(ino), input)),
+            Effect::WantSpace(owner, sectors) => self.want_space(owner, sectors, items),
+        }
+    }
+
+    /// Has the kernel drop something, on a notify thread (rule R1).
+    pub(super) fn notify(self: &Arc<Self>, id: Option<NotifyId>, notice: Notice) {
+        self.counters.notices.fetch_add(1, Ordering::Relaxed);
+        let daemon = Arc::clone(self);
+        let done = Box::new(move |result: Result<(), Errno>| {
+            // ENOENT: the kernel does not know the inode, so it has nothing of it.
+            if let Err(errno) = result
+                && errno != Errno::ENOENT
+            {
+                tracing::debug!(?errno, "a notification was refused");
+            }
+            if let Some(id) = id {
+                daemon.input(id.slice(), Input::Notified(id));
+            }
+        });
+        if self.notifier().notify(&notice, done).is_err() {
+            // The queue is full: again when some have returned.
+            let daemon = Arc::clone(self);
+            let at = clock::now() + types::Duration::from_millis(5);
+            self.loops
+                .post_at(0, at, Box::new(move || daemon.notify(id, notice)));
+        }
+    }
+
+    fn release_token(
+        self: &Arc<Self>,
+        shard: ShardId,
+        released: token::message::Released,
+        items: &mut VecDeque<Item>,
+    ) {
+        let owner = self.owner(shard);
+        if owner == self.me.node {
+            self.on_released(self.me, shard, &released, items);
+        } else {
+            self.send(owner, &Message::Released { shard, released });
+        }
+    }
+
+    pub(super) fn on_released(
+        self: &Arc<Self>,
+        from: NodeLife,
+        shard: ShardId,
+        released: &token::message::Released,
+        items: &mut VecDeque<Item>,
+    ) {
+        let mut out = Vec::new();
+        if let Some(slice) = self
+            .shards
+            .get(usize::from(shard.0))
+            .and_then(Option::as_ref)
+        {
+            let env = self.owner_env();
+            let mut slice = lock(slice);
+            let mut log = lock(&self.log);
+            slice.on_released(&env, &mut log, from, released, &mut out);
+        }
+        items.extend(out.into_iter().map(Item::OwnerEffect));
+    }
+
+    /// Runs an owner's work under the locks of the shards it needs.
+    fn run_owner(self: &Arc<Self>, work: Work, items: &mut VecDeque<Item>) {
+        if !self.is_serving() {
+            lock(&self.held_work).push(work);
+            return;
+        }
+        let mut out = Vec::new();
+        let mut wanted = vec![work.shard()];
+        let mut work = Some(work);
+        let env = self.owner_env();
+        while let Some(now) = work.take() {
+            wanted.sort_unstable();
+            wanted.dedup();
+            let needs_log = now.needs_log();
+            let mut guards: Vec<MutexGuard<'_, OwnerSlice>> = Vec::with_capacity(wanted.len());
+            for shard in &wanted {
+                match self
+                    .shards
+                    .get(usize::from(shard.0))
+                    .and_then(Option::as_ref)
+                {
+                    Some(slice) => guards.push(lock(slice)),
+                    None => {
+                        self.not_mine(now, items);
+                        return;
+                    }
+                }
+            }
+            let mut log = needs_log.then(|| lock(&self.log));
+            let mut locked = Locked::new(guards.iter_mut().map(|g| &mut **g).collect());
+            if let Err(NeedShards(more, again)) =
+                locked.run(&env, log.as_deref_mut(), now, &mut out)
+            {
+                wanted.extend(more);
+                work = Some(again);
+            }
+        }
+        items.extend(out.into_iter().map(Item::OwnerEffect));
+    }
+
+    /// A question for a shard that this node does not own.
+    fn not_mine(self: &Arc<Self>, work: Work, items: &mut VecDeque<Item>) {
+        if let Work::Question(question) = work {
+            let answer = Answer::bare(Body::Refused(Errno::ESTALE));
+            let (to, call) = (question.from, question.call);
+            items.push_back(Item::OwnerEffect(OwnerEffect::Answer {
+                to,
+                call,
+                answer,
+                after: None,
+            }));
+        }
+    }
+
+    fn perform_owner(self: &Arc<Self>, effect: OwnerEffect, items: &mut VecDeque<Item>) {
+        match effect {
+            OwnerEffect::Answer {
+                to,
+                call,
+                answer,
+                after,
+            } => {
+                let deferred = Deferred::Answer(to, call, answer);
+                match after {
+                    Some(lsn) => self.defer(lsn, deferred, items),
+                    None => self.deliver(deferred, items),
+                }
+            }
+            OwnerEffect::Revoke(to, revoke) => {
+                if to.node == self.me.node {
+                    let slice = slice_of(revoke.ino);
+                    items.push_back(Item::Client(slice, Input::Revoke(self.me.node, revoke)));
+                } else {
+                    self.send(to.node, &Message::Revoke(revoke));
+                }
+            }
+            OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
+            OwnerEffect::Transaction(envelope, after) => {
+                self.defer(after, Deferred::Transaction(envelope), items);
+            }
+            OwnerEffect::AskFacts(question, queries) => self.ask_facts(question, queries, items),
+            OwnerEffect::Silent(holder, since) => {
+                let waited_ms = clock::now().since(since).0 / 1_000_000;
+                tracing::warn!(
+                    node = holder.node.0,
+                    waited_ms,
+                    "a holder does not answer a revoke"
+                );
+            }
+        }
+    }
+
+    /// Lets something wait for the journal, or does it at once when that is durable already.
+    pub(super) fn defer(
+        self: &Arc<Self>,
+        after: Lsn,
+        deferred: Deferred,
+        items: &mut VecDeque<Item>,
+    ) {
+        let after = if after == Lsn(u64::MAX) {
+            lock(&self.log).journal.last_lsn()
+        } else {
+            after
+        };
+        if self.wait_durable(after, deferred, items) {
+            self.kick_journal();
+        }
+    }
+
+    /// Delivers what waited.
+    pub(super) fn deliver(self: &Arc<Self>, deferred: Deferred, items: &mut VecDeque<Item>) {
+        match deferred {
+            Deferred::Answer(to, call, answer) => {
+                if call & FACT_CALL != 0 {
+                    self.answer_fact(to.node, call & !FACT_CALL, answer);
+                } else if to.node != self.me.node {
+                    self.send(to.node, &Message::Answer { call, answer });
+                } else {
+                    self.on_answer(call, answer, items);
+                }
+            }
+            Deferred::Transaction(envelope) => {
+                let owner = self.owner(envelope.to);
+                if owner == self.me.node {
+                    items.push_back(Item::Owner(Work::Transaction(Box::new(envelope))));
+                } else {
+                    self.send(owner, &Message::Transaction(envelope));
+                }
+            }
+            Deferred::Message(to, message) => self.send(to, &message),
+        }
+    }
+
+    /// An answer for this node's client half.
+    pub(super) fn on_answer(
+        self: &Arc<Self>,
+        call: u64,
+        answer: Answer,
+        items: &mut VecDeque<Item>,
+    ) {
+        let shard = self.call_ended(call, items);
+        if call & DRIVER_CALL != 0 {
+            if let Some(shard) = shard {
+                self.on_grants(shard, answer, items);
+            }
+            return;
+        }
+        let call = CallId(call);
+        items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
+    }
+}
+
+/// The kernel never believes anything for longer than the node's lease.
+fn clamp(response: &mut Response, lease_ns: u64) {
+    match response {
+        Response::Entry(entry, absent_ns) => {
+            *absent_ns = (*absent_ns).min(lease_ns);
+            if let Some(entry) = entry {
+                entry.entry_timeout_ns = entry.entry_timeout_ns.min(lease_ns);
+                entry.attr_timeout_ns = entry.attr_timeout_ns.min(lease_ns);
+            }
+        }
+        Response::Created(entry, _) => {
+            entry.entry_timeout_ns = entry.entry_timeout_ns.min(lease_ns);
+            entry.attr_timeout_ns = entry.attr_timeout_ns.min(lease_ns);
+        }
+        Response::Attr(_, timeout_ns) => *timeout_ns = (*timeout_ns).min(lease_ns),
+        Response::Listing(listed) => {
+            for entry in listed.iter_mut().filter_map(|l| l.entry.as_mut()) {
+                entry.entry_timeout_ns = entry.entry_timeout_ns.min(lease_ns);
+                entry.attr_timeout_ns = entry.attr_timeout_ns.min(lease_ns);
+            }
+        }
+        Response::Error(_)
+        | Response::Done
+        | Response::Opened(_)
+        | Response::Data(_)
+        | Response::Bytes(_)
+        | Response::Size(_)
+        | Response::Written(_)
+        | Response::Space(_) => {}
+    }
+}
