@@ -526,3 +526,100 @@ fn regions_cover_an_nsd_and_have_sensible_sizes() {
         assert_eq!(u64::from(sectors), mib(region), "{nsd} MiB");
     }
 }
+
+/// The document's table of mutations, from what the codec writes.
+#[test]
+fn the_document_shows_the_mutations() {
+    let document = include_str!("../../../../docs/disk-format.md");
+    let region = RegionId {
+        nsd: NsdId(1),
+        index: 2,
+    };
+    let at = Location {
+        nsd: NsdId(1),
+        sector: 3,
+    };
+    let run = run_at(at, 4);
+    let life = life(5, 6);
+    let grant = Grant {
+        id: GrantId(7),
+        run,
+        mac: 8,
+    };
+    let all = [
+        (
+            "region taken",
+            "region",
+            SpaceMutation::RegionTaken { region },
+        ),
+        (
+            "region returned",
+            "region",
+            SpaceMutation::RegionReturned { region },
+        ),
+        (
+            "granted",
+            "life, grant",
+            SpaceMutation::Granted { life, grant },
+        ),
+        (
+            "consumed",
+            "life, run",
+            SpaceMutation::Consumed { life, run },
+        ),
+        ("freed", "run", SpaceMutation::Freed { run }),
+        (
+            "given back",
+            "life, run",
+            SpaceMutation::GivenBack { life, run },
+        ),
+        ("node lost", "life", SpaceMutation::NodeLost { life }),
+        (
+            "quarantine released",
+            "life",
+            SpaceMutation::QuarantineReleased { life },
+        ),
+    ];
+    for (name, fields, mutation) in all {
+        let bytes = mutation.to_bytes();
+        let row = format!("| {} | {name} | {} | {fields} |\n", bytes[0], bytes.len());
+        assert!(document.contains(&row), "disk-format.md lacks: {row}");
+    }
+    let used = |count| {
+        SpaceMutation::Used {
+            runs: vec![run; count],
+        }
+        .to_bytes()
+    };
+    assert_eq!(
+        (used(0).len(), used(2).len(), used(0)[0]),
+        (5, 5 + 2 * 14, 9)
+    );
+}
+
+/// The document's sizes of extents.
+#[test]
+fn the_document_shows_the_extent() {
+    let at = Location {
+        nsd: NsdId(1),
+        sector: 3,
+    };
+    let sizes = [1u32, 256].map(|length| {
+        let (checksums, _) = crate::checksum::seal(&vec![7; length as usize]);
+        let extent = types::Extent {
+            file_sector: 0,
+            length,
+            birth: 0,
+            is_shared: false,
+            locations: vec![at],
+            checksums,
+        };
+        extent.to_bytes().len()
+    });
+    let document = include_str!("../../../../docs/disk-format.md");
+    let said = format!(
+        "a 4 KiB extent with one copy takes {} bytes and a 1 MiB one {}.",
+        sizes[0], sizes[1]
+    );
+    assert!(document.contains(&said), "{said}");
+}
