@@ -31,6 +31,8 @@ pub struct Activity {
 struct Stream {
     id: u64,
     at: Instant,
+    /// The last request.
+    last: ByteRange,
     /// The bytes of the current run.
     run: ByteRange,
     /// From the first to the last byte touched since the stream was sequential.
@@ -59,6 +61,7 @@ impl Activity {
         self.streams.push(Stream {
             id,
             at: now,
+            last: range,
             run: range,
             used: range,
             jump: None,
@@ -144,6 +147,7 @@ impl Activity {
 impl Stream {
     fn note(&mut self, now: Instant, range: ByteRange) {
         self.at = now;
+        self.last = range;
         if range.begin == self.run.end && !range.is_empty() {
             self.run.end = range.end;
             self.is_backward = false;
@@ -209,7 +213,7 @@ impl Stream {
         if self.is_random() {
             return desired;
         }
-        let (used, run) = (self.used, self.run);
+        let (used, last) = (self.used, self.last);
         if required.begin >= used.end {
             let begin = if self.is_backward {
                 used.end
@@ -224,10 +228,10 @@ impl Stream {
                 used.begin
             };
             ByteRange::new(0, end)
-        } else if required.begin >= run.end {
-            ByteRange::new(run.end, u64::MAX)
-        } else if required.end <= run.begin {
-            ByteRange::new(0, run.begin)
+        } else if required.begin >= last.end {
+            ByteRange::new(last.end, u64::MAX)
+        } else if required.end <= last.begin {
+            ByteRange::new(0, last.begin)
         } else {
             required
         }

@@ -127,7 +127,7 @@ impl Holder {
             held: Rights::new(),
             going: Vec::new(),
             version: 0,
-            own_release: OWN_RELEASE,
+            own_release: 0,
         }
     }
 
@@ -285,7 +285,7 @@ impl Holder {
 
     fn give_up_but(&mut self, ino: InodeId, keep: Rights) -> Plan {
         self.own_release += 1;
-        let mut plan = self.plan(ino, self.own_release);
+        let mut plan = self.plan(ino, OWN_RELEASE | self.own_release);
         self.complete(&mut plan, keep);
         self.going.push(plan.clone());
         plan

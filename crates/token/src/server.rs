@@ -568,7 +568,8 @@ impl Manager {
         let due = self
             .reclaimed
             .is_none_or(|at| now >= at + self.options.retry_after);
-        if is_new && due && count >= self.options.token_count_max / 8 * 7 {
+        if is_new && due && count >= self.options.token_count_max - self.options.token_count_max / 8
+        {
             self.reclaimed = Some(now);
             if let Some(to) = self.held.most() {
                 let count = count_of(self.options.token_count_max / 8).max(1);
