@@ -177,6 +177,8 @@ pub struct Journal {
     /// Whose state the snapshot holds.
     snapshot_keys: BTreeSet<PartKey>,
     is_poisoned: bool,
+    /// Bytes of the active segment that must be used before a snapshot that did not fit is tried again.
+    retry_at: u64,
     counters: Counters,
 }
 
@@ -221,6 +223,7 @@ impl Journal {
             keys: recovered.keys.clone(),
             snapshot_keys: BTreeSet::new(),
             is_poisoned: false,
+            retry_at: 0,
             counters: Counters::default(),
         }
     }
@@ -339,7 +342,7 @@ impl Journal {
         };
         let size = self.config.area.half_sectors() * SECTOR_SIZE;
         let is_due = active.used_with(0) > active.base_used + (size - active.base_used) / 2;
-        is_due && self.can_begin_snapshot()
+        is_due && active.used_with(0) >= self.retry_at && self.can_begin_snapshot()
     }
 
     /// A snapshot may begin: none is under way, and the other half has no write in flight.
@@ -401,10 +404,12 @@ impl Journal {
         self.append_end_if_due();
     }
 
-    /// Gives up a snapshot that did not fit. Not while starting: then the journal is of no use.
+    /// Gives up a snapshot that did not fit; `needs_snapshot` is quiet until a sixteenth of the segment
+    /// more is used. Not while starting: then the journal is of no use.
     pub fn abort_snapshot(&mut self) {
-        assert!(self.active.is_some());
         assert!(matches!(self.phase, Phase::Snapshot | Phase::Ending));
+        let active = self.active.as_ref().expect("not while starting");
+        self.retry_at = active.used_with(0) + self.config.area.segment_size() / 16;
         let next = self.next.take().expect("a snapshot goes somewhere");
         let in_flight: Vec<_> = next.unfinished();
         if !in_flight.is_empty() {
@@ -528,6 +533,7 @@ impl Journal {
             marking: None,
         });
         self.active = Some(next);
+        self.retry_at = 0;
         self.phase = Phase::Running;
     }
 

@@ -287,6 +287,7 @@ fn a_snapshot_that_does_not_fit_is_given_up_and_the_journal_goes_on() {
         }
         rig.journal.abort_snapshot();
         rig.journal.check();
+        assert!(!rig.journal.needs_snapshot(), "not at once again");
         rig.operate(&mut random, 10).expect("room");
         rig.try_crashes(&mut random, &mut |_| {});
         let given_up = rig.in_flight();
