@@ -10,13 +10,18 @@ use meta::{
 use types::extent::{Checksums, Extent};
 use types::{Attr, InodeId, Location, Name, NodeId, NodeLife, NsdId, ShardId, Timestamp};
 
-const COUNT: usize = 200_000;
-
 fn name(i: usize) -> Name {
     Name::new(format!("file.{i:08}").as_bytes()).unwrap()
 }
 
 fn main() {
+    for count in [10_000, 200_000] {
+        println!("among {count} names");
+        measure(count);
+    }
+}
+
+fn measure(count: usize) {
     let mut shard = Shard::new(ShardId(0), HashKey(3));
     shard.make_root(Timestamp::default(), 0o755, 1);
     let owners = [NodeId(1)];
@@ -28,7 +33,7 @@ fn main() {
         held: Held::All,
         facts: &[],
     };
-    let mut replies: Vec<Reply> = Vec::with_capacity(COUNT);
+    let mut replies: Vec<Reply> = Vec::with_capacity(count);
     let mut time = |label: &str, make: &dyn Fn(usize, &Attr) -> Op| {
         let attrs: Vec<Attr> = if replies.is_empty() {
             Vec::new()
@@ -36,7 +41,7 @@ fn main() {
             replies.drain(..).map(|r| attr_of(&r)).collect()
         };
         let root = shard.attr(InodeId::ROOT).unwrap();
-        let ops: Vec<Op> = (0..COUNT)
+        let ops: Vec<Op> = (0..count)
             .map(|i| make(i, attrs.get(i).unwrap_or(&root)))
             .collect();
         let begin = Instant::now();
@@ -47,7 +52,7 @@ fn main() {
                 other => panic!("{other:?}"),
             }
         }
-        let ns = begin.elapsed().as_nanos() / COUNT as u128;
+        let ns = begin.elapsed().as_nanos() / count as u128;
         println!("{label:24} {ns:6} ns");
     };
     time("create", &|i, _| Op::Create {

@@ -15,7 +15,7 @@ use types::{
 
 use crate::inode::{Inode, InodeRecord};
 use crate::mutation::Mutation;
-use crate::shard::{Changes, Shard};
+use crate::shard::{Changes, Place, Shard};
 
 /// Why a step cannot be performed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,11 +183,11 @@ impl Step {
                 if directory(shard, *parent)?.attr.nlink == 0 {
                     return Err(Refusal::Fail(Errno::ENOENT));
                 }
-                if shard.entry(*parent, name).is_some() {
-                    return Err(Refusal::Changed);
+                match shard.place(*parent, name) {
+                    Place::Free(_) => Ok(()),
+                    Place::Taken => Err(Refusal::Changed),
+                    Place::Full => Err(Refusal::Fail(Errno::ENOSPC)),
                 }
-                let cookie = shard.free_cookie(*parent, name);
-                cookie.map(|_| ()).ok_or(Refusal::Fail(Errno::ENOSPC))
             }
             Self::EntryRemove {
                 directory: parent,
@@ -277,7 +277,9 @@ impl Step {
                 ino,
                 kind,
             } => {
-                let cookie = shard.free_cookie(*directory, name).expect(CHECKED);
+                let Place::Free(cookie) = shard.place(*directory, name) else {
+                    unreachable!("{CHECKED}");
+                };
                 shard.perform(entry_put(*directory, cookie, name, (*ino, *kind)), changes);
             }
             Self::EntryReplace {

@@ -1,5 +1,7 @@
 //! The map against its dumb twin: a byte array, a disk that remembers every sector, and the set of
 //! sectors in use.
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::cast_possible_truncation, reason = "small numbers of a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
 //! What single operations answer and change, one owner with two shards unless said otherwise.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeSet;
 
