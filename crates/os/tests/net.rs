@@ -281,6 +281,28 @@ fn frames_of_all_sizes_arrive_whole_on_every_lane_in_both_directions() {
     second.stop();
 }
 
+/// IPv6, from a node that does not listen and from one that binds its source address.
+#[test]
+fn ipv6_does_as_well() {
+    let any = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, 0));
+    if std::net::TcpListener::bind(any).is_err() {
+        return;
+    }
+    let second = Node::start(config(2, Some(any), &[(1, any)]));
+    let address = second.net.local_address().unwrap();
+    for listen in [None, Some(any)] {
+        let first = Node::start(config(1, listen, &[(2, address)]));
+        assert!(matches!(first.event(), Event::Up(NodeId(2), _)));
+        assert!(matches!(second.event(), Event::Up(NodeId(1), _)));
+        let sent = frame(1, b"six", Vec::new());
+        first.net.send(NodeId(2), Lane::Priority, sent).unwrap();
+        assert_eq!(second.frame().1, b"six");
+        first.stop();
+        assert_eq!(second.event(), Event::Down(NodeId(1)));
+    }
+    second.stop();
+}
+
 #[test]
 fn each_lane_keeps_its_order_whoever_sends() {
     let (first, second) = pair();
