@@ -236,6 +236,15 @@ impl Daemon {
         self.files[file].write_behind(&mut self.shared);
     }
 
+    /// Requests for names that are not answered.
+    pub fn name_request_ids(&self) -> Vec<u64> {
+        let binds = self.shared.calls.values().filter_map(|(purpose, ..)| match purpose {
+            Purpose::Bind(id, ..) => Some(*id),
+            Purpose::Request(..) | Purpose::Commit(..) | Purpose::Truncate(..) | Purpose::Names => None,
+        });
+        self.names.request_ids().into_iter().chain(binds).collect()
+    }
+
     /// The lease lapsed: everything held is gone. Returned are cells whose dirty contents are lost.
     pub fn lapse(&mut self, now: u64, life: NodeLife) -> Vec<(usize, usize)> {
         self.shared.now = now;

@@ -34,6 +34,7 @@ enum Job {
 #[derive(Debug)]
 pub struct File {
     index: usize,
+    has_mappings: bool,
     /// Its tokens.
     pub holder: Holder,
     /// Unanswered token requests.
@@ -65,6 +66,7 @@ impl File {
         activity.is_open = true;
         Self {
             index,
+            has_mappings: setting.has_mappings,
             holder: Holder::new(),
             asked: Asked::default(),
             gate: Gate::new(setting.rules, setting.has_mappings),
@@ -86,6 +88,11 @@ impl File {
     /// Which file.
     pub const fn index(&self) -> usize {
         self.index
+    }
+
+    /// End of what was written here and is not committed.
+    pub const fn grown(&self) -> usize {
+        self.grown
     }
 
     /// Decides on a request, new or to be tried again.
@@ -352,12 +359,13 @@ impl File {
         self.perform(shared, out);
     }
 
-    /// Pages that share a byte with the ranges and were covered by tokens.
+    /// Pages that share a byte with the ranges and were covered by the tokens that a READ into the page cache takes.
     fn pages(&self, ranges: &RangeSet) -> RangeSet {
+        let mode = if self.has_mappings { RangeMode::Write } else { RangeMode::Read };
         let mut pages = RangeSet::new();
         for page in 0..PAGE_COUNT {
             let range = bytes(&page_cells(&(page..page + 1)));
-            let is_covered = self.holder.held().covers_range(RangeMode::Read, &range);
+            let is_covered = self.holder.held().covers_range(mode, &range);
             if is_covered && ranges.overlaps(&range) {
                 pages.insert(range);
             }

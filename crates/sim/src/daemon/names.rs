@@ -21,6 +21,8 @@ pub struct Names {
     gate: DirectoryGate,
     /// Names under the read token, and the change number they are of.
     known: Option<([Value; NAME_COUNT], u64)>,
+    /// The newest change of its own that was answered: a fetch from before it says nothing.
+    own_change: u64,
     is_fetching: bool,
     requests: BTreeMap<u64, FuseRequest>,
     waiting: Vec<u64>,
@@ -36,6 +38,7 @@ impl Names {
             asked: Asked::default(),
             gate: DirectoryGate::new(setting.rules, setting.has_epoch),
             known: None,
+            own_change: 0,
             is_fetching: false,
             requests: BTreeMap::new(),
             waiting: Vec::new(),
@@ -93,7 +96,8 @@ impl Names {
         match (purpose, reply) {
             (Purpose::Names, Reply::Names(names, change)) => {
                 self.is_fetching = false;
-                if self.known.is_none_or(|(_, known)| known < *change) {
+                let is_new = self.known.is_none_or(|(_, known)| known < *change);
+                if is_new && *change >= self.own_change {
                     self.known = Some((*names, *change));
                 }
                 for id in std::mem::take(&mut self.waiting) {
@@ -101,6 +105,7 @@ impl Names {
                 }
             }
             (Purpose::Bind(id, name, value), Reply::Bound(change, granted)) => {
+                self.own_change = self.own_change.max(*change);
                 self.adopt(shared, granted, true);
                 // What the token covers stays current; the kernel may believe the name only if it is.
                 let mut is_current = false;

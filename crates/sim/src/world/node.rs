@@ -86,7 +86,7 @@ impl Node {
             self.kernel.drop_attributes(file);
         }
         // Requests for names wait in the daemon; they fail with it.
-        let names: Vec<u64> = self.daemon.names.request_ids();
+        let names = self.daemon.name_request_ids();
         let lost = self.daemon.lapse(now, life);
         self.unwritten.extend(names.into_iter().map(|id| (id, Answer::Failed)));
         self.notifications.retain(|(_, file, _)| file.is_some());
@@ -269,6 +269,10 @@ impl World {
                 }
             }
             Action::Store(cell, value) if task.outcome != Outcome::Nothing => {
+                if *cell >= self.true_size(*file) {
+                    // Behind the end, which only this kernel did not know: what is stored there may show or not.
+                    self.history.forget((*file, *cell));
+                }
                 self.history.add((*file, *cell), Access::Write(*value), known, who);
             }
             Action::Lookup(name) => {
@@ -281,6 +285,12 @@ impl World {
             }
             Action::Truncate(_) | Action::Store(..) | Action::Msync | Action::Stat => {}
         }
+    }
+
+    /// Cells of a file, uncommitted growth included.
+    fn true_size(&self, file: usize) -> usize {
+        let grown = self.nodes.iter().map(|n| n.daemon.files[file].grown());
+        grown.max().unwrap_or(0).max(self.owner.files[file].size)
     }
 
     /// An append overwrites nothing: what it wrote was a hole before.
