@@ -1,0 +1,273 @@
+//! Loads: loops of plain system calls, each giving microseconds per operation or megabytes per second.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use stdx::prng::Prng;
+
+/// First argument of a process that shares the work of another.
+pub(crate) const WORKER: &str = "--worker";
+/// Bytes of one large write or read.
+const BLOCK: usize = 1 << 20;
+/// Bytes of the file for small reads and writes.
+const SMALL_FILE: u64 = 16 << 20;
+
+/// Small operations that are measured alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Small {
+    /// open(O_CREAT|O_EXCL) and close.
+    Create,
+    /// unlink.
+    Unlink,
+    /// stat of a name that is not there, each another one.
+    StatMiss,
+    /// mkdir.
+    Mkdir,
+    /// pread of 4 KiB through a descriptor that is open for writing: each reaches the server.
+    Read,
+    /// pwrite of 4 KiB.
+    Write,
+}
+
+impl Small {
+    /// As the table calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Unlink => "unlink",
+            Self::StatMiss => "stat-miss",
+            Self::Mkdir => "mkdir",
+            Self::Read => "4 KiB read",
+            Self::Write => "4 KiB write",
+        }
+    }
+
+    /// Microseconds per operation, of `count` of them below `directory`. What is needed before and what is
+    /// left after is not counted.
+    pub(crate) fn measure(self, directory: &Path, count: usize) -> Result<f64> {
+        let directory = directory.join("small");
+        fs::create_dir(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        let path = |index: usize| directory.join(format!("f{index:06}"));
+        if self == Self::Unlink {
+            (0..count).try_for_each(|index| File::create_new(path(index)).map(drop))?;
+        }
+        let file = match self {
+            Self::Read | Self::Write => Some(small_file(&path(0))?),
+            Self::Create | Self::Unlink | Self::StatMiss | Self::Mkdir => None,
+        };
+        let mut prng = Prng::new(7);
+        let mut buffer = vec![1_u8; 4096];
+        let begin = Instant::now();
+        for index in 0..count {
+            let offset = prng.below(SMALL_FILE / 4096) * 4096;
+            match (self, &file) {
+                (Self::Create, _) => drop(File::create_new(path(index))?),
+                (Self::Unlink, _) => fs::remove_file(path(index))?,
+                (Self::Mkdir, _) => fs::create_dir(path(index))?,
+                (Self::StatMiss, _) => {
+                    let missed = fs::symlink_metadata(path(index));
+                    ensure!(
+                        missed.is_err_and(|e| e.kind() == ErrorKind::NotFound),
+                        "a name that is not there"
+                    );
+                }
+                (Self::Read, Some(file)) => file.read_exact_at(&mut buffer, offset)?,
+                (Self::Write, Some(file)) => file.write_all_at(&buffer, offset)?,
+                (Self::Read | Self::Write, None) => bail!("the file was opened above"),
+            }
+        }
+        let time = begin.elapsed().as_secs_f64();
+        drop(file);
+        fs::remove_dir_all(&directory)?;
+        Ok(time * 1e6 / as_f64(count as u64))
+    }
+}
+
+fn small_file(path: &Path) -> Result<File> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)?;
+    let block = vec![3; BLOCK];
+    for offset in (0..SMALL_FILE).step_by(BLOCK) {
+        file.write_all_at(&block, offset)?;
+    }
+    Ok(file)
+}
+
+/// A number for dividing.
+#[allow(clippy::cast_precision_loss, reason = "a figure for a table")]
+pub(crate) fn as_f64(number: u64) -> f64 {
+    number as f64
+}
+
+fn rate(bytes: u64, begin: Instant) -> f64 {
+    as_f64(bytes) / 1e6 / begin.elapsed().as_secs_f64()
+}
+
+/// Writes `size` bytes to the new file `path` by 1 MiB and fsyncs; MB/s. `is_read_write` opens it O_RDWR.
+pub(crate) fn write_file(path: &Path, size: u64, is_read_write: bool) -> Result<f64> {
+    let _ = fs::remove_file(path);
+    let begin = Instant::now();
+    let mut file = OpenOptions::new()
+        .write(true)
+        .read(is_read_write)
+        .create_new(true)
+        .open(path)?;
+    let block = vec![0x5a; BLOCK];
+    for _ in 0..size / BLOCK as u64 {
+        file.write_all(&block)?;
+    }
+    file.sync_all()?;
+    Ok(rate(size, begin))
+}
+
+/// Reads the file `path` by 1 MiB through O_RDONLY; MB/s.
+pub(crate) fn read_file(path: &Path) -> Result<f64> {
+    let begin = Instant::now();
+    let mut file = File::open(path)?;
+    let mut block = vec![0; BLOCK];
+    let mut size = 0;
+    loop {
+        match file.read(&mut block)? {
+            0 => break,
+            count => size += count as u64,
+        }
+    }
+    ensure!(size > 0, "{} is empty", path.display());
+    Ok(rate(size, begin))
+}
+
+/// 4 KiB writes, each followed by an fsync; writes per second.
+pub(crate) fn write_fsync(path: &Path, count: usize) -> Result<f64> {
+    let file = small_file(path)?;
+    file.sync_all()?;
+    let block = vec![9; 4096];
+    let mut prng = Prng::new(11);
+    let begin = Instant::now();
+    for _ in 0..count {
+        file.write_all_at(&block, prng.below(SMALL_FILE / 4096) * 4096)?;
+        file.sync_all()?;
+    }
+    let time = begin.elapsed().as_secs_f64();
+    drop(file);
+    fs::remove_file(path)?;
+    Ok(as_f64(count as u64) / time)
+}
+
+/// `process_count` processes write or read each its part of one file; MB/s of all together.
+pub(crate) fn in_processes(
+    path: &Path,
+    size: u64,
+    process_count: u64,
+    is_write: bool,
+) -> Result<f64> {
+    let own = std::env::current_exe().context("cannot find myself")?;
+    if is_write {
+        let _ = fs::remove_file(path);
+        File::create_new(path)?;
+    }
+    let part = size / process_count;
+    let begin = Instant::now();
+    let mut children = Vec::new();
+    for index in 0..process_count {
+        let child = Command::new(&own)
+            .arg(WORKER)
+            .arg(if is_write { "write" } else { "read" })
+            .arg(path)
+            .args([(index * part).to_string(), part.to_string()])
+            .spawn()
+            .context("cannot start a worker")?;
+        children.push(child);
+    }
+    for mut child in children {
+        ensure!(child.wait()?.success(), "a worker failed");
+    }
+    Ok(rate(part * process_count, begin))
+}
+
+/// The work of one process of [`in_processes`].
+pub(crate) fn work(arguments: &[String]) -> Result<()> {
+    let [what, path, offset, size] = arguments else {
+        bail!("a worker needs: write|read PATH OFFSET SIZE");
+    };
+    let (offset, size): (u64, u64) = (offset.parse()?, size.parse()?);
+    let is_write = what == "write";
+    let file = OpenOptions::new()
+        .read(!is_write)
+        .write(is_write)
+        .open(path)?;
+    let mut block = vec![0x6b; BLOCK];
+    for at in (offset..offset + size).step_by(BLOCK) {
+        if is_write {
+            file.write_all_at(&block, at)?;
+        } else {
+            file.read_exact_at(&mut block, at)?;
+        }
+    }
+    if is_write {
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Context switches so far of all threads of the process `pid`.
+pub(crate) fn switches(pid: u32) -> Result<u64> {
+    let mut total = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))
+        .context("the server is gone")?
+        .flatten()
+    {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        let counts = status.lines().filter(|line| line.contains("ctxt_switches"));
+        total += counts
+            .filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+            .sum::<u64>();
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_load_runs_on_a_local_directory_and_leaves_nothing() {
+        let directory =
+            std::env::temp_dir().join(format!("gupfs-bench-test-{}", std::process::id()));
+        fs::create_dir(&directory).expect("made");
+        for small in [
+            Small::Create,
+            Small::Unlink,
+            Small::StatMiss,
+            Small::Mkdir,
+            Small::Read,
+            Small::Write,
+        ] {
+            let time = small.measure(&directory, 20).expect("measured");
+            assert!(time > 0.0);
+        }
+        let file = directory.join("file");
+        assert!(write_file(&file, 4 << 20, true).expect("written") > 0.0);
+        assert_eq!(fs::metadata(&file).expect("there").len(), 4 << 20);
+        assert!(read_file(&file).expect("read") > 0.0);
+        let words = |w: &[&str]| w.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        let path = file.to_str().expect("text");
+        work(&words(&["write", path, "1048576", "1048576"])).expect("a part");
+        assert_eq!(fs::read(&file).expect("read")[1 << 20], 0x6b);
+        work(&words(&["read", path, "0", "4194304"])).expect("all");
+        work(&words(&["read", path])).expect_err("too few words");
+        fs::remove_file(&file).expect("removed");
+        assert!(write_fsync(&file, 3).expect("durable") > 0.0);
+        assert!(switches(std::process::id()).expect("my own") > 0);
+        assert_eq!(fs::read_dir(&directory).expect("list").count(), 0);
+        fs::remove_dir(&directory).expect("removed");
+    }
+}

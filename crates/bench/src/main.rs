@@ -1,0 +1,172 @@
+//! The ratios of docs/performance.md: every row against its comparator, in one run, on devices in memory.
+//!
+//! X = xfs on such a device; T = a trivial in-memory server on our FUSE layer; T0 = the same on libfuse;
+//! G = GUPFS. Each figure is the median of several alternating runs, because the machine drifts.
+#![forbid(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "OS boundary"
+)]
+#![allow(clippy::print_stdout, reason = "a command prints its answer")]
+
+mod load;
+mod pair;
+mod report;
+mod rig;
+mod single;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::report::Row;
+use crate::rig::Rig;
+
+const HELP: &str = "\
+cargo xtask bench [--quick] [--only NAME] [--json FILE] [--list]
+
+  --quick       fewer and smaller runs: for a first look, not for docs/performance.md
+  --only NAME   only groups whose name has NAME in it
+  --json FILE   write the rows as JSON too
+  --list        names of the groups
+";
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scale {
+    /// Runs of which the median counts.
+    pub(crate) run_count: usize,
+    /// Small operations per run.
+    pub(crate) operation_count: usize,
+    /// Bytes of a large file.
+    pub(crate) file_size: u64,
+}
+
+const FULL: Scale = Scale {
+    run_count: 5,
+    operation_count: 20_000,
+    file_size: 1 << 30,
+};
+const QUICK: Scale = Scale {
+    run_count: 3,
+    operation_count: 3_000,
+    file_size: 256 << 20,
+};
+
+type Group = (&'static str, fn(&mut Rig, Scale) -> Result<Vec<Row>>);
+
+/// Every group of rows.
+const GROUPS: &[Group] = &[
+    ("layer", single::layer),
+    ("small", single::small),
+    ("switches", single::switches),
+    ("write", single::sequential_write),
+    ("read", single::sequential_read),
+    ("processes", single::processes),
+    ("fsync", single::small_fsync),
+    ("untar", single::untar),
+    ("messages", pair::messages),
+    ("remote", pair::remote),
+    ("ping-pong", pair::ping_pong),
+    ("interleaved", pair::interleaved),
+];
+
+#[derive(Debug, Default)]
+struct Options {
+    quick: bool,
+    only: Option<String>,
+    json: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.split_first() {
+        Some((first, rest)) if first == load::WORKER => load::work(rest),
+        _ => run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<()> {
+    let Some(options) = parse(arguments)? else {
+        return Ok(());
+    };
+    let scale = if options.quick { QUICK } else { FULL };
+    let mut rig = Rig::new()?;
+    let mut rows = Vec::new();
+    let wanted = |name: &str| {
+        options
+            .only
+            .as_ref()
+            .is_none_or(|only| name.contains(only.as_str()))
+    };
+    for (name, measure) in GROUPS.iter().filter(|(name, _)| wanted(name)) {
+        eprintln!("measuring: {name}");
+        // One group that cannot be measured does not hide the others.
+        rows.extend(measure(&mut rig, scale).unwrap_or_else(|e| vec![Row::failed(name, &e)]));
+    }
+    println!("{}", report::table(&rows));
+    if let Some(path) = options.json {
+        let text = report::to_json(&rows).to_string();
+        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let failed = rows.iter().filter(|row| row.is_failed()).count();
+    anyhow::ensure!(failed == 0, "{failed} groups could not be measured");
+    Ok(())
+}
+
+fn parse(arguments: &[String]) -> Result<Option<Options>> {
+    let mut options = Options::default();
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match argument.as_str() {
+            "--quick" => options.quick = true,
+            "--only" => options.only = Some(rest.next().context("--only needs a name")?.clone()),
+            "--json" => options.json = Some(rest.next().context("--json needs a file")?.into()),
+            "--list" => {
+                GROUPS.iter().for_each(|(name, _)| println!("{name}"));
+                return Ok(None);
+            }
+            "--help" | "-h" => {
+                println!("{HELP}");
+                return Ok(None);
+            }
+            other => bail!("unknown argument {other:?}\n\n{HELP}"),
+        }
+    }
+    let is_known = |only: &String| GROUPS.iter().any(|(name, _)| name.contains(only.as_str()));
+    if let Some(only) = options.only.as_ref().filter(|o| !is_known(o)) {
+        bail!("no group has {only:?} in its name; --list shows them");
+    }
+    Ok(Some(options))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Option<Options>> {
+        parse(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn arguments_are_read() {
+        let options = parsed(&["--quick", "--only", "write"])
+            .expect("good")
+            .expect("a run");
+        assert!(options.quick);
+        assert_eq!(options.only.as_deref(), Some("write"));
+        assert!(parsed(&["--help"]).expect("good").is_none());
+        for bad in [&["--only"][..], &["--only", "zebra"], &["--fast"]] {
+            parsed(bad).expect_err("bad");
+        }
+    }
+}

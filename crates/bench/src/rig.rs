@@ -1,0 +1,401 @@
+//! What is measured and compared: file systems on devices in memory, made when first asked for.
+//!
+//! Invariant: everything that was started or mounted ends with the `Rig`, also after a failure.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+
+/// Bytes of each device in memory; they take memory only where written.
+const DEVICE_SIZE: u64 = 6 << 30;
+/// Bytes of the four NSDs together.
+const GUPFS_SIZE: &str = "8G";
+/// How long a server may take to mount.
+const MOUNT_LIMIT: Duration = Duration::from_secs(20);
+
+/// A mounted file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Where it is mounted.
+    pub(crate) mount: PathBuf,
+    /// The process that serves it; `None` for xfs.
+    pub(crate) pid: Option<u32>,
+}
+
+/// The lab of two nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pair {
+    root: PathBuf,
+}
+
+/// Everything that a run needs.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    root: PathBuf,
+    repository: PathBuf,
+    made: BTreeMap<&'static str, Target>,
+    children: Vec<Child>,
+    pair: Option<Pair>,
+}
+
+impl Rig {
+    /// An empty rig below a new directory.
+    pub(crate) fn new() -> Result<Self> {
+        let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .ancestors()
+            .nth(2)
+            .context("this crate lies in the repository")?
+            .to_owned();
+        let root = std::env::temp_dir().join(format!("gupfs-bench-{}", std::process::id()));
+        fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
+        Ok(Self {
+            root,
+            repository,
+            made: BTreeMap::new(),
+            children: Vec::new(),
+            pair: None,
+        })
+    }
+
+    /// A directory for files of the bench itself, on the machine's own file system.
+    pub(crate) fn scratch(&self) -> &Path {
+        &self.root
+    }
+
+    /// xfs on a loop device over a tmpfs.
+    pub(crate) fn xfs(&mut self) -> Result<Target> {
+        self.once("x", |rig| {
+            let memory = rig.directory("x-memory")?;
+            run(
+                "mount",
+                &[
+                    "-t",
+                    "tmpfs",
+                    "-o",
+                    &format!("size={DEVICE_SIZE}"),
+                    "gupfs-bench",
+                    text(&memory),
+                ],
+            )?;
+            let file = memory.join("device");
+            fs::File::create(&file)?.set_len(DEVICE_SIZE - (64 << 20))?;
+            let device = run("losetup", &["--find", "--show", text(&file)])?;
+            let mount = rig.directory("x")?;
+            run("mkfs.xfs", &["-q", device.trim()])?;
+            run("mount", &["-t", "xfs", device.trim(), text(&mount)])?;
+            Ok(Target { mount, pid: None })
+        })
+    }
+
+    /// T: the trivial server on our FUSE layer.
+    pub(crate) fn trivial(&mut self) -> Result<Target> {
+        self.once("t", |rig| {
+            let program = rig.built("examples/trivial")?;
+            let mount = rig.directory("t")?;
+            let mut command = Command::new(program);
+            command.arg(&mount).arg("--mem").stdout(Stdio::piped());
+            let mut child = command.spawn().context("cannot start the trivial server")?;
+            let out = child.stdout.take().context("its output is piped")?;
+            let mut line = String::new();
+            BufReader::new(out).read_line(&mut line)?;
+            let pid = child.id();
+            rig.children.push(child);
+            ensure!(
+                line.starts_with("mounted"),
+                "the trivial server did not mount"
+            );
+            Ok(Target {
+                mount,
+                pid: Some(pid),
+            })
+        })
+    }
+
+    /// T0: the same on libfuse.
+    pub(crate) fn ceiling(&mut self) -> Result<Target> {
+        self.once("t0", |rig| {
+            let (program, mount) = (rig.root.join("fuse-ceiling"), rig.directory("t0")?);
+            let flags = run("pkg-config", &["--cflags", "--libs", "fuse3"])
+                .context("libfuse3-dev is missing")?;
+            let source = rig.repository.join("benchmarks/fuse-ceiling.c");
+            let mut arguments = vec!["-O2", "-w", "-o", text(&program), text(&source)];
+            arguments.extend(flags.split_whitespace());
+            arguments.push("-lpthread");
+            run("gcc", &arguments)?;
+            let child = Command::new(&program)
+                .arg(&mount)
+                .args(["-f", "-o", "allow_other,clone_fd,max_threads=4,mem,dio"])
+                .spawn()
+                .context("cannot start fuse-ceiling")?;
+            let pid = child.id();
+            rig.children.push(child);
+            wait_mounted(&mount)?;
+            Ok(Target {
+                mount,
+                pid: Some(pid),
+            })
+        })
+    }
+
+    /// G: GUPFS on one node.
+    pub(crate) fn gupfs(&mut self) -> Result<Target> {
+        self.once("g", |rig| {
+            let (mount, state) = (rig.directory("g")?, rig.root.join("g-state"));
+            rig.gupfs_command(&[
+                "up",
+                "--mount",
+                text(&mount),
+                "--state",
+                text(&state),
+                "--size",
+                GUPFS_SIZE,
+                "--backing",
+                "ram",
+            ])?;
+            let pid = fs::read_to_string(state.join("pid")).context("the daemon wrote no pid")?;
+            Ok(Target {
+                mount,
+                pid: Some(pid.trim().parse()?),
+            })
+        })
+    }
+
+    /// Stops G and mounts it again: nothing of its data is in memory afterwards.
+    pub(crate) fn remount_gupfs(&mut self) -> Result<Target> {
+        if self.made.remove("g").is_some() {
+            let state = self.root.join("g-state");
+            self.gupfs_command(&["down", "--state", text(&state)])?;
+        }
+        self.gupfs()
+    }
+
+    /// The lab of two nodes.
+    pub(crate) fn pair(&mut self) -> Result<Pair> {
+        if self.pair.is_none() {
+            let root = self.root.join("lab");
+            self.gupfs_command(&[
+                "lab",
+                "up",
+                "--dir",
+                text(&root),
+                "--nodes",
+                "2",
+                "--size",
+                GUPFS_SIZE,
+                "--backing",
+                "ram",
+            ])?;
+            self.pair = Some(Pair { root });
+        }
+        self.pair.clone().context("made just now")
+    }
+
+    /// Runs `gupfs` and returns what it printed.
+    pub(crate) fn gupfs_command(&self, arguments: &[&str]) -> Result<String> {
+        let program = self.built("gupfs")?;
+        run(text(&program), arguments)
+    }
+
+    fn once(
+        &mut self,
+        name: &'static str,
+        make: impl FnOnce(&mut Self) -> Result<Target>,
+    ) -> Result<Target> {
+        if let Some(target) = self.made.get(name) {
+            return Ok(target.clone());
+        }
+        let target = make(self)?;
+        self.made.insert(name, target.clone());
+        Ok(target)
+    }
+
+    fn directory(&self, name: &str) -> Result<PathBuf> {
+        let path = self.root.join(name);
+        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A released program: it lies beside this one.
+    fn built(&self, name: &str) -> Result<PathBuf> {
+        let own = std::env::current_exe().context("cannot find myself")?;
+        let path = own
+            .parent()
+            .context("a program lies in a directory")?
+            .join(name);
+        ensure!(
+            path.exists(),
+            "{} is not built; run `cargo xtask bench`",
+            path.display()
+        );
+        Ok(path)
+    }
+}
+
+impl Pair {
+    /// Mount of `node`, 1 or 2.
+    pub(crate) fn mount(&self, node: u16) -> PathBuf {
+        self.root.join(format!("n{node}/mnt"))
+    }
+
+    /// All counters of `node`, summed over those whose name has all of `words`.
+    pub(crate) fn counter(&self, rig: &Rig, node: u16, words: &[&str]) -> Result<u64> {
+        let state = self.root.join(format!("n{node}"));
+        let answer = rig.gupfs_command(&["dump", "counters", "--state", text(&state), "--json"])?;
+        let counters: Value = serde_json::from_str(&answer).context("counters are JSON")?;
+        let mut found = None;
+        sum(&counters, "", words, &mut found);
+        found.with_context(|| format!("the daemon has no counter named {words:?}"))
+    }
+
+    /// Name space of `node`.
+    pub(crate) fn netns(&self, rig: &Rig, node: u16) -> Result<String> {
+        let answer = rig.gupfs_command(&["lab", "status", "--dir", text(&self.root), "--json"])?;
+        let status: Value = serde_json::from_str(&answer).context("the status is JSON")?;
+        let name = status["nodes"][usize::from(node) - 1]["netns"].as_str();
+        Ok(name.context("a node has a name space")?.to_owned())
+    }
+}
+
+fn sum(value: &Value, name: &str, words: &[&str], found: &mut Option<u64>) {
+    match value {
+        Value::Object(map) => map
+            .iter()
+            .for_each(|(key, inner)| sum(inner, &format!("{name}.{key}"), words, found)),
+        Value::Number(number) if words.iter().all(|w| name.contains(w)) => {
+            *found = Some(found.unwrap_or(0) + number.as_u64().unwrap_or(0));
+        }
+        _ => {}
+    }
+}
+
+/// A path of ours as text.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of the bench are plain text")
+}
+
+/// Runs a program and returns what it printed.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        bail!(
+            "{program} {}: {}",
+            arguments.join(" "),
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn wait_mounted(mount: &Path) -> Result<()> {
+    let begin = Instant::now();
+    while !mounts_below(mount)?.contains(&mount.to_owned()) {
+        ensure!(
+            begin.elapsed() < MOUNT_LIMIT,
+            "nothing was mounted on {}",
+            mount.display()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Mount points at `root` and below, newest first.
+fn mounts_below(root: &Path) -> Result<Vec<PathBuf>> {
+    let list = fs::read_to_string("/proc/self/mounts").context("cannot read the mounts")?;
+    let points = list
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(PathBuf::from);
+    let mut below: Vec<PathBuf> = points.filter(|p| p.starts_with(root)).collect();
+    below.reverse();
+    Ok(below)
+}
+
+/// Forgets what the kernel has cached.
+pub(crate) fn drop_caches() -> Result<()> {
+    run("sync", &[])?;
+    fs::write("/proc/sys/vm/drop_caches", "3").context("cannot drop the caches")
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Each step is tried whatever became of the ones before; what fails is said.
+        let say = |what: &str, result: Result<String>| {
+            if let Err(error) = result {
+                eprintln!("bench: cleaning up: {what}: {error:#}");
+            }
+        };
+        let (state, lab) = (self.root.join("g-state"), self.root.join("lab"));
+        if state.exists() {
+            say(
+                "down",
+                self.gupfs_command(&["down", "--state", text(&state), "--destroy"]),
+            );
+        }
+        if lab.exists() {
+            say(
+                "lab down",
+                self.gupfs_command(&["lab", "down", "--dir", text(&lab)]),
+            );
+        }
+        let is_memory = |p: &PathBuf| p.ends_with("x-memory");
+        let (memory, others): (Vec<_>, Vec<_>) = mounts_below(&self.root)
+            .unwrap_or_default()
+            .into_iter()
+            .partition(is_memory);
+        for point in others {
+            say("umount", run("umount", &["-l", text(&point)]));
+        }
+        for mut child in self.children.drain(..) {
+            // It ends with its mount; the kill is for one that hangs.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        for point in memory {
+            let device = run(
+                "losetup",
+                &["-n", "-O", "NAME", "-j", text(&point.join("device"))],
+            );
+            for device in device.unwrap_or_default().lines() {
+                say("losetup", run("losetup", &["-d", device.trim()]));
+            }
+            say("umount", run("umount", &["-l", text(&point)]));
+        }
+        if mounts_below(&self.root).is_ok_and(|left| left.is_empty()) {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_summed_by_name() {
+        let counters =
+            serde_json::json!({"net": {"messages_sent": 3, "bytes": 9}, "messages_sent_bulk": 4});
+        let mut found = None;
+        sum(&counters, "", &["messages", "sent"], &mut found);
+        assert_eq!(found, Some(7));
+        let mut none = None;
+        sum(&counters, "", &["zebra"], &mut none);
+        assert_eq!(none, None);
+    }
+
+    #[test]
+    fn a_program_that_fails_says_why() {
+        let error = run("ls", &["/no/such/place"]).expect_err("fails");
+        assert!(error.to_string().contains("/no/such/place"));
+    }
+}

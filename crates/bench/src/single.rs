@@ -1,0 +1,244 @@
+//! Rows of one node.
+
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use stdx::prng::Prng;
+
+use crate::Scale;
+use crate::load::{self, Small};
+use crate::report::{Row, median};
+use crate::rig::{Rig, Target, drop_caches, run, text};
+
+/// Processes that share one file.
+const PROCESS_COUNT: u64 = 4;
+/// Files of the archive that is unpacked: as many as the one of the first measurements.
+const ARCHIVE_FILE_COUNT: usize = 9_188;
+
+/// Medians of `subject` and `comparator`, run in turn.
+fn in_turn(
+    scale: Scale,
+    mut subject: impl FnMut() -> Result<f64>,
+    mut comparator: impl FnMut() -> Result<f64>,
+) -> Result<(f64, f64)> {
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..scale.run_count {
+        ours.push(subject()?);
+        theirs.push(comparator()?);
+    }
+    Ok((median(&mut ours), median(&mut theirs)))
+}
+
+/// T against T0: what our FUSE layer itself costs.
+pub(crate) fn layer(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (t, t0) = (rig.trivial()?, rig.ceiling()?);
+    let smalls = [
+        Small::Create,
+        Small::Unlink,
+        Small::StatMiss,
+        Small::Mkdir,
+        Small::Read,
+        Small::Write,
+    ];
+    let row = |small: Small| {
+        let (ours, theirs) = compare_small(small, &t, &t0, scale)?;
+        Ok(Row::ratio(format!("T {}", small.name()), "us", ours, ("T0", theirs)).bounds(1.05, 0.9))
+    };
+    smalls.into_iter().map(row).collect()
+}
+
+fn compare_small(
+    small: Small,
+    subject: &Target,
+    comparator: &Target,
+    scale: Scale,
+) -> Result<(f64, f64)> {
+    let measure = |target: &Target| small.measure(&target.mount, scale.operation_count);
+    in_turn(scale, || measure(subject), || measure(comparator))
+}
+
+/// G against T: small operations.
+pub(crate) fn small(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (g, t) = (rig.gupfs()?, rig.trivial()?);
+    let smalls = [
+        Small::Create,
+        Small::Unlink,
+        Small::StatMiss,
+        Small::Read,
+        Small::Write,
+    ];
+    let row = |small: Small| {
+        let (ours, theirs) = compare_small(small, &g, &t, scale)?;
+        Ok(Row::ratio(small.name(), "us", ours, ("T", theirs)).bounds(1.25, 1.1))
+    };
+    smalls.into_iter().map(row).collect()
+}
+
+/// Context switches of the server per operation, beyond those of T.
+pub(crate) fn switches(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    /// Timers and the like, spread over the operations.
+    const NOISE: f64 = 0.05;
+    let (g, t) = (rig.gupfs()?, rig.trivial()?);
+    let per_operation = |target: &Target, small: Small| {
+        let pid = target.pid.context("a server has a pid")?;
+        let before = load::switches(pid)?;
+        small.measure(&target.mount, scale.operation_count)?;
+        let count = load::switches(pid)? - before;
+        Ok(load::as_f64(count) / load::as_f64(scale.operation_count as u64))
+    };
+    let row = |small: Small| {
+        let (ours, theirs) = in_turn(
+            scale,
+            || per_operation(&g, small),
+            || per_operation(&t, small),
+        )?;
+        let name = format!("context switches per {}, more than T", small.name());
+        Ok(Row::plain(name, "", ours - theirs)
+            .bounds(NOISE, NOISE)
+            .note(format!(
+                "G {ours:.2}, T {theirs:.2}; preparing and cleaning up are counted in both"
+            )))
+    };
+    [Small::Read, Small::Create].into_iter().map(row).collect()
+}
+
+/// 1 MiB writes and an fsync, against xfs.
+pub(crate) fn sequential_write(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (g, x) = (rig.gupfs()?, rig.xfs()?);
+    let row = |is_read_write: bool| {
+        let write = |target: &Target| {
+            load::write_file(&target.mount.join("large"), scale.file_size, is_read_write)
+        };
+        let (ours, theirs) = in_turn(scale, || write(&g), || write(&x))?;
+        let mode = if is_read_write { "O_RDWR" } else { "O_WRONLY" };
+        Ok(Row::ratio(
+            format!("1 MiB write + fsync, {mode}"),
+            "MB/s",
+            ours,
+            ("X", theirs),
+        )
+        .bounds(0.9, 1.2))
+    };
+    let rows = [false, true].into_iter().map(row).collect();
+    remove(&[&g, &x], "large")?;
+    rows
+}
+
+/// 1 MiB reads, cold against xfs and warm against T.
+pub(crate) fn sequential_read(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (x, t) = (rig.xfs()?, rig.trivial()?);
+    let mut g = rig.gupfs()?;
+    for target in [&g, &x, &t] {
+        load::write_file(&target.mount.join("large"), scale.file_size, false)?;
+    }
+    let (mut cold, mut cold_x) = (Vec::new(), Vec::new());
+    for _ in 0..scale.run_count {
+        g = rig.remount_gupfs()?;
+        drop_caches()?;
+        cold.push(load::read_file(&g.mount.join("large"))?);
+        cold_x.push(load::read_file(&x.mount.join("large"))?);
+    }
+    let read = |target: &Target| load::read_file(&target.mount.join("large"));
+    // The first read of each fills the caches.
+    read(&g)?;
+    read(&t)?;
+    let (warm, warm_t) = in_turn(scale, || read(&g), || read(&t))?;
+    remove(&[&g, &x, &t], "large")?;
+    Ok(vec![
+        Row::ratio(
+            "1 MiB read, cold",
+            "MB/s",
+            median(&mut cold),
+            ("X", median(&mut cold_x)),
+        )
+        .bounds(0.6, 0.8),
+        Row::ratio("1 MiB read, warm", "MB/s", warm, ("T", warm_t)).bounds(0.9, 1.0),
+    ])
+}
+
+fn remove(targets: &[&Target], name: &str) -> Result<()> {
+    for target in targets {
+        fs::remove_file(target.mount.join(name))?;
+    }
+    Ok(())
+}
+
+/// Four processes share one file.
+pub(crate) fn processes(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (g, x) = (rig.gupfs()?, rig.xfs()?);
+    let row = |(is_write, name, must): (bool, &str, f64)| {
+        let share = |target: &Target| {
+            let path = target.mount.join("shared");
+            load::in_processes(&path, scale.file_size, PROCESS_COUNT, is_write)
+        };
+        let (ours, theirs) = in_turn(scale, || share(&g), || share(&x))?;
+        Ok(Row::ratio(name, "MB/s", ours, ("X", theirs)).bounds(must, 1.0))
+    };
+    let what = [
+        (true, "4 processes writing one file, 1 MiB", 0.7),
+        (false, "4 processes reading one file, 1 MiB", 0.6),
+    ];
+    let rows = what.into_iter().map(row).collect();
+    remove(&[&g, &x], "shared")?;
+    rows
+}
+
+/// 4 KiB write and fsync, one at a time.
+pub(crate) fn small_fsync(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (g, x) = (rig.gupfs()?, rig.xfs()?);
+    let count = scale.operation_count / 4;
+    let write = |target: &Target| load::write_fsync(&target.mount.join("synced"), count);
+    let (ours, theirs) = in_turn(scale, || write(&g), || write(&x))?;
+    Ok(vec![
+        Row::ratio("4 KiB write + fsync, QD1", "1/s", ours, ("X", theirs)).bounds(0.4, 0.8),
+    ])
+}
+
+/// Unpacking an archive of many small files, then sync.
+pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let archive = rig.scratch().join("archive.tar");
+    make_archive(rig.scratch(), &archive)?;
+    let (g, t, x) = (rig.gupfs()?, rig.trivial()?, rig.xfs()?);
+    let unpack = |target: &Target| {
+        let directory = target.mount.join("unpacked");
+        fs::create_dir(&directory)?;
+        let begin = Instant::now();
+        run("tar", &["-xf", text(&archive), "-C", text(&directory)])?;
+        run("sync", &["-f", text(&directory)])?;
+        let time = begin.elapsed().as_secs_f64();
+        fs::remove_dir_all(&directory)?;
+        Ok(time)
+    };
+    let (ours, theirs) = in_turn(scale, || unpack(&g), || unpack(&t))?;
+    let mut local = (0..scale.run_count)
+        .map(|_| unpack(&x))
+        .collect::<Result<Vec<_>>>()?;
+    let note = format!("X {:.2} s", median(&mut local));
+    let name = format!("untar of {ARCHIVE_FILE_COUNT} files + sync");
+    Ok(vec![
+        Row::ratio(name, "s", ours, ("T", theirs))
+            .bounds(1.4, 1.15)
+            .note(note),
+    ])
+}
+
+/// An archive whose sizes are those of a source tree: most files below 8 KiB.
+fn make_archive(scratch: &Path, archive: &Path) -> Result<()> {
+    let tree = scratch.join("tree");
+    let mut prng = Prng::new(9188);
+    for index in 0..ARCHIVE_FILE_COUNT {
+        let directory = tree.join(format!("d{:02}/e{:02}", index / 400, index / 20 % 20));
+        if index % 20 == 0 {
+            fs::create_dir_all(&directory)?;
+        }
+        let size = (1_u64 << prng.between(7, 14)) + prng.below(1 << 7);
+        let mut bytes = vec![0; usize::try_from(size).context("below 20 KiB")?];
+        prng.fill(&mut bytes);
+        fs::write(directory.join(format!("f{index:05}")), &bytes)?;
+    }
+    run("tar", &["-cf", text(archive), "-C", text(&tree), "."])?;
+    fs::remove_dir_all(&tree)?;
+    Ok(())
+}
