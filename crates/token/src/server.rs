@@ -619,7 +619,7 @@ impl Manager {
             .inodes
             .get_mut(&ino)
             .expect("the caller has just had it");
-        let wants = inode.effective_wants(&inode.queue[index]);
+        let wants = inode.effective_wants(&inode.queue[index]).into_owned();
         let waiter = &mut inode.queue[index];
         waiter
             .asked
@@ -699,6 +699,8 @@ impl Manager {
                     inode.entries[at].crossed = crossed;
                 }
                 Err(at) => {
+                    // Most inodes have one holder; room for four would be most of the memory.
+                    inode.entries.reserve_exact(1);
                     inode.entries.insert(at, Entry::new(holder, number, rights));
                     self.held.add(holder);
                 }
@@ -736,7 +738,7 @@ impl Manager {
         let inode = self.inodes.get_mut(&ino).expect("a timer's inode is there");
         let index = inode.queue.iter().position(|w| w.id == id);
         let index = index.expect("a timer's waiter is there");
-        let wants = inode.effective_wants(&inode.queue[index]);
+        let wants = inode.effective_wants(&inode.queue[index]).into_owned();
         let waiter = &mut inode.queue[index];
         for asked in waiter.asked.iter_mut().filter(|a| !a.is_answered) {
             let entry = inode.entries.iter().find(|e| e.holder == asked.holder);

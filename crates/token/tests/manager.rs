@@ -125,7 +125,7 @@ fn a_transient_request_clears_the_way_and_leaves_nothing() {
 fn a_directory_that_two_nodes_change_is_contended_for_a_while() {
     let mut manager = Manager::new(Epoch(1), Options::default());
     let mut now = Instant(0);
-    let mut change = |manager: &mut Manager, now, node, ticket| {
+    let change = |manager: &mut Manager, now, node, ticket| {
         let mut out = Outbox::new();
         let mut transient = request(node, ticket, directory(DirectoryMode::Write));
         transient.transient = true;

@@ -6,7 +6,11 @@
 //! `nodes N`, `write|read nK A..B`, `inode nK Mode`, `directory nK Mode`, `deliver [I]`, `drop [I]`,
 //! `repeat [I]`, `finish nK`, `resend nK`, `close nK`, `evict nK`, `lose nK`, `advance MS`, `owner`,
 //! `settle`, `show`.
-#![allow(clippy::unwrap_used, reason = "tests may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "tests may panic and read UPDATE"
+)]
 
 mod world;
 

@@ -29,11 +29,11 @@ fn interleave(nodes: usize, count: u64, seed: u64, mut step: impl FnMut(usize, u
     let mut random = Prng::new(seed);
     let mut done = vec![0; nodes];
     while done.iter().any(|d| *d < count) {
-        for node in 0..nodes {
+        for (node, done) in done.iter_mut().enumerate() {
             let skip = seed > 0 && random.below(2) == 0;
-            if done[node] < count && !skip {
-                step(node, done[node]);
-                done[node] += 1;
+            if *done < count && !skip {
+                step(node, *done);
+                *done += 1;
             }
         }
     }

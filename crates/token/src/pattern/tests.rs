@@ -1,4 +1,5 @@
 //! Every operation against sets of single bytes, over all small patterns.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use super::*;
 

@@ -2,6 +2,8 @@
 //!
 //! Decides, but neither numbers states nor sends; that is the manager's.
 
+use std::borrow::Cow;
+
 use types::id::NodeLife;
 use types::{
     ByteRange, DirectoryMode, Duration, InodeId, InodeMode, Instant, Pattern, RangeMode,
@@ -99,15 +101,18 @@ impl Inode {
     }
 
     /// What the holder will have when its wants are granted: to read and share writing is to be alone.
-    pub(super) fn effective_wants(&self, waiter: &Waiter) -> Vec<Want> {
+    pub(super) fn effective_wants<'a>(&self, waiter: &'a Waiter) -> Cow<'a, [Want]> {
         let held = self.entry(waiter.holder).and_then(|e| e.rights.inode);
-        let join = |want: &Want| match (want, held) {
-            (Want::Inode { mode }, Some(held)) if !waiter.transient => Want::Inode {
-                mode: compat::inode_join(held, *mode),
-            },
-            (Want::Directory { .. } | Want::Inode { .. } | Want::Range { .. }, _) => want.clone(),
+        let Some(held) = held.filter(|_| !waiter.transient) else {
+            return Cow::Borrowed(&waiter.wants);
         };
-        waiter.wants.iter().map(join).collect()
+        let mut wants = waiter.wants.clone();
+        for want in &mut wants {
+            if let Want::Inode { mode } = want {
+                *mode = compat::inode_join(held, *mode);
+            }
+        }
+        Cow::Owned(wants)
     }
 
     /// May the request, with `index` others before it, be granted; else whose release does it take.
@@ -259,7 +264,7 @@ impl Inode {
         let is_meant = |a: &Asked| a.holder == holder && !a.is_answered;
         let mut waiters = self.queue.iter().filter(|w| w.id == revoke);
         if let Some(waiter) = waiters.find(|w| w.asked.iter().any(is_meant)) {
-            let wants = self.effective_wants(waiter);
+            let wants = self.effective_wants(waiter).into_owned();
             let message = Revoke {
                 ino,
                 number,

@@ -1,4 +1,5 @@
 //! Random sequences of operations against sets of single bytes.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use super::*;
 use stdx::prng::Prng;

@@ -51,6 +51,8 @@ pub(crate) struct World {
     pub(crate) network: Vec<Envelope>,
     pub(crate) revoke_count: u64,
     pub(crate) notes: Vec<String>,
+    /// Prints every message.
+    pub(crate) is_loud: bool,
     ticket: u64,
 }
 
@@ -76,6 +78,7 @@ impl World {
             network: Vec::new(),
             revoke_count: 0,
             notes: Vec::new(),
+            is_loud: false,
             ticket: 0,
         }
     }
@@ -134,11 +137,12 @@ impl World {
         if self.nodes[node].is_lost {
             return;
         }
-        if std::env::var("SEED").is_ok() {
-            println!("n{} {message:?}", node + 1);
+        if self.is_loud {
+            eprintln!("n{} {message:?}", node + 1);
         }
         let bytes = types::Encode::to_bytes(&message);
-        let message: Message = types::Decode::from_bytes(&bytes, "message").unwrap();
+        let decoded: Message = types::Decode::from_bytes(&bytes, "message").unwrap();
+        assert_eq!(decoded, message);
         let mut out = Outbox::new();
         match message {
             Message::Acquire(request) => {
