@@ -1,5 +1,9 @@
 //! Time of the common operations on one shard in memory, release: `cargo run --release -p meta --example timing`.
 #![allow(clippy::print_stdout, reason = "a program for a terminal")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it measures time; no core runs here"
+)]
 #![allow(clippy::unwrap_used, reason = "a measuring program may stop")]
 
 use std::time::Instant;

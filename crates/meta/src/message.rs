@@ -385,7 +385,8 @@ pub struct Listed {
     pub kind: FileKind,
     /// Passed back to go on behind this entry.
     pub cookie: u64,
-    /// With `plus`, where the inode's shard is at hand.
+    /// With `plus`, where the inode's shard is at hand. A hint: no token goes with it, so a node that has
+    /// not got one asks (GetAttr) before it shows the size of a file that another node may be writing.
     pub attr: Option<Attr>,
 }
 wire_struct!(Listed {

@@ -387,20 +387,9 @@ impl Shard {
                 let old = self.inode_mut(*index).xattrs.remove(name);
                 assert!(old.is_some(), "an extended attribute is removed once");
             }
-            Mutation::MapPut {
-                index,
-                extents,
-                pieces,
-            } => self.change_map(*index, |map| map.put(extents, pieces, freed)),
-            Mutation::MapCut { index, size } => {
-                self.change_map(*index, |map| map.cut(*size, freed));
+            Mutation::MapPut { .. } | Mutation::MapCut { .. } | Mutation::MapLoad { .. } => {
+                self.apply_map(mutation, freed);
             }
-            Mutation::MapLoad {
-                index,
-                version,
-                extents,
-                pieces,
-            } => self.change_map(*index, |map| map.load(*version, extents, pieces)),
             Mutation::OpenPut {
                 index,
                 life,
@@ -431,6 +420,26 @@ impl Shard {
             | Mutation::DoneForget { .. }
             | Mutation::OutcomePut { .. }
             | Mutation::OutcomeForget { .. } => self.apply_transaction(mutation),
+        }
+    }
+
+    fn apply_map(&mut self, mutation: &Mutation, freed: &mut Vec<Run>) {
+        match mutation {
+            Mutation::MapPut {
+                index,
+                extents,
+                pieces,
+            } => self.change_map(*index, |map| map.put(extents, pieces, freed)),
+            Mutation::MapCut { index, size } => {
+                self.change_map(*index, |map| map.cut(*size, freed));
+            }
+            Mutation::MapLoad {
+                index,
+                version,
+                extents,
+                pieces,
+            } => self.change_map(*index, |map| map.load(*version, extents, pieces)),
+            _ => unreachable!("the caller passes the mutations of maps only"),
         }
     }
 

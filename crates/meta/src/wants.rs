@@ -35,10 +35,12 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Vec<Wanted> {
     };
     let found = |parent, name| entry(view, ctx, parent, name).ok().flatten();
     match op {
-        Op::Lookup { parent, .. }
-        | Op::ReadDir { ino: parent, .. }
-        | Op::LookupParent { ino: parent } => {
+        Op::Lookup { parent, name } => {
             list.directory(*parent, DirectoryMode::Read, false);
+            list.shown(found(*parent, name));
+        }
+        Op::ReadDir { ino, .. } | Op::LookupParent { ino } => {
+            list.directory(*ino, DirectoryMode::Read, false);
         }
         Op::GetAttr { ino } | Op::GetXattr { ino, .. } | Op::ListXattr { ino } => {
             list.attributes(*ino, false);
@@ -61,13 +63,13 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Vec<Wanted> {
             exclusive,
             ..
         } => {
-            let is_there = found(*parent, name).is_some();
-            let mode = if is_there && !exclusive {
-                DirectoryMode::Read
-            } else {
-                DirectoryMode::Write
+            let existing = found(*parent, name).filter(|_| !exclusive);
+            let mode = match existing {
+                Some(_) => DirectoryMode::Read,
+                None => DirectoryMode::Write,
             };
             list.directory(*parent, mode, false);
+            list.shown(existing);
         }
         Op::Link { ino, parent, .. } => {
             list.directory(*parent, DirectoryMode::Write, false);
@@ -151,6 +153,16 @@ impl List<'_> {
             self.directory(ino, DirectoryMode::Read, is_transient);
         } else {
             self.inode(ino, InodeMode::Read, is_transient);
+        }
+    }
+
+    /// An inode whose attributes the answer shows, where this owner holds it.
+    fn shown(&mut self, target: Option<(InodeId, FileKind)>) {
+        if let Some((ino, kind)) = target.filter(|(ino, _)| self.view.is_mine(ino.shard())) {
+            match kind {
+                FileKind::Directory => self.directory(ino, DirectoryMode::Read, false),
+                _ => self.inode(ino, InodeMode::Read, false),
+            }
         }
     }
 

@@ -171,7 +171,7 @@ impl World {
             let outcome = self.with_view(owner, &locked, |view| {
                 let outcome = execute(view, &ctx, &op);
                 if let Outcome::NeedOwners(plan) = outcome {
-                    return Err(transaction::begin(view, *plan));
+                    return Err(Box::new(transaction::begin(view, *plan)));
                 }
                 Ok(outcome)
             });
@@ -196,7 +196,7 @@ impl World {
                         continue;
                     }
                 }
-                Err(progress) => self.took(owner, progress),
+                Err(progress) => self.took(owner, *progress),
                 Ok(Outcome::Wait(_) | Outcome::Ignore) => {}
                 Ok(Outcome::NeedOwners(_)) => unreachable!("begun in the view"),
             }
