@@ -15,6 +15,7 @@
 //!
 //! The thread that drops the last `Session` unmounts.
 
+mod crew;
 mod device;
 mod memory;
 mod mount;

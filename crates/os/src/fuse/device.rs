@@ -4,6 +4,7 @@
 //! 80 bytes are what the kernel sends before a WRITE's payload, so the payload begins on a page. Of other
 //! requests only what is longer than 40 bytes of arguments lies in the slab.
 
+use super::crew::{Arrival, Crew};
 use super::memory::{Memory, frames_of};
 use super::session::{Dispatched, InterruptOutcome, Serving, SessionError, Transport};
 use fuse::abi::{self, InHeader, WRITE_PREFIX_SIZE};
@@ -12,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use types::{Errno, FrameRef, Span, limits};
 
 const CLONE: libc::c_ulong = 0x8004_e500;
@@ -24,18 +25,23 @@ const PIECE_COUNT_MAX: usize = 1000;
 #[derive(Debug)]
 pub(super) struct Device {
     descriptors: Vec<OwnedFd>,
+    crew: Crew,
 }
 
 /// A received request that begins in the prefix and goes on in the slab.
 struct Received {
     prefix: [u8; WRITE_PREFIX_SIZE],
     size: usize,
+    slab: FrameRef,
+    /// Where arguments are put together that lie in both.
+    arguments: Vec<u8>,
 }
 
 impl Device {
     pub(super) fn open() -> Result<Self, SessionError> {
         Ok(Self {
             descriptors: vec![open_device()?],
+            crew: Crew::default(),
         })
     }
 
@@ -147,48 +153,66 @@ impl Device {
     fn serve(&self, index: u16, serving: &Serving) {
         let fd = self.descriptors[usize::from(index)].as_raw_fd();
         let memory = serving.replier.memory().clone();
-        let mut arguments = Vec::new();
-        let mut slab = wait_for_slab(&*memory);
         let mut received = Received {
             prefix: [0; WRITE_PREFIX_SIZE],
             size: 0,
+            slab: wait_for_slab(&*memory),
+            arguments: Vec::new(),
         };
-        while received.read(fd, memory.address(slab)) {
-            let Some((header, _)) = fuse::split(received.bytes()) else {
-                tracing::error!(size = received.size, "a FUSE request without header");
-                continue;
+        let mut member = self.crew.member(index == 0);
+        member.park_if_new();
+        loop {
+            let asked = Instant::now();
+            if !received.read(fd, &*memory) {
+                break;
+            }
+            let arrival = Arrival {
+                took: asked.elapsed(),
+                size: received.size,
+                caller: received.caller(),
             };
-            let id = (Route(index), header.unique);
-            if header.opcode == abi::opcode::WRITE && received.size >= WRITE_PREFIX_SIZE {
-                let length = u32::try_from(received.size - WRITE_PREFIX_SIZE)
-                    .expect("a read is at most 1 MiB and a prefix");
-                let payload = Span {
-                    frame: slab,
-                    offset: 0,
-                    length,
-                };
-                let call = Call {
-                    header,
-                    fixed: &received.prefix[HEADER_SIZE..],
-                    rest: &[],
-                    payload: Some(payload),
-                    route: Route(index),
-                };
-                serving.dispatch(id, fuse::decode(&call), &[]);
-                if frames_of(payload).any(|frame| memory.is_shared(frame)) {
-                    release_slab(&*memory, slab);
-                    slab = wait_for_slab(&*memory);
-                }
-                continue;
-            }
-            let args = received.arguments(memory.address(slab), &mut arguments);
-            let call = Call::new(header, args, Route(index));
-            match serving.dispatch(id, fuse::decode(&call), call.rest) {
-                Dispatched::Done => {}
-                Dispatched::Interrupt(target) => self.interrupt(serving, header.unique, target),
-            }
+            member.on_request(arrival, || has_more(fd));
+            self.handle(Route(index), &mut received, &*memory, serving);
+            member.on_handled();
         }
-        release_slab(&*memory, slab);
+        self.crew.end();
+        release_slab(&*memory, received.slab);
+    }
+
+    /// Decodes the request received and does with it what is to be done.
+    fn handle(
+        &self,
+        route: Route,
+        received: &mut Received,
+        memory: &dyn Memory,
+        serving: &Serving,
+    ) {
+        let Some((header, _)) = fuse::split(received.bytes()) else {
+            tracing::error!(size = received.size, "a FUSE request without header");
+            return;
+        };
+        let id = (route, header.unique);
+        if header.opcode == abi::opcode::WRITE && received.size >= WRITE_PREFIX_SIZE {
+            let payload = received.payload();
+            let call = Call {
+                header,
+                fixed: &received.prefix[HEADER_SIZE..],
+                rest: &[],
+                payload: Some(payload),
+                route,
+            };
+            serving.dispatch(id, fuse::decode(&call), &[]);
+            if frames_of(payload).any(|frame| memory.is_shared(frame)) {
+                release_slab(memory, received.slab);
+                received.slab = wait_for_slab(memory);
+            }
+            return;
+        }
+        let call = Call::new(header, received.arguments(memory), route);
+        match serving.dispatch(id, fuse::decode(&call), call.rest) {
+            Dispatched::Done => {}
+            Dispatched::Interrupt(target) => self.interrupt(serving, header.unique, target),
+        }
     }
 
     /// Passes an interrupt on. Of a request that nobody knows the kernel is told to interrupt again: it
@@ -211,14 +235,14 @@ impl Device {
 
 impl Received {
     /// Reads one request; false when the connection has ended.
-    fn read(&mut self, fd: RawFd, slab: *mut u8) -> bool {
+    fn read(&mut self, fd: RawFd, memory: &dyn Memory) -> bool {
         let pieces = [
             libc::iovec {
                 iov_base: self.prefix.as_mut_ptr().cast(),
                 iov_len: WRITE_PREFIX_SIZE,
             },
             libc::iovec {
-                iov_base: slab.cast(),
+                iov_base: memory.address(self.slab).cast(),
                 iov_len: limits::MAX_WRITE,
             },
         ];
@@ -247,19 +271,33 @@ impl Received {
         &self.prefix[..self.size.min(WRITE_PREFIX_SIZE)]
     }
 
-    /// What follows the header, in one piece: in place where it is short, else copied together.
-    fn arguments<'a>(&'a self, slab: *const u8, buffer: &'a mut Vec<u8>) -> &'a [u8] {
-        let head = &self.bytes()[HEADER_SIZE..];
-        if self.size <= WRITE_PREFIX_SIZE {
-            return head;
+    /// The thread that asks, 0 if the kernel does by itself.
+    fn caller(&self) -> u32 {
+        fuse::split(self.bytes()).map_or(0, |(header, _)| header.pid)
+    }
+
+    /// What follows a WRITE's prefix.
+    fn payload(&self) -> Span {
+        let length = self.size - WRITE_PREFIX_SIZE;
+        Span {
+            frame: self.slab,
+            offset: 0,
+            length: u32::try_from(length).expect("a read is at most 1 MiB and a prefix"),
         }
-        let tail_size = self.size - WRITE_PREFIX_SIZE;
-        // SAFETY: readv filled so many bytes of the slab, and only this thread uses it.
-        let tail = unsafe { std::slice::from_raw_parts(slab, tail_size) };
-        buffer.clear();
-        buffer.extend_from_slice(head);
-        buffer.extend_from_slice(tail);
-        buffer
+    }
+
+    /// What follows the header, in one piece: in place where it is short, else copied together.
+    fn arguments(&mut self, memory: &dyn Memory) -> &[u8] {
+        let head = HEADER_SIZE..self.size.min(WRITE_PREFIX_SIZE);
+        if self.size <= WRITE_PREFIX_SIZE {
+            return &self.prefix[head];
+        }
+        // SAFETY: readv filled these bytes of the slab, and only this thread uses it.
+        let tail = unsafe { memory.slice(self.payload()) };
+        self.arguments.clear();
+        self.arguments.extend_from_slice(&self.prefix[head]);
+        self.arguments.extend_from_slice(tail);
+        &self.arguments
     }
 }
 
@@ -328,6 +366,17 @@ fn open_device() -> Result<OwnedFd, SessionError> {
     }
     // SAFETY: a fresh descriptor that nobody else owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Requests are queued.
+fn has_more(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one pollfd, and no waiting.
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
 }
 
 fn piece(bytes: &[u8]) -> libc::iovec {
