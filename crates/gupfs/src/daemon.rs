@@ -38,10 +38,7 @@ pub fn run(path: &Path) -> Result<()> {
 
 /// Hands over to the daemon proper; returns when it was stopped.
 fn launch(config: Config) -> Result<()> {
-    Err(Failure::new(format!(
-        "this build of gupfs has no daemon yet (node {})",
-        config.node
-    )))
+    os::daemon::run(config).map_err(|e| Failure::new(e.to_string()))
 }
 
 /// What `os::daemon::run` is told.
