@@ -16,7 +16,7 @@ use crate::format::{
     RecordHeader, RecordKind, SECTOR, SegmentHeader, encode_part,
 };
 
-/// Bytes of a flush that is not a single longer record.
+/// A flush takes records until it holds this many bytes; the last one may go beyond.
 pub const FLUSH_SIZE_MAX: usize = 1 << 20;
 /// Bytes that a record with parts of these lengths takes, alignment apart.
 pub fn record_size(lengths: impl IntoIterator<Item = usize>) -> usize {
@@ -80,22 +80,26 @@ impl Segment {
         }
     }
 
-    /// Bytes that are or will be taken when `more` bytes are appended, worst case of padding: a flush
-    /// ends at the last record that fits, so that two in a row hold more than `FLUSH_SIZE_MAX`.
+    /// Bytes that are or will be taken when `more` bytes are appended, worst case of padding. Every
+    /// flush but the last holds `FLUSH_SIZE_MAX` or more and wastes less than a sector, so taking a
+    /// flush never makes this larger.
     pub(super) fn used_with(&self, more: usize) -> u64 {
-        let pending = (self.pending.len() + more) as u64;
-        let flush_count = 2 * pending / FLUSH_SIZE_MAX as u64 + 2;
-        self.next_sector.max(HEADER_SECTORS) * SECTOR_SIZE + pending + flush_count * SECTOR_SIZE
+        let pending = (self.pending.len() + more.next_multiple_of(RECORD_ALIGN)) as u64;
+        let padding = match pending {
+            0 => 0,
+            some => (some / FLUSH_SIZE_MAX as u64 + 1) * SECTOR_SIZE,
+        };
+        self.next_sector.max(HEADER_SECTORS) * SECTOR_SIZE + pending + padding
     }
 
-    /// `more` bytes fit, and the end record where it is not yet appended.
+    /// `more` bytes fit, and the end record where it is not yet appended: it may need a flush of its own.
     pub(super) fn fits(&self, more: usize) -> bool {
         let end = if self.is_end_appended {
             0
         } else {
-            RECORD_HEADER_SIZE
+            2 * SECTOR_SIZE
         };
-        self.used_with(more + end) <= self.header.area.half_sectors() * SECTOR_SIZE
+        self.used_with(more) + end <= self.header.area.half_sectors() * SECTOR_SIZE
     }
 
     pub(super) fn push(&mut self, kind: RecordKind, lsn: Lsn, durable: Lsn, parts: &[Part<'_>]) {
@@ -149,7 +153,7 @@ impl Segment {
         let mut lsn = self.flushed;
         let mut has_end = false;
         while let Some(mark) = self.marks.front() {
-            if end > 0 && mark.end > FLUSH_SIZE_MAX {
+            if end >= FLUSH_SIZE_MAX {
                 break;
             }
             (end, lsn) = (mark.end, mark.lsn);

@@ -244,3 +244,41 @@ fn the_bytes_are_a_function_of_the_input() {
     };
     assert_eq!(read(&a), read(&b));
 }
+
+/// Room is kept whatever the sizes of records are and whenever flushes are taken: what was promised is
+/// never overrun, and the end of a snapshot always fits.
+#[test]
+fn room_is_kept_for_records_of_any_size() {
+    for seed in 0..4 {
+        let mut random = Random(seed);
+        let mut rig = Rig::fresh(2 * 1100, 1);
+        rig.begin();
+        for _ in 0..2 {
+            loop {
+                let size = match random.below(4) {
+                    0 => 200_000 + random.below(900_000) as usize,
+                    1 => 4000 + random.below(200) as usize,
+                    _ => random.below(500) as usize,
+                };
+                if rig.operate(&mut random, size / 2).is_err() && size < 500 {
+                    break;
+                }
+                rig.journal.check();
+                if random.below(3) > 0 && rig.submit().is_some() {
+                    rig.journal.check();
+                    rig.complete(0);
+                }
+            }
+            rig.settle();
+            rig.begin_snapshot();
+            while rig.feed_snapshot() {
+                rig.journal.check();
+                if random.below(2) == 0 && rig.submit().is_some() {
+                    rig.complete(0);
+                }
+            }
+            rig.settle();
+            assert_eq!(rig.verify(&rig.disk), rig.journal.last_lsn());
+        }
+    }
+}
