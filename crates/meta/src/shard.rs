@@ -32,6 +32,9 @@ const SNAPSHOT_EXTENT_COUNT: usize = 256;
 /// Pieces in one mutation of a snapshot.
 const SNAPSHOT_PIECE_COUNT: usize = 16;
 
+/// Numbers that can be reserved, and forgotten by a restart, before their inodes are made.
+const RESERVE_AHEAD_MAX: u64 = 1 << 20;
+
 /// A prepared transaction at a participant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Prepared {
@@ -157,6 +160,11 @@ impl Shard {
     /// The next free inode number, not reserved.
     pub(crate) fn next_number(&self) -> InodeId {
         InodeId::new(self.id, self.next_index)
+    }
+
+    /// The number can have been reserved here. One far ahead never was: making it would waste all between.
+    pub(crate) fn may_take(&self, ino: InodeId) -> bool {
+        ino.index() < self.next_index + RESERVE_AHEAD_MAX
     }
 
     /// Inodes, orphans included.

@@ -223,6 +223,9 @@ impl Step {
                 }
             }
             Self::InodeCreate { record } => {
+                if !shard.may_take(record.attr.ino) {
+                    return Err(Refusal::Fail(Errno::ESTALE));
+                }
                 let is_new = shard.inode(record.attr.ino).is_none();
                 if is_new {
                     Ok(())

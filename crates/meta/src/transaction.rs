@@ -583,8 +583,8 @@ fn on_confirm(shard: &mut Shard, message: &Envelope) -> Progress {
     }
 }
 
-/// A participant is prepared and wants to know. One that has confirmed can only be prepared again by a
-/// late duplicate of the prepare, which is to be dropped.
+/// A participant is prepared, or has something reserved, and wants to know. (One that is done never asks:
+/// it remembers, and confirms, until the outcome is durably forgotten.)
 fn on_ask_outcome(shard: &Shard, message: &Envelope) -> Progress {
     let id = message.id;
     if shard.active.contains_key(&id) {
@@ -594,11 +594,7 @@ fn on_ask_outcome(shard: &Shard, message: &Envelope) -> Progress {
         .outcomes
         .get(&id)
         .is_some_and(|p| p.contains(&message.from));
-    let has_confirmed = shard
-        .confirmed
-        .get(&id)
-        .is_some_and(|c| c.contains(&message.from));
-    let answer = if is_committed && !has_confirmed {
+    let answer = if is_committed {
         TransactionMessage::Commit
     } else {
         TransactionMessage::Abort

@@ -840,6 +840,16 @@ fn missing_shards_are_asked_for_and_foreign_ones_planned() {
         Outcome::NeedFacts(_)
     ));
     f.is_error(&mkdir(ROOT, "far", 9), Errno::ESTALE);
+    let ahead = Op::Make {
+        parent: ROOT,
+        name: name("ahead"),
+        kind: NewKind::Directory {
+            permissions: 0o755,
+            placement: InodeId::new(ShardId(0), (1 << 48) - 1),
+        },
+        caller: CALLER,
+    };
+    f.is_error(&ahead, Errno::ESTALE);
 }
 
 #[test]

@@ -9,7 +9,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use meta::transaction::{self, Handled};
 use meta::*;
 use stdx::Prng;
-use types::{Incarnation, InodeId, Location, NodeId, NodeLife, RequestId, Run, ShardId, Timestamp};
+use types::{
+    Decode, Encode, Incarnation, InodeId, Location, NodeId, NodeLife, RequestId, Run, ShardId,
+    Timestamp,
+};
 
 pub const KEY: HashKey = HashKey(0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
 
@@ -151,6 +154,7 @@ impl World {
             return;
         };
         let (op, slot) = (request.op.clone(), request.slot);
+        assert_eq!(Op::from_bytes(&op.to_bytes(), "op"), Ok(op.clone()));
         let owner = self.owner_of(op.home());
         let mut locked = BTreeSet::from([op.home()]);
         self.clock += 1;
@@ -177,6 +181,8 @@ impl World {
             });
             match outcome {
                 Ok(Outcome::Done(done)) => {
+                    let bytes = done.reply.to_bytes();
+                    assert_eq!(Reply::from_bytes(&bytes, "reply"), Ok(done.reply.clone()));
                     self.owners[owner].pending.push(Record {
                         mutations: done.mutations,
                         used: done.used,
@@ -339,6 +345,11 @@ impl World {
 
     /// Takes a message as if it had come.
     pub fn receive(&mut self, envelope: &Envelope) {
+        let bytes = envelope.to_bytes();
+        assert_eq!(
+            Envelope::from_bytes(&bytes, "envelope").as_ref(),
+            Ok(envelope)
+        );
         let owner = self.owner_of(envelope.to);
         let mut locked = BTreeSet::new();
         loop {
@@ -467,8 +478,8 @@ impl World {
                 let state = Self::state(shard);
                 let mut replayed = Shard::new(*id, KEY);
                 for (_, mutation) in owner.durable.iter().flatten().filter(|(s, _)| s == id) {
-                    let bytes = types::Encode::to_bytes(mutation);
-                    let back: Mutation = types::Decode::from_bytes(&bytes, "mutation").unwrap();
+                    let bytes = mutation.to_bytes();
+                    let back = Mutation::from_bytes(&bytes, "mutation").unwrap();
                     assert_eq!(back, *mutation);
                     replayed.apply(&back);
                 }
