@@ -6,7 +6,7 @@
 
 use super::crew::{Arrival, Crew};
 use super::memory::{Memory, frames_of};
-use super::session::{Dispatched, InterruptOutcome, Serving, SessionError, Transport};
+use super::session::{self, Dispatched, InterruptOutcome, Serving, SessionError, Transport};
 use fuse::abi::{self, InHeader, WRITE_PREFIX_SIZE};
 use fuse::{Call, Decoded, Encoded, Route, Tail};
 use std::io;
@@ -345,6 +345,7 @@ impl Device {
         std::thread::Builder::new()
             .name(format!("fuse-{index}"))
             .spawn(move || {
+                session::serve_without_reclaim();
                 self.serve(index, &shared);
                 at_end();
                 shared.on_thread_end();

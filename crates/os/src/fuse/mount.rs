@@ -146,7 +146,8 @@ impl Connection {
     }
 
     /// Ends the connection: every caller that waits, and every later one, gets an error. The mount point
-    /// stays until it is unmounted. Works while requests are stuck.
+    /// stays until it is unmounted. Works while requests are stuck. Not to be called when the connection
+    /// has ended and the mount is gone: the kernel may have given the number to another one.
     ///
     /// # Errors
     /// /sys/fs/fuse/connections could not be used.
@@ -171,15 +172,18 @@ impl Connection {
         })
     }
 
-    /// Unmounts; what is in use is detached and its connection aborted. Does nothing a second time.
-    pub fn unmount(&self) {
+    /// Unmounts; what is in use is detached and its connection aborted, unless it `has_ended` already.
+    /// Does nothing a second time.
+    pub(super) fn unmount(&self, has_ended: bool) {
         if !self.is_mounted.swap(false, Ordering::AcqRel) {
             return;
         }
         let target = self.c_path();
         // Somebody else may have unmounted it and mounted another file system there.
         if device_minor(&target).ok() != Some(self.number) {
-            let _ = self.abort();
+            if !has_ended {
+                let _ = self.abort();
+            }
             return;
         }
         // SAFETY: a NUL-terminated path.
@@ -194,6 +198,6 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.unmount();
+        self.unmount(false);
     }
 }

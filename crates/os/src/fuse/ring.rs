@@ -16,7 +16,7 @@
 
 use super::device::{Device, release_slab, wait_for_slab};
 use super::memory::{Memory, frames_of};
-use super::session::{Serving, SessionError, Transport};
+use super::session::{self, Serving, SessionError, Transport};
 use fuse::abi::{self, RingHeader};
 use fuse::{Call, Encoded, Route, Tail};
 use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
@@ -612,6 +612,7 @@ impl Transport for Ring {
             let thread = std::thread::Builder::new()
                 .name(format!("fuse-ring-{index}"))
                 .spawn(move || {
+                    session::serve_without_reclaim();
                     ring.serve(&ring.queues[index], &shared, sender);
                     shared.on_thread_end();
                 })

@@ -9,7 +9,7 @@ use client::request::{Request, Response, Ticket};
 use fuse::{Decoded, Encoded, InitError, Route};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 /// What a front end does with the requests of a mount.
@@ -166,6 +166,7 @@ pub(super) struct Serving {
     pub(super) replier: Arc<Replier>,
     pub(super) handler: Arc<dyn Handler>,
     thread_count: AtomicUsize,
+    has_ended: AtomicBool,
 }
 
 impl Serving {
@@ -226,17 +227,28 @@ impl Serving {
         InterruptOutcome::Unknown
     }
 
-    /// A serving thread begins.
+    /// A serving thread is about to be started.
     pub(super) fn on_thread_start(&self) {
         self.thread_count.fetch_add(1, Ordering::AcqRel);
     }
 
     /// A serving thread ends as the connection has; the last one says so.
     pub(super) fn on_thread_end(&self) {
-        if self.thread_count.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let is_last = self.thread_count.fetch_sub(1, Ordering::AcqRel) == 1;
+        // A connection that ends while threads are being started has several last threads.
+        if is_last && !self.has_ended.swap(true, Ordering::AcqRel) {
             self.handler.on_destroy();
         }
     }
+}
+
+/// Tells the kernel that this thread serves a file system: its memory allocations must not wait for
+/// write-back to that very file system. Without the right to (CAP_SYS_RESOURCE) it goes on without.
+pub(super) fn serve_without_reclaim() {
+    /// From linux/prctl.h; libc lacks it.
+    const PR_SET_IO_FLUSHER: libc::c_int = 57;
+    // SAFETY: no pointers.
+    unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
 /// What `Serving::dispatch` leaves to the transport.
@@ -298,6 +310,7 @@ impl Session {
             replier: self.replier.clone(),
             handler,
             thread_count: AtomicUsize::new(0),
+            has_ended: AtomicBool::new(false),
         });
         self.threads = self.replier.transport.clone().start(&serving)?;
         Ok(())
@@ -339,7 +352,9 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.connection.unmount();
+        // Threads end with their connection only. Its number may belong to another one then.
+        let has_ended = self.threads.iter().any(JoinHandle::is_finished);
+        self.connection.unmount(has_ended);
         self.join();
     }
 }
