@@ -10,9 +10,14 @@ use types::{
     Piece, RequestId, SetAttr, ShardId, SmallBytes, Timestamp,
 };
 
+use crate::inode::InodeRecord;
 use crate::message::{Caller, Commit, Known, NewKind, Op, Reply, listed_size};
+use crate::transaction::Handled;
 use crate::view::{Context, Held, Origin, Outcome, View};
-use crate::{Executed, HashKey, Shard, execute, transaction, wants};
+use crate::{
+    Envelope, Executed, HashKey, Mutation, Shard, Step, TransactionId, TransactionMessage, execute,
+    transaction, wants,
+};
 
 const ROOT: InodeId = InodeId::ROOT;
 const ME: NodeLife = NodeLife {
@@ -972,4 +977,44 @@ fn wants_name_the_tokens_in_inode_order() {
         }
     );
     assert_eq!(list(&Op::Closed { ino: a }), []);
+}
+
+#[test]
+fn a_prepared_number_stays_reserved_over_a_restart() {
+    let mut f = Fixture::new();
+    let mut attr = f.mkdir(ROOT, "d");
+    let far = ShardId(2);
+    attr.ino = f.shards[1].reserve_index();
+    let record = InodeRecord {
+        attr,
+        parent: InodeId::new(far, 2),
+        target: SmallBytes::default(),
+    };
+    let envelope = Envelope {
+        id: TransactionId {
+            coordinator: far,
+            number: 1,
+        },
+        from: far,
+        to: ShardId(1),
+        message: TransactionMessage::Prepare {
+            now: attr.ctime,
+            steps: vec![Step::InodeCreate { record }],
+        },
+    };
+    let mut shards = f.shards.iter_mut();
+    let locked = vec![shards.next().unwrap(), shards.next().unwrap()];
+    let mut view = View::new(locked, &f.owners, NodeId(1));
+    let Handled::Done(progress) = transaction::on_message(&mut view, &envelope) else {
+        panic!();
+    };
+    let mut restarted = Shard::new(ShardId(1), HashKey(99));
+    f.shards[1].snapshot(&mut |m| {
+        if !matches!(m, Mutation::NextIndex { .. } | Mutation::Prepare { .. }) {
+            restarted.apply(&m);
+        }
+    });
+    restarted.apply(&progress.mutations[0].1);
+    f.shards[1] = restarted;
+    assert!(f.mkdir(ROOT, "e").ino.index() > attr.ino.index());
 }
