@@ -96,7 +96,8 @@ impl Shared {
 
     fn call(&mut self, purpose: Purpose, call: Call) {
         let id = self.id();
-        self.calls.insert(id, (purpose, call.clone(), self.now + RETRY_TICKS));
+        self.calls
+            .insert(id, (purpose, call.clone(), self.now + RETRY_TICKS));
         self.out.push(Output::Call(id, call));
     }
 }
@@ -225,7 +226,11 @@ impl Daemon {
     /// When to call `on_timeout`.
     pub fn next_timeout(&self) -> Option<u64> {
         let calls = self.shared.calls.values().map(|(_, _, at)| *at);
-        let asked = self.files.iter().map(|f| &f.asked).chain([&self.names.asked]);
+        let asked = self
+            .files
+            .iter()
+            .map(|f| &f.asked)
+            .chain([&self.names.asked]);
         let asked = asked.filter_map(Asked::next_timeout);
         calls.chain(asked).chain(self.names.next_timeout()).min()
     }
@@ -238,10 +243,17 @@ impl Daemon {
 
     /// Requests for names that are not answered.
     pub fn name_request_ids(&self) -> Vec<u64> {
-        let binds = self.shared.calls.values().filter_map(|(purpose, ..)| match purpose {
-            Purpose::Bind(id, ..) => Some(*id),
-            Purpose::Request(..) | Purpose::Commit(..) | Purpose::Truncate(..) | Purpose::Names => None,
-        });
+        let binds = self
+            .shared
+            .calls
+            .values()
+            .filter_map(|(purpose, ..)| match purpose {
+                Purpose::Bind(id, ..) => Some(*id),
+                Purpose::Request(..)
+                | Purpose::Commit(..)
+                | Purpose::Truncate(..)
+                | Purpose::Names => None,
+            });
         self.names.request_ids().into_iter().chain(binds).collect()
     }
 
@@ -253,7 +265,11 @@ impl Daemon {
         let mut lost = Vec::new();
         for file in &mut self.files {
             let index = file.index();
-            lost.extend(file.lapse(&mut self.shared).into_iter().map(|cell| (index, cell)));
+            lost.extend(
+                file.lapse(&mut self.shared)
+                    .into_iter()
+                    .map(|cell| (index, cell)),
+            );
         }
         self.names.lapse(&mut self.shared);
         lost
@@ -308,8 +324,11 @@ impl Asked {
             transient: false,
         };
         self.by_request.insert(request, ticket);
-        shared.out.push(Output::Token(TokenMessage::Acquire(acquire.clone())));
-        self.requests.insert(ticket, (acquire, shared.now + RETRY_TICKS));
+        shared
+            .out
+            .push(Output::Token(TokenMessage::Acquire(acquire.clone())));
+        self.requests
+            .insert(ticket, (acquire, shared.now + RETRY_TICKS));
     }
 
     /// Whether the ticket was unanswered; it is answered now.

@@ -50,7 +50,12 @@ impl History {
         (start, end): (u64, Option<u64>),
         who: usize,
     ) {
-        let entry = Entry { access, start, end, who };
+        let entry = Entry {
+            access,
+            start,
+            end,
+            who,
+        };
         self.registers.entry(register).or_default().push(entry);
     }
 
@@ -66,7 +71,10 @@ impl History {
 
     /// The first register that no order explains, with the access at which the last hope went.
     pub fn check(&self) -> Result<(), String> {
-        let judged = self.registers.iter().filter(|(r, _)| !self.forgotten.contains(r));
+        let judged = self
+            .registers
+            .iter()
+            .filter(|(r, _)| !self.forgotten.contains(r));
         for (register, entries) in judged {
             check_register(entries).map_err(|at| {
                 let mut lines = vec![format!("register {register:?}: no order explains {at}")];
@@ -81,7 +89,12 @@ impl History {
 }
 
 fn describe(entry: &Entry) -> String {
-    let Entry { access, start, end, who } = entry;
+    let Entry {
+        access,
+        start,
+        end,
+        who,
+    } = entry;
     let end = end.map_or("?".into(), |end| end.to_string());
     format!("{start}..{end} node {who} {access:?}")
 }
@@ -106,7 +119,9 @@ fn check_register(entries: &[Entry]) -> Result<(), String> {
         if configurations.len() > CONFIGURATION_COUNT_MAX {
             return Ok(());
         }
-        let survivors = configurations.into_iter().filter(|(_, done)| done.contains(&index));
+        let survivors = configurations
+            .into_iter()
+            .filter(|(_, done)| done.contains(&index));
         configurations = survivors
             .map(|(value, mut done)| {
                 done.remove(&index);
@@ -165,11 +180,27 @@ mod tests {
         use Access::{Read, Write};
         assert!(judge(&[(Write(1), 0, Some(1)), (Read(1), 2, Some(3))]));
         assert!(!judge(&[(Write(1), 0, Some(1)), (Read(0), 2, Some(3))]));
-        assert!(judge(&[(Write(1), 0, Some(5)), (Read(0), 2, Some(3)), (Read(1), 4, Some(5))]));
-        assert!(!judge(&[(Write(1), 0, Some(9)), (Read(1), 2, Some(3)), (Read(0), 4, Some(5))]));
+        assert!(judge(&[
+            (Write(1), 0, Some(5)),
+            (Read(0), 2, Some(3)),
+            (Read(1), 4, Some(5))
+        ]));
+        assert!(!judge(&[
+            (Write(1), 0, Some(9)),
+            (Read(1), 2, Some(3)),
+            (Read(0), 4, Some(5))
+        ]));
         // An unknown outcome may show late, but not come and go.
-        assert!(judge(&[(Write(1), 0, None), (Read(0), 2, Some(3)), (Read(1), 7, Some(8))]));
-        assert!(!judge(&[(Write(1), 0, None), (Read(1), 2, Some(3)), (Read(0), 7, Some(8))]));
+        assert!(judge(&[
+            (Write(1), 0, None),
+            (Read(0), 2, Some(3)),
+            (Read(1), 7, Some(8))
+        ]));
+        assert!(!judge(&[
+            (Write(1), 0, None),
+            (Read(1), 2, Some(3)),
+            (Read(0), 7, Some(8))
+        ]));
     }
 
     /// The same question answered by trying all orders.
@@ -200,7 +231,11 @@ mod tests {
                 .map(|_| {
                     let value = prng.below(3);
                     let is_read = prng.chance(1, 2);
-                    let access = if is_read { Access::Read(value) } else { Access::Write(value) };
+                    let access = if is_read {
+                        Access::Read(value)
+                    } else {
+                        Access::Write(value)
+                    };
                     let start = prng.below(12);
                     (access, start, prng.between(start, start + 6))
                 })

@@ -8,9 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::model::{
-    Answer, Ask, FuseRequest, NAME_COUNT, PAGE_CELLS, PAGE_COUNT, Value,
-};
+use crate::model::{Answer, Ask, FuseRequest, NAME_COUNT, PAGE_CELLS, PAGE_COUNT, Value};
 
 /// A page of the page cache.
 #[derive(Clone, Debug, Default)]
@@ -161,7 +159,10 @@ impl Kernel {
     /// Starts write-back of a dirty folio (its lock is held or nobody cares): sent now, or when NOWRITE ends.
     pub fn write_back(&mut self, file: usize, page: usize) {
         let size = self.files[file].size;
-        let folio = self.files[file].folios.get_mut(&page).expect("dirty folios are cached");
+        let folio = self.files[file]
+            .folios
+            .get_mut(&page)
+            .expect("dirty folios are cached");
         assert!(folio.is_dirty && !folio.is_writeback);
         folio.is_dirty = false;
         folio.is_writeback = true;
@@ -188,7 +189,10 @@ impl Kernel {
                 // fuse_send_writepage clips to the size of now, and drops what lies behind it.
                 *count = inode.size.saturating_sub(*page * PAGE_CELLS).min(*count);
                 if *count == 0 {
-                    let folio = inode.folios.get_mut(page).expect("folios under write-back stay");
+                    let folio = inode
+                        .folios
+                        .get_mut(page)
+                        .expect("folios under write-back stay");
                     folio.is_writeback = false;
                     self.in_flight.remove(&request.id);
                 } else {
@@ -216,13 +220,18 @@ impl Kernel {
                 for (index, page) in pages.enumerate() {
                     let folio = inode.folios.get_mut(&page).expect("locked folios stay");
                     assert!(folio.is_locked && !folio.is_uptodate);
-                    folio.data.copy_from_slice(&data[index * PAGE_CELLS..][..PAGE_CELLS]);
+                    folio
+                        .data
+                        .copy_from_slice(&data[index * PAGE_CELLS..][..PAGE_CELLS]);
                     folio.is_uptodate = true;
                     folio.is_locked = false;
                 }
             }
             Ask::WriteBack { page, .. } => {
-                let folio = inode.folios.get_mut(&page).expect("folios under write-back stay");
+                let folio = inode
+                    .folios
+                    .get_mut(&page)
+                    .expect("folios under write-back stay");
                 folio.is_writeback = false;
                 inode.writeback_count -= 1;
             }

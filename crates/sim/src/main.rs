@@ -14,8 +14,12 @@ struct Arguments {
 }
 
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut arguments =
-        Arguments { seed: 0, run_count: 1, rules: Rules::DEFAULT, has_log: false };
+    let mut arguments = Arguments {
+        seed: 0,
+        run_count: 1,
+        rules: Rules::DEFAULT,
+        has_log: false,
+    };
     while let Some(word) = words.next() {
         match word.as_str() {
             "--runs" => {

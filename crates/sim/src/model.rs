@@ -31,7 +31,8 @@ pub fn bytes(cells: &Range<usize>) -> ByteRange {
 
 /// The cells that share a byte with the range, clipped to the file.
 pub fn cells(range: &ByteRange) -> Range<usize> {
-    let cell = |byte: u64| usize::try_from(byte.min(CELL_COUNT as u64 * CELL_SIZE)).expect("clipped");
+    let cell =
+        |byte: u64| usize::try_from(byte.min(CELL_COUNT as u64 * CELL_SIZE)).expect("clipped");
     let size = usize::try_from(CELL_SIZE).expect("small");
     cell(range.begin) / size..cell(range.end).div_ceil(size)
 }

@@ -53,9 +53,8 @@ pub struct Options {
 impl Options {
     /// Draws them. `rules` is not drawn: canaries set it.
     pub fn draw(prng: &mut Prng, rules: Rules) -> Self {
-        let mut between = |low: u64, high: u64| {
-            usize::try_from(prng.between(low, high)).expect("small numbers")
-        };
+        let mut between =
+            |low: u64, high: u64| usize::try_from(prng.between(low, high)).expect("small numbers");
         let node_count = between(2, 4);
         let file_count = between(1, 2);
         let thread_count = between(1, 3);
@@ -78,7 +77,11 @@ impl Options {
             delay_max: [1, 5, 40][between_index(prng, 3)],
             read_ahead,
             has_mappings,
-            busy_percent: if has_mappings && prng.chance(1, 2) { 25 } else { 0 },
+            busy_percent: if has_mappings && prng.chance(1, 2) {
+                25
+            } else {
+                0
+            },
             has_splice: lapse_count == 0 && prng.chance(1, 2),
             has_truncate: prng.chance(1, 2),
             has_append: prng.chance(1, 2),

@@ -94,7 +94,11 @@ pub const DIRECTORY: InodeId = InodeId::ROOT;
 impl Owner {
     /// An owner of `file_count` empty files that serves these lives.
     pub fn new(file_count: usize, lives: Vec<NodeLife>, rules: Rules) -> Self {
-        let contents = Contents { cells: [0; CELL_COUNT], size: 0, mtime: 1 };
+        let contents = Contents {
+            cells: [0; CELL_COUNT],
+            size: 0,
+            mtime: 1,
+        };
         let options = ManagerOptions {
             silent_after: Duration::from_secs(1_000_000),
             ..ManagerOptions::default()
@@ -158,7 +162,10 @@ impl Owner {
             return;
         }
         if self.has_to_wait(from, &call) {
-            let is_known = self.delayed.iter().any(|(life, i, _)| *life == from && *i == id);
+            let is_known = self
+                .delayed
+                .iter()
+                .any(|(life, i, _)| *life == from && *i == id);
             if !is_known {
                 self.delayed.push((from, id, call));
             }
@@ -171,7 +178,9 @@ impl Owner {
                 ticket: id | 1 << 63,
                 ino: DIRECTORY,
                 seen: types::TokenNumber(0),
-                wants: vec![Want::Directory { mode: DirectoryMode::Write }],
+                wants: vec![Want::Directory {
+                    mode: DirectoryMode::Write,
+                }],
                 transient: false,
             };
             let mut effects = Vec::new();
@@ -218,7 +227,9 @@ impl Owner {
         };
         let waiters = || self.manager.waiters();
         !self.rules.r10
-            && waiters().iter().any(|w| w.ino == file_ino(*file) && w.holder != from)
+            && waiters()
+                .iter()
+                .any(|w| w.ino == file_ino(*file) && w.holder != from)
     }
 
     fn execute(&mut self, from: NodeLife, call: &Call) -> Reply {
@@ -233,7 +244,9 @@ impl Owner {
             Call::Fetch(file) => Reply::Cells(self.files[*file].cells.to_vec()),
             Call::FetchAttributes(file) => self.attributes(*file),
             Call::Commit(file, cells, size) => {
-                let is_covered = cells.iter().all(|(cell, _)| covers(*file, *cell..*cell + 1));
+                let is_covered = cells
+                    .iter()
+                    .all(|(cell, _)| covers(*file, *cell..*cell + 1));
                 if !is_covered || (*size > 0 && !has_mode(*file, InodeMode::SharedWrite)) {
                     return Reply::Stale;
                 }

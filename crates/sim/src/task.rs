@@ -67,7 +67,12 @@ pub struct Context<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Frame {
     /// invalidate_inode_pages2_range.
-    Invalidate { page: usize, end: usize, is_locked: bool, may_fail: bool },
+    Invalidate {
+        page: usize,
+        end: usize,
+        is_locked: bool,
+        may_fail: bool,
+    },
     /// filemap_write_and_wait_range.
     Clean { page: usize, end: usize },
     /// truncate_pagecache to this many cells.
@@ -97,6 +102,8 @@ pub struct Task {
     is_exclusive: bool,
     is_waiting: bool,
     is_size_uncertain: bool,
+    /// An append went elsewhere than the kernel thought: it dropped the wrong pages.
+    pub is_misplaced: bool,
 }
 
 impl Task {
@@ -120,12 +127,19 @@ impl Task {
             is_exclusive: false,
             is_waiting: false,
             is_size_uncertain: false,
+            is_misplaced: false,
         }
     }
 
     /// For dumps: where it stands.
     pub fn describe(&self) -> String {
-        let Self { program, pc, frames, request, .. } = self;
+        let Self {
+            program,
+            pc,
+            frames,
+            request,
+            ..
+        } = self;
         format!("{program:?} at {pc}, frames {frames:?}, request {request}")
     }
 
@@ -159,7 +173,12 @@ impl Task {
         }
     }
 
-    fn step_call(&mut self, action: &Action, kernel: &mut Kernel, context: &mut Context<'_>) -> Step {
+    fn step_call(
+        &mut self,
+        action: &Action,
+        kernel: &mut Kernel,
+        context: &mut Context<'_>,
+    ) -> Step {
         match action {
             Action::ReadCached(cells) | Action::Splice(cells) => {
                 let is_splice = matches!(action, Action::Splice(_));
@@ -169,13 +188,18 @@ impl Task {
             Action::Write(cells, value) => {
                 self.step_write(cells.clone(), *value, false, kernel, context)
             }
-            Action::Append(count, value) => self.step_write(0..*count, *value, true, kernel, context),
+            Action::Append(count, value) => {
+                self.step_write(0..*count, *value, true, kernel, context)
+            }
             Action::Truncate(size) => self.step_truncate(*size, kernel, context),
             Action::Load(cell) => self.step_load(*cell, kernel),
             Action::Store(cell, value) => self.step_store(*cell, *value, kernel),
             Action::Msync => {
                 if self.next_pc() == 0 {
-                    self.frames.push(Frame::Clean { page: 0, end: PAGE_COUNT });
+                    self.frames.push(Frame::Clean {
+                        page: 0,
+                        end: PAGE_COUNT,
+                    });
                     return Step::Progress;
                 }
                 Step::Done
@@ -229,7 +253,10 @@ impl Task {
             }
             Some(folio) if folio.is_locked => Step::Blocked,
             Some(_) => {
-                self.frames.push(Frame::Fault { page, request: None });
+                self.frames.push(Frame::Fault {
+                    page,
+                    request: None,
+                });
                 Step::Progress
             }
             None => {
@@ -237,9 +264,17 @@ impl Task {
                     .expect("a few pages");
                 let last = cells.end.div_ceil(PAGE_CELLS).max(page + 1) + extra;
                 let last = last.min(inode.size.div_ceil(PAGE_CELLS)).max(page + 1);
-                let end = (page..last).find(|p| inode.folios.contains_key(p)).unwrap_or(last);
+                let end = (page..last)
+                    .find(|p| inode.folios.contains_key(p))
+                    .unwrap_or(last);
                 for missing in page..end {
-                    inode.folios.insert(missing, Folio { is_locked: true, ..Folio::default() });
+                    inode.folios.insert(
+                        missing,
+                        Folio {
+                            is_locked: true,
+                            ..Folio::default()
+                        },
+                    );
                 }
                 kernel.send(self.file, Ask::Read(page..end));
                 Step::Progress
@@ -304,13 +339,21 @@ impl Task {
             2 => {
                 self.pc = 3;
                 let cells = self.at..self.at + cells.len();
-                self.request = kernel.send(self.file, Ask::Write { cells, value, append });
+                self.request = kernel.send(
+                    self.file,
+                    Ask::Write {
+                        cells,
+                        value,
+                        append,
+                    },
+                );
             }
             3 => {
                 match kernel.answers.remove(&self.request) {
                     None => return Step::Blocked,
                     Some(Answer::Written(at)) => {
                         self.outcome = Outcome::At(at);
+                        self.is_misplaced = at != self.at;
                         kernel.drop_attributes(self.file);
                         let inode = &mut kernel.files[self.file];
                         inode.size = inode.size.max((self.at + cells.len()).min(CELL_COUNT));
@@ -362,11 +405,17 @@ impl Task {
                         inode.size = attributes.size;
                         inode.mtime = attributes.mtime;
                         inode.valid_until = context.now + attributes.timeout;
-                        self.frames.push(Frame::Cut { page: 0, size: attributes.size });
+                        self.frames.push(Frame::Cut {
+                            page: 0,
+                            size: attributes.size,
+                        });
                         self.pc = 3;
                     }
                     Answer::Interrupted => self.outcome = Outcome::Interrupted,
-                    Answer::Data(_) | Answer::Written(_) | Answer::Entry { .. } | Answer::Failed => {
+                    Answer::Data(_)
+                    | Answer::Written(_)
+                    | Answer::Entry { .. }
+                    | Answer::Failed => {
                         self.outcome = Outcome::Failed;
                     }
                 }
@@ -442,7 +491,11 @@ impl Task {
             1 => {
                 match kernel.answers.remove(&self.request) {
                     None => return Step::Blocked,
-                    Some(Answer::Entry { value, timeout, attributes }) => {
+                    Some(Answer::Entry {
+                        value,
+                        timeout,
+                        attributes,
+                    }) => {
                         self.result = vec![Some(value)];
                         self.instantiate(name, value, timeout, kernel, context);
                         if let Some(attributes) = attributes {
@@ -505,7 +558,11 @@ impl Task {
     ) {
         let epoch = self.start_epoch;
         let valid_until = context.now + timeout;
-        kernel.dentries[name] = Some(Dentry { value, valid_until, epoch });
+        kernel.dentries[name] = Some(Dentry {
+            value,
+            valid_until,
+            epoch,
+        });
     }
 
     /// fuse_change_attributes with AUTO_INVAL_DATA.
@@ -526,14 +583,24 @@ impl Task {
 
     fn step_frame(&mut self, frame: Frame, kernel: &mut Kernel, context: &mut Context<'_>) -> Step {
         match frame {
-            Frame::Invalidate { page, end, is_locked, may_fail } => {
+            Frame::Invalidate {
+                page,
+                end,
+                is_locked,
+                may_fail,
+            } => {
                 if page >= end {
                     return Step::Progress;
                 }
                 let is_busy = may_fail && context.prng.chance(context.busy_percent, 100);
                 let (next, is_locked, step) =
                     invalidate_step(kernel, (self.file, page), is_locked, is_busy);
-                self.frames.push(Frame::Invalidate { page: next, end, is_locked, may_fail });
+                self.frames.push(Frame::Invalidate {
+                    page: next,
+                    end,
+                    is_locked,
+                    may_fail,
+                });
                 step
             }
             Frame::Clean { page, end } => {
@@ -556,10 +623,14 @@ impl Task {
             Frame::GetAttr { request: None } => {
                 let version = kernel.files[self.file].version;
                 let id = kernel.send(self.file, Ask::GetAttr);
-                self.frames.push(Frame::GetAttr { request: Some((id, version)) });
+                self.frames.push(Frame::GetAttr {
+                    request: Some((id, version)),
+                });
                 Step::Progress
             }
-            Frame::GetAttr { request: Some((id, version)) } => {
+            Frame::GetAttr {
+                request: Some((id, version)),
+            } => {
                 match kernel.answers.remove(&id) {
                     None => {
                         self.frames.push(frame);
@@ -597,18 +668,27 @@ impl Task {
         }
         folio.is_locked = true;
         let id = kernel.send(self.file, Ask::Read(page..page + 1));
-        self.frames.push(Frame::Fault { page, request: Some(id) });
+        self.frames.push(Frame::Fault {
+            page,
+            request: Some(id),
+        });
         Step::Progress
     }
 
     fn fault(&mut self, page: usize) -> Step {
-        self.frames.push(Frame::Fault { page, request: None });
+        self.frames.push(Frame::Fault {
+            page,
+            request: None,
+        });
         Step::Progress
     }
 
     fn clean(&mut self, cells: &Range<usize>) {
         let pages = pages_of(cells);
-        self.frames.push(Frame::Clean { page: pages.start, end: pages.end });
+        self.frames.push(Frame::Clean {
+            page: pages.start,
+            end: pages.end,
+        });
     }
 
     fn invalidate(&mut self, pages: Range<usize>, may_fail: bool) {

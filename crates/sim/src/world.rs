@@ -43,6 +43,19 @@ enum ToOwner {
     Call(u64, Call),
 }
 
+/// A lapse that the owner will hear of.
+#[derive(Debug)]
+struct Unheard {
+    /// When, in ticks.
+    at: u64,
+    node: usize,
+    old: NodeLife,
+    /// Cells whose dirty contents are lost: file and cell.
+    lost: Vec<(usize, usize)>,
+    /// Moment of the lapse.
+    since: u64,
+}
+
 /// What a run showed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Report {
@@ -75,8 +88,8 @@ pub struct World {
     last_finished: u64,
     /// Lapses to come: tick and node.
     lapses: Vec<(u64, usize)>,
-    /// Lapses that the owner has not heard of: tick, node, old life, cells lost and since which moment.
-    unheard: Vec<(u64, usize, NodeLife, Vec<(usize, usize)>, u64)>,
+    /// Lapses that the owner has not heard of.
+    unheard: Vec<Unheard>,
     trace: u64,
     log: Option<Vec<String>>,
     violation: Option<String>,
@@ -102,7 +115,10 @@ impl World {
             .collect();
         let lapses = (0..options.lapse_count).map(|_| {
             let node = prng.below(options.node_count as u64);
-            (prng.between(20, 600), usize::try_from(node).expect("few nodes"))
+            (
+                prng.between(20, 600),
+                usize::try_from(node).expect("few nodes"),
+            )
         });
         Self {
             seed,
@@ -159,13 +175,21 @@ impl World {
             return;
         }
         if !self.act() {
-            let may_begin = self.nodes.iter().any(|n| n.may_begin(self.options.call_count));
-            let next = if may_begin { self.now } else { self.next_time() };
+            let may_begin = self
+                .nodes
+                .iter()
+                .any(|n| n.may_begin(self.options.call_count));
+            let next = if may_begin {
+                self.now
+            } else {
+                self.next_time()
+            };
             self.now = next.max(self.now + 1);
         }
         self.run_timers();
         self.drain();
         self.check();
+        self.check_lookups();
     }
 
     /// Lets one actor act; false if none can.
@@ -178,14 +202,21 @@ impl World {
         actors.extend((0..due.min(4)).map(|_| (usize::MAX, 0)));
         self.prng.shuffle(&mut actors);
         actors.into_iter().any(|(node, actor)| {
-            if node == usize::MAX { self.deliver() } else { self.act_at(node, actor) }
+            if node == usize::MAX {
+                self.deliver()
+            } else {
+                self.act_at(node, actor)
+            }
         })
     }
 
     /// Delivers one of the messages that are due.
     fn deliver(&mut self) -> bool {
-        let due: Vec<(u64, u64)> =
-            self.network.range(..=(self.now, u64::MAX)).map(|(key, _)| *key).collect();
+        let due: Vec<(u64, u64)> = self
+            .network
+            .range(..=(self.now, u64::MAX))
+            .map(|(key, _)| *key)
+            .collect();
         let Some(key) = self.prng.pick(&due).copied() else {
             return false;
         };
@@ -223,22 +254,37 @@ impl World {
 
     /// Puts a message on the wire. What a node says to itself is a direct call: it is neither lost nor late.
     fn post(&mut self, is_local: bool, packet: Packet) {
-        let Options { loss_percent, duplicate_percent, delay_max, .. } = self.options;
+        let Options {
+            loss_percent,
+            duplicate_percent,
+            delay_max,
+            ..
+        } = self.options;
         let copies = match is_local {
             true => 1,
             false if self.prng.chance(loss_percent, 100) => 0,
             false => 1 + u64::from(self.prng.chance(duplicate_percent, 100)),
         };
         for _ in 0..copies {
-            let delay = if is_local { 0 } else { self.prng.between(1, delay_max) };
+            let delay = if is_local {
+                0
+            } else {
+                self.prng.between(1, delay_max)
+            };
             self.packet_count += 1;
-            self.network.insert((self.now + delay, self.packet_count), packet.clone());
+            self.network
+                .insert((self.now + delay, self.packet_count), packet.clone());
         }
     }
 
     fn run_timers(&mut self) {
         let now = Instant(self.now * 1_000_000);
-        if self.owner.manager.next_timeout().is_some_and(|at| at <= now) {
+        if self
+            .owner
+            .manager
+            .next_timeout()
+            .is_some_and(|at| at <= now)
+        {
             let mut out = Vec::new();
             self.owner.on_timeout(now, &mut out);
             self.post_all(out);
@@ -262,20 +308,33 @@ impl World {
             };
             let lost = self.nodes[index].lapse(self.now, new);
             self.note(|| format!("lease of {old:?} lapses, lost {lost:?}"));
-            let heard_at = self.now + self.prng.between(1, 100);
-            self.unheard.push((heard_at, index, old, lost, self.step_count));
+            let at = self.now + self.prng.between(1, 100);
+            let since = self.step_count;
+            self.unheard.push(Unheard {
+                at,
+                node: index,
+                old,
+                lost,
+                since,
+            });
         }
-        let due = |unheard: &mut (u64, usize, NodeLife, Vec<(usize, usize)>, u64)| {
-            unheard.0 <= self.now
-        };
-        let heard: Vec<_> = self.unheard.extract_if(.., due).collect();
-        for (_, index, old, lost, since) in heard {
+        let due = |unheard: &mut Unheard| unheard.at <= self.now;
+        let heard: Vec<Unheard> = self.unheard.extract_if(.., due).collect();
+        for Unheard {
+            node: index,
+            old,
+            lost,
+            since,
+            ..
+        } in heard
+        {
             let new = self.nodes[index].daemon.life();
             // What was dirty is lost: as if somebody had written the committed contents again.
             for (file, cell) in lost {
                 let value = self.owner.files[file].cells[cell];
                 let span = (since, Some(self.step_count));
-                self.history.add((file, cell), Access::Write(value), span, index);
+                self.history
+                    .add((file, cell), Access::Write(value), span, index);
             }
             let mut out = Vec::new();
             self.owner.on_life(now, old, new, &mut out);
@@ -285,11 +344,19 @@ impl World {
 
     fn next_time(&self) -> u64 {
         let network = self.network.keys().next().map(|(at, _)| *at);
-        let manager = self.owner.manager.next_timeout().map(|at| at.0.div_ceil(1_000_000));
+        let manager = self
+            .owner
+            .manager
+            .next_timeout()
+            .map(|at| at.0.div_ceil(1_000_000));
         let daemons = self.nodes.iter().filter_map(|n| n.daemon.next_timeout());
         let lapses = self.lapses.iter().map(|(at, _)| *at);
-        let unheard = self.unheard.iter().map(|u| u.0);
-        let all = daemons.chain(network).chain(manager).chain(lapses).chain(unheard);
+        let unheard = self.unheard.iter().map(|u| u.at);
+        let all = daemons
+            .chain(network)
+            .chain(manager)
+            .chain(lapses)
+            .chain(unheard);
         all.min().unwrap_or(self.last_finished + STUCK_TICKS + 1)
     }
 
@@ -317,10 +384,12 @@ impl World {
                 self.post(index == 0, Packet::ToOwner(life, ToOwner::Call(id, call)));
             }
             Output::NotifyPages(file, notify, pages) => {
-                node.notifications.push((Program::NotifyPages(file, pages), Some(file), notify));
+                node.notifications
+                    .push((Program::NotifyPages(file, pages), Some(file), notify));
             }
             Output::NotifyEntries(notify) => {
-                node.notifications.push((Program::NotifyEntries, None, notify));
+                node.notifications
+                    .push((Program::NotifyEntries, None, notify));
             }
             Output::NotifyAttributes(file, notify) => {
                 node.kernel.drop_attributes(file);
@@ -328,7 +397,8 @@ impl World {
             }
             Output::NotifyEpoch(notify) => self.increase_epoch(index, notify),
             Output::Violation(text) => {
-                self.violation.get_or_insert(format!("node {index}: {text}"));
+                self.violation
+                    .get_or_insert(format!("node {index}: {text}"));
             }
         }
     }
@@ -337,6 +407,19 @@ impl World {
         let node = &mut self.nodes[index];
         node.kernel.epoch += 1;
         node.daemon.on_names_notified(self.now, notify);
+    }
+
+    /// R7, seen from outside: nobody waits until the names that this node itself caches have timed out. Messages that are lost
+    /// may take as long, so this is judged only without loss.
+    fn check_lookups(&mut self) {
+        let longest = crate::model::TIMEOUT_TICKS * 9 / 10;
+        for (index, node) in self.nodes.iter().enumerate() {
+            let since = node.daemon.names.parked_since();
+            if since.is_some_and(|at| at + longest < self.now) && self.options.loss_percent == 0 {
+                let text = format!("node {index}: a lookup waits for the node's own names");
+                self.violation.get_or_insert(text);
+            }
+        }
     }
 
     /// Invariants of all cores, and tokens as their holders see them.
@@ -350,12 +433,20 @@ impl World {
             for (index, node) in self.nodes.iter().enumerate() {
                 for (other, rival) in self.nodes[..index].iter().enumerate() {
                     let held = node.daemon.files[file].holder.held();
-                    let is_live = |n: &Node| !self.unheard.iter().any(|u| n.daemon.life().node == u.2.node);
+                    let is_live = |n: &Node| {
+                        !self
+                            .unheard
+                            .iter()
+                            .any(|u| n.daemon.life().node == u.old.node)
+                    };
                     if is_live(node)
                         && is_live(rival)
                         && held.conflicts_with(rival.daemon.files[file].holder.held())
                     {
-                        let text = format!("nodes {other} and {index} hold conflicting tokens on {:?}", file_ino(file));
+                        let text = format!(
+                            "nodes {other} and {index} hold conflicting tokens on {:?}",
+                            file_ino(file)
+                        );
                         self.violation.get_or_insert(text);
                     }
                 }
@@ -374,7 +465,11 @@ impl World {
     fn describe(&self) -> String {
         let mut lines = Vec::new();
         for (index, node) in self.nodes.iter().enumerate() {
-            lines.extend(node.describe().into_iter().map(|line| format!("node {index}: {line}")));
+            lines.extend(
+                node.describe()
+                    .into_iter()
+                    .map(|line| format!("node {index}: {line}")),
+            );
         }
         for waiting in self.owner.manager.waiters() {
             lines.push(format!("manager: {waiting:?}"));
@@ -396,7 +491,11 @@ impl World {
 fn void_timeout(answer: &mut Answer) {
     match answer {
         Answer::Attributes(attributes) => attributes.timeout = 0,
-        Answer::Entry { timeout, attributes, .. } => {
+        Answer::Entry {
+            timeout,
+            attributes,
+            ..
+        } => {
             *timeout = 0;
             *attributes = None;
         }

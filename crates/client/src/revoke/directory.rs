@@ -248,12 +248,19 @@ impl DirectoryGate {
     fn advance(&mut self, now: Instant, out: &mut Vec<DirectoryEffect>) {
         let is_quiet = self.serving.is_empty();
         let longest = Duration::from_millis(limits::KERNEL_TIMEOUT_MS_MAX);
+        let mut has_settled = false;
         for revoke in &mut self.revokes {
             match revoke.state {
-                State::Settling if is_quiet => revoke.state = State::WaitingOut(now + longest),
+                State::Settling if is_quiet => {
+                    revoke.state = State::WaitingOut(now + longest);
+                    has_settled = true;
+                }
                 State::WaitingOut(until) if now >= until => revoke.state = State::Draining,
                 State::Notifying(_) | State::Settling | State::WaitingOut(_) | State::Draining => {}
             }
+        }
+        if has_settled && self.rules.r7 {
+            self.retry_all(out); // They need not wait for the time-outs.
         }
         if !is_quiet {
             return;

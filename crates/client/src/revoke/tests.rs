@@ -1,1 +1,336 @@
-//! Tests of the gates without a kernel: each rule at one inode.
+//! Tests of the gates without a kernel: each rule at one inode, step by step.
+
+use types::{Duration, Instant};
+
+use super::*;
+
+const ALL_PAGES: ByteRange = ByteRange {
+    begin: 0,
+    end: 4 * PAGE_SIZE,
+};
+
+fn pages(first: u64, last: u64) -> ByteRange {
+    ByteRange::new(first * PAGE_SIZE, last * PAGE_SIZE)
+}
+
+fn request(ticket: u64, kind: RequestKind, range: ByteRange, has_token: bool) -> GateRequest {
+    GateRequest {
+        ticket: Ticket(ticket),
+        kind,
+        range,
+        has_token,
+    }
+}
+
+fn lost(range: ByteRange) -> Scope {
+    Scope {
+        lost: RangeSet::of(range),
+        lost_pages: RangeSet::of(range),
+        ..Scope::default()
+    }
+}
+
+/// A gate, and the effects of each call, which must come as told.
+struct Script {
+    gate: Gate,
+    out: Outbox,
+}
+
+impl Script {
+    fn new(is_mappable: bool) -> Self {
+        Self {
+            gate: Gate::new(Rules::DEFAULT, is_mappable),
+            out: Vec::new(),
+        }
+    }
+
+    fn ask(&mut self, ticket: u64, kind: RequestKind, range: ByteRange) -> Verdict {
+        self.gate
+            .on_request(request(ticket, kind, range, true), &mut self.out)
+    }
+
+    fn ask_without(&mut self, ticket: u64, kind: RequestKind, range: ByteRange) -> Verdict {
+        self.gate
+            .on_request(request(ticket, kind, range, false), &mut self.out)
+    }
+
+    fn expect(&mut self, effects: &[Effect]) {
+        self.gate.check();
+        assert_eq!(std::mem::take(&mut self.out), effects);
+    }
+}
+
+fn notify(id: u64, pages: ByteRange) -> Effect {
+    Effect::Notify {
+        notify: NotifyId(id),
+        pages: Some(pages),
+    }
+}
+
+fn flush(revoke: u64, ranges: ByteRange) -> Effect {
+    Effect::Flush {
+        revoke: RevokeId(revoke),
+        ranges: RangeSet::of(ranges),
+    }
+}
+
+fn release(revoke: u64) -> Effect {
+    Effect::Release {
+        revoke: RevokeId(revoke),
+        is_data_lost: false,
+    }
+}
+
+fn retry(ticket: u64) -> Effect {
+    Effect::Retry {
+        ticket: Ticket(ticket),
+    }
+}
+
+#[test]
+fn a_revoke_drains_notifies_flushes_and_releases() {
+    let mut s = Script::new(false);
+    assert_eq!(s.ask(1, RequestKind::Write, pages(0, 1)), Verdict::Serve);
+    s.gate
+        .begin_revoke(RevokeId(9), lost(ALL_PAGES), &mut s.out);
+    s.expect(&[]); // The write is in service.
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.expect(&[notify(0, ALL_PAGES)]);
+    assert_eq!(s.ask(2, RequestKind::Write, pages(0, 1)), Verdict::Park);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[flush(9, ALL_PAGES)]);
+    s.gate
+        .on_flushed(RevokeId(9), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[release(9), retry(2)]);
+    assert!(s.gate.is_idle());
+}
+
+#[test]
+fn reads_during_a_notification_are_served_and_notified_again() {
+    let mut s = Script::new(false);
+    s.gate
+        .begin_revoke(RevokeId(1), lost(ALL_PAGES), &mut s.out);
+    s.expect(&[notify(0, ALL_PAGES)]);
+    assert_eq!(s.ask(1, RequestKind::Read, pages(2, 3)), Verdict::Serve);
+    // Read-ahead beyond what we hold would wait for another node while it holds our folio.
+    let verdict = s.ask_without(2, RequestKind::Read, pages(3, 6));
+    assert_eq!(verdict, Verdict::Fail(Failure::Again));
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[]); // Drains.
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.expect(&[notify(1, pages(2, 3))]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.expect(&[flush(1, ALL_PAGES)]);
+}
+
+#[test]
+fn pages_of_parked_reads_are_left_out() {
+    let mut s = Script::new(false);
+    assert_eq!(
+        s.ask_without(1, RequestKind::Read, pages(1, 2)),
+        Verdict::Park
+    );
+    assert_eq!(
+        s.ask_without(2, RequestKind::DirectRead, pages(3, 4)),
+        Verdict::Park
+    );
+    s.gate
+        .begin_revoke(RevokeId(1), lost(ALL_PAGES), &mut s.out);
+    s.expect(&[notify(0, pages(0, 1)), notify(1, pages(2, 4))]);
+    s.gate.on_token_granted(&mut s.out);
+    s.expect(&[]); // Blocked by the revoke all the same.
+}
+
+#[test]
+fn write_back_is_never_parked_in_a_revoke() {
+    let mut s = Script::new(true);
+    assert_eq!(
+        s.ask_without(1, RequestKind::WriteBack, pages(0, 1)),
+        Verdict::Park
+    );
+    s.gate
+        .begin_revoke(RevokeId(1), lost(ALL_PAGES), &mut s.out);
+    s.expect(&[Effect::Serve { ticket: Ticket(1) }]);
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.expect(&[notify(0, ALL_PAGES)]);
+    assert_eq!(
+        s.ask(2, RequestKind::WriteBack, pages(1, 2)),
+        Verdict::Serve
+    );
+    s.gate.on_served(Ticket(2), &mut s.out);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[notify(1, ALL_PAGES)]); // The second pass of R6.
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.expect(&[flush(1, ALL_PAGES)]);
+    // Even during the flush: then it is flushed once more.
+    assert_eq!(
+        s.ask(3, RequestKind::WriteBack, pages(1, 2)),
+        Verdict::Serve
+    );
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[]);
+    s.gate.on_served(Ticket(3), &mut s.out);
+    s.expect(&[flush(1, ALL_PAGES)]);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Lost, &mut s.out);
+    s.expect(&[Effect::Release {
+        revoke: RevokeId(1),
+        is_data_lost: true,
+    }]);
+}
+
+#[test]
+fn a_truncate_gives_way_to_write_back() {
+    let cut = ByteRange::new(0, u64::MAX);
+    let mut s = Script::new(true);
+    assert_eq!(s.ask_without(1, RequestKind::SetSize, cut), Verdict::Park);
+    s.gate
+        .begin_revoke(RevokeId(1), lost(ALL_PAGES), &mut s.out);
+    let interrupted = Effect::Fail {
+        ticket: Ticket(1),
+        why: Failure::Interrupted,
+    };
+    s.expect(&[interrupted, notify(0, ALL_PAGES)]);
+    assert_eq!(s.ask(2, RequestKind::SetSize, cut), Verdict::Serve);
+    let verdict = s.ask_without(3, RequestKind::SetSize, cut);
+    assert_eq!(verdict, Verdict::Fail(Failure::Interrupted));
+    // Without mappings nothing is written back, and it waits.
+    let mut s = Script::new(false);
+    assert_eq!(s.ask_without(1, RequestKind::SetSize, cut), Verdict::Park);
+    s.gate
+        .begin_revoke(RevokeId(1), lost(ALL_PAGES), &mut s.out);
+    s.expect(&[notify(0, ALL_PAGES)]);
+}
+
+#[test]
+fn a_downgrade_leaves_reads_and_pages_alone() {
+    let demoted = Scope {
+        demoted: RangeSet::of(ALL_PAGES),
+        demoted_pages: RangeSet::of(ALL_PAGES),
+        attributes: AttributesGo::Demoted,
+        ..Scope::default()
+    };
+    let mut s = Script::new(false);
+    s.gate
+        .begin_revoke(RevokeId(1), demoted.clone(), &mut s.out);
+    s.expect(&[flush(1, ALL_PAGES)]);
+    assert_eq!(s.ask(1, RequestKind::Read, pages(0, 1)), Verdict::Serve);
+    assert_eq!(
+        s.ask(2, RequestKind::Attributes, ByteRange::default()),
+        Verdict::Serve
+    );
+    assert_eq!(s.ask(3, RequestKind::Write, pages(0, 1)), Verdict::Park);
+    // A file that becomes mappable in between loses its pages after all.
+    s.gate.set_mappable(true);
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.gate.on_served(Ticket(2), &mut s.out);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[notify(0, ALL_PAGES)]);
+}
+
+#[test]
+fn a_release_waits_while_another_revoke_notifies_its_pages() {
+    let mut s = Script::new(false);
+    s.gate
+        .begin_revoke(RevokeId(1), lost(pages(0, 1)), &mut s.out);
+    s.gate
+        .begin_revoke(RevokeId(2), lost(ALL_PAGES), &mut s.out);
+    s.expect(&[notify(0, pages(0, 1)), notify(1, ALL_PAGES)]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[flush(1, pages(0, 1))]);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[]); // A READ of page 0 would still have to be served.
+    assert_eq!(s.ask(1, RequestKind::Read, pages(0, 1)), Verdict::Serve);
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.expect(&[notify(2, pages(0, 1))]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.expect(&[notify(3, pages(0, 1))]);
+}
+
+#[test]
+fn a_lapse_fails_first_and_notifies_then() {
+    let mut s = Script::new(false);
+    assert_eq!(
+        s.ask_without(1, RequestKind::Read, pages(0, 1)),
+        Verdict::Park
+    );
+    s.gate.begin_lapse(&mut s.out);
+    let fail = Effect::Fail {
+        ticket: Ticket(1),
+        why: Failure::LeaseLost,
+    };
+    s.expect(&[fail, notify(0, ByteRange::ALL)]);
+    let verdict = s.ask(2, RequestKind::Read, pages(0, 1));
+    assert_eq!(verdict, Verdict::Fail(Failure::LeaseLost));
+    assert_eq!(
+        s.ask(3, RequestKind::Attributes, ByteRange::default()),
+        Verdict::Park
+    );
+    s.gate.on_notify_overdue(&mut s.out);
+    s.expect(&[Effect::Abort]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[Effect::LapseDone, retry(3)]);
+}
+
+#[test]
+fn a_directory_is_made_shared_once() {
+    let now = Instant(5);
+    let mut gate = DirectoryGate::new(Rules::DEFAULT, true);
+    let mut out = Vec::new();
+    assert_eq!(gate.on_request(Ticket(1), true), DirectoryVerdict::Serve);
+    assert_eq!(gate.timeout(Duration(7)), Duration(7));
+    gate.begin_revoke(now, RevokeId(1), &mut out);
+    assert_eq!(
+        out,
+        [DirectoryEffect::NotifyEpoch {
+            notify: NotifyId(0)
+        }]
+    );
+    // R7: answered while names are dropped, and the answer is not cached.
+    assert_eq!(gate.on_request(Ticket(2), true), DirectoryVerdict::Serve);
+    assert_eq!(gate.timeout(Duration(7)), Duration(0));
+    gate.on_notified(now, NotifyId(0), &mut out);
+    gate.on_served(now, Ticket(1), &mut out);
+    assert_eq!(out.len(), 1);
+    gate.on_served(now, Ticket(2), &mut out);
+    assert_eq!(
+        out[1..],
+        [DirectoryEffect::Release {
+            revoke: RevokeId(1)
+        }]
+    );
+    // Shared now: the next revoke has nothing to drop.
+    out.clear();
+    assert_eq!(gate.timeout(Duration(7)), Duration(0));
+    gate.begin_revoke(now, RevokeId(2), &mut out);
+    assert_eq!(
+        out,
+        [DirectoryEffect::Release {
+            revoke: RevokeId(2)
+        }]
+    );
+    gate.check();
+}
+
+#[test]
+fn without_epochs_the_time_outs_are_waited_out() {
+    let mut gate = DirectoryGate::new(Rules::DEFAULT, false);
+    let mut out = Vec::new();
+    assert_eq!(gate.timeout(Duration(7)), Duration(7));
+    gate.begin_revoke(Instant(0), RevokeId(1), &mut out);
+    let until = Instant(0) + Duration::from_millis(types::limits::KERNEL_TIMEOUT_MS_MAX);
+    assert_eq!(gate.next_timeout(), Some(until));
+    assert_eq!(gate.on_request(Ticket(1), true), DirectoryVerdict::Serve);
+    gate.on_served(Instant(1), Ticket(1), &mut out);
+    assert_eq!(out, []);
+    gate.on_timeout(until, &mut out);
+    assert_eq!(
+        out,
+        [DirectoryEffect::Release {
+            revoke: RevokeId(1)
+        }]
+    );
+}

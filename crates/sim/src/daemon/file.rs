@@ -102,15 +102,23 @@ impl File {
         let wants = self.wants(shared, &request);
         let has_token = wants.iter().all(|want| self.holder.held().covers(want));
         self.requests.insert(id, request);
-        let gated = GateRequest { ticket: Ticket(id), kind, range, has_token };
+        let gated = GateRequest {
+            ticket: Ticket(id),
+            kind,
+            range,
+            has_token,
+        };
         let mut out = Vec::new();
         match self.gate.on_request(gated, &mut out) {
             Verdict::Serve => self.serve(shared, id),
             Verdict::Park if !has_token => {
-                self.asked.ask(shared, id, file_ino(self.index), &self.holder, wants);
+                self.asked
+                    .ask(shared, id, file_ino(self.index), &self.holder, wants);
             }
             Verdict::Park => {}
-            Verdict::Fail(why) => self.fail(shared, id, why == client::revoke::Failure::Interrupted),
+            Verdict::Fail(why) => {
+                self.fail(shared, id, why == client::revoke::Failure::Interrupted)
+            }
         }
         self.perform(shared, out);
     }
@@ -121,15 +129,20 @@ impl File {
             Ask::DirectRead(cells) => (RequestKind::DirectRead, bytes(cells)),
             Ask::Write { append: true, .. } => {
                 let at = self.append_at();
-                (RequestKind::Write, ByteRange::new(bytes(&(at..at)).begin, u64::MAX))
+                (
+                    RequestKind::Write,
+                    ByteRange::new(bytes(&(at..at)).begin, u64::MAX),
+                )
             }
             Ask::Write { cells, .. } => (RequestKind::Write, bytes(cells)),
-            Ask::WriteBack { page, .. } => {
-                (RequestKind::WriteBack, bytes(&page_cells(&(*page..*page + 1))))
-            }
-            Ask::SetSize(size) => {
-                (RequestKind::SetSize, ByteRange::new(bytes(&(*size..*size)).begin, u64::MAX))
-            }
+            Ask::WriteBack { page, .. } => (
+                RequestKind::WriteBack,
+                bytes(&page_cells(&(*page..*page + 1))),
+            ),
+            Ask::SetSize(size) => (
+                RequestKind::SetSize,
+                ByteRange::new(bytes(&(*size..*size)).begin, u64::MAX),
+            ),
             Ask::GetAttr => (RequestKind::Attributes, ByteRange::default()),
             Ask::Lookup(_) | Ask::Bind(..) => unreachable!("not of a file"),
         }
@@ -155,7 +168,11 @@ impl File {
             RequestKind::Attributes | RequestKind::Other => return wants,
         };
         if range.end < u64::MAX {
-            self.activity.note(shared.instant(), u64::from(kind == RequestKind::Write), range);
+            self.activity.note(
+                shared.instant(),
+                u64::from(kind == RequestKind::Write),
+                range,
+            );
         }
         let required = Pattern::plain(range);
         let stream = u64::from(kind == RequestKind::Write);
@@ -164,7 +181,11 @@ impl File {
         } else {
             self.activity.desired(stream, range)
         };
-        wants.push(Want::Range { mode, required, desired });
+        wants.push(Want::Range {
+            mode,
+            required,
+            desired,
+        });
         wants
     }
 
@@ -174,7 +195,11 @@ impl File {
         match request.ask {
             Ask::Read(pages) => self.serve_read(shared, id, page_cells(&pages)),
             Ask::DirectRead(cells) => self.serve_read(shared, id, cells),
-            Ask::Write { append: true, cells, value } => {
+            Ask::Write {
+                append: true,
+                cells,
+                value,
+            } => {
                 self.serve_append(shared, id, cells.len(), value);
             }
             Ask::Write { cells, value, .. } => {
@@ -201,8 +226,10 @@ impl File {
                 self.start_job(shared);
             }
             Ask::GetAttr => match self.attributes {
-                None => shared
-                    .call(Purpose::Request(self.index, id), Call::FetchAttributes(self.index)),
+                None => shared.call(
+                    Purpose::Request(self.index, id),
+                    Call::FetchAttributes(self.index),
+                ),
                 Some(_) => {
                     let attributes = self.answer_attributes();
                     self.answer(shared, id, Answer::Attributes(attributes));
@@ -240,7 +267,9 @@ impl File {
     }
 
     fn may_write(&self, cell: usize) -> bool {
-        self.holder.held().covers_range(RangeMode::Write, &bytes(&(cell..cell + 1)))
+        self.holder
+            .held()
+            .covers_range(RangeMode::Write, &bytes(&(cell..cell + 1)))
     }
 
     fn write(&mut self, cells: Range<usize>, value: Value) {
@@ -257,8 +286,16 @@ impl File {
 
     fn answer_attributes(&self) -> Attributes {
         let (size, mtime) = self.attributes.expect("only asked when known");
-        let timeout = if self.gate.may_cache_attributes() { TIMEOUT_TICKS } else { 0 };
-        Attributes { size: size.max(self.grown), mtime: mtime << 32 | self.change_count, timeout }
+        let timeout = if self.gate.may_cache_attributes() {
+            TIMEOUT_TICKS
+        } else {
+            0
+        };
+        Attributes {
+            size: size.max(self.grown),
+            mtime: mtime << 32 | self.change_count,
+            timeout,
+        }
     }
 
     fn answer(&mut self, shared: &mut Shared, id: u64, answer: Answer) {
@@ -275,7 +312,11 @@ impl File {
 
     fn fail(&mut self, shared: &mut Shared, id: u64, is_interrupted: bool) {
         self.requests.remove(&id);
-        let answer = if is_interrupted { Answer::Interrupted } else { Answer::Failed };
+        let answer = if is_interrupted {
+            Answer::Interrupted
+        } else {
+            Answer::Failed
+        };
         shared.out.push(Output::Answer(id, answer));
     }
 
@@ -312,7 +353,9 @@ impl File {
             TokenMessage::Granted(granted) => {
                 let is_asked = self.asked.answer(granted.ticket);
                 if let Adopted::Unasked(released) = self.holder.on_granted(&granted, is_asked) {
-                    shared.out.push(Output::Token(TokenMessage::Released(released)));
+                    shared
+                        .out
+                        .push(Output::Token(TokenMessage::Released(released)));
                 }
                 let mut out = Vec::new();
                 self.gate.on_token_granted(&mut out);
@@ -332,7 +375,9 @@ impl File {
         if plan.is_empty() {
             return self.finish(shared, &plan);
         }
-        let lost = plan.invalidate.ranges_within(&ByteRange::ALL, PIECE_COUNT_MAX);
+        let lost = plan
+            .invalidate
+            .ranges_within(&ByteRange::ALL, PIECE_COUNT_MAX);
         let mut demoted = plan.flush.ranges_within(&ByteRange::ALL, PIECE_COUNT_MAX);
         for range in lost.ranges() {
             demoted.remove(*range);
@@ -361,7 +406,11 @@ impl File {
 
     /// Pages that share a byte with the ranges and were covered by the tokens that a READ into the page cache takes.
     fn pages(&self, ranges: &RangeSet) -> RangeSet {
-        let mode = if self.has_mappings { RangeMode::Write } else { RangeMode::Read };
+        let mode = if self.has_mappings {
+            RangeMode::Write
+        } else {
+            RangeMode::Read
+        };
         let mut pages = RangeSet::new();
         for page in 0..PAGE_COUNT {
             let range = bytes(&page_cells(&(page..page + 1)));
@@ -378,7 +427,9 @@ impl File {
         match self.holder.finish_release(plan.release, true) {
             Finish::Release(released) => {
                 self.forget_uncovered(shared);
-                shared.out.push(Output::Token(TokenMessage::Released(released)));
+                shared
+                    .out
+                    .push(Output::Token(TokenMessage::Released(released)));
             }
             Finish::More(more) => self.begin(shared, more),
         }
@@ -397,7 +448,9 @@ impl File {
                 self.cells[cell] = None;
             }
         }
-        if !self.holder.held().covers(&Want::Inode { mode: InodeMode::Read }) {
+        if !self.holder.held().covers(&Want::Inode {
+            mode: InodeMode::Read,
+        }) {
             self.attributes = None;
         }
         if self.holder.held().inode.is_none() {
@@ -420,15 +473,29 @@ impl File {
                     self.present(shared, request);
                 }
                 Effect::Fail { ticket, why } => {
-                    self.fail(shared, ticket.0, why == client::revoke::Failure::Interrupted);
+                    self.fail(
+                        shared,
+                        ticket.0,
+                        why == client::revoke::Failure::Interrupted,
+                    );
                 }
-                Effect::Notify { notify, pages: None } => {
-                    shared.out.push(Output::NotifyAttributes(self.index, notify));
+                Effect::Notify {
+                    notify,
+                    pages: None,
+                } => {
+                    shared
+                        .out
+                        .push(Output::NotifyAttributes(self.index, notify));
                 }
-                Effect::Notify { notify, pages: Some(range) } => {
+                Effect::Notify {
+                    notify,
+                    pages: Some(range),
+                } => {
                     let cells = cells(&range);
                     let pages = cells.start / PAGE_CELLS..cells.end.div_ceil(PAGE_CELLS);
-                    shared.out.push(Output::NotifyPages(self.index, notify, pages));
+                    shared
+                        .out
+                        .push(Output::NotifyPages(self.index, notify, pages));
                 }
                 Effect::Flush { revoke, ranges } => {
                     self.jobs.push_back(Job::Flush(revoke, ranges));
@@ -453,7 +520,8 @@ impl File {
                     let dirty = self.dirty(|cell| ranges.overlaps(&bytes(&(cell..cell + 1))));
                     if dirty.is_empty() && self.grown == 0 {
                         let mut out = Vec::new();
-                        self.gate.on_flushed(*revoke, FlushOutcome::Committed, &mut out);
+                        self.gate
+                            .on_flushed(*revoke, FlushOutcome::Committed, &mut out);
                         self.perform(shared, out);
                         continue;
                     }
@@ -470,7 +538,9 @@ impl File {
 
     fn dirty(&self, concerns: impl Fn(usize) -> bool) -> Vec<(usize, Value)> {
         let dirty = (0..CELL_COUNT).filter(|cell| self.is_dirty[*cell] && concerns(*cell));
-        dirty.map(|cell| (cell, self.cells[cell].expect("dirty cells are known"))).collect()
+        dirty
+            .map(|cell| (cell, self.cells[cell].expect("dirty cells are known")))
+            .collect()
     }
 
     fn commit(&mut self, shared: &mut Shared, dirty: Vec<(usize, Value)>) {
@@ -510,7 +580,8 @@ impl File {
         let job = self.busy.take().expect("one at a time");
         if let Some(Job::Flush(revoke, _)) = job {
             let mut out = Vec::new();
-            self.gate.on_flushed(revoke, FlushOutcome::Committed, &mut out);
+            self.gate
+                .on_flushed(revoke, FlushOutcome::Committed, &mut out);
             self.perform(shared, out);
         }
         self.start_job(shared);
@@ -532,7 +603,11 @@ impl File {
             self.floor = *new;
             self.change_count += 1;
             self.attributes = Some((*new, *mtime));
-            let attributes = self.answer_attributes();
+            // The kernel takes the attributes of a SETATTR whatever notification came between, so never for long.
+            let attributes = Attributes {
+                timeout: 0,
+                ..self.answer_attributes()
+            };
             self.answer(shared, id, Answer::Attributes(attributes));
         } else {
             let text = format!("the owner refused a truncate of {}", self.index);
@@ -544,7 +619,9 @@ impl File {
 
     /// All tokens are gone with the lease: fails what is in service, and forgets.
     pub(super) fn lapse(&mut self, shared: &mut Shared) -> Vec<usize> {
-        let lost = (0..CELL_COUNT).filter(|cell| self.is_dirty[*cell]).collect();
+        let lost = (0..CELL_COUNT)
+            .filter(|cell| self.is_dirty[*cell])
+            .collect();
         self.holder = Holder::new();
         self.asked = Asked::default();
         self.cells = [None; CELL_COUNT];
@@ -558,8 +635,12 @@ impl File {
         self.busy = None;
         let mut out = Vec::new();
         let parked: Vec<u64> = self.gate.waiters().iter().map(|w| w.ticket.0).collect();
-        let serving: Vec<u64> =
-            self.requests.keys().copied().filter(|id| !parked.contains(id)).collect();
+        let serving: Vec<u64> = self
+            .requests
+            .keys()
+            .copied()
+            .filter(|id| !parked.contains(id))
+            .collect();
         self.gate.begin_lapse(&mut out);
         for id in serving {
             self.fail(shared, id, false);
@@ -575,8 +656,18 @@ impl File {
     }
 
     pub(super) fn describe(&self) -> String {
-        let Self { index, gate, requests, jobs, busy, holder, .. } = self;
+        let Self {
+            index,
+            gate,
+            requests,
+            jobs,
+            busy,
+            holder,
+            ..
+        } = self;
         let held = holder.held().kinds();
-        format!("file {index}: {gate:?}\n    requests {requests:?}\n    held {held:?}, jobs {jobs:?} {busy:?}")
+        format!(
+            "file {index}: {gate:?}\n    requests {requests:?}\n    held {held:?}, jobs {jobs:?} {busy:?}"
+        )
     }
 }

@@ -26,6 +26,8 @@ pub struct Names {
     is_fetching: bool,
     requests: BTreeMap<u64, FuseRequest>,
     waiting: Vec<u64>,
+    /// Lookups that were parked although the token was held, and since when.
+    parked: BTreeMap<u64, u64>,
     leaving: BTreeMap<RevokeId, Plan>,
     next_revoke: u64,
 }
@@ -42,6 +44,7 @@ impl Names {
             is_fetching: false,
             requests: BTreeMap::new(),
             waiting: Vec::new(),
+            parked: BTreeMap::new(),
             leaving: BTreeMap::new(),
             next_revoke: 0,
         }
@@ -50,7 +53,10 @@ impl Names {
     pub(super) fn on_request(&mut self, shared: &mut Shared, request: FuseRequest) {
         match request.ask {
             Ask::Bind(name, value) => {
-                shared.call(Purpose::Bind(request.id, name, value), Call::Bind(name, value));
+                shared.call(
+                    Purpose::Bind(request.id, name, value),
+                    Call::Bind(name, value),
+                );
             }
             _ => self.present(shared, request),
         }
@@ -58,16 +64,26 @@ impl Names {
 
     fn present(&mut self, shared: &mut Shared, request: FuseRequest) {
         let id = request.id;
-        let want = Want::Directory { mode: DirectoryMode::Read };
+        let want = Want::Directory {
+            mode: DirectoryMode::Read,
+        };
         let has_token = self.holder.held().covers(&want);
         self.requests.insert(id, request);
         match self.gate.on_request(Ticket(id), has_token) {
             DirectoryVerdict::Serve => self.serve(shared, id),
             DirectoryVerdict::Park if !has_token => {
-                self.asked.ask(shared, id, DIRECTORY, &self.holder, vec![want]);
+                self.asked
+                    .ask(shared, id, DIRECTORY, &self.holder, vec![want]);
             }
-            DirectoryVerdict::Park => {}
+            DirectoryVerdict::Park => {
+                self.parked.insert(id, shared.now);
+            }
         }
+    }
+
+    /// The oldest lookup that was parked under a token, since when.
+    pub fn parked_since(&self) -> Option<u64> {
+        self.parked.values().min().copied()
     }
 
     fn serve(&mut self, shared: &mut Shared, id: u64) {
@@ -85,7 +101,14 @@ impl Names {
         };
         let value = names[name];
         let timeout = self.timeout();
-        shared.out.push(Output::Answer(id, Answer::Entry { value, timeout, attributes: None }));
+        shared.out.push(Output::Answer(
+            id,
+            Answer::Entry {
+                value,
+                timeout,
+                attributes: None,
+            },
+        ));
     }
 
     fn timeout(&mut self) -> u64 {
@@ -122,7 +145,11 @@ impl Names {
                 let attributes = None;
                 shared.out.push(Output::Answer(
                     *id,
-                    Answer::Entry { value: *value, timeout, attributes },
+                    Answer::Entry {
+                        value: *value,
+                        timeout,
+                        attributes,
+                    },
                 ));
             }
             _ => unreachable!("replies answer their calls"),
@@ -156,7 +183,9 @@ impl Names {
 
     fn adopt(&mut self, shared: &mut Shared, granted: &Granted, is_asked: bool) {
         if let Adopted::Unasked(released) = self.holder.on_granted(granted, is_asked) {
-            shared.out.push(Output::Token(TokenMessage::Released(released)));
+            shared
+                .out
+                .push(Output::Token(TokenMessage::Released(released)));
         }
         let mut out = Vec::new();
         self.gate.on_token_granted(&mut out);
@@ -178,7 +207,9 @@ impl Names {
     fn finish(&mut self, shared: &mut Shared, plan: &Plan) {
         match self.holder.finish_release(plan.release, true) {
             Finish::Release(released) => {
-                shared.out.push(Output::Token(TokenMessage::Released(released)));
+                shared
+                    .out
+                    .push(Output::Token(TokenMessage::Released(released)));
             }
             Finish::More(more) => self.begin(shared, more),
         }
@@ -206,6 +237,7 @@ impl Names {
             match effect {
                 DirectoryEffect::Retry { ticket } => {
                     let request = self.requests.remove(&ticket.0).expect("parked");
+                    self.parked.remove(&ticket.0);
                     self.present(shared, request);
                 }
                 DirectoryEffect::NotifyEpoch { notify } => {
@@ -240,6 +272,9 @@ impl Names {
 
     pub(super) fn describe(&self) -> String {
         let Self { gate, requests, .. } = self;
-        format!("directory: {gate:?}, requests {requests:?}, held {:?}", self.holder.held())
+        format!(
+            "directory: {gate:?}, requests {requests:?}, held {:?}",
+            self.holder.held()
+        )
     }
 }

@@ -49,18 +49,27 @@ impl World {
     /// file (the page that is written back is older than the write beside it): not ours to judge.
     fn avoid_overlap(&self, index: usize, file: usize, action: Action) -> Action {
         let writes = |a: &Action| {
-            matches!(a, Action::Write(..) | Action::Append(..) | Action::Truncate(_))
+            matches!(
+                a,
+                Action::Write(..) | Action::Append(..) | Action::Truncate(_)
+            )
         };
         let stores = |a: &Action| matches!(a, Action::Store(..));
-        let running = self.nodes[index].threads.iter().filter_map(|t| match &t.task {
-            Some((Task { program: Program::Call(other, action), .. }, _)) if *other == file => {
-                Some(action)
-            }
-            _ => None,
-        });
-        let mut running = running.filter(|a| {
-            (stores(a) && writes(&action)) || (writes(a) && stores(&action))
-        });
+        let running = self.nodes[index]
+            .threads
+            .iter()
+            .filter_map(|t| match &t.task {
+                Some((
+                    Task {
+                        program: Program::Call(other, action),
+                        ..
+                    },
+                    _,
+                )) if *other == file => Some(action),
+                _ => None,
+            });
+        let mut running =
+            running.filter(|a| (stores(a) && writes(&action)) || (writes(a) && stores(&action)));
         match (running.next(), &action) {
             (None, _) => action,
             (Some(_), Action::Store(cell, _)) => Action::Load(*cell),
