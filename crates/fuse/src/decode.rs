@@ -381,29 +381,8 @@ fn decode_files(call: &Call<'_>) -> Result<Operation, Errno> {
             }
         }
         opcode::STATFS => Operation::StatFs,
-        opcode::GETXATTR => {
-            let args: abi::GetXattrIn = call.args()?;
-            let [bytes] = strings(call.rest)?;
-            Operation::GetXattr {
-                ino: ino?,
-                name: xattr_name(bytes)?,
-                size: args.size,
-            }
-        }
-        opcode::SETXATTR => decode_setxattr(call)?,
-        opcode::LISTXATTR => {
-            let args: abi::GetXattrIn = call.args()?;
-            Operation::ListXattr {
-                ino: ino?,
-                size: args.size,
-            }
-        }
-        opcode::REMOVEXATTR => {
-            let [bytes] = strings(call.rest)?;
-            Operation::RemoveXattr {
-                ino: ino?,
-                name: xattr_name(bytes)?,
-            }
+        opcode::GETXATTR | opcode::SETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
+            decode_xattrs(call)?
         }
         opcode::ACCESS => {
             let args: abi::AccessIn = call.args()?;
@@ -415,6 +394,38 @@ fn decode_files(call: &Call<'_>) -> Result<Operation, Errno> {
         opcode::SYNCFS => Operation::SyncFs,
         // The kernel remembers ENOSYS for the life of the connection and stops asking: right for all
         // that is left, as no connection outlives the daemon that lacks them.
+        _ => return Err(Errno::ENOSYS),
+    })
+}
+
+/// Operations on extended attributes.
+fn decode_xattrs(call: &Call<'_>) -> Result<Operation, Errno> {
+    let ino = call.ino()?;
+    Ok(match call.header.opcode {
+        opcode::GETXATTR => {
+            let args: abi::GetXattrIn = call.args()?;
+            let [bytes] = strings(call.rest)?;
+            Operation::GetXattr {
+                ino,
+                name: xattr_name(bytes)?,
+                size: args.size,
+            }
+        }
+        opcode::SETXATTR => decode_setxattr(call)?,
+        opcode::LISTXATTR => {
+            let args: abi::GetXattrIn = call.args()?;
+            Operation::ListXattr {
+                ino,
+                size: args.size,
+            }
+        }
+        opcode::REMOVEXATTR => {
+            let [bytes] = strings(call.rest)?;
+            Operation::RemoveXattr {
+                ino,
+                name: xattr_name(bytes)?,
+            }
+        }
         _ => return Err(Errno::ENOSYS),
     })
 }

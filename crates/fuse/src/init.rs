@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn each_needed_feature_is_insisted_on() {
         for bit in 0..64 {
-            let outcome = offer(u64::MAX & !(1 << bit)).agree(false, 0);
+            let outcome = offer(!(1 << bit)).agree(false, 0);
             let needed = NEEDED & 1 << bit != 0;
             assert_eq!(outcome.is_err(), needed, "bit {bit}");
         }
@@ -203,7 +203,7 @@ mod tests {
     fn the_ring_is_taken_only_where_offered() {
         let agreed = offer(u64::MAX).agree(true, 0).unwrap();
         assert_ne!(agreed.flags & f::OVER_IO_URING, 0);
-        let without = offer(u64::MAX & !f::OVER_IO_URING);
+        let without = offer(!f::OVER_IO_URING);
         assert_eq!(without.agree(true, 0), Err(InitError::NoRing));
     }
 

@@ -12,7 +12,7 @@
 )]
 
 use client::request::{
-    Entry, Handle, Listed, NewKind, Opened, Operation, Request, Response, Space, Ticket,
+    Caller, Entry, Handle, Listed, NewKind, Opened, Operation, Request, Response, Space, Ticket,
     listed_size,
 };
 use os::fuse::{
@@ -173,21 +173,7 @@ impl Trivial {
                 Response::Attr(set_attr(node(*ino)?, set), self.timeout_ns)
             }
             Operation::Make { parent, name, kind } => {
-                let directory = &node(*parent)?.directory;
-                let (kind, permissions, target) = match kind {
-                    NewKind::Node { mode, .. } => {
-                        let kind = FileKind::from_mode(*mode).ok_or(Errno::EINVAL)?;
-                        (kind, *mode & 0o7777, None)
-                    }
-                    NewKind::Directory { permissions } => (FileKind::Directory, *permissions, None),
-                    NewKind::Symlink { target } => (FileKind::Symlink, 0o777, Some(target.clone())),
-                };
-                let (attr, made) = self.make(kind, permissions, caller.uid, caller.gid);
-                if let Some(target) = target {
-                    let _ = made.target.set(target);
-                }
-                insert(directory, name, attr)?;
-                Response::Entry(Some(self.entry(attr)), 0)
+                self.add(caller, node(*parent)?, name, kind)?
             }
             Operation::Create {
                 parent,
@@ -212,14 +198,7 @@ impl Trivial {
                 new_parent,
                 new_name,
                 ..
-            } => {
-                let moved = node(*parent)?.directory.write().expect("lock").remove(name);
-                let moved = moved.ok_or(Errno::ENOENT)?;
-                let mut target = node(*new_parent)?.directory.write().expect("lock");
-                target.remove(new_name);
-                target.insert(new_name.clone(), moved);
-                Response::Done
-            }
+            } => rename((node(*parent)?, name), (node(*new_parent)?, new_name))?,
             Operation::Open { ino, flags } => {
                 if flags.truncate {
                     node(*ino)?.attr.lock().expect("lock").size = 0;
@@ -269,6 +248,29 @@ impl Trivial {
             | Operation::SyncFs => Response::Done,
             _ => return Err(Errno::ENOSYS),
         })
+    }
+
+    fn add(
+        &self,
+        caller: Caller,
+        parent: &Node,
+        name: &Name,
+        kind: &NewKind,
+    ) -> Result<Response, Errno> {
+        let (kind, permissions, target) = match kind {
+            NewKind::Node { mode, .. } => {
+                let kind = FileKind::from_mode(*mode).ok_or(Errno::EINVAL)?;
+                (kind, *mode & 0o7777, None)
+            }
+            NewKind::Directory { permissions } => (FileKind::Directory, *permissions, None),
+            NewKind::Symlink { target } => (FileKind::Symlink, 0o777, Some(target.clone())),
+        };
+        let (attr, made) = self.make(kind, permissions, caller.uid, caller.gid);
+        if let Some(target) = target {
+            let _ = made.target.set(target);
+        }
+        insert(&parent.directory, name, attr)?;
+        Ok(Response::Entry(Some(self.entry(attr)), 0))
     }
 
     fn list(&self, node: &Node, cookie: u64, size: u32, plus: bool) -> Response {
@@ -437,6 +439,15 @@ fn insert(directory: &RwLock<Directory>, name: &Name, attr: Attr) -> Result<(), 
     }
     directory.insert(name.clone(), attr.ino.raw());
     Ok(())
+}
+
+fn rename(from: (&Node, &Name), to: (&Node, &Name)) -> Result<Response, Errno> {
+    let moved = from.0.directory.write().expect("lock").remove(from.1);
+    let moved = moved.ok_or(Errno::ENOENT)?;
+    let mut target = to.0.directory.write().expect("lock");
+    target.remove(to.1);
+    target.insert(to.1.clone(), moved);
+    Ok(Response::Done)
 }
 
 fn set_attr(node: &Node, set: &SetAttr) -> Attr {

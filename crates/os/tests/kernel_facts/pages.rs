@@ -52,6 +52,25 @@ fn inval_inode_waits_for_the_folio_of_an_unanswered_read() {
     assert_eq!(arrives(&same), Ok(()));
 }
 
+/// RETRIEVE shows what the kernel has cached, and that INVAL_INODE leaves nothing: how R6 is checked, as
+/// -EBUSY of an invalidation is lost.
+#[test]
+fn retrieve_shows_the_cache_and_that_inval_inode_empties_it() {
+    let fixture = fixture!();
+    let ino = fixture.file("file", &[5; 16384]);
+    let file = File::open(fixture.path("file")).unwrap();
+    assert_eq!(byte_at(&file, 0), 5);
+    assert_eq!(fixture.cached(ino, 0, 8192), [5; 8192]);
+    let (offset, length) = (0, 0);
+    let dropped = Notice::Data {
+        ino,
+        offset,
+        length,
+    };
+    assert_eq!(arrives(&fixture.notify(&dropped)), Ok(()));
+    assert_eq!(fixture.cached(ino, 0, 8192), [0_u8; 0]);
+}
+
 /// A READ that fills the page cache is told from one of direct I/O by READ_LOCKOWNER: only the first
 /// holds folios.
 #[test]

@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub(crate) attr_timeout_ns: u64,
     /// Frames of payloads that are kept, and what was in them when they came.
     pub(crate) kept: Vec<(Span, Vec<u8>)>,
+    /// Answers to RETRIEVE: its number, the offset, the bytes.
+    pub(crate) retrieved: Vec<(u64, u64, Vec<u8>)>,
     /// Keep the payloads of WRITEs.
     pub(crate) keeps_payloads: bool,
 }
@@ -160,6 +162,25 @@ impl Fixture {
             .expect("no holder panics");
         assert!(!outcome.timed_out(), "held: {}", state.held.len());
         assert_eq!(state.held.len(), count);
+    }
+
+    /// What the kernel has cached of a range: the bytes up to the first page that it has not.
+    pub(crate) fn cached(&self, ino: InodeId, offset: u64, size: u32) -> Vec<u8> {
+        let number = self.state().retrieved.len() as u64 + 1;
+        let sent = self.notify_bytes(fuse::notify::retrieve(number, ino, offset, size));
+        assert_eq!(arrives(&sent), Ok(()));
+        let state = self.state();
+        let (state, outcome) = self
+            .server
+            .changed
+            .wait_timeout_while(state, PATIENCE, |state| {
+                (state.retrieved.len() as u64) < number
+            })
+            .expect("no holder panics");
+        assert!(!outcome.timed_out(), "no answer to RETRIEVE");
+        let (found, at, bytes) = state.retrieved.last().expect("just came");
+        assert_eq!((*found, *at), (number, offset));
+        bytes.clone()
     }
 
     /// No further request is held for a while.
@@ -283,6 +304,7 @@ impl State {
             entry_timeout_ns: LONG_NS,
             attr_timeout_ns: LONG_NS,
             kept: Vec::new(),
+            retrieved: Vec::new(),
             keeps_payloads: false,
         };
         made.make(FileKind::Directory, 0o755);
@@ -324,6 +346,19 @@ impl State {
         node.data = data.to_vec();
         node.attr.size = data.len() as u64;
         node.attr.mtime.secs += 1;
+    }
+
+    fn list(&self, ino: InodeId, cookie: u64, plus: bool) -> Response {
+        let skip = usize::try_from(cookie).expect("64 bit");
+        let names = self.nodes[&ino].names.iter().enumerate().skip(skip);
+        let listed = names.map(|(at, (name, ino))| Listed {
+            name: SmallBytes::new(name),
+            ino: *ino,
+            mode: self.nodes[ino].attr.mode(),
+            cookie: at as u64 + 1,
+            entry: plus.then(|| self.entry(*ino)),
+        });
+        Response::Listing(listed.collect())
     }
 
     fn entry(&self, ino: InodeId) -> Entry {
@@ -424,22 +459,7 @@ impl Server {
             }
             Operation::ReadDir {
                 ino, cookie, plus, ..
-            } => {
-                let names = &state.nodes[ino].names;
-                let skip = usize::try_from(*cookie).expect("64 bit");
-                let listed = names
-                    .iter()
-                    .enumerate()
-                    .skip(skip)
-                    .map(|(at, (name, ino))| Listed {
-                        name: SmallBytes::new(name),
-                        ino: *ino,
-                        mode: state.nodes[ino].attr.mode(),
-                        cookie: at as u64 + 1,
-                        entry: plus.then(|| state.entry(*ino)),
-                    });
-                Response::Listing(listed.collect())
-            }
+            } => state.list(*ino, *cookie, *plus),
             Operation::GetXattr { name, size, .. } => match (&**name, *size) {
                 (b"user.a", 0) => Response::Size(5),
                 (b"user.a", _) => Response::Bytes(SmallBytes::new(b"value")),
@@ -520,6 +540,15 @@ impl Handler for Server {
         drop(state);
         self.changed.notify_all();
         self.answer(replier, &request, &bytes);
+    }
+
+    fn on_retrieved(&self, notify_unique: u64, offset: u64, bytes: &[u8]) {
+        let mut state = self.state.lock().expect("no holder panics");
+        state
+            .retrieved
+            .push((notify_unique, offset, bytes.to_vec()));
+        drop(state);
+        self.changed.notify_all();
     }
 
     fn on_interrupt(&self, replier: &Replier, ticket: Ticket) -> InterruptOutcome {
