@@ -77,8 +77,14 @@ impl Row {
 
     /// A group that could not be measured.
     pub(crate) fn failed(name: &str, error: &anyhow::Error) -> Self {
+        const REASON_MAX: usize = 400;
+        let reason: String = format!("not measured: {error:#}")
+            .chars()
+            .take(REASON_MAX)
+            .map(|c| if c == '\n' { ' ' } else { c })
+            .collect();
         Self {
-            note: format!("not measured: {error:#}"),
+            note: reason,
             ..Self::plain(name, "", f64::NAN)
         }
     }
@@ -150,7 +156,10 @@ pub(crate) fn table(rows: &[Row]) -> String {
         ]);
     }
     let width = |column: usize| cells.iter().map(|c| c[column].len()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..8).map(width).collect();
+    // Nothing stands right of the notes: they are as long as they are.
+    let widths: Vec<usize> = (0..8)
+        .map(|column| if column == 7 { 0 } else { width(column) })
+        .collect();
     let line = |row: &[String; 8]| {
         let padded: Vec<String> = row
             .iter()

@@ -1,6 +1,7 @@
 //! What is measured and compared: file systems on devices in memory, made when first asked for.
 //!
-//! Invariant: everything that was started or mounted ends with the `Rig`, also after a failure.
+//! Invariant: everything that was started or mounted ends with the `Rig`, also after a failure; what a killed
+//! run left is removed by the next one.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,6 +15,8 @@ use serde_json::Value;
 
 /// Bytes of each device in memory; they take memory only where written.
 const DEVICE_SIZE: u64 = 6 << 30;
+/// Name of a run's directory, before its pid.
+const PREFIX: &str = "gupfs-bench-";
 /// Bytes of the four NSDs together.
 const GUPFS_SIZE: &str = "8G";
 /// How long a server may take to mount.
@@ -52,7 +55,8 @@ impl Rig {
             .nth(2)
             .context("this crate lies in the repository")?
             .to_owned();
-        let root = std::env::temp_dir().join(format!("gupfs-bench-{}", std::process::id()));
+        clean_leftovers(&repository)?;
+        let root = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
         Ok(Self {
             root,
@@ -99,7 +103,11 @@ impl Rig {
             let program = rig.built("examples/trivial")?;
             let mount = rig.directory("t")?;
             let mut command = Command::new(program);
-            command.arg(&mount).arg("--mem").stdout(Stdio::piped());
+            // A slab of 1 MiB of address space for each file with data; memory only where written.
+            command
+                .arg(&mount)
+                .args(["--mem", "--slabs", "16384"])
+                .stdout(Stdio::piped());
             let mut child = command.spawn().context("cannot start the trivial server")?;
             let out = child.stdout.take().context("its output is piped")?;
             let mut line = String::new();
@@ -272,6 +280,30 @@ fn sum(value: &Value, name: &str, words: &[&str], found: &mut Option<u64>) {
         }
         _ => {}
     }
+}
+
+/// Removes what a run left that was killed: its directory names a process that is gone.
+fn clean_leftovers(repository: &Path) -> Result<()> {
+    for entry in fs::read_dir(std::env::temp_dir())?.flatten() {
+        let name = entry.file_name();
+        let pid = name
+            .to_str()
+            .and_then(|n| n.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            eprintln!(
+                "removing what a killed run left in {}",
+                entry.path().display()
+            );
+            drop(Rig {
+                root: entry.path(),
+                repository: repository.to_owned(),
+                made: BTreeMap::new(),
+                children: Vec::new(),
+                pair: None,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// A path of ours as text.
