@@ -241,6 +241,11 @@ pub enum Effect {
         /// A flush was lost.
         is_data_lost: bool,
     },
+    /// The kernel has dropped what `Gate::begin_drop` named.
+    Dropped {
+        /// The number given there.
+        drop: RevokeId,
+    },
     /// The lapse is over: the kernel holds nothing of this inode; requests may be served again.
     LapseDone,
     /// A notification of a lapse does not return: abort the connection.

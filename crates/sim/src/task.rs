@@ -102,8 +102,6 @@ pub struct Task {
     is_exclusive: bool,
     is_waiting: bool,
     is_size_uncertain: bool,
-    /// An append went elsewhere than the kernel thought: it dropped the wrong pages.
-    pub is_misplaced: bool,
 }
 
 impl Task {
@@ -127,7 +125,6 @@ impl Task {
             is_exclusive: false,
             is_waiting: false,
             is_size_uncertain: false,
-            is_misplaced: false,
         }
     }
 
@@ -353,7 +350,6 @@ impl Task {
                     None => return Step::Blocked,
                     Some(Answer::Written(at)) => {
                         self.outcome = Outcome::At(at);
-                        self.is_misplaced = at != self.at;
                         kernel.drop_attributes(self.file);
                         let inode = &mut kernel.files[self.file];
                         inode.size = inode.size.max((self.at + cells.len()).min(CELL_COUNT));

@@ -59,6 +59,15 @@ struct Revoke {
     is_data_lost: bool,
 }
 
+/// Pages that the kernel is told to drop while their token stays.
+#[derive(Debug)]
+struct Drop {
+    id: RevokeId,
+    pages: RangeSet,
+    outstanding: Vec<(NotifyId, ByteRange)>,
+    pass_count_left: u8,
+}
+
 #[derive(Debug)]
 struct Lapse {
     outstanding: Vec<NotifyId>,
@@ -73,6 +82,7 @@ pub struct Gate {
     serving: Vec<Entry>,
     parked: Vec<Entry>,
     revokes: Vec<Revoke>,
+    drops: Vec<Drop>,
     lapse: Option<Lapse>,
     notify_next: u64,
 }
@@ -86,6 +96,7 @@ impl Gate {
             serving: Vec::new(),
             parked: Vec::new(),
             revokes: Vec::new(),
+            drops: Vec::new(),
             lapse: None,
             notify_next: 0,
         }
@@ -96,6 +107,7 @@ impl Gate {
         self.serving.is_empty()
             && self.parked.is_empty()
             && self.revokes.is_empty()
+            && self.drops.is_empty()
             && self.lapse.is_none()
     }
 
@@ -189,6 +201,22 @@ impl Gate {
         self.advance(out);
     }
 
+    /// Has the kernel drop pages whose token stays, for a request in service that changed them behind its back: an
+    /// append that went elsewhere than the kernel thinks. Call it when the new bytes are what READs get, and answer the
+    /// request after `Effect::Dropped`. `pages` are as in `Scope::lost_pages`; `drop` is a number as for a revoke.
+    pub fn begin_drop(&mut self, drop: RevokeId, pages: RangeSet, out: &mut Outbox) {
+        assert!(self.drops.iter().all(|d| d.id != drop), "{drop:?} twice");
+        let is_twice = self.is_mappable && self.rules.r6;
+        self.drops.push(Drop {
+            id: drop,
+            pages,
+            outstanding: Vec::new(),
+            pass_count_left: 1 + u8::from(is_twice),
+        });
+        self.advance_drops(out);
+        self.advance(out);
+    }
+
     /// INVAL_INODE has returned.
     pub fn on_notified(&mut self, notify: NotifyId, out: &mut Outbox) {
         if let Some(lapse) = &mut self.lapse {
@@ -196,6 +224,10 @@ impl Gate {
             self.advance_lapse(out);
             return;
         }
+        for drop in &mut self.drops {
+            drop.outstanding.retain(|(id, _)| *id != notify);
+        }
+        self.advance_drops(out);
         for revoke in &mut self.revokes {
             if let State::Notifying(outstanding) = &mut revoke.state {
                 outstanding.retain(|(id, _)| *id != notify);
@@ -222,6 +254,7 @@ impl Gate {
     /// has, ends with `Effect::LapseDone`. Revokes under way are forgotten: there is nothing left to release.
     pub fn begin_lapse(&mut self, out: &mut Outbox) {
         self.revokes.clear();
+        self.drops.clear();
         if self.rules.r8 {
             for entry in std::mem::take(&mut self.parked) {
                 self.serving.retain(|e| e.ticket != entry.ticket); // Canary R9 only.
@@ -302,26 +335,24 @@ impl Gate {
             return self.decide_in_lapse(entry);
         }
         let is_blocked = self.revokes.iter().any(|r| blocks(r, entry));
-        let no_revoke = if has_token {
-            Verdict::Serve
-        } else {
-            Verdict::Park
+        let is_awaited = || self.rules.r2 && self.is_notifying(&entry.range);
+        let no_revoke = match entry.kind {
+            _ if has_token => Verdict::Serve,
+            RequestKind::Read if is_awaited() => Verdict::Fail(Failure::Again),
+            // NOWRITE holds back all of the file, whatever is cut.
+            RequestKind::SetSize if self.rules.r12 && self.may_launder() => {
+                Verdict::Fail(Failure::Interrupted)
+            }
+            _ => Verdict::Park,
         };
         if !is_blocked {
             return no_revoke;
         }
         match entry.kind {
-            RequestKind::Read if self.rules.r2 && self.is_notifying(&entry.range) => {
-                if has_token {
-                    Verdict::Serve
-                } else {
-                    Verdict::Fail(Failure::Again)
-                }
-            }
+            RequestKind::Read if is_awaited() => no_revoke,
             RequestKind::WriteBack if self.rules.r5 => Verdict::Serve,
-            RequestKind::SetSize if self.rules.r12 && has_token => Verdict::Serve,
-            RequestKind::SetSize if self.rules.r12 && self.may_launder() => {
-                Verdict::Fail(Failure::Interrupted)
+            RequestKind::SetSize if self.rules.r12 && (has_token || self.may_launder()) => {
+                no_revoke
             }
             RequestKind::Read
             | RequestKind::DirectRead
@@ -410,20 +441,30 @@ impl Gate {
 
     /// A notification of a revoke under way may have to write mapped pages back.
     fn may_launder(&self) -> bool {
-        self.is_mappable
-            && self.revokes.iter().any(|r| {
-                let is_notifying = matches!(r.state, State::Notifying(_));
-                is_notifying || !r.due.is_empty() || !r.again.is_empty()
-            })
+        let notifies = |r: &Revoke| {
+            let is_notifying = matches!(r.state, State::Notifying(_));
+            is_notifying || !r.due.is_empty() || !r.again.is_empty()
+        };
+        self.is_mappable && (!self.drops.is_empty() || self.revokes.iter().any(notifies))
     }
 
+    /// A notification in progress waits for folios of the range, or will.
     fn is_notifying(&self, range: &ByteRange) -> bool {
-        self.revokes.iter().any(|r| match &r.state {
-            State::Notifying(outstanding) => outstanding
-                .iter()
-                .any(|(_, pages)| pages.is_some_and(|p| p.overlaps(range))),
-            State::Draining | State::Flushing | State::Leaving => false,
-        })
+        let mut all = self.notified_pages();
+        all.any(|pages| pages.overlaps(range))
+    }
+
+    /// Pages of all notifications in progress.
+    fn notified_pages(&self) -> impl Iterator<Item = ByteRange> + '_ {
+        let of_revoke = |revoke: &'_ Revoke| match &revoke.state {
+            State::Notifying(outstanding) => outstanding.clone(),
+            State::Draining | State::Flushing | State::Leaving => Vec::new(),
+        };
+        let revokes = self.revokes.iter().flat_map(of_revoke);
+        let drops = self.drops.iter().flat_map(|drop| &drop.outstanding);
+        revokes
+            .filter_map(|(_, pages)| pages)
+            .chain(drops.map(|(_, pages)| *pages))
     }
 
     fn is_in_use(&self, index: usize) -> bool {
@@ -458,19 +499,13 @@ impl Gate {
         }
     }
 
-    /// A notification in progress for another revoke covers a page of this one.
+    /// A notification in progress, which is another one's, covers a page of this revoke.
     fn is_notified_for_other(&self, index: usize) -> bool {
         let scope = &self.revokes[index].scope;
         let overlaps = |pages: &ByteRange| {
             scope.lost_pages.overlaps(pages) || scope.demoted_pages.overlaps(pages)
         };
-        self.revokes.iter().any(|other| match &other.state {
-            State::Notifying(outstanding) => {
-                let mut pages = outstanding.iter().filter_map(|(_, pages)| *pages);
-                pages.any(|p| overlaps(&p))
-            }
-            State::Draining | State::Flushing | State::Leaving => false,
-        })
+        self.notified_pages().any(|pages| overlaps(&pages))
     }
 
     /// The token goes. The kernel has no page of it, nor can it get one without a new token: other revokes need not
@@ -546,6 +581,36 @@ impl Gate {
             });
         }
         revoke.state = State::Notifying(outstanding);
+    }
+
+    fn advance_drops(&mut self, out: &mut Outbox) {
+        let parked = self.parked.iter().filter(|e| e.kind == RequestKind::Read);
+        let parked: Vec<ByteRange> = parked.map(|e| round_out(&e.range)).collect();
+        for drop in &mut self.drops {
+            while drop.outstanding.is_empty() && drop.pass_count_left > 0 {
+                drop.pass_count_left -= 1;
+                let mut pages = drop.pages.clone();
+                if self.rules.r3 {
+                    parked.iter().for_each(|range| pages.remove(*range));
+                }
+                for range in pages.ranges() {
+                    let notify = NotifyId(self.notify_next);
+                    self.notify_next += 1;
+                    drop.outstanding.push((notify, *range));
+                    out.push(Effect::Notify {
+                        notify,
+                        pages: Some(*range),
+                    });
+                }
+            }
+        }
+        self.drops.retain(|drop| {
+            let is_done = drop.outstanding.is_empty();
+            if is_done {
+                out.push(Effect::Dropped { drop: drop.id });
+            }
+            !is_done
+        });
     }
 
     fn advance_lapse(&mut self, out: &mut Outbox) {

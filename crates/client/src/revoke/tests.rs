@@ -195,6 +195,10 @@ fn a_truncate_gives_way_to_write_back() {
     assert_eq!(s.ask(2, RequestKind::SetSize, cut), Verdict::Serve);
     let verdict = s.ask_without(3, RequestKind::SetSize, cut);
     assert_eq!(verdict, Verdict::Fail(Failure::Interrupted));
+    // NOWRITE is the whole file's, so the range does not matter.
+    let far = ByteRange::new(9 * PAGE_SIZE, u64::MAX);
+    let verdict = s.ask_without(4, RequestKind::SetSize, far);
+    assert_eq!(verdict, Verdict::Fail(Failure::Interrupted));
     // Without mappings nothing is written back, and it waits.
     let mut s = Script::new(false);
     assert_eq!(s.ask_without(1, RequestKind::SetSize, cut), Verdict::Park);
@@ -248,6 +252,24 @@ fn a_release_waits_while_another_revoke_notifies_its_pages() {
     s.expect(&[notify(2, pages(0, 1))]);
     s.gate.on_notified(NotifyId(1), &mut s.out);
     s.expect(&[notify(3, pages(0, 1))]);
+}
+
+#[test]
+fn a_drop_leaves_the_token_and_parked_reads_alone() {
+    let mut s = Script::new(false);
+    assert_eq!(s.ask(1, RequestKind::Write, pages(1, 2)), Verdict::Serve);
+    assert_eq!(
+        s.ask_without(2, RequestKind::Read, pages(2, 6)),
+        Verdict::Park
+    );
+    s.gate
+        .begin_drop(RevokeId(7), RangeSet::of(pages(1, 3)), &mut s.out);
+    s.expect(&[notify(0, pages(1, 2))]);
+    assert_eq!(s.ask(3, RequestKind::Read, pages(1, 2)), Verdict::Serve);
+    let verdict = s.ask_without(4, RequestKind::Read, pages(1, 6));
+    assert_eq!(verdict, Verdict::Fail(Failure::Again));
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[Effect::Dropped { drop: RevokeId(7) }]);
 }
 
 #[test]

@@ -53,6 +53,8 @@ pub struct File {
     change_count: u64,
     requests: BTreeMap<u64, FuseRequest>,
     leaving: BTreeMap<RevokeId, Plan>,
+    /// Appends that are answered when the kernel has dropped their pages: request and place.
+    dropping: BTreeMap<RevokeId, (u64, usize)>,
     next_revoke: u64,
     jobs: VecDeque<Job>,
     /// The job under way; a commit in the background is `Some(None)`.
@@ -79,6 +81,7 @@ impl File {
             change_count: 0,
             requests: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            dropping: BTreeMap::new(),
             next_revoke: 0,
             jobs: VecDeque::new(),
             busy: None,
@@ -257,7 +260,19 @@ impl File {
         }
         if (at..at + count).all(|cell| self.may_write(cell)) {
             self.write(at..at + count, value);
-            self.answer(shared, id, Answer::Written(at));
+            // Where the kernel thinks it goes, the kernel drops its pages itself.
+            let is_placed =
+                matches!(&self.requests[&id].ask, Ask::Write { cells, .. } if cells.start == at);
+            let pages = self.pages(&RangeSet::of(bytes(&(at..at + count))));
+            if is_placed || pages.is_empty() {
+                return self.answer(shared, id, Answer::Written(at));
+            }
+            self.next_revoke += 1;
+            let drop = RevokeId(self.next_revoke);
+            self.dropping.insert(drop, (id, at));
+            let mut out = Vec::new();
+            self.gate.begin_drop(drop, pages, &mut out);
+            self.perform(shared, out);
         } else {
             // The end lies before what was asked for: once more, with the right range.
             let request = self.requests.remove(&id).expect("in service");
@@ -505,6 +520,10 @@ impl File {
                     let plan = self.leaving.remove(&revoke).expect("begun");
                     self.finish(shared, &plan);
                 }
+                Effect::Dropped { drop } => {
+                    let (id, at) = self.dropping.remove(&drop).expect("begun");
+                    self.answer(shared, id, Answer::Written(at));
+                }
                 Effect::LapseDone => {}
                 Effect::Abort => shared.out.push(Output::Violation("abort".into())),
             }
@@ -631,6 +650,7 @@ impl File {
         self.floor = 0;
         self.change_count += 1 << 16;
         self.leaving.clear();
+        self.dropping.clear();
         self.jobs.clear();
         self.busy = None;
         let mut out = Vec::new();

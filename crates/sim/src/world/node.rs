@@ -353,10 +353,6 @@ impl World {
         match task.outcome {
             Outcome::At(at) => {
                 for cell in at..at + count {
-                    if task.is_misplaced {
-                        // A page of it that was cached before stays: a hole of the kernel, see docs/testing.md.
-                        self.history.forget((file, cell));
-                    }
                     self.history
                         .add((file, cell), Access::Append(value), span, who);
                 }
