@@ -492,6 +492,13 @@ impl Task {
                         timeout,
                         attributes,
                     }) => {
+                        // Revalidation confirms the dentry or drops it; only a lookup under the lock makes one.
+                        let now = kernel.dentries[name].map(|d| d.value);
+                        if !self.is_exclusive && now != Some(value) {
+                            kernel.dentries[name] = None;
+                            self.pc = 0;
+                            return Step::Progress;
+                        }
                         self.result = vec![Some(value)];
                         self.instantiate(name, value, timeout, kernel, context);
                         if let Some(attributes) = attributes {
