@@ -234,17 +234,13 @@ pub enum Effect {
         /// Which bytes.
         ranges: RangeSet,
     },
-    /// The token may go: nothing of it is cached, dirty or in use here.
+    /// A revoke is over and its token may go: nothing of it is cached, dirty or in use here. Or a drop is over
+    /// (`Gate::begin_drop`): the kernel has dropped its pages.
     Release {
         /// Which revoke is over.
         revoke: RevokeId,
         /// A flush was lost.
         is_data_lost: bool,
-    },
-    /// The kernel has dropped what `Gate::begin_drop` named.
-    Dropped {
-        /// The number given there.
-        drop: RevokeId,
     },
     /// The lapse is over: the kernel holds nothing of this inode; requests may be served again.
     LapseDone,

@@ -203,7 +203,7 @@ impl Gate {
 
     /// Has the kernel drop pages whose token stays, for a request in service that changed them behind its back: an
     /// append that went elsewhere than the kernel thinks. Call it when the new bytes are what READs get, and answer the
-    /// request after `Effect::Dropped`. `pages` are as in `Scope::lost_pages`; `drop` is a number as for a revoke.
+    /// request after `Effect::Release` of this number. `pages` are as in `Scope::lost_pages`; `drop` is a number as for a revoke.
     pub fn begin_drop(&mut self, drop: RevokeId, pages: RangeSet, out: &mut Outbox) {
         assert!(self.drops.iter().all(|d| d.id != drop), "{drop:?} twice");
         let is_twice = self.is_mappable && self.rules.r6;
@@ -607,7 +607,10 @@ impl Gate {
         self.drops.retain(|drop| {
             let is_done = drop.outstanding.is_empty();
             if is_done {
-                out.push(Effect::Dropped { drop: drop.id });
+                out.push(Effect::Release {
+                    revoke: drop.id,
+                    is_data_lost: false,
+                });
             }
             !is_done
         });

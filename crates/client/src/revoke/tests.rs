@@ -269,7 +269,7 @@ fn a_drop_leaves_the_token_and_parked_reads_alone() {
     let verdict = s.ask_without(4, RequestKind::Read, pages(1, 6));
     assert_eq!(verdict, Verdict::Fail(Failure::Again));
     s.gate.on_notified(NotifyId(0), &mut s.out);
-    s.expect(&[Effect::Dropped { drop: RevokeId(7) }]);
+    s.expect(&[release(7)]);
 }
 
 #[test]

@@ -516,14 +516,13 @@ impl File {
                     self.jobs.push_back(Job::Flush(revoke, ranges));
                     self.start_job(shared);
                 }
-                Effect::Release { revoke, .. } => {
-                    let plan = self.leaving.remove(&revoke).expect("begun");
-                    self.finish(shared, &plan);
-                }
-                Effect::Dropped { drop } => {
-                    let (id, at) = self.dropping.remove(&drop).expect("begun");
-                    self.answer(shared, id, Answer::Written(at));
-                }
+                Effect::Release { revoke, .. } => match self.dropping.remove(&revoke) {
+                    Some((id, at)) => self.answer(shared, id, Answer::Written(at)),
+                    None => {
+                        let plan = self.leaving.remove(&revoke).expect("begun");
+                        self.finish(shared, &plan);
+                    }
+                },
                 Effect::LapseDone => {}
                 Effect::Abort => shared.out.push(Output::Violation("abort".into())),
             }
