@@ -57,6 +57,13 @@ pub(crate) struct Goal {
     pub(crate) since: Instant,
 }
 
+impl Goal {
+    /// The request with this ticket waits for it.
+    pub(crate) fn is_for(&self, ticket: crate::request::Ticket) -> bool {
+        matches!(&self.purpose, Purpose::Sync(request) if request.ticket == ticket)
+    }
+}
+
 #[derive(Debug, PartialEq)]
 enum BatchState {
     Storing,

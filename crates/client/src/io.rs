@@ -556,6 +556,10 @@ impl Slice {
             // The daemon places an append: under the exclusive size.
             has_inode &=
                 inode.is_attr_current() && inode.inode_mode() == Some(InodeMode::Exclusive);
+            if *offset != inode.size {
+                // The kernel drops its pages where it thinks the append goes: we have it drop the others.
+                self.misplaced.insert(request.ticket);
+            }
             *offset = inode.size;
         }
         if length == 0 {
@@ -637,12 +641,12 @@ impl Slice {
             if !self.starved.contains(&ino) {
                 self.starved.push(ino);
             }
-            return self.park_serving(env, ino, request, Waiting::Space);
+            return self.park_again(env, ino, request, Waiting::Space);
         }
         if inode.pages.write(range.begin, source, env.pool).is_err() {
             env.grants.unreserve(owner, sectors);
             self.starve(ino, true);
-            return self.park_serving(env, ino, request, Waiting::Frames);
+            return self.park_again(env, ino, request, Waiting::Frames);
         }
         inode.reserved += sectors;
         inode.map.forget(&ByteRange::new(range.begin, range.begin));
@@ -657,9 +661,21 @@ impl Slice {
             self.served(env, ino, ticket);
             return self.flush_for(env, ino, request);
         }
-        self.reply(ticket, Response::Written(payload.length));
         self.served(env, ino, ticket);
+        let response = Response::Written(payload.length);
+        if self.misplaced.remove(&ticket) {
+            self.reply_after_drop(env, ino, range, ticket, response);
+        } else {
+            self.reply(ticket, response);
+        }
         self.write_behind(env, ino, range);
+    }
+
+    /// Parks a write of which nothing has been done: it runs again from its start, for an append may have
+    /// to go elsewhere then.
+    fn park_again(&mut self, env: &Env<'_>, ino: InodeId, request: Request, why: Waiting) {
+        self.served(env, ino, request.ticket);
+        self.park(env, ino, request, why);
     }
 
     /// flush(2) of a descriptor: tells a write-back error once.

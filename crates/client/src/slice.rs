@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use types::frame::FRAME_SIZE;
 use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
 
@@ -197,6 +197,8 @@ pub struct Slice {
     pub(crate) starved: Vec<InodeId>,
     /// Shard for the directories this node makes: chosen round robin by the driver.
     pub(crate) placements: Vec<ShardId>,
+    /// Appends that go elsewhere than the kernel thought.
+    pub(crate) misplaced: FxHashSet<Ticket>,
     /// Payloads of parked writes, with a reference of each frame.
     pub(crate) payloads: FxHashMap<Ticket, Span>,
     pub(crate) out: Vec<Effect>,
@@ -218,6 +220,7 @@ impl Slice {
             dirty: VecDeque::new(),
             starved: Vec::new(),
             placements,
+            misplaced: FxHashSet::default(),
             payloads: FxHashMap::default(),
             out: Vec::new(),
             next_id: 0,
@@ -243,7 +246,7 @@ impl Slice {
                 self.note_activity(env, &request.operation);
                 self.start(env, request);
             }
-            Input::Interrupt(ticket) => self.on_interrupt(ticket),
+            Input::Interrupt(ticket) => self.on_interrupt(env, ticket),
             Input::Answer(call, answer) => self.on_answer(env, call, answer),
             Input::Revoke(from, revoke) => self.on_revoke(env, from, revoke),
             Input::Arrive(arrival) => self.on_arrival(env, *arrival),
@@ -385,26 +388,38 @@ impl Slice {
                 Operation::Read { .. } if parked.is_admitted => {
                     self.serve_read(env, parked.request)
                 }
-                Operation::Write { .. } if parked.is_admitted => {
-                    self.serve_write(env, parked.request);
-                }
                 _ => self.start(env, parked.request),
             }
         }
     }
 
-    fn on_interrupt(&mut self, ticket: Ticket) {
-        for inode in self.inodes.values_mut() {
-            let is_it = |p: &Parked| p.request.ticket == ticket && !p.is_admitted;
-            let Some(at) = inode.parked.iter().position(is_it) else {
-                continue;
-            };
-            // A write's or read's wait ends by itself (every wait is bounded); giving it up is safe
-            // because nothing of it has been done yet.
-            inode.parked.remove(at);
-            self.fail(ticket, Errno::EINTR);
-            return;
+    /// Gives a wait up when its caller got a signal. Only waits of which nothing has been done yet, and
+    /// fsync's (the write-back goes on).
+    fn on_interrupt(&mut self, env: &Env<'_>, ticket: Ticket) {
+        let holds = |inode: &Inode| {
+            inode
+                .parked
+                .iter()
+                .any(|p| p.request.ticket == ticket && !p.is_admitted)
+                || inode.gate.as_ref().is_some_and(|state| state.has(ticket))
+                || inode.goals.iter().any(|goal| goal.is_for(ticket))
+        };
+        let found = self
+            .inodes
+            .iter()
+            .find(|(_, inode)| holds(inode))
+            .map(|(ino, _)| *ino);
+        let Some(ino) = found else { return };
+        let inode = self.inode(ino);
+        inode
+            .parked
+            .retain(|p| p.request.ticket != ticket || p.is_admitted);
+        for goal in inode.goals.iter_mut().filter(|goal| goal.is_for(ticket)) {
+            goal.purpose = crate::flush::Purpose::Background;
         }
+        self.misplaced.remove(&ticket);
+        self.abandon(env, ino, ticket);
+        self.fail(ticket, Errno::EINTR);
     }
 
     /// Who waits, for what, since when: for `gupfs waiters`.

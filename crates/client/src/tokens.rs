@@ -14,7 +14,7 @@ use crate::flush::Purpose;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::PAGE_SIZE;
-use crate::request::{Notice, Operation, Request};
+use crate::request::{Notice, Operation, Request, Response, Ticket};
 use crate::revoke::{
     self, AttributesGo, DirectoryEffect, DirectoryGate, Failure, FlushOutcome, Gate, GateRequest,
     RequestKind, RevokeId, Rules, Scope, Verdict,
@@ -49,10 +49,12 @@ pub(crate) struct RevokeState {
     gate: Gate,
     directory: Option<DirectoryGate>,
     leaving: BTreeMap<RevokeId, Leaving>,
-    parked: BTreeMap<crate::request::Ticket, Request>,
+    parked: BTreeMap<Ticket, Request>,
     /// Notifications held back until replies about the inode are written: before that the kernel may not
     /// know the inode, and would take the old attributes afterwards.
     held: Vec<(NotifyId, Notice)>,
+    /// Answers that wait until the kernel has dropped what a misplaced append changed.
+    drops: BTreeMap<RevokeId, (Ticket, Response)>,
     next_revoke: u64,
 }
 
@@ -60,6 +62,11 @@ impl RevokeState {
     /// A writable handle was opened while a revoke is under way.
     pub(crate) fn set_mappable(&mut self) {
         self.gate.set_mappable(true);
+    }
+
+    /// The request with this ticket waits here.
+    pub(crate) fn has(&self, ticket: Ticket) -> bool {
+        self.parked.contains_key(&ticket)
     }
 
     /// Requests that wait, for `gupfs waiters`.
@@ -193,10 +200,17 @@ impl Slice {
     }
 
     /// A request in service is finished.
-    pub(crate) fn served(&mut self, env: &Env<'_>, ino: InodeId, ticket: crate::request::Ticket) {
+    pub(crate) fn served(&mut self, env: &Env<'_>, ino: InodeId, ticket: Ticket) {
         let has_gate = self.inodes.get(&ino).is_some_and(|i| i.gate.is_some());
         if has_gate {
             // Not `on_served`: what was admitted before the gate was made is not known to it.
+            self.gate_call(env, ino, |gate, out| gate.on_abandoned(ticket, out));
+        }
+    }
+
+    /// A request that the gate may have parked is given up.
+    pub(crate) fn abandon(&mut self, env: &Env<'_>, ino: InodeId, ticket: Ticket) {
+        if self.ungate(ino, ticket).is_some() {
             self.gate_call(env, ino, |gate, out| gate.on_abandoned(ticket, out));
         }
     }
@@ -272,6 +286,7 @@ impl Slice {
                 leaving: BTreeMap::new(),
                 parked: BTreeMap::new(),
                 held: Vec::new(),
+                drops: BTreeMap::new(),
                 next_revoke: 0,
             }));
         }
@@ -474,14 +489,54 @@ impl Slice {
                 revoke::Effect::Flush { revoke, ranges } => {
                     self.add_goal(env, ino, ranges, Purpose::Revoke(revoke));
                 }
-                revoke::Effect::Release { revoke, .. } => self.finish_release(env, ino, revoke),
+                revoke::Effect::Release { revoke, .. } => {
+                    let state = self.inode(ino).gate.as_mut().expect("its gate says so");
+                    if let Some((ticket, response)) = state.drops.remove(&revoke) {
+                        self.drop_gate_if_idle(ino);
+                        self.reply(ticket, response);
+                    } else {
+                        self.finish_release(env, ino, revoke);
+                    }
+                }
                 revoke::Effect::LapseDone => {}
                 revoke::Effect::Abort => {}
             }
         }
     }
 
-    fn ungate(&mut self, ino: InodeId, ticket: crate::request::Ticket) -> Option<Request> {
+    /// Answers when the kernel has dropped the pages of `range`, whose tokens stay.
+    pub(crate) fn reply_after_drop(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        range: ByteRange,
+        ticket: Ticket,
+        response: Response,
+    ) {
+        let mut pages = RangeSet::new();
+        pages.insert(covered_pages(self.inode(ino).holder.held(), &range));
+        let state = self.gate_of(ino);
+        state.next_revoke += 1;
+        let id = RevokeId(state.next_revoke);
+        state.drops.insert(id, (ticket, response));
+        self.gate_call(env, ino, |gate, out| gate.begin_drop(id, pages, out));
+    }
+
+    fn drop_gate_if_idle(&mut self, ino: InodeId) {
+        let inode = self.inode(ino);
+        let is_idle = inode.gate.as_ref().is_some_and(|state| {
+            state.leaving.is_empty()
+                && state.gate.is_idle()
+                && state.parked.is_empty()
+                && state.held.is_empty()
+                && state.drops.is_empty()
+        });
+        if is_idle {
+            inode.gate = None;
+        }
+    }
+
+    fn ungate(&mut self, ino: InodeId, ticket: Ticket) -> Option<Request> {
         self.inodes
             .get_mut(&ino)?
             .gate
@@ -495,10 +550,6 @@ impl Slice {
         let inode = self.inode(ino);
         let state = inode.gate.as_mut().expect("its gate says so");
         let leaving = state.leaving.remove(&revoke).expect("its gate says so");
-        let is_idle = state.leaving.is_empty()
-            && state.gate.is_idle()
-            && state.parked.is_empty()
-            && state.held.is_empty();
         for range in leaving.lost.ranges() {
             inode.pages.discard(range, env.pool);
             inode.map.forget(range);
@@ -508,9 +559,7 @@ impl Slice {
         }
         let is_open = inode.open_count > 0;
         let finish = inode.holder.finish_release(leaving.release, is_open);
-        if is_idle {
-            inode.gate = None;
-        }
+        self.drop_gate_if_idle(ino);
         self.on_finish(env, ino, finish);
         self.retry(env, ino);
     }

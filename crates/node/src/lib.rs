@@ -8,3 +8,6 @@ pub mod owner;
 pub use log::OwnerLog;
 pub use message::Message;
 pub use owner::{Locked, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Question, Work};
+
+// The driver names the parts that it joins through this crate (ARCHITECTURE.md, import table).
+pub use {meta, store, token};

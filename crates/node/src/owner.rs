@@ -226,6 +226,11 @@ impl OwnerSlice {
         }
     }
 
+    /// Some transaction has begun here and has not been confirmed by all.
+    pub fn has_transactions(&self) -> bool {
+        !transaction::repeat_messages(&self.shard).is_empty()
+    }
+
     /// Nothing is under way here that only time brings on.
     pub fn is_quiet(&self) -> bool {
         self.waiting.is_empty() && self.tokens.next_timeout().is_none()

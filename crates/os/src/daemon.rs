@@ -23,7 +23,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 use client::request::{Operation, Request, Response, Space as SpaceCount, Ticket};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
-use meta::view::Query;
+use node::meta::view::Query;
 use node::{Message, OwnerEffect, OwnerLog, OwnerSlice, Question, Work};
 use rustc_hash::FxHashMap;
 use types::id::NodeLife;
@@ -51,6 +51,8 @@ const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 const FLUSH_TICKS: u64 = 5;
 /// Messages that were not answered are repeated after this many ticks.
 const REPEAT_TICKS: u64 = 50;
+/// Bytes of the pagepool that are touched at start.
+const POPULATE_SIZE: u64 = 256 << 20;
 /// How long a stop waits for dirty data.
 const STOP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -82,7 +84,7 @@ pub enum Error {
     },
     /// The journal cannot be replayed.
     #[error(transparent)]
-    Recovery(#[from] store::recovery::RecoveryError),
+    Recovery(#[from] node::store::recovery::RecoveryError),
     /// What was replayed does not fit the journal's other half.
     #[error("the state of {inode_count} inodes does not fit half of the journal")]
     JournalFull {
@@ -263,6 +265,7 @@ struct Daemon {
     notifier: OnceLock<Arc<crate::fuse::Notifier>>,
     connection: AtomicU64,
     next_call: AtomicU64,
+    view_step: AtomicU64,
     random: Mutex<stdx::prng::Prng>,
     counters: Counters,
     stop: Stop,
@@ -305,11 +308,11 @@ fn restart_journal(
     let mut inode_count = 0;
     for slice in state.shards.iter().flatten() {
         inode_count += slice.shard.inode_count();
-        let key = store::format::PartKey::Shard(slice.shard.id());
+        let key = node::store::format::PartKey::Shard(slice.shard.id());
         let epoch = log.epoch;
         let journal = &mut log.journal;
         node::log::shard_snapshot(&slice.shard, RECORD_SIZE, &mut |bytes| {
-            let part = store::journal::Part {
+            let part = node::store::journal::Part {
                 key,
                 epoch,
                 bytes: &bytes,
@@ -320,9 +323,9 @@ fn restart_journal(
     }
     let mut pieces = Vec::new();
     log.space_snapshot(RECORD_SIZE, &mut |bytes| pieces.push(bytes));
-    let (key, epoch) = (store::format::PartKey::Space, log.epoch);
+    let (key, epoch) = (node::store::format::PartKey::Space, log.epoch);
     for bytes in pieces {
-        let part = store::journal::Part {
+        let part = node::store::journal::Part {
             key,
             epoch,
             bytes: &bytes,
@@ -430,6 +433,7 @@ impl Daemon {
             notifier: OnceLock::new(),
             connection: AtomicU64::new(0),
             next_call: AtomicU64::new(1),
+            view_step: AtomicU64::new(0),
             random: Mutex::new(stdx::prng::Prng::new(seed)),
             counters: Counters::default(),
             stop: Stop::default(),
@@ -467,6 +471,12 @@ impl Daemon {
         self.begin_serving();
         let mut session = self.mount()?;
         session.start(hub.clone())?;
+        let pool = Arc::clone(&self.pool);
+        // Memory touched for the first time is slow: not on the path of a write.
+        let populate = std::thread::Builder::new()
+            .name("populate".to_owned())
+            .spawn(move || pool.populate(POPULATE_SIZE))
+            .map_err(Error::Thread)?;
         let daemon = Arc::clone(self);
         let control = std::thread::Builder::new()
             .name("control".to_owned())
@@ -481,6 +491,7 @@ impl Daemon {
         // Wakes the control thread out of accept.
         let _ = std::os::unix::net::UnixStream::connect(&self.config.control_socket);
         let _ = control.join();
+        let _ = populate.join();
         tracing::info!("stopped");
         Ok(())
     }
@@ -547,7 +558,7 @@ impl Daemon {
                 if !slice.is_quiet() {
                     slice.on_tick(&env, &mut out);
                 }
-                if tick.is_multiple_of(REPEAT_TICKS) {
+                if tick.is_multiple_of(REPEAT_TICKS) || slice.has_transactions() {
                     slice.repeats(&mut out);
                 }
             }

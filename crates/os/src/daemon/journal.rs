@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use client::Pool as _;
 use client::slice::IoFailure;
+use node::store::format::PartKey;
+use node::store::journal::{Flush, FlushFailed, Part};
 use nsd::message::Verifier;
-use store::format::PartKey;
-use store::journal::{Flush, FlushFailed, Part};
 use types::frame::FRAME_SIZE;
 use types::{FrameRef, Lsn, Span};
 
@@ -117,7 +117,7 @@ impl Daemon {
         Some(frames)
     }
 
-    fn journal_written(self: &Arc<Self>, id: store::journal::FlushId, is_ok: bool) {
+    fn journal_written(self: &Arc<Self>, id: node::store::journal::FlushId, is_ok: bool) {
         let durable_lsn = {
             let mut log = lock(&self.log);
             log.journal
@@ -156,13 +156,14 @@ impl Daemon {
 
     /// Moves the journal into its other half when half of this one is used.
     pub(super) fn snapshot_if_due(self: &Arc<Self>) {
+        // Shards before the journal: never the other way round.
+        let estimate = self.overlay_estimate();
         {
             let mut log = lock(&self.log);
+            log.journal.set_overlay_size(estimate);
             if !log.journal.needs_snapshot() {
                 return;
             }
-            let estimate = self.overlay_estimate();
-            log.journal.set_overlay_size(estimate);
             log.journal.begin_snapshot(estimate);
         }
         tracing::info!("the journal moves to its other half");

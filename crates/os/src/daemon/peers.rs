@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use client::Pool as _;
 use client::message::{Answer, Ask, Body};
 use client::slice::{Input, slice_of};
-use meta::view::{Fact, Origin, Query};
 use node::message::FactResult;
+use node::meta::view::{Fact, Origin, Query};
 use node::{Message, Question, Work};
 use nsd::message::{KIND_REPLY, KIND_REQUEST};
 use nsd::server::{DiskTag, Effect as NsdEffect, Operation};
@@ -364,7 +364,7 @@ impl Daemon {
                 self.send(from.node, &Message::Fact { id, result });
             }
             Query::Entry { directory, name } => {
-                let op = meta::Op::Lookup {
+                let op = node::meta::Op::Lookup {
                     parent: directory,
                     name: name.clone(),
                 };
@@ -392,9 +392,9 @@ impl Daemon {
             return;
         };
         let found = match answer.body {
-            Body::Op(meta::Reply::Entry { ino, kind, .. }) => Ok(Some((ino, kind))),
-            Body::Op(meta::Reply::Absent) => Ok(None),
-            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
+            Body::Op(node::meta::Reply::Entry { ino, kind, .. }) => Ok(Some((ino, kind))),
+            Body::Op(node::meta::Reply::Absent) => Ok(None),
+            Body::Op(node::meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
             _ => Err(Errno::EPROTO),
         };
         let result = match found {
@@ -667,6 +667,7 @@ impl Daemon {
     fn peer_up(self: &Arc<Self>, peer: NodeId, incarnation: Incarnation) {
         let former = lock(&self.peers).insert(peer, incarnation);
         tracing::info!(node = peer.0, "the link is up");
+        self.tell_server();
         if let Some(former) = former.filter(|former| *former != incarnation) {
             // Its new life holds the state directory's lock: the former one has ended.
             self.life_ended(NodeLife {
@@ -676,6 +677,25 @@ impl Daemon {
         }
         self.repeat_to(peer);
         self.resend_to_servers();
+    }
+
+    /// Tells the NSD server which lives are members: those that are connected, and this one.
+    fn tell_server(&self) {
+        let mut view = self.config.view.clone();
+        {
+            let peers = lock(&self.peers);
+            for node in &mut view.nodes {
+                let incarnation = peers.get(&node.id).copied().unwrap_or_default();
+                node.incarnation = if node.id == self.me.node {
+                    self.me.incarnation
+                } else {
+                    incarnation
+                };
+            }
+        }
+        let step = self.view_step.fetch_add(1, Ordering::Relaxed) + 1;
+        view.epoch = Epoch(view.epoch.0 + step);
+        lock(&self.server).on_view(&view);
     }
 
     /// A life of another node is over: what it held here is free.

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use data::space::{Geometry, Levels, RegionTable, Space};
-use meta::{HashKey, Shard};
 use node::log::{replay_shard, replay_space};
+use node::meta::{HashKey, Shard};
+use node::store::format::{Area, PartKey};
+use node::store::journal::Journal;
+use node::store::recovery::{Recovered, Recovery};
+use node::token::Manager;
 use node::{OwnerLog, OwnerSlice};
 use nsd::label::{Expected, HEAD_SECTORS, Label};
-use store::format::{Area, PartKey};
-use store::journal::Journal;
-use store::recovery::{Recovered, Recovery};
-use token::Manager;
 use types::{Epoch, Location, NodeId, NsdId, SECTOR_SIZE, ShardId};
 
 use super::Error;
@@ -120,7 +120,7 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
     space.on_durable(recovered.last_lsn);
     let epoch = next_epoch(&recovered);
     let journal = Journal::start(
-        store::journal::Config {
+        node::store::journal::Config {
             fs: view.fs,
             owner: config.node,
             incarnation: config.incarnation,
@@ -140,7 +140,7 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
     let shards = shards
         .into_iter()
         .map(|shard| {
-            let tokens = Manager::new(epoch, token::Options::default());
+            let tokens = Manager::new(epoch, node::token::Options::default());
             shard.map(|shard| OwnerSlice::new(shard, tokens, recovered.last_lsn))
         })
         .collect();

@@ -34,7 +34,7 @@ pub(super) enum Deferred {
     /// An answer.
     Answer(NodeLife, u64, Answer),
     /// A transaction message.
-    Transaction(meta::Envelope),
+    Transaction(node::meta::Envelope),
     /// A message to another node.
     Message(NodeId, Box<Message>),
 }
@@ -134,7 +134,7 @@ impl Daemon {
     fn release_token(
         self: &Arc<Self>,
         shard: ShardId,
-        released: token::message::Released,
+        released: node::token::message::Released,
         items: &mut VecDeque<Item>,
     ) {
         let owner = self.owner(shard);
@@ -149,7 +149,7 @@ impl Daemon {
         self: &Arc<Self>,
         from: NodeLife,
         shard: ShardId,
-        released: &token::message::Released,
+        released: &node::token::message::Released,
         items: &mut VecDeque<Item>,
     ) {
         let mut out = Vec::new();
