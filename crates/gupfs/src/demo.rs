@@ -8,6 +8,7 @@
 pub mod copy;
 pub mod records;
 pub mod tree;
+pub mod watch;
 pub mod work;
 
 use std::path::Path;
@@ -26,6 +27,7 @@ use crate::system::{loops, mounts, shell};
 use crate::{files, inspect, size, up};
 use copy::Digest;
 use tree::{Kind, Tree};
+use watch::{Progress, Watch};
 
 /// The copy's directory on the mounts.
 const COPY: &str = "demo-copy";
@@ -50,6 +52,7 @@ struct Run<'a> {
     tree: Tree,
     digests: Vec<Digest>,
     phases: Vec<Phase>,
+    progress: Progress,
 }
 
 /// Runs the demo.
@@ -110,6 +113,7 @@ fn run_phases(args: &DemoArgs, lab: &Lab, directory: &Path) -> Result<()> {
     let lab_time = begin.elapsed();
     let mut run = open(args, &directory.join("source"))?;
     run.push("lab up", lab_time, 0, 0);
+    let _watch = Watch::start(lab, &run.progress);
     let room = args.size / 10 * 6;
     if run.tree.byte_count > room {
         return Err(Failure::new(format!(
@@ -171,6 +175,7 @@ fn open<'a>(args: &'a DemoArgs, scratch: &Path) -> Result<Run<'a>> {
         tree,
         digests: Vec::new(),
         phases: Vec::new(),
+        progress: Progress::default(),
     };
     let begin = Instant::now();
     let bar = run.bar("read the source");
@@ -330,6 +335,7 @@ impl Run<'_> {
         );
         bar.set_style(style.expect("a fixed template"));
         bar.set_message(name);
+        self.progress.show(&bar);
         bar
     }
 
@@ -350,6 +356,7 @@ impl Run<'_> {
         };
         say!("{}", phase.line());
         self.phases.push(phase);
+        self.progress.step();
     }
 
     fn report(&self, local: Option<(&'static str, Vec<Phase>)>) -> Result<()> {

@@ -167,7 +167,8 @@ pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
     Ok(done)
 }
 
-fn abort(point: &Path) -> Result<()> {
+/// Ends the FUSE connection of the GUPFS mount at `point`, if there is one.
+pub fn abort(point: &Path) -> Result<()> {
     match mounts::at(point)?.filter(mounts::Mount::is_gupfs) {
         Some(mount) => mounts::abort(&mount),
         None => Ok(()),
