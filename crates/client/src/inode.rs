@@ -32,7 +32,22 @@ impl MapCache {
         }
         self.known.remove(sectors_around(range));
         let known = &self.known;
-        self.extents.retain(|e| known.contains(&extent_bytes(e)));
+        // An extent that reaches into what is forgotten is cut to what stays known.
+        let cut = |e: &Extent| -> Vec<Extent> {
+            let rest = known.intersection(&extent_bytes(e));
+            let sector = types::SECTOR_SIZE;
+            rest.ranges()
+                .iter()
+                .map(|r| e.slice(r.begin / sector, r.end / sector))
+                .collect()
+        };
+        if self
+            .extents
+            .iter()
+            .any(|e| !known.contains(&extent_bytes(e)))
+        {
+            self.extents = self.extents.iter().flat_map(cut).collect();
+        }
         self.pieces
             .retain(|p| known.overlaps(&ByteRange::new(p.offset, p.end())));
     }
@@ -41,9 +56,22 @@ impl MapCache {
     pub(crate) fn learn(&mut self, range: ByteRange, extents: Vec<Extent>, pieces: Vec<Piece>) {
         self.forget(&range);
         self.known.insert(range);
-        self.extents.extend(extents);
+        let (begin, end) = (
+            range.begin / types::SECTOR_SIZE,
+            range.end.div_ceil(types::SECTOR_SIZE),
+        );
+        let within = extents
+            .into_iter()
+            .filter(|e| e.file_sector < end && e.file_sector_end() > begin);
+        self.extents.extend(
+            within.map(|e| e.slice(e.file_sector.max(begin), e.file_sector_end().min(end))),
+        );
         self.extents.sort_by_key(|e| e.file_sector);
-        self.pieces.extend(pieces);
+        self.pieces.extend(
+            pieces
+                .into_iter()
+                .filter(|p| ByteRange::new(p.offset, p.end()).overlaps(&range)),
+        );
     }
 
     /// The extents that overlap `range`, clipped to its sectors.
@@ -231,6 +259,27 @@ impl Inode {
     pub(crate) fn covers(&self, mode: RangeMode, range: &ByteRange) -> bool {
         // What is being given up counts until it is released: the gate decides who may still use it.
         self.holder.held().covers_range(mode, range)
+    }
+
+    /// The bytes of a page that this node's tokens cover, relative to its begin; `None`: all of them.
+    pub(crate) fn covered_part(&self, number: u64) -> Option<RangeSet> {
+        let base = number * crate::pages::PAGE_SIZE;
+        let page = ByteRange::at(base, crate::pages::PAGE_SIZE);
+        if self.covers(RangeMode::Read, &page) {
+            return None;
+        }
+        let held = self.holder.held();
+        let mut covered = RangeSet::new();
+        for set in [&held.read, &held.write] {
+            // A piece has a byte at least: so many pieces are never rounded.
+            for range in set
+                .ranges_within(&page, crate::pages::PAGE_SIZE as usize)
+                .ranges()
+            {
+                covered.insert(ByteRange::new(range.begin - base, range.end - base));
+            }
+        }
+        Some(covered)
     }
 
     pub(crate) fn inode_mode(&self) -> Option<InodeMode> {

@@ -144,7 +144,15 @@ impl Slice {
             inode.map.forget(&tail);
         }
         match &request.operation {
-            Operation::SetAttr { .. } => self.reply_attr(request.ticket, ino),
+            Operation::SetAttr { .. } => {
+                // The kernel takes this answer's attributes whatever happened meanwhile, so it must not
+                // believe them for long.
+                let response = match self.show(ino, 0) {
+                    Some(entry) => Response::Attr(entry.attr, 0),
+                    None => Response::Error(Errno::ESTALE),
+                };
+                self.reply(request.ticket, response);
+            }
             Operation::Open { flags, .. } => {
                 let opened = self.open_handle(ino, *flags);
                 self.reply(request.ticket, Response::Opened(opened));
@@ -175,7 +183,13 @@ impl Slice {
         };
         let range = ByteRange::at(offset, length.into());
         let inode = self.inode(ino);
-        let mode = RangeMode::Read;
+        // Pages that a writable mapping may dirty need the right to write (rule R5): the kernel does not ask
+        // when it dirties them.
+        let (mode, range) = if fills_page_cache && inode.writer_count > 0 && !range.is_empty() {
+            (RangeMode::Write, sectors_around(&range))
+        } else {
+            (RangeMode::Read, range)
+        };
         let has_range = range.is_empty() || inode.covers(mode, &range);
         let is_size_known =
             inode.is_attr_current() || (inode.inode_mode().is_some() && range.end <= inode.size);
@@ -349,7 +363,7 @@ impl Slice {
                     end: wide.end,
                     count_max: MAP_COUNT_MAX,
                 };
-                let then = Continuation::Map(ino, wide);
+                let then = Continuation::Map(ino, wide, range);
                 self.call(ino.shard(), Ask::Op { op, durable: false }, then);
             }
             return;
@@ -450,7 +464,14 @@ impl Slice {
     }
 
     /// The owner told where bytes lie.
-    pub(crate) fn on_map(&mut self, env: &Env<'_>, ino: InodeId, range: ByteRange, answer: Answer) {
+    pub(crate) fn on_map(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        range: ByteRange,
+        narrow: ByteRange,
+        answer: Answer,
+    ) {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
         };
@@ -463,9 +484,12 @@ impl Slice {
                 ..
             }) => {
                 let complete = ByteRange::new(range.begin, end.min(range.end).max(range.begin));
-                // Only what read tokens still cover may be kept.
+                // Only what tokens still cover may be kept; of the pages that were wanted any part does,
+                // for nobody else can change that part.
                 if !complete.is_empty() && inode.covers(RangeMode::Read, &complete) {
                     inode.map.learn(complete, extents, pieces);
+                } else if let Some(part) = complete.intersection(&narrow) {
+                    inode.map.learn(part, extents, pieces);
                 }
             }
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
@@ -497,7 +521,10 @@ impl Slice {
             for piece in &load.pieces {
                 Pages::overlay(piece, *number, *frame, env.pool);
             }
-            inode.pages.fill(*number, *frame, env.pool);
+            let covered = inode.covered_part(*number);
+            inode
+                .pages
+                .fill(*number, *frame, covered.as_ref(), env.pool);
         }
         match result {
             Ok(()) => inode.is_second_look = false,

@@ -32,7 +32,7 @@ pub(crate) enum Continuation {
     /// Tokens for requests that wait.
     Acquire(InodeId),
     /// The map for loads that wait.
-    Map(InodeId, types::ByteRange),
+    Map(InodeId, types::ByteRange, types::ByteRange),
     /// A Commit of the inode's dirty state.
     Commit(InodeId),
     /// Journals made durable for fsync.
@@ -378,7 +378,9 @@ impl Slice {
                 _ => self.fail(request.ticket, Errno::ENOENT),
             },
             Continuation::Acquire(ino) => self.on_acquired(env, ino, answer),
-            Continuation::Map(ino, range) => self.on_map(env, ino, range, answer),
+            Continuation::Map(ino, range, narrow) => {
+                self.on_map(env, ino, range, narrow, answer);
+            }
             Continuation::Commit(ino) => self.on_committed(env, ino, answer),
             Continuation::Synced(ticket, response) => match answer.body {
                 Body::Refused(errno) => self.fail(ticket, errno),

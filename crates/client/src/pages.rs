@@ -340,13 +340,27 @@ impl Pages {
         page.is_recent = true;
     }
 
-    /// Takes the bytes that a load brought for page `number`: only those not valid yet. `frame` is
-    /// taken over with one reference.
-    pub fn fill(&mut self, number: u64, frame: FrameRef, pool: &dyn Pool) {
+    /// Takes the bytes that a load brought for page `number`: those that tokens cover (`covered`; `None`
+    /// is all of the page) and that are not valid yet. `frame` is taken over with one reference.
+    pub fn fill(
+        &mut self,
+        number: u64,
+        frame: FrameRef,
+        covered: Option<&RangeSet>,
+        pool: &dyn Pool,
+    ) {
+        let loaded = match covered {
+            None => Part::All,
+            Some(set) => Part::Some(set.clone()),
+        };
         let Some(page) = self.pages.get_mut(&number) else {
+            if loaded.is_none() {
+                pool.release(frame);
+                return;
+            }
             let page = Page {
                 frame,
-                valid: Part::All,
+                valid: loaded,
                 dirty: Part::NONE,
                 in_flight: None,
                 is_recent: true,
@@ -354,7 +368,7 @@ impl Pages {
             self.pages.insert(number, page);
             return;
         };
-        if page.valid == Part::All {
+        if page.valid == Part::All || loaded.is_none() {
             pool.release(frame);
             return;
         }
@@ -364,7 +378,9 @@ impl Pages {
         }
         pool.release(page.frame);
         page.frame = frame;
-        page.valid = Part::All;
+        for range in loaded.set().ranges() {
+            page.valid.insert(*range);
+        }
     }
 
     /// Lays `piece` (bytes kept as metadata) over what was just loaded into `frame`, a frame of page

@@ -279,12 +279,33 @@ impl Slice {
                 let verdict = gate.on_request(request, &mut out);
                 assert_eq!(verdict, Verdict::Serve, "nothing is being revoked yet");
             }
+            // Reads that wait for tokens hold their folios locked: the gate keeps notifications off them
+            // (rule R3).
+            let mut gated = BTreeMap::new();
+            let waiting = std::mem::take(&mut inode.parked);
+            for parked in waiting {
+                if parked.is_admitted || parked.why != Waiting::Token {
+                    inode.parked.push_back(parked);
+                    continue;
+                }
+                let ticket = parked.request.ticket;
+                let (kind, range) = gate_kind(&parked.request);
+                let request = GateRequest {
+                    ticket,
+                    kind,
+                    range,
+                    has_token: false,
+                };
+                let verdict = gate.on_request(request, &mut out);
+                assert_eq!(verdict, Verdict::Park, "its tokens are missing");
+                gated.insert(ticket, parked.request);
+            }
             assert!(out.is_empty(), "nothing is being revoked yet");
             inode.gate = Some(Box::new(RevokeState {
                 gate,
                 directory: None,
                 leaving: BTreeMap::new(),
-                parked: BTreeMap::new(),
+                parked: gated,
                 held: Vec::new(),
                 drops: BTreeMap::new(),
                 next_revoke: 0,

@@ -636,7 +636,10 @@ impl<'a> Locked<'a> {
             op,
             Op::Commit(_) | Op::Destage { .. } | Op::Closed { .. } | Op::GetMap { .. }
         );
-        while waits_for_tokens {
+        loop {
+            if !waits_for_tokens {
+                break;
+            }
             let missing = match self.first_missing(env, &question, &op) {
                 Ok(None) => break,
                 Ok(Some(missing)) => missing,
