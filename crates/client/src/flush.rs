@@ -28,6 +28,13 @@ const BATCH_PAGES_MAX: usize = 1024;
 const IN_FLIGHT_PAGES_MAX: usize = 32 << 8;
 /// Extents that make a Commit worth while by themselves.
 const COMMIT_EXTENTS_MIN: usize = 64;
+/// Extents, pieces and bytes of pieces in one Commit: far below what an owner takes.
+const COMMIT_EXTENTS_MAX: usize = 1024;
+const COMMIT_PIECES_MAX: usize = 1024;
+const COMMIT_PIECE_BYTES_MAX: usize = 256 << 10;
+/// Pieces and bytes of pieces of one batch.
+const BATCH_PIECES_MAX: usize = 256;
+const BATCH_PIECE_BYTES_MAX: u64 = limits::SMALL_BYTES_MAX as u64;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 /// Failed stores of an inode in a row before its writers hear of it.
@@ -238,7 +245,6 @@ impl Slice {
     ) -> bool {
         let owner = env.owner(ino.shard());
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let numbers: Vec<u64> = dirty.iter().map(|p| p.number).collect();
         let bytes: u64 = dirty
             .iter()
             .flat_map(|p| p.dirty.ranges())
@@ -254,6 +260,8 @@ impl Slice {
         let (sectors, rest): (Vec<_>, Vec<_>) = dirty
             .into_iter()
             .partition(|page| !(is_inline && is_small) && is_whole(page));
+        let rest = cap_pieces(inode, rest, env);
+        let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
         let wanted = wanted_runs(ino, &sectors);
         let reserved = if inode.pages.dirty_count() == 0 {
             inode.reserved
@@ -415,22 +423,24 @@ impl Slice {
         let mut piece_bytes = 0;
         let mut stores = Vec::new();
         for batch in &mut inode.batches {
-            if !matches!(batch.state, BatchState::Stored(_)) {
+            let BatchState::Stored(stored) = &mut batch.state else {
                 continue;
-            }
+            };
             let bytes: usize = batch.pieces.iter().map(|p| p.bytes.len()).sum();
-            if piece_bytes > 0 && piece_bytes + bytes > limits::SMALL_BYTES_MAX {
+            let is_first = extents.is_empty() && pieces.is_empty();
+            let fits = extents.len() + stored.len() <= COMMIT_EXTENTS_MAX
+                && pieces.len() + batch.pieces.len() <= COMMIT_PIECES_MAX
+                && piece_bytes + bytes <= COMMIT_PIECE_BYTES_MAX;
+            if !is_first && !fits {
                 continue;
             }
             piece_bytes += bytes;
             pieces.append(&mut batch.pieces);
-            let state = std::mem::replace(&mut batch.state, BatchState::Committing);
-            if let BatchState::Stored(mut stored) = state
-                && !stored.is_empty()
-            {
+            if !stored.is_empty() {
                 stores.push(batch.io);
-                extents.append(&mut stored);
+                extents.append(stored);
             }
+            batch.state = BatchState::Committing;
         }
         extents.sort_by_key(|e: &Extent| e.file_sector);
         let commit = Commit {
@@ -721,6 +731,31 @@ impl Batch {
             BatchState::Storing | BatchState::Committing => 0,
         }
     }
+}
+
+/// Keeps as many pages as may go as pieces of one batch; the others are dirty again.
+fn cap_pieces(
+    inode: &mut crate::inode::Inode,
+    pages: Vec<DirtyPage>,
+    env: &Env<'_>,
+) -> Vec<DirtyPage> {
+    let (mut count, mut bytes) = (0, 0);
+    let (kept, excess): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| {
+        count += page.dirty.ranges().len();
+        bytes += page
+            .dirty
+            .ranges()
+            .iter()
+            .map(ByteRange::length)
+            .sum::<u64>();
+        count <= BATCH_PIECES_MAX && bytes <= BATCH_PIECE_BYTES_MAX
+    });
+    let numbers: Vec<u64> = excess.iter().map(|page| page.number).collect();
+    for page in &excess {
+        env.pool.release(page.frame);
+    }
+    inode.pages.on_flushed(&numbers, false, false);
+    kept
 }
 
 /// Adjacent pages as runs.

@@ -612,6 +612,12 @@ impl Slice {
     }
 
     fn learn_lesson(&mut self, arrival: &Arrival) {
+        if arrival.kind == FileKind::Directory
+            && let Some(inode) = self.inodes.get_mut(&arrival.ino)
+        {
+            // A name of it has changed by a rename from elsewhere.
+            inode.entries = None;
+        }
         let is_open = self
             .inodes
             .get(&arrival.ino)

@@ -9,7 +9,7 @@
 //! A write to a frozen frame (an answer or a disk write holds it) goes to a copy, so that what was
 //! checksummed is what is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use types::frame::FRAME_SIZE;
 use types::{ByteRange, FrameRef, Piece, RangeSet, SmallBytes, Span};
@@ -113,7 +113,10 @@ pub struct NoFrame;
 #[derive(Debug, Default)]
 pub struct Pages {
     pages: BTreeMap<u64, Page>,
-    dirty_count: usize,
+    /// Pages with dirty bytes that no running flush carries.
+    dirty: BTreeSet<u64>,
+    /// Pages that a running flush carries.
+    flying: BTreeSet<u64>,
     clock_hand: u64,
 }
 
@@ -172,18 +175,14 @@ impl Pages {
 
     /// Pages with dirty bytes that no running flush carries.
     pub fn dirty_count(&self) -> usize {
-        self.dirty_count
+        self.dirty.len()
     }
 
     /// Pages of `range` that a write would make dirty and that are not dirty yet: what has to be
     /// reserved before the write.
     pub fn newly_dirty_count(&self, range: &ByteRange) -> u64 {
         let all = page_of(range.end - 1) - page_of(range.begin) + 1;
-        let dirty = self
-            .pages
-            .range(pages_of(range))
-            .filter(|(_, p)| !p.dirty.is_none())
-            .count();
+        let dirty = self.dirty.range(pages_of(range)).count();
         all - dirty as u64
     }
 
@@ -334,7 +333,9 @@ impl Pages {
             .pages
             .get_mut(&number)
             .expect("the caller has just put it there");
-        self.dirty_count += usize::from(page.dirty.is_none());
+        if page.dirty.is_none() {
+            self.dirty.insert(number);
+        }
         page.valid.insert(part);
         page.dirty.insert(part);
         page.is_recent = true;
@@ -407,18 +408,20 @@ impl Pages {
         pool: &dyn Pool,
     ) -> Vec<DirtyPage> {
         let mut taken = Vec::new();
-        if self.dirty_count == 0 || range.is_empty() {
+        if self.dirty.is_empty() || range.is_empty() {
             return taken;
         }
-        for (number, page) in self.pages.range_mut(pages_of(range)) {
-            if taken.len() == count_max {
-                break;
-            }
-            if page.dirty.is_none() || page.in_flight.is_some() {
-                continue;
-            }
+        let numbers: Vec<u64> = self
+            .dirty
+            .range(pages_of(range))
+            .filter(|number| !self.flying.contains(number))
+            .take(count_max)
+            .copied()
+            .collect();
+        taken.reserve(numbers.len());
+        for number in numbers {
+            let page = self.pages.get_mut(&number).expect("a dirty page is cached");
             let dirty = std::mem::replace(&mut page.dirty, Part::NONE);
-            self.dirty_count -= 1;
             let valid_begin_to = match &page.valid {
                 Part::All => PAGE_SIZE,
                 Part::Some(set) => set
@@ -430,12 +433,14 @@ impl Pages {
             pool.retain(page.frame);
             let bytes = dirty.set();
             taken.push(DirtyPage {
-                number: *number,
+                number,
                 frame: page.frame,
                 dirty: bytes,
                 valid_begin_to,
             });
             page.in_flight = Some(dirty);
+            self.dirty.remove(&number);
+            self.flying.insert(number);
         }
         taken
     }
@@ -449,8 +454,11 @@ impl Pages {
             let Some(carried) = page.in_flight.take() else {
                 continue;
             };
+            self.flying.remove(number);
             if !is_ok && !drop_failed {
-                self.dirty_count += usize::from(page.dirty.is_none() && !carried.is_none());
+                if page.dirty.is_none() && !carried.is_none() {
+                    self.dirty.insert(*number);
+                }
                 for range in carried.set().ranges() {
                     page.dirty.insert(*range);
                 }
@@ -461,19 +469,8 @@ impl Pages {
     /// Some page of `range` has dirty bytes or is in flight.
     pub fn is_busy(&self, range: &ByteRange) -> bool {
         !range.is_empty()
-            && self
-                .pages
-                .range(pages_of(range))
-                .any(|(_, p)| !p.dirty.is_none() || p.in_flight.is_some())
-    }
-
-    /// Some page of `range` is in flight.
-    pub fn is_in_flight(&self, range: &ByteRange) -> bool {
-        !range.is_empty()
-            && self
-                .pages
-                .range(pages_of(range))
-                .any(|(_, p)| p.in_flight.is_some())
+            && (self.dirty.range(pages_of(range)).next().is_some()
+                || self.flying.range(pages_of(range)).next().is_some())
     }
 
     /// Forgets the bytes of `range`, dirty ones too. Returns how many pages stopped being dirty.
@@ -481,7 +478,7 @@ impl Pages {
         if range.is_empty() {
             return 0;
         }
-        let before = self.dirty_count;
+        let before = self.dirty.len();
         let numbers: Vec<u64> = self.pages.range(pages_of(range)).map(|(n, _)| *n).collect();
         for number in numbers {
             let page = self.pages.get_mut(&number).expect("just listed");
@@ -489,13 +486,15 @@ impl Pages {
             let was_dirty = !page.dirty.is_none();
             page.valid.remove(part);
             page.dirty.remove(part);
-            self.dirty_count -= usize::from(was_dirty && page.dirty.is_none());
+            if was_dirty && page.dirty.is_none() {
+                self.dirty.remove(&number);
+            }
             if page.valid.is_none() && page.in_flight.is_none() {
                 pool.release(page.frame);
                 self.pages.remove(&number);
             }
         }
-        before - self.dirty_count
+        before - self.dirty.len()
     }
 
     /// The file now ends at `size`: later bytes are forgotten; bytes behind it in the last page are zero.
@@ -567,13 +566,16 @@ impl Pages {
         for page in std::mem::take(&mut self.pages).into_values() {
             pool.release(page.frame);
         }
-        self.dirty_count = 0;
+        self.dirty.clear();
+        self.flying.clear();
     }
 
     /// Asserts the invariants.
     pub fn check(&self) {
-        let dirty = self.pages.values().filter(|p| !p.dirty.is_none()).count();
-        assert_eq!(dirty, self.dirty_count);
+        for (number, page) in &self.pages {
+            assert_eq!(self.dirty.contains(number), !page.dirty.is_none());
+            assert_eq!(self.flying.contains(number), page.in_flight.is_some());
+        }
         for page in self.pages.values() {
             for range in page.dirty.set().ranges() {
                 assert!(page.valid.contains(range), "dirty bytes are valid");

@@ -43,7 +43,7 @@ pub(crate) enum Resolved {
 /// Executes `op` on the shards of `view`. See `Outcome` for the ways it can end; all but `Done` have
 /// changed nothing. The home shard is one that this owner owns (else ESTALE).
 pub fn execute(view: &mut View<'_>, ctx: &Context<'_>, op: &Op) -> Outcome {
-    if let Some(outcome) = answered_before(view, ctx, op) {
+    if let Some(outcome) = answered(view, ctx, op) {
         return outcome;
     }
     let resolved = ops::resolve(view, ctx, op);
@@ -58,8 +58,9 @@ pub fn execute(view: &mut View<'_>, ctx: &Context<'_>, op: &Op) -> Outcome {
     }
 }
 
-/// Recognises repeats and late duplicates of a remote node's request.
-fn answered_before(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Option<Outcome> {
+/// Recognises repeats and late duplicates of a remote node's request: to be asked before anything about the
+/// request is checked, for its first execution may have changed what the check looks at.
+pub fn answered(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Option<Outcome> {
     let origin = ctx.origin?;
     if !op.is_change() {
         return None;

@@ -33,7 +33,7 @@ pub mod transaction;
 pub mod view;
 pub mod wants;
 
-pub use execute::execute;
+pub use execute::{answered, execute};
 pub use message::{Caller, Commit, Known, Listed, NewKind, Op, Reply};
 pub use mutation::Mutation;
 pub use name_hash::HashKey;

@@ -204,9 +204,26 @@ impl Daemon {
 
     /// Writes runs; the slice hears `Stored` with their extents.
     pub(super) fn store(self: &Arc<Self>, io: IoId, pieces: Vec<StorePiece>) {
+        // Frames for the checksum sectors first: without them the store waits, for what it is to write has
+        // been acknowledged.
+        let wanted: usize = pieces
+            .iter()
+            .map(|piece| (piece.run.count as usize).saturating_sub(piece.frames.len()))
+            .sum();
+        let mut extra = Vec::with_capacity(wanted);
+        while extra.len() < wanted {
+            let Some(frame) = self.pool.alloc() else {
+                extra.iter().for_each(|frame| self.pool.release(*frame));
+                let daemon = Arc::clone(self);
+                let at = crate::clock::now() + types::Duration::from_millis(1);
+                self.loops.post_at(0, at, Box::new(move || daemon.store(io, pieces)));
+                return;
+            };
+            extra.push(frame);
+        }
+        let mut free = extra.clone();
         let mut extents = Vec::with_capacity(pieces.len());
         let mut writes: Vec<(Location, u64, Vec<FrameRef>)> = Vec::new();
-        let mut extra = Vec::new();
         for piece in pieces {
             let crcs: Vec<u32> = piece
                 .frames
@@ -217,14 +234,9 @@ impl Daemon {
             let length = u32::try_from(piece.frames.len()).expect("a run is at most a block");
             let mut frames = piece.frames;
             for sector in sectors.chunks(FRAME_SIZE) {
-                let Some(frame) = self.pool.alloc() else {
-                    extra.iter().for_each(|frame| self.pool.release(*frame));
-                    self.input(io.slice(), Input::Stored(io, Err(IoFailure::Unreachable)));
-                    return;
-                };
+                let frame = free.pop().expect("a run has as many sectors as its checksums need");
                 self.pool.store(Span::whole(frame), sector);
                 frames.push(frame);
-                extra.push(frame);
             }
             extents.push(Extent {
                 file_sector: piece.file_sector,
