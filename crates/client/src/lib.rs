@@ -5,6 +5,7 @@ pub mod env;
 mod flush;
 mod inode;
 mod io;
+mod lapse;
 mod listing;
 pub mod message;
 mod names;

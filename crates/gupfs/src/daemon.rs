@@ -83,6 +83,7 @@ pub fn config(place: &Place, state: &State) -> Result<Config> {
         pagepool_size: state.pagepool_size,
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),
+        lives_path: place.lives(),
     })
 }
 

@@ -5,6 +5,7 @@
 //! | `gupfs.toml` | the node's configuration ([`State`]); its presence says that the directory is complete |
 //! | `cluster.view` | the built-in config store: `types::view_file` |
 //! | `lock` | held (flock) by the daemon for its life, and by commands while they change the directory |
+//! | `lives` | incarnations of the daemon, newest last: tells the manager which are over |
 //! | `pid`, `log`, `control.sock` | of the running daemon |
 //! | `nsd/`, `ram/` | disks that `gupfs up` made: files, or a tmpfs with files |
 //!
@@ -135,6 +136,11 @@ impl Place {
     /// The config store's file.
     pub fn view(&self) -> PathBuf {
         self.root.join("cluster.view")
+    }
+
+    /// The lives of the daemon.
+    pub fn lives(&self) -> PathBuf {
+        self.root.join("lives")
     }
 
     /// The daemon's socket.

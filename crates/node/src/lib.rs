@@ -1,6 +1,7 @@
 //! All roles of one node, joined as values: messages in, slices, effects out.
 #![forbid(unsafe_code)]
 
+pub mod grace;
 pub mod log;
 pub mod message;
 pub mod owner;

@@ -268,6 +268,14 @@ impl OwnerLog {
         (!mutations.is_empty()).then(|| self.append_space(mutations))
     }
 
+    /// A life is dead, and a write of it may still be in flight: what it held is not used again until
+    /// `free_life`.
+    pub fn quarantine_life(&mut self, life: NodeLife) -> Option<Lsn> {
+        let mut mutations = Vec::new();
+        self.space.node_lost(life, &mut mutations);
+        (!mutations.is_empty()).then(|| self.append_space(mutations))
+    }
+
     /// The state of space and table as records of a snapshot, about `size_max` bytes each.
     pub fn space_snapshot(&self, size_max: usize, visit: &mut dyn FnMut(Vec<u8>)) {
         let mut bytes = Vec::new();

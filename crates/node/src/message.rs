@@ -4,7 +4,7 @@
 use client::message::{Answer, Ask};
 use data::space::RegionId;
 use meta::view::{Fact, Origin, Query};
-use types::{Errno, NsdId, ShardId, wire_enum};
+use types::{Epoch, Errno, NsdId, ShardId, wire_enum};
 
 /// A message between the halves of two nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,6 +68,25 @@ pub enum Message {
         /// The regions.
         regions: Vec<RegionId>,
     },
+    /// A new owner half to client half: what do you hold in my shards?
+    AskHeld {
+        /// Epoch of the owner's tokens in this life.
+        epoch: Epoch,
+    },
+    /// The answer, in parts, for each shard of the owner.
+    Held {
+        /// As asked.
+        epoch: Epoch,
+        /// The shard.
+        shard: ShardId,
+        /// What is held.
+        part: token::message::Reassert,
+    },
+    /// A new owner half to client half: all have answered.
+    Serving {
+        /// Epoch of the owner's tokens in this life.
+        epoch: Epoch,
+    },
 }
 wire_enum!(Message {
     1 => Question { call, origin, shard, ask },
@@ -79,6 +98,9 @@ wire_enum!(Message {
     7 => Fact { id, result },
     8 => TakeRegions { id, nsd, count },
     9 => Regions { id, regions },
+    10 => AskHeld { epoch },
+    11 => Held { epoch, shard, part },
+    12 => Serving { epoch },
 });
 
 /// A fact or the error that takes its place.

@@ -9,10 +9,12 @@
 pub mod config;
 mod control;
 mod journal;
+mod membership;
 mod peers;
 mod sectors;
 mod space;
 mod start;
+mod stores;
 mod transfer;
 mod work;
 
@@ -117,6 +119,17 @@ pub enum Error {
     /// A thread cannot be started.
     #[error("starting a thread: {0}")]
     Thread(std::io::Error),
+    /// The list of this state directory's lives cannot be kept.
+    #[error("{path}: {source}", path = path.display())]
+    Lives {
+        /// Its path.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// This life was declared dead by the cluster, and a new one cannot be started: start it by hand.
+    #[error("this life of the node was declared dead, and starting anew failed: {0}")]
+    Restart(std::io::Error),
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -219,6 +232,9 @@ impl Handler for Hub {
 
     fn on_interrupt(&self, _replier: &Replier, ticket: Ticket) -> InterruptOutcome {
         if let Some(daemon) = self.daemon() {
+            if daemon.unpark(ticket) {
+                return InterruptOutcome::Taken;
+            }
             for slice in 0..SLICE_COUNT {
                 daemon.input(slice, Input::Interrupt(ticket));
             }
@@ -265,7 +281,7 @@ struct Daemon {
     notifier: OnceLock<Arc<crate::fuse::Notifier>>,
     connection: AtomicU64,
     next_call: AtomicU64,
-    view_step: AtomicU64,
+    membership: membership::Membership,
     random: Mutex<stdx::prng::Prng>,
     counters: Counters,
     stop: Stop,
@@ -286,7 +302,8 @@ pub fn run(config: Config) -> Result<(), Error> {
     let hub = Arc::new(Hub::default());
     let pool = Pagepool::new(config.pagepool_size)?;
     let loops = Loops::start(config.loop_count, hub.clone())?;
-    let daemon = Daemon::new(config, disks, state, &pool, &loops, &hub);
+    let membership = membership::Membership::start(&config)?;
+    let daemon = Daemon::new(config, disks, (state, membership), &pool, &loops, &hub);
     let _ = hub.daemon.set(Arc::downgrade(&daemon));
     let result = daemon.serve(&hub);
     if let Some(net) = daemon.net.get() {
@@ -358,7 +375,7 @@ impl Daemon {
     fn new(
         config: Config,
         disks: start::Disks,
-        state: start::State,
+        (state, membership): (start::State, membership::Membership),
         pool: &Arc<Pagepool>,
         loops: &Arc<Loops>,
         hub: &Arc<Hub>,
@@ -433,7 +450,7 @@ impl Daemon {
             notifier: OnceLock::new(),
             connection: AtomicU64::new(0),
             next_call: AtomicU64::new(1),
-            view_step: AtomicU64::new(0),
+            membership,
             random: Mutex::new(stdx::prng::Prng::new(seed)),
             counters: Counters::default(),
             stop: Stop::default(),
@@ -468,7 +485,9 @@ impl Daemon {
             let _ = self.net.set(net);
         }
         self.end_lives_of_this_node();
-        self.begin_serving();
+        if self.membership.is_alone() {
+            self.begin_serving();
+        }
         let mut session = self.mount()?;
         session.start(hub.clone())?;
         let pool = Arc::clone(&self.pool);
@@ -484,10 +503,16 @@ impl Daemon {
             .map_err(Error::Thread)?;
         tracing::info!(mount = %self.config.mount.display(), "mounted");
         self.tick_until_stopped();
+        if self.membership.is_evicted() {
+            // Nothing of this life may be written or answered any more.
+            return Err(membership::start_anew());
+        }
+        self.fail_parked();
         self.connection.store(0, Ordering::Relaxed);
         self.write_all_back();
         drop(session);
         self.write_all_back();
+        self.leave_cluster();
         // Wakes the control thread out of accept.
         let _ = std::os::unix::net::UnixStream::connect(&self.config.control_socket);
         let _ = control.join();
@@ -529,16 +554,21 @@ impl Daemon {
                     .map(|(life, _)| *life),
             );
         }
+        let mut items = VecDeque::new();
         for life in former {
             if life.node == self.me.node && life != self.me {
-                self.life_ended(life);
+                self.life_ended(life, true, &mut items);
             }
         }
+        self.run(items);
     }
 
     fn begin_serving(self: &Arc<Self>) {
-        self.is_serving.store(true, Ordering::Release);
-        let held = std::mem::take(&mut *lock(&self.held_work));
+        let held = {
+            let mut held = lock(&self.held_work);
+            self.is_serving.store(true, Ordering::Release);
+            std::mem::take(&mut *held)
+        };
         self.run(held.into_iter().map(Item::Owner).collect());
     }
 
@@ -547,6 +577,7 @@ impl Daemon {
         let mut tick = 0u64;
         while !self.stop.wait_tick() {
             tick += 1;
+            self.tick_membership();
             let mut items = VecDeque::new();
             for slice in 0..SLICE_COUNT {
                 items.push_back(Item::Client(slice, Input::Tick));
@@ -616,6 +647,14 @@ impl Daemon {
             self.replier().reply(request.ticket, &response);
             return;
         }
+        if self.must_park() {
+            self.park_request(request);
+            return;
+        }
+        self.take_request(request);
+    }
+
+    fn take_request(self: &Arc<Self>, request: Request) {
         let slice = home_slice(&request.operation);
         self.input(slice, Input::Request(request));
     }
@@ -681,7 +720,7 @@ impl Daemon {
 
     /// What is left of this node's lease. A cluster of one needs none.
     fn lease_left(&self) -> Duration {
-        Duration::from_millis(types::limits::LEASE_MS)
+        self.membership.lease_left()
     }
 
     fn is_serving(&self) -> bool {

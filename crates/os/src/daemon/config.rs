@@ -66,6 +66,9 @@ pub struct Config {
     /// Called with the new view whenever it changes on the manager node, to be kept durably
     /// (path of the built-in config store's file, written atomically by the daemon).
     pub view_path: Option<PathBuf>,
+    /// File with the lives of this state directory, newest last: the proof that they are over, for the
+    /// cluster manager. Written by the daemon.
+    pub lives_path: PathBuf,
 }
 
 /// Answers one request line of the control socket with one JSON line.

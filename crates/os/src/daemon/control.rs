@@ -128,7 +128,7 @@ impl Daemon {
              \"used\":{}}},\"in_hand\":{},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
             self.is_mounted(),
             self.me.node.0,
-            self.config.view.epoch.0,
+            self.membership.epoch().0,
             self.lease_left().0 / 1_000_000,
             self.is_serving(),
             counts.total,
@@ -169,9 +169,17 @@ impl Daemon {
         }
         let held = lock(&self.held_work).len();
         if held > 0 {
+            let missing = self.membership.missing();
             all.push((
                 0,
-                format!("{held} questions wait for the grace period to end"),
+                format!("{held} questions wait for the grace period to end: {missing:?} must answer"),
+            ));
+        }
+        let parked = self.membership.parked_count();
+        if parked > 0 {
+            all.push((
+                0,
+                format!("{parked} requests, replies and messages wait for the node's lease"),
             ));
         }
         all.sort_by_key(|(ms, _)| std::cmp::Reverse(*ms));

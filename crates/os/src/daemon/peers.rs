@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 use client::Pool as _;
 use client::message::{Answer, Ask, Body};
 use client::slice::{Input, slice_of};
+use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER};
 use node::message::FactResult;
 use node::meta::view::{Fact, Origin, Query};
 use node::{Message, Question, Work};
@@ -25,6 +26,7 @@ use types::{
     limits,
 };
 
+use super::membership::Parked;
 use super::sectors::SERVER_TAG;
 use super::work::{Deferred, Item};
 use super::{Daemon, FACT_CALL, lock};
@@ -220,7 +222,7 @@ impl Daemon {
             kind: KIND_NODE,
             flags: Flags::default(),
             request: RequestId(0),
-            epoch: self.config.view.epoch,
+            epoch: self.membership.epoch(),
             meta: message.to_bytes(),
             payload: Vec::new(),
         };
@@ -245,7 +247,7 @@ impl Daemon {
         }
     }
 
-    fn peer_life(&self, peer: NodeId) -> Option<NodeLife> {
+    pub(super) fn peer_life(&self, peer: NodeId) -> Option<NodeLife> {
         let incarnation = *lock(&self.peers).get(&peer)?;
         Some(NodeLife {
             node: peer,
@@ -257,6 +259,19 @@ impl Daemon {
         let Some(life) = self.peer_life(peer) else {
             return;
         };
+        if self.must_park() {
+            self.park(Parked::Message(life, Box::new(message)));
+        } else {
+            self.handle_message(life, message);
+        }
+    }
+
+    /// Does what a message says.
+    pub(super) fn handle_message(self: &Arc<Self>, life: NodeLife, message: Message) {
+        if !self.is_heard(life) {
+            return;
+        }
+        let peer = life.node;
         let mut items = VecDeque::new();
         match message {
             Message::Question {
@@ -305,6 +320,9 @@ impl Daemon {
                     }
                 }
             }
+            Message::AskHeld { epoch } => self.tell_held(peer, epoch),
+            Message::Held { epoch, shard, part } => self.on_held(life, epoch, shard, &part),
+            Message::Serving { epoch } => self.on_serving(peer, epoch),
         }
         self.run(items);
     }
@@ -640,6 +658,12 @@ impl net::Handler for super::Hub {
                     }
                 }
             }
+            KIND_TO_MANAGER | KIND_TO_MEMBER => {
+                payload
+                    .iter()
+                    .for_each(|span| daemon.pool.release_span(*span));
+                daemon.on_membership_frame(peer, header.kind, meta);
+            }
             kind => {
                 payload
                     .iter()
@@ -665,43 +689,24 @@ impl net::Handler for super::Hub {
 
 impl Daemon {
     fn peer_up(self: &Arc<Self>, peer: NodeId, incarnation: Incarnation) {
-        let former = lock(&self.peers).insert(peer, incarnation);
+        lock(&self.peers).insert(peer, incarnation);
         tracing::info!(node = peer.0, "the link is up");
-        self.tell_server();
-        if let Some(former) = former.filter(|former| *former != incarnation) {
-            // Its new life holds the state directory's lock: the former one has ended.
-            self.life_ended(NodeLife {
-                node: peer,
-                incarnation: former,
-            });
-        }
+        self.membership_connected(peer);
         self.repeat_to(peer);
         self.resend_to_servers();
     }
 
-    /// Tells the NSD server which lives are members: those that are connected, and this one.
-    fn tell_server(&self) {
-        let mut view = self.config.view.clone();
-        {
-            let peers = lock(&self.peers);
-            for node in &mut view.nodes {
-                let incarnation = peers.get(&node.id).copied().unwrap_or_default();
-                node.incarnation = if node.id == self.me.node {
-                    self.me.incarnation
-                } else {
-                    incarnation
-                };
-            }
-        }
-        let step = self.view_step.fetch_add(1, Ordering::Relaxed) + 1;
-        view.epoch = Epoch(view.epoch.0 + step);
-        lock(&self.server).on_view(&view);
-    }
-
-    /// A life of another node is over: what it held here is free.
-    pub(super) fn life_ended(self: &Arc<Self>, life: NodeLife) {
+    /// A life is over: what it held here is free. `is_gone`: its process has ended, so its sectors are
+    /// free too; otherwise they are kept apart, as it may still write to them.
+    pub(super) fn life_ended(
+        self: &Arc<Self>,
+        life: NodeLife,
+        is_gone: bool,
+        items: &mut VecDeque<Item>,
+    ) {
         tracing::info!(
             node = life.node.0,
+            is_gone,
             "a node's former life is over: its tokens are free"
         );
         let env = self.owner_env();
@@ -711,8 +716,13 @@ impl Daemon {
             let mut log = lock(&self.log);
             slice.on_node_lost(&env, &mut log, life, &mut out);
         }
-        lock(&self.log).free_life(life);
-        self.run(out.into_iter().map(Item::OwnerEffect).collect());
+        if is_gone {
+            lock(&self.log).free_life(life);
+        } else {
+            lock(&self.log).quarantine_life(life);
+        }
+        lock(&self.held_work).retain(|work| !matches!(work, Work::Question(q) if q.from == life));
+        items.extend(out.into_iter().map(Item::OwnerEffect));
     }
 }
 

@@ -151,7 +151,7 @@ impl Daemon {
         };
         let size: u64 = spans.iter().map(|s| u64::from(s.length)).sum();
         let count = u32::try_from(size / types::SECTOR_SIZE).expect("one request is small");
-        let epoch = self.config.view.epoch;
+        let epoch = self.membership.epoch();
         let request = match kind {
             Kind::Read => Request::Read {
                 nsd,

@@ -12,6 +12,7 @@ use client::{Env, Pool as _};
 use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
 use types::{Errno, Lsn, NodeId, NodeLife, ShardId};
 
+use super::membership::Parked;
 use super::{DRIVER_CALL, Daemon, FACT_CALL, lock};
 use crate::clock;
 
@@ -88,6 +89,11 @@ impl Daemon {
     fn perform(self: &Arc<Self>, effect: Effect, items: &mut VecDeque<Item>) {
         match effect {
             Effect::Reply(ticket, mut response, pinned) => {
+                if self.must_park() {
+                    let effect = Effect::Reply(ticket, response, pinned);
+                    self.park(Parked::Item(Box::new(Item::Effect(effect))));
+                    return;
+                }
                 clamp(&mut response, self.lease_left().0);
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
                 self.replier().reply(ticket, &response);
@@ -169,8 +175,12 @@ impl Daemon {
     /// Runs an owner's work under the locks of the shards it needs.
     fn run_owner(self: &Arc<Self>, work: Work, items: &mut VecDeque<Item>) {
         if !self.is_serving() {
-            lock(&self.held_work).push(work);
-            return;
+            let mut held = lock(&self.held_work);
+            // The grace period may have ended meanwhile.
+            if !self.is_serving() {
+                held.push(work);
+                return;
+            }
         }
         let mut out = Vec::new();
         let mut wanted = vec![work.shard()];
@@ -282,6 +292,11 @@ impl Daemon {
                 if call & FACT_CALL != 0 {
                     self.answer_fact(to.node, call & !FACT_CALL, answer);
                 } else if to.node != self.me.node {
+                    if self.must_park() {
+                        let answer = Deferred::Answer(to, call, answer);
+                        self.park(Parked::Deferred(Box::new(answer)));
+                        return;
+                    }
                     self.send(to.node, &Message::Answer { call, answer });
                 } else {
                     self.on_answer(call, answer, items);
