@@ -208,6 +208,9 @@ impl Slice {
     fn start_batches(&mut self, env: &Env<'_>, ino: InodeId, range: &ByteRange, is_urgent: bool) {
         loop {
             let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+            if inode.is_held_back() {
+                return;
+            }
             let in_flight: usize = inode.batches.iter().map(Batch::page_count).sum();
             if in_flight >= IN_FLIGHT_PAGES_MAX || inode.pages.dirty_count() == 0 {
                 return;
@@ -392,7 +395,7 @@ impl Slice {
             self.start_batches(env, ino, &ByteRange::ALL, is_urgent);
         }
         let inode = self.inodes.get_mut(&ino).expect("seen above");
-        if inode.is_committing {
+        if inode.is_committing || inode.is_held_back() {
             return;
         }
         let is_storing = inode.batches.iter().any(|b| b.state == BatchState::Storing);
@@ -502,10 +505,25 @@ impl Slice {
         let result = match answer.body {
             Body::Op(meta::Reply::Attr(attr)) => Ok(attr),
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(Some(errno)),
+            // The size was changed meanwhile: the bytes are still ours, and go under the new size.
+            Body::Op(meta::Reply::Stale) if self.is_size_newer(ino) => Err(None),
             Body::Op(meta::Reply::Stale) => Err(Some(Errno::ESTALE)),
             _ => Err(Some(Errno::EPROTO)),
         };
         self.end_commit(env, ino, result);
+    }
+
+    /// The running Commit was made under an older size generation than the one known now, or a change of
+    /// size is on its way.
+    fn is_size_newer(&self, ino: InodeId) -> bool {
+        self.inodes.get(&ino).is_some_and(|inode| {
+            let known = inode.attr.map(|attr| attr.size_generation);
+            let used = inode
+                .commit
+                .as_ref()
+                .map(|running| running.commit.size_generation);
+            inode.resize_count > 0 || known > used
+        })
     }
 
     /// `Err(None)`: write the pages again. `Err(Some(errno))`: they are lost; tell fsync and close.
@@ -602,13 +620,7 @@ impl Slice {
                     };
                     self.on_revoke_flushed(env, ino, revoke, outcome);
                 }
-                Purpose::SetAttr(set, then) => {
-                    let ask = Ask::Op {
-                        op: Op::SetAttr { ino, set },
-                        durable: false,
-                    };
-                    self.call(ino.shard(), ask, *then);
-                }
+                Purpose::SetAttr(set, then) => self.ask_set_attr(ino, set, *then),
                 Purpose::Rename(request) => self.send_rename(*request),
                 Purpose::Background => {}
             }

@@ -150,6 +150,9 @@ pub(crate) struct Inode {
     pub(crate) loads: Vec<Load>,
     pub(crate) batches: Vec<Batch>,
     pub(crate) is_committing: bool,
+    /// Changes of size on their way to the owner: nothing is stored or committed meanwhile, for it would
+    /// belong to the size before.
+    pub(crate) resize_count: u32,
     pub(crate) commit: Option<crate::flush::RunningCommit>,
     /// Stores that failed in a row.
     pub(crate) store_failures: u32,
@@ -193,6 +196,7 @@ impl Inode {
             loads: Vec::new(),
             batches: Vec::new(),
             is_committing: false,
+            resize_count: 0,
             commit: None,
             store_failures: 0,
             reserved: 0,
@@ -298,6 +302,13 @@ impl Inode {
             || self.is_size_dirty
             || self.modified.is_some()
             || self.kill_set_id
+    }
+
+    /// A change of size is at the owner: what is stored or committed now would belong to the size before. A
+    /// revoke is not held back, for the change of size may wait for it.
+    pub(crate) fn is_held_back(&self) -> bool {
+        let is_revoke = |goal: &Goal| matches!(goal.purpose, crate::flush::Purpose::Revoke(_));
+        self.resize_count > 0 && !self.goals.iter().any(is_revoke)
     }
 
     /// Remembers what `name` leads to, under the directory token.

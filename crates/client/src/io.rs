@@ -35,7 +35,7 @@ impl Slice {
         };
         let inode = self.inode(ino);
         if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
-            return self.truncate(env, ino, 0, Continuation::SetAttr(request));
+            return self.truncate(env, ino, 0, Continuation::SetAttr(ino, request));
         }
         let opened = self.open_handle(ino, flags);
         self.reply(request.ticket, Response::Opened(opened));
@@ -43,7 +43,7 @@ impl Slice {
 
     /// O_CREAT | O_TRUNC of a file that is there.
     pub(crate) fn truncate_then_create(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
-        self.truncate(env, ino, 0, Continuation::SetAttr(request));
+        self.truncate(env, ino, 0, Continuation::SetAttr(ino, request));
     }
 
     fn truncate(&mut self, env: &Env<'_>, ino: InodeId, size: u64, then: Continuation) {
@@ -89,7 +89,7 @@ impl Slice {
         let Operation::SetAttr { ino, set, .. } = request.operation else {
             unreachable!("only setattr comes here");
         };
-        self.send_set_attr(env, ino, set, Continuation::SetAttr(request));
+        self.send_set_attr(env, ino, set, Continuation::SetAttr(ino, request));
     }
 
     fn send_set_attr(
@@ -106,18 +106,40 @@ impl Slice {
             self.flush_before(env, ino, set, then);
             return;
         }
-        self.call(
-            ino.shard(),
-            Ask::Op {
-                op: Op::SetAttr { ino, set },
-                durable: false,
-            },
-            then,
-        );
+        self.ask_set_attr(ino, set, then);
+    }
+
+    /// Sends a setattr to the owner; the inode's dirty state is with the owner already.
+    pub(crate) fn ask_set_attr(&mut self, ino: InodeId, set: types::SetAttr, then: Continuation) {
+        let inode = self.inode(ino);
+        inode.resize_count += u32::from(set.size.is_some());
+        let op = Op::SetAttr { ino, set };
+        self.call(ino.shard(), Ask::Op { op, durable: false }, then);
     }
 
     /// The owner changed attributes.
-    pub(crate) fn on_set_attr(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
+    pub(crate) fn on_set_attr(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        request: Request,
+        answer: Answer,
+    ) {
+        let resizes = match &request.operation {
+            Operation::SetAttr { set, .. } => set.size.is_some(),
+            _ => true,
+        };
+        if resizes {
+            let inode = self.inode(ino);
+            inode.resize_count = inode.resize_count.saturating_sub(1);
+        }
+        self.take_set_attr(env, request, answer);
+        if resizes {
+            self.pump(env, ino);
+        }
+    }
+
+    fn take_set_attr(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
         let attr = match answer.body {
             Body::Op(meta::Reply::Attr(attr)) => attr,
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
@@ -140,6 +162,8 @@ impl Slice {
         inode.learn_attr(&attr);
         if cut {
             inode.pages.truncate(attr.size, env.pool);
+            // What was loaded from behind the new end must not come back.
+            inode.loads.iter_mut().for_each(|load| load.is_stale = true);
             let tail = ByteRange::new(attr.size / PAGE_SIZE * PAGE_SIZE, u64::MAX);
             inode.map.forget(&tail);
         }

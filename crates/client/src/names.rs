@@ -38,7 +38,7 @@ pub(crate) enum Continuation {
     /// Journals made durable for fsync.
     Synced(Ticket, Response),
     /// Attributes changed by setattr.
-    SetAttr(Request),
+    SetAttr(InodeId, Request),
     /// A listing.
     Listing(Request),
     /// Nothing.
@@ -386,7 +386,7 @@ impl Slice {
                 Body::Refused(errno) => self.fail(ticket, errno),
                 _ => self.reply(ticket, response),
             },
-            Continuation::SetAttr(request) => self.on_set_attr(env, request, answer),
+            Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
             Continuation::Listing(request) => self.on_listing(env, request, answer),
             Continuation::Ignore => {}
         }

@@ -459,8 +459,14 @@ impl Pages {
                 if page.dirty.is_none() && !carried.is_none() {
                     self.dirty.insert(*number);
                 }
+                // What was cut off meanwhile does not come back.
                 for range in carried.set().ranges() {
-                    page.dirty.insert(*range);
+                    for still in page.valid.set().intersection(range).ranges() {
+                        page.dirty.insert(*still);
+                    }
+                }
+                if page.dirty.is_none() {
+                    self.dirty.remove(number);
                 }
             }
         }

@@ -571,6 +571,10 @@ impl Slice {
         let inode = self.inode(ino);
         let state = inode.gate.as_mut().expect("its gate says so");
         let leaving = state.leaving.remove(&revoke).expect("its gate says so");
+        if !leaving.lost.is_empty() {
+            // A load that outlived its request must not bring old bytes under a later token.
+            inode.loads.iter_mut().for_each(|load| load.is_stale = true);
+        }
         for range in leaving.lost.ranges() {
             inode.pages.discard(range, env.pool);
             inode.map.forget(range);

@@ -574,6 +574,20 @@ impl<'a> Locked<'a> {
         meta::execute(&mut view, &ctx, op)
     }
 
+    /// The answer that is kept for a repeated request.
+    fn answered(&mut self, env: &OwnerEnv<'_>, question: &Question, op: &Op) -> Option<Outcome> {
+        question.origin?;
+        let ctx = Context {
+            now: env.timestamp,
+            from: question.from,
+            origin: question.origin,
+            random: env.random,
+            held: Held::Nothing,
+            facts: &question.facts,
+        };
+        meta::answered(&self.view(env), &ctx, op)
+    }
+
     /// What the operation wants and is not there yet; `Err`: shards to lock first.
     fn first_missing(
         &mut self,
@@ -630,6 +644,17 @@ impl<'a> Locked<'a> {
         let Ask::Op { op, durable } = question.ask.clone() else {
             unreachable!("the caller matched it");
         };
+        if let Some(outcome) = self.answered(env, &question, &op) {
+            return match outcome {
+                Outcome::Done(executed) => {
+                    let after = Some(self.last_lsn());
+                    out.push(question.answer(Body::Op(executed.reply), after));
+                    Ok(())
+                }
+                Outcome::NeedShards(shards) => Err(NeedShards(shards, Work::Question(question))),
+                _ => Ok(()),
+            };
+        }
         // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
         // a revoke never waits for itself (rule R10).
         let waits_for_tokens = !matches!(
