@@ -276,10 +276,7 @@ impl Inode {
         let mut covered = RangeSet::new();
         for set in [&held.read, &held.write] {
             // A piece has a byte at least: so many pieces are never rounded.
-            for range in set
-                .ranges_within(&page, crate::pages::PAGE_SIZE as usize)
-                .ranges()
-            {
+            for range in set.ranges_within(&page, types::frame::FRAME_SIZE).ranges() {
                 covered.insert(ByteRange::new(range.begin - base, range.end - base));
             }
         }

@@ -645,7 +645,7 @@ impl Slice {
                     };
                     wants.push(Want::Inode { mode });
                 }
-                if !has_range && !(is_append && !has_inode) {
+                if !has_range && (has_inode || !is_append) {
                     wants.push(self.range_want(ino, handle, RangeMode::Write, range));
                 }
                 self.acquire(env, ino, wants);

@@ -37,8 +37,9 @@ impl Slice {
             unreachable!("only listings come here");
         };
         // `.` and `..` are ours (cookies 1 and 2); the owner gets the rest of the budget.
-        let own = u64::saturating_sub(2, cookie) as usize * listed_size(2, plus);
-        let size = size.saturating_sub(u32::try_from(own).expect("two small entries"));
+        let own = usize::try_from(2_u64.saturating_sub(cookie)).expect("at most two");
+        let own = u32::try_from(own * listed_size(2, plus)).expect("two small entries");
+        let size = size.saturating_sub(own);
         let cookie = if cookie <= 2 { 0 } else { cookie };
         let op = Op::ReadDir {
             ino,

@@ -99,31 +99,57 @@ pub(crate) fn attribute_want(kind: FileKind) -> Want {
 impl Slice {
     /// Lookup, make, link, remove, rename, xattrs, statfs.
     pub(crate) fn name_operation(&mut self, env: &Env<'_>, request: Request) {
-        let caller = meta_caller(request.caller);
-        let op = match &request.operation {
+        match &request.operation {
             Operation::Lookup { parent, name } => {
-                if self.lookup_cached(env, &request, *parent, name) {
+                let is_answered = self.lookup_cached(env, &request, *parent, name);
+                if is_answered {
                     return;
-                }
-                Op::Lookup {
-                    parent: *parent,
-                    name: name.clone(),
                 }
             }
             Operation::LookupSelf { ino } => {
-                let kind = self.inodes.get(ino).and_then(|i| i.attr).map(|a| a.kind);
                 let arrival = Arrival {
                     ino: *ino,
-                    kind: kind.unwrap_or(FileKind::File),
+                    kind: self.known_kind(*ino),
                     attr: None,
                     grants: Vec::new(),
                     request: Some(request),
                     entry_timeout_ns: 0,
                     is_kept_open: false,
                 };
-                self.on_arrival(env, arrival);
-                return;
+                return self.on_arrival(env, arrival);
             }
+            Operation::Link { ino, parent, .. } => {
+                // Comes to the slice of the inode, which knows its kind.
+                let (kind, parent) = (self.known_kind(*ino), *parent);
+                let input = Input::LinkNow(Box::new(request), kind);
+                return self.out.push(Effect::ForSlice(parent, input));
+            }
+            Operation::Rename { .. } => return self.rename_source(request),
+            // The driver answers it: it knows the space of all NSDs and shards.
+            Operation::StatFs => return self.fail(request.ticket, Errno::ENOSYS),
+            Operation::Access { .. } => return self.reply(request.ticket, Response::Done),
+            Operation::GetXattr { name, .. } if !is_xattr_kept(name) => {
+                return self.fail(request.ticket, Errno::EOPNOTSUPP);
+            }
+            _ => {}
+        }
+        let op = self.op_of(&request);
+        self.send_op(op, Continuation::Names(request));
+    }
+
+    fn known_kind(&self, ino: InodeId) -> FileKind {
+        let attr = self.inodes.get(&ino).and_then(|i| i.attr);
+        attr.map_or(FileKind::File, |a| a.kind)
+    }
+
+    /// What the owner is asked for an operation that needs nothing else before.
+    fn op_of(&mut self, request: &Request) -> Op {
+        let caller = meta_caller(request.caller);
+        match &request.operation {
+            Operation::Lookup { parent, name } => Op::Lookup {
+                parent: *parent,
+                name: name.clone(),
+            },
             Operation::LookupParent { ino } => Op::LookupParent { ino: *ino },
             Operation::Make {
                 parent, name, kind, ..
@@ -145,17 +171,6 @@ impl Slice {
                 exclusive: flags.exclusive,
                 caller,
             },
-            Operation::Link { ino, .. } => {
-                // Comes to the slice of the inode, which knows its kind.
-                let kind = self.inodes.get(ino).and_then(|i| i.attr).map(|a| a.kind);
-                let kind = kind.unwrap_or(FileKind::File);
-                let Operation::Link { parent, .. } = request.operation else {
-                    return;
-                };
-                let input = Input::LinkNow(Box::new(request), kind);
-                self.out.push(Effect::ForSlice(parent, input));
-                return;
-            }
             Operation::Unlink { parent, name } => Op::Unlink {
                 parent: *parent,
                 name: name.clone(),
@@ -166,30 +181,11 @@ impl Slice {
                 name: name.clone(),
                 known: None,
             },
-            Operation::Rename { .. } => {
-                self.rename_source(request);
-                return;
-            }
             Operation::ReadLink { ino } => Op::ReadLink { ino: *ino },
-            Operation::StatFs => {
-                // The driver answers it: it knows the space of all NSDs and shards.
-                self.fail(request.ticket, Errno::ENOSYS);
-                return;
-            }
-            Operation::Access { .. } => {
-                self.reply(request.ticket, Response::Done);
-                return;
-            }
-            Operation::GetXattr { ino, name, .. } => {
-                if !is_xattr_kept(name) {
-                    self.fail(request.ticket, Errno::EOPNOTSUPP);
-                    return;
-                }
-                Op::GetXattr {
-                    ino: *ino,
-                    name: name.clone(),
-                }
-            }
+            Operation::GetXattr { ino, name, .. } => Op::GetXattr {
+                ino: *ino,
+                name: name.clone(),
+            },
             Operation::SetXattr {
                 ino,
                 name,
@@ -207,8 +203,7 @@ impl Slice {
                 name: name.clone(),
             },
             _ => unreachable!("start() sends other operations elsewhere"),
-        };
-        self.send_op(op, Continuation::Names(request));
+        }
     }
 
     pub(crate) fn send_op(&mut self, op: Op, then: Continuation) {

@@ -539,15 +539,12 @@ impl Pages {
     /// Frees up to `count_max` clean pages that nobody uses, those not seen lately first. Returns how many.
     pub fn evict(&mut self, count_max: usize, pool: &dyn Pool) -> usize {
         let mut victims = Vec::new();
-        let mut looked = 0;
-        let bound = self.pages.len();
         let hand = self.clock_hand;
         let mut last = hand;
         for (number, page) in self.pages.range_mut(hand..) {
-            if victims.len() == count_max || looked == bound {
+            if victims.len() == count_max {
                 break;
             }
-            looked += 1;
             last = *number + 1;
             let is_busy = !page.dirty.is_none() || page.in_flight.is_some();
             if is_busy || pool.is_shared(page.frame) {

@@ -14,7 +14,7 @@
 use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use types::frame::FRAME_SIZE;
+use types::frame::FRAME_BYTES;
 use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
 
 use crate::env::{Env, LoadPiece, StorePiece};
@@ -465,7 +465,7 @@ impl Slice {
 
 /// The frames that `span` touches.
 pub fn frames_of(span: Span) -> impl Iterator<Item = FrameRef> {
-    let last = (span.offset + span.length.max(1) - 1) / FRAME_SIZE as u32;
+    let last = (span.offset + span.length.max(1) - 1) / FRAME_BYTES;
     (span.frame.0..=span.frame.0 + last).map(FrameRef)
 }
 

@@ -96,6 +96,10 @@ impl Work {
 
 /// What an owner wants done.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large variant is the usual one: a box would cost each answer an allocation"
+)]
 pub enum OwnerEffect {
     /// Answer a question, when the journal is durable up to `after`.
     Answer {

@@ -249,6 +249,9 @@ impl Handler for Hub {
     }
 }
 
+/// A question that waits for facts: whom they are asked from, with which message.
+type AskedFact = (NodeId, Message, Box<Question>);
+
 /// One node's daemon.
 #[derive(Debug)]
 struct Daemon {
@@ -266,7 +269,7 @@ struct Daemon {
     shards: Vec<Option<Mutex<OwnerSlice>>>,
     log: Mutex<OwnerLog>,
     calls: Mutex<peers::Calls>,
-    facts: Mutex<BTreeMap<u64, (NodeId, Message, Box<Question>)>>,
+    facts: Mutex<BTreeMap<u64, AskedFact>>,
     fact_queries: Mutex<BTreeMap<(NodeId, u64), (InodeId, Name)>>,
     region_asks: Mutex<BTreeSet<u64>>,
     region_waiters: Mutex<Vec<Work>>,

@@ -1,4 +1,8 @@
 //! The only crate that talks to Linux: threads, rings, disks, sockets, the pagepool's memory, FUSE devices.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "OS boundary: clocks, threads and files are what this crate is for"
+)]
 
 pub mod clock;
 pub mod daemon;

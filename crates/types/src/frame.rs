@@ -2,6 +2,9 @@
 
 /// Bytes of a frame.
 pub const FRAME_SIZE: usize = 4096;
+/// The same, as a [`Span`] counts.
+#[allow(clippy::cast_possible_truncation, reason = "4096")]
+pub const FRAME_BYTES: u32 = FRAME_SIZE as u32;
 /// Frames of a slab (1 MiB).
 pub const FRAMES_PER_SLAB: u32 = 256;
 
@@ -26,7 +29,7 @@ impl Span {
         Self {
             frame,
             offset: 0,
-            length: FRAME_SIZE as u32,
+            length: FRAME_BYTES,
         }
     }
 
@@ -35,8 +38,8 @@ impl Span {
         assert!(skip + length <= self.length);
         let at = self.offset + skip;
         Self {
-            frame: FrameRef(self.frame.0 + at / FRAME_SIZE as u32),
-            offset: at % FRAME_SIZE as u32,
+            frame: FrameRef(self.frame.0 + at / FRAME_BYTES),
+            offset: at % FRAME_BYTES,
             length,
         }
     }

@@ -101,8 +101,8 @@ impl Daemon {
             )
         };
         let peers: Vec<String> = lock(&self.peers)
-            .iter()
-            .map(|(node, _)| {
+            .keys()
+            .map(|node| {
                 let is_up = self
                     .net
                     .get()

@@ -156,11 +156,10 @@ fn next_epoch(recovered: &Recovered) -> Epoch {
     Epoch(recovered.next_sequence)
 }
 
-fn replay(
-    config: &Config,
-    disks: &Disks,
-    apply: &mut dyn FnMut(PartKey, &[u8]) -> Result<(), types::DecodeError>,
-) -> Result<Recovered, Error> {
+/// Takes one part of a record that is replayed.
+type Apply<'a> = dyn FnMut(PartKey, &[u8]) -> Result<(), types::DecodeError> + 'a;
+
+fn replay(config: &Config, disks: &Disks, apply: &mut Apply<'_>) -> Result<Recovered, Error> {
     let disk = &disks.disks[&disks.area.nsd];
     let mut recovery = Recovery::new(disks.area, config.view.fs, config.node);
     while let Some(read) = recovery.next_read() {

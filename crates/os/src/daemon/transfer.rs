@@ -14,7 +14,7 @@ use client::slice::{Input, IoFailure, IoId};
 use data::plan::{Fetch, ReadPiece, Verify, plan_read};
 use nsd::message::Verifier;
 use rustc_hash::FxHashMap;
-use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
+use types::frame::{FRAME_BYTES, FRAME_SIZE, FRAMES_PER_SLAB};
 use types::{ByteRange, Extent, FrameRef, Location, NsdId, SECTOR_SIZE, Span};
 
 use super::sectors::Kind;
@@ -56,10 +56,10 @@ fn spans_of(frames: &[FrameRef]) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
     for frame in frames {
         if let Some(last) = spans.last_mut() {
-            let next = last.frame.0 + last.length / FRAME_SIZE as u32;
+            let next = last.frame.0 + last.length / FRAME_BYTES;
             let is_same_slab = last.frame.0 / FRAMES_PER_SLAB == frame.0 / FRAMES_PER_SLAB;
             if next == frame.0 && is_same_slab {
-                last.length += FRAME_SIZE as u32;
+                last.length += FRAME_BYTES;
                 continue;
             }
         }

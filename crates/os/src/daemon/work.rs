@@ -31,6 +31,10 @@ pub(super) enum Item {
 
 /// What waits for the journal.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large variant is the usual one: a box would cost each answer an allocation"
+)]
 pub(super) enum Deferred {
     /// An answer.
     Answer(NodeLife, u64, Answer),

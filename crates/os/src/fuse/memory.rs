@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
+use types::frame::{FRAME_BYTES, FRAME_SIZE, FRAMES_PER_SLAB};
 use types::{FrameRef, Span};
 
 /// Pagepool memory by handle. Methods may be called from any thread and do not block.
@@ -43,9 +43,8 @@ pub trait Memory: std::fmt::Debug + Send + Sync + 'static {
 }
 
 /// Every frame that a span touches.
-#[allow(clippy::cast_possible_truncation, reason = "4096")]
 pub(super) fn frames_of(span: Span) -> impl Iterator<Item = FrameRef> {
-    let count = (span.offset + span.length).div_ceil(FRAME_SIZE as u32);
+    let count = (span.offset + span.length).div_ceil(FRAME_BYTES);
     (0..count).map(move |index| FrameRef(span.frame.0 + index))
 }
 
