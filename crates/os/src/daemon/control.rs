@@ -172,7 +172,9 @@ impl Daemon {
             let missing = self.membership.missing();
             all.push((
                 0,
-                format!("{held} questions wait for the grace period to end: {missing:?} must answer"),
+                format!(
+                    "{held} questions wait for the grace period to end: {missing:?} must answer"
+                ),
             ));
         }
         let parked = self.membership.parked_count();

@@ -216,7 +216,8 @@ impl Daemon {
                 extra.iter().for_each(|frame| self.pool.release(*frame));
                 let daemon = Arc::clone(self);
                 let at = crate::clock::now() + types::Duration::from_millis(1);
-                self.loops.post_at(0, at, Box::new(move || daemon.store(io, pieces)));
+                self.loops
+                    .post_at(0, at, Box::new(move || daemon.store(io, pieces)));
                 return;
             };
             extra.push(frame);
@@ -234,7 +235,9 @@ impl Daemon {
             let length = u32::try_from(piece.frames.len()).expect("a run is at most a block");
             let mut frames = piece.frames;
             for sector in sectors.chunks(FRAME_SIZE) {
-                let frame = free.pop().expect("a run has as many sectors as its checksums need");
+                let frame = free
+                    .pop()
+                    .expect("a run has as many sectors as its checksums need");
                 self.pool.store(Span::whole(frame), sector);
                 frames.push(frame);
             }
