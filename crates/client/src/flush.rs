@@ -650,6 +650,14 @@ impl Slice {
                 self.pump(env, ino);
             } else {
                 self.fail_writers(env, ino);
+                let is_waiting = self
+                    .inodes
+                    .get(&ino)
+                    .is_some_and(|i| !i.goals.is_empty() || i.pages.dirty_count() > 0);
+                if is_waiting {
+                    // Space may come back: the tick tries again.
+                    self.starved.push(ino);
+                }
             }
         }
     }
@@ -698,6 +706,7 @@ impl Slice {
         }
         for ino in std::mem::take(&mut self.starved) {
             self.retry(env, ino);
+            self.pump(env, ino);
         }
     }
 

@@ -561,9 +561,11 @@ impl Slice {
                     (load.pages[load.pages.len() - 1].0 + 1) * PAGE_SIZE,
                 );
                 inode.map.forget(&sectors_around(&bytes));
-                if failure == IoFailure::Corrupt && !inode.is_second_look {
+                if !load.is_wanted {
+                    // Nobody asked: whoever reads it looks for himself.
+                } else if failure == IoFailure::Corrupt && !inode.is_second_look {
                     inode.is_second_look = true;
-                } else if load.is_wanted {
+                } else {
                     inode.load_error = Some(Errno::EIO);
                     inode.is_second_look = false;
                 }

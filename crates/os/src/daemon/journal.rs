@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use client::Pool as _;
+use client::message::{Answer, Body};
 use client::slice::IoFailure;
 use node::store::format::PartKey;
 use node::store::journal::{Flush, FlushFailed, Part};
 use nsd::message::Verifier;
 use types::frame::FRAME_SIZE;
-use types::{FrameRef, Lsn, Span};
+use types::{Errno, FrameRef, Lsn, Span};
 
 use super::sectors::Kind;
 use super::work::{Deferred, Item};
@@ -27,6 +28,7 @@ const SNAPSHOT_RECORD_SIZE: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Durable {
     lsn: Lsn,
+    is_failed: bool,
     waiters: BTreeMap<Lsn, Vec<Deferred>>,
 }
 
@@ -46,13 +48,26 @@ impl Daemon {
     ) -> bool {
         {
             let mut durable = lock(&self.journal.durable);
-            if after > durable.lsn {
+            if after > durable.lsn && !durable.is_failed {
                 durable.waiters.entry(after).or_default().push(deferred);
                 return true;
+            }
+            if after > durable.lsn {
+                drop(durable);
+                self.fail_deferred(deferred, items);
+                return false;
             }
         }
         self.deliver(deferred, items);
         false
+    }
+
+    /// What waited for a record that will never be durable: who asked hears EIO, other owners hear nothing.
+    fn fail_deferred(self: &Arc<Self>, deferred: Deferred, items: &mut VecDeque<Item>) {
+        if let Deferred::Answer(to, call, _) = deferred {
+            let answer = Answer::bare(Body::Refused(Errno::EIO));
+            self.deliver(Deferred::Answer(to, call, answer), items);
+        }
     }
 
     /// Answers that wait for the journal, for `gupfs waiters`.
@@ -128,6 +143,19 @@ impl Daemon {
         };
         if !is_ok {
             tracing::error!("the journal could not be written: this node's shards are given up");
+            let lost: Vec<Deferred> = {
+                let mut durable = lock(&self.journal.durable);
+                durable.is_failed = true;
+                std::mem::take(&mut durable.waiters)
+                    .into_values()
+                    .flatten()
+                    .collect()
+            };
+            let mut items = VecDeque::new();
+            for deferred in lost {
+                self.fail_deferred(deferred, &mut items);
+            }
+            self.run(items);
             return;
         }
         let released: Vec<Deferred> = {

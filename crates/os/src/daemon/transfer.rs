@@ -88,8 +88,8 @@ impl Daemon {
         let mut requests: Vec<(NsdId, u64, Vec<Span>, usize)> = Vec::new();
         let mut extra = Vec::new();
         let mut is_short = false;
-        for piece in pieces {
-            for (fetch, frames) in fetches_of(&piece) {
+        for piece in &pieces {
+            for (fetch, frames) in fetches_of(piece) {
                 let cached = self.cached_crcs(&fetch);
                 let mut checksum_frames = Vec::new();
                 if cached.is_none()
@@ -114,9 +114,12 @@ impl Daemon {
             }
         }
         if is_short {
-            // No frame for checksums: the load is tried again when frames are free.
+            // No frame for checksums: the load waits for one.
             extra.iter().for_each(|frame| self.pool.release(*frame));
-            self.input(io.slice(), Input::Loaded(io, Err(IoFailure::Corrupt)));
+            let daemon = Arc::clone(self);
+            let at = crate::clock::now() + types::Duration::from_millis(1);
+            self.loops
+                .post_at(0, at, Box::new(move || daemon.load(io, pieces)));
             return;
         }
         let jobs = Arc::new(jobs);
