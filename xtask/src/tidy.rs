@@ -60,7 +60,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 
 fn check_file(root: &Path, relative: &Path, text: &str) -> Vec<Fault> {
     match relative.extension().and_then(|e| e.to_str()) {
-        Some("rs") => rules::check(relative, text),
+        Some("rs") => {
+            let mut faults = rules::check(relative, text);
+            faults.extend(imports::check_source(relative, text));
+            faults
+        }
         Some("md") => links::check(root, relative, text),
         _ => Vec::new(),
     }

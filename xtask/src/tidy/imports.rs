@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use cargo_metadata::{DependencyKind, MetadataCommand};
 
-use super::Fault;
+use super::{Fault, source};
 
 const CORES: &[&str] = &["client", "token", "meta", "store", "data", "nsd", "cluster"];
 
@@ -42,6 +42,12 @@ const TABLE: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// Which crates hand on whole crates by `pub use`, for whom: what cargo does not see.
+const HANDED_ON: &[(&str, &[&str])] = &[
+    // For os, which drives the parts that node joins: docs/decisions/0006-layering.md.
+    ("node", &["meta", "store", "token"]),
+];
+
 /// Compares the workspace at `root` with the table.
 pub(super) fn check(root: &Path) -> Result<Vec<Fault>> {
     let metadata = MetadataCommand::new()
@@ -64,6 +70,42 @@ pub(super) fn check(root: &Path) -> Result<Vec<Fault>> {
         }
     }
     Ok(faults)
+}
+
+/// Whole crates that the source at `path` hands on and that it should not.
+pub(super) fn check_source(path: &Path, text: &str) -> Vec<Fault> {
+    let mut parts = path.iter().filter_map(|part| part.to_str());
+    let (Some("crates"), Some(name), Some("src")) = (parts.next(), parts.next(), parts.next())
+    else {
+        return Vec::new();
+    };
+    let allowed = HANDED_ON
+        .iter()
+        .find(|(listed, _)| *listed == name)
+        .map_or(&[][..], |(_, crates)| crates);
+    let mut faults = Vec::new();
+    let text = source::strip(text);
+    for (at, _) in text.match_indices("pub use ") {
+        let statement = text[at + "pub use ".len()..]
+            .split(';')
+            .next()
+            .unwrap_or("");
+        let names = statement.trim().trim_matches(|c| c == '{' || c == '}');
+        if names.contains('{') {
+            // Items of one path.
+            continue;
+        }
+        let crates = names
+            .split(',')
+            .filter_map(|n| n.split_whitespace().next())
+            .filter(|n| TABLE.iter().any(|(listed, _)| listed == n) && !allowed.contains(n));
+        let line = text[..at].matches('\n').count() + 1;
+        for import in crates {
+            let what = format!("the crate {name} must not hand on {import} as a whole");
+            faults.push(Fault::new(path, line, what));
+        }
+    }
+    faults
 }
 
 /// What is wrong with the `imports` of the crate `name`.
@@ -96,6 +138,24 @@ mod tests {
         assert_eq!(faults("meta", &["client", "store"]).len(), 1);
         assert_eq!(faults("sim", &["os"]).len(), 1);
         assert_eq!(faults("brand_new", &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_crate_is_handed_on_only_where_the_table_says_so() {
+        let count = |path: &str, text: &str| check_source(Path::new(path), text).len();
+        assert_eq!(count("crates/node/src/lib.rs", "pub use {meta, store};"), 0);
+        assert_eq!(count("crates/node/src/lib.rs", "pub use {meta, nsd};"), 1);
+        assert_eq!(count("crates/client/src/lib.rs", "pub use token;"), 1);
+        assert_eq!(count("crates/client/src/lib.rs", "pub use token as t;"), 1);
+        assert_eq!(
+            count("crates/client/src/lib.rs", "pub use token::Holder;"),
+            0
+        );
+        assert_eq!(
+            count("crates/client/src/lib.rs", "pub use token::{Holder, data};"),
+            0
+        );
+        assert_eq!(count("crates/client/src/lib.rs", "// pub use token;"), 0);
     }
 
     #[test]
