@@ -10,8 +10,8 @@
 
 use meta::{Commit, Op};
 use types::{
-    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Piece, RangeMode, RangeSet,
-    Run, Timestamp, limits,
+    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Piece, RangeMode, Run,
+    Timestamp, limits,
 };
 
 use crate::env::{Env, StorePiece, WantedRun};
@@ -59,15 +59,19 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub(crate) struct Goal {
     pub(crate) purpose: Purpose,
-    pub(crate) ranges: RangeSet,
-    pub(crate) commits_left: u8,
+    /// What was dirty when it came (`Pages::mark_goal`).
+    pub(crate) sequence: u64,
+    /// Size and times were dirty: they go with this Commit of the inode, counted from its first.
+    pub(crate) commit: u64,
     pub(crate) since: Instant,
 }
 
 impl Goal {
     /// The request with this ticket waits for it.
     pub(crate) fn is_for(&self, ticket: crate::request::Ticket) -> bool {
-        matches!(&self.purpose, Purpose::Sync(request) if request.ticket == ticket)
+        // A synchronous write has happened: it is not told EINTR, or it would be done twice.
+        matches!(&self.purpose, Purpose::Sync(request)
+            if request.ticket == ticket && !matches!(request.operation, Operation::Write { .. }))
     }
 }
 
@@ -120,12 +124,7 @@ impl Slice {
 
     /// Answers `request` (fsync or a synchronous write) when the inode's data is durable.
     pub(crate) fn flush_for(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
-        self.add_goal(
-            env,
-            ino,
-            RangeSet::of(ByteRange::ALL),
-            Purpose::Sync(request),
-        );
+        self.add_goal(env, ino, Purpose::Sync(request));
     }
 
     /// Sends a setattr when the inode's dirty state is committed.
@@ -137,7 +136,7 @@ impl Slice {
         then: Continuation,
     ) {
         let purpose = Purpose::SetAttr(set, Box::new(then));
-        self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), purpose);
+        self.add_goal(env, ino, purpose);
     }
 
     /// Runs a rename when its source's data is committed.
@@ -145,7 +144,7 @@ impl Slice {
         let is_dirty = self.inodes.get(&ino).is_some_and(|i| i.is_dirty());
         if is_dirty {
             let purpose = Purpose::Rename(Box::new(request));
-            self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), purpose);
+            self.add_goal(env, ino, purpose);
         } else {
             self.send_rename(request);
         }
@@ -166,20 +165,22 @@ impl Slice {
         }
     }
 
-    pub(crate) fn add_goal(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        ranges: RangeSet,
-        purpose: Purpose,
-    ) {
-        let goal = Goal {
-            purpose,
-            ranges,
-            commits_left: 2,
-            since: env.now,
+    pub(crate) fn add_goal(&mut self, env: &Env<'_>, ino: InodeId, purpose: Purpose) {
+        let inode = self.inode(ino);
+        let is_changed = inode.is_size_dirty || inode.modified.is_some() || inode.kill_set_id;
+        // A Commit under way does not have the newest.
+        let commit = if is_changed {
+            inode.commit_count + 1 + u64::from(inode.is_committing)
+        } else {
+            0
         };
-        self.inode(ino).goals.push(goal);
+        let sequence = inode.pages.mark_goal();
+        inode.goals.push(Goal {
+            purpose,
+            sequence,
+            commit,
+            since: env.now,
+        });
         self.pump(env, ino);
     }
 
@@ -196,16 +197,23 @@ impl Slice {
         let (total, free) = env.pool.frame_counts();
         if has_block_end && inode.pages.dirty_count() as u64 >= block / PAGE_SIZE {
             let whole = ByteRange::new(0, written.end / block * block);
-            self.start_batches(env, ino, &whole, false);
+            self.start_batches(env, ino, &whole, u64::MAX, false);
             self.pump(env, ino);
         } else if free < total / 2 && inode.pages.dirty_count() > BATCH_PAGES_MAX {
-            self.start_batches(env, ino, &ByteRange::ALL, false);
+            self.start_batches(env, ino, &ByteRange::ALL, u64::MAX, false);
         }
     }
 
     /// Starts batches for the dirty pages of `range`, as far as the bound on pages in flight allows.
     /// `is_urgent`: somebody waits, so that a little data goes inside the Commit.
-    fn start_batches(&mut self, env: &Env<'_>, ino: InodeId, range: &ByteRange, is_urgent: bool) {
+    fn start_batches(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        range: &ByteRange,
+        until: u64,
+        is_urgent: bool,
+    ) {
         loop {
             let inode = self.inodes.get_mut(&ino).expect("the caller has it");
             if inode.is_held_back() {
@@ -217,7 +225,9 @@ impl Slice {
             }
             self.zero_tail(env, ino);
             let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-            let dirty = inode.pages.take_dirty(range, BATCH_PAGES_MAX, env.pool);
+            let dirty = inode
+                .pages
+                .take_dirty(range, BATCH_PAGES_MAX, until, env.pool);
             if dirty.is_empty() || !self.start_batch(env, ino, dirty, is_urgent) {
                 return;
             }
@@ -391,30 +401,36 @@ impl Slice {
             .goals
             .iter()
             .any(|g| !matches!(g.purpose, Purpose::Background));
-        if has_goal && inode.pages.dirty_count() > 0 {
-            self.start_batches(env, ino, &ByteRange::ALL, is_urgent);
+        // What became dirty after the last goal goes by itself: a busy writer does not hold fsync up.
+        let until = inode.goals.iter().map(|g| g.sequence).max().unwrap_or(0);
+        if has_goal && inode.pages.dirty_count() > 0 && !inode.pages.is_reached(until) {
+            self.start_batches(env, ino, &ByteRange::ALL, until, is_urgent);
         }
-        let inode = self.inodes.get_mut(&ino).expect("seen above");
+        self.end_goals(env, ino);
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
         if inode.is_committing || inode.is_held_back() {
             return;
         }
-        let is_storing = inode.batches.iter().any(|b| b.state == BatchState::Storing);
+        let has_goal = !inode.goals.is_empty();
+        let is_awaited = inode
+            .batches
+            .iter()
+            .any(|b| b.state == BatchState::Storing && inode.pages.has_older(&b.numbers, until));
         let stored: usize = inode.batches.iter().map(Batch::extent_count).sum();
         let is_due = if has_goal {
-            !is_storing
+            !is_awaited
         } else {
             stored >= COMMIT_EXTENTS_MIN
         };
-        let is_changed = inode.is_size_dirty || inode.modified.is_some() || inode.kill_set_id;
+        let needs_attributes = inode.goals.iter().any(|g| g.commit > inode.commit_count);
         let has_stored = inode
             .batches
             .iter()
             .any(|b| matches!(b.state, BatchState::Stored(_)));
-        if is_due && (has_stored || (has_goal && is_changed)) {
-            return self.start_commit(env, ino);
-        }
-        if has_goal && !is_storing {
-            self.end_goals(env, ino);
+        if is_due && (has_stored || needs_attributes) {
+            self.start_commit(env, ino);
         }
     }
 
@@ -587,27 +603,21 @@ impl Slice {
                 }
             }
         }
-        for goal in &mut inode.goals {
-            goal.commits_left = goal.commits_left.saturating_sub(1);
-        }
+        inode.commit_count += 1;
         self.pump(env, ino);
         self.retry(env, ino);
         self.drop_if_gone(env, ino);
     }
 
-    /// Ends the goals that are reached. Nothing is storing or committing.
+    /// Ends the goals that are reached.
     fn end_goals(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let is_clean = !inode.is_dirty();
-        let goals = std::mem::take(&mut inode.goals);
-        let (done, rest): (Vec<_>, Vec<_>) = goals.into_iter().partition(|goal| {
-            let is_revoke = matches!(goal.purpose, Purpose::Revoke(_));
-            let is_range_clean = goal.ranges.ranges().iter().all(|r| !inode.pages.is_busy(r));
-            is_clean || (is_revoke && is_range_clean) || (!is_revoke && goal.commits_left == 0)
-        });
-        inode.goals = rest;
-        if is_clean {
-            inode.is_on_dirty_list = false;
+        let (pages, commit_count) = (&inode.pages, inode.commit_count);
+        let is_over =
+            |goal: &mut Goal| pages.is_reached(goal.sequence) && goal.commit <= commit_count;
+        let done: Vec<Goal> = inode.goals.extract_if(.., is_over).collect();
+        if done.is_empty() {
+            return;
         }
         let error = inode.error;
         for goal in done {
@@ -701,7 +711,7 @@ impl Slice {
         }
         for ino in inos {
             if self.inodes[&ino].pages.dirty_count() > 0 {
-                self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), Purpose::Background);
+                self.add_goal(env, ino, Purpose::Background);
             }
         }
         for ino in std::mem::take(&mut self.starved) {
@@ -720,7 +730,7 @@ impl Slice {
             .collect();
         inos.sort_unstable();
         for ino in inos {
-            self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), Purpose::Background);
+            self.add_goal(env, ino, Purpose::Background);
         }
     }
 
@@ -734,7 +744,7 @@ impl Slice {
             if let Some(inode) = self.inodes.get_mut(&ino) {
                 inode.is_on_dirty_list = false;
                 if inode.is_dirty() {
-                    self.add_goal(env, ino, RangeSet::of(ByteRange::ALL), Purpose::Background);
+                    self.add_goal(env, ino, Purpose::Background);
                 }
             }
         }

@@ -154,6 +154,8 @@ pub(crate) struct Inode {
     /// belong to the size before.
     pub(crate) resize_count: u32,
     pub(crate) commit: Option<crate::flush::RunningCommit>,
+    /// Commits that have ended.
+    pub(crate) commit_count: u64,
     /// Stores that failed in a row.
     pub(crate) store_failures: u32,
     pub(crate) reserved: u64,
@@ -171,6 +173,7 @@ pub(crate) struct Inode {
     pub(crate) lookup_count: u64,
     /// Replies that tell the kernel about this inode and are not written yet.
     pub(crate) unwritten_replies: u32,
+    pub(crate) names_epoch: u64,
     pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
     pub(crate) parked: VecDeque<Parked>,
 }
@@ -198,6 +201,7 @@ impl Inode {
             is_committing: false,
             resize_count: 0,
             commit: None,
+            commit_count: 0,
             store_failures: 0,
             reserved: 0,
             goals: Vec::new(),
@@ -209,6 +213,7 @@ impl Inode {
             writer_count: 0,
             lookup_count: 0,
             unwritten_replies: 0,
+            names_epoch: 0,
             entries: None,
             parked: VecDeque::new(),
         }

@@ -611,7 +611,8 @@ impl Slice {
                 inode.is_attr_current() && inode.inode_mode() == Some(InodeMode::Exclusive);
             if *offset != inode.size {
                 // The kernel drops its pages where it thinks the append goes: we have it drop the others.
-                self.misplaced.insert(request.ticket);
+                let placed = ByteRange::at(inode.size, length);
+                self.misplaced.insert(request.ticket, (ino, placed));
             }
             *offset = inode.size;
         }
@@ -716,7 +717,7 @@ impl Slice {
         }
         self.served(env, ino, ticket);
         let response = Response::Written(payload.length);
-        if self.misplaced.remove(&ticket) {
+        if self.misplaced.remove(&ticket).is_some() {
             self.reply_after_drop(env, ino, range, ticket, response);
         } else {
             self.reply(ticket, response);

@@ -21,6 +21,8 @@ pub struct Tour {
     /// Entries whose slice has not been visited: index, attributes, tokens.
     left: Vec<(usize, Attr, Option<Granted>)>,
     pinned: Vec<InodeId>,
+    /// For how long the kernel may keep the names: the directory's token says it.
+    entry_timeout_ns: u64,
 }
 
 impl Slice {
@@ -105,6 +107,7 @@ impl Slice {
                 entry: None,
             });
         }
+        let entry_timeout_ns = self.entry_timeout(ino);
         self.on_tour(
             env,
             Box::new(Tour {
@@ -112,6 +115,7 @@ impl Slice {
                 listed,
                 left,
                 pinned: Vec::new(),
+                entry_timeout_ns,
             }),
         );
     }
@@ -128,10 +132,7 @@ impl Slice {
             if let Some(granted) = &granted {
                 self.take_grant(env, granted);
             }
-            let timeout = match &tour.request.operation {
-                Operation::ReadDir { .. } if granted.is_some() => crate::names::TIMEOUT_NS,
-                _ => 0,
-            };
+            let timeout = tour.entry_timeout_ns;
             let inode = self.inode(ino);
             inode.learn_attr(&attr);
             inode.is_attr_fresh |= granted.is_some();

@@ -22,7 +22,7 @@ pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
 #[derive(Debug)]
 pub(crate) enum Continuation {
     /// A namespace operation.
-    Names(Request),
+    Names(Request, u64),
     /// GetAttr: an Acquire for the attributes.
     Attributes(Request),
     /// The attributes of what a name leads to, asked of another owner.
@@ -134,7 +134,8 @@ impl Slice {
             _ => {}
         }
         let op = self.op_of(&request);
-        self.send_op(op, Continuation::Names(request));
+        let epoch = self.names_epoch(&request);
+        self.send_op(op, Continuation::Names(request, epoch));
     }
 
     fn known_kind(&self, ino: InodeId) -> FileKind {
@@ -317,7 +318,8 @@ impl Slice {
             parent: *parent,
             name: name.clone(),
         };
-        self.send_op(op, Continuation::Names(request));
+        let epoch = self.names_epoch(&request);
+        self.send_op(op, Continuation::Names(request, epoch));
     }
 
     /// Sends a rename whose source is written back.
@@ -341,7 +343,8 @@ impl Slice {
             exchange: flags.exchange,
             known: None,
         };
-        self.send_op(op, Continuation::Names(request));
+        let epoch = self.names_epoch(&request);
+        self.send_op(op, Continuation::Names(request, epoch));
     }
 
     /// An owner's answer arrived.
@@ -350,7 +353,7 @@ impl Slice {
             return;
         };
         match then {
-            Continuation::Names(request) => self.on_names(env, request, answer),
+            Continuation::Names(request, epoch) => self.on_names(env, request, epoch, answer),
             Continuation::Attributes(request) => self.on_attributes(env, request, answer),
             Continuation::Arrival(mut arrival) => match answer.body {
                 Body::Acquired { attr: Some(attr) } => {
@@ -379,7 +382,12 @@ impl Slice {
             Continuation::Commit(ino) => self.on_committed(env, ino, answer),
             Continuation::Synced(ticket, response) => match answer.body {
                 Body::Refused(errno) => self.fail(ticket, errno),
-                _ => self.reply(ticket, response),
+                _ => match self.misplaced.remove(&ticket) {
+                    Some((ino, range)) => {
+                        self.reply_after_drop(env, ino, range, ticket, response);
+                    }
+                    None => self.reply(ticket, response),
+                },
             },
             Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
             Continuation::Listing(request) => self.on_listing(env, request, answer),
@@ -393,8 +401,26 @@ impl Slice {
         }
     }
 
+    /// Grows whenever a name of the request's directory changes as far as this node sees: an answer that was
+    /// made before and arrives after says nothing about names any more.
+    fn names_epoch(&self, request: &Request) -> u64 {
+        let directory = directory_of(&request.operation).and_then(|d| self.inodes.get(&d));
+        directory.map_or(0, |inode| inode.names_epoch)
+    }
+
+    /// Takes what a name leads to now into the cache, unless something else has happened meanwhile.
+    fn learn_name(&mut self, parent: InodeId, name: &Name, ino: Option<InodeId>, is_current: bool) {
+        let inode = self.inode(parent);
+        if is_current {
+            inode.learn_entry(name, ino);
+        } else {
+            inode.forget_entry(name);
+        }
+    }
+
     /// The answer to a namespace operation.
-    fn on_names(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
+    fn on_names(&mut self, env: &Env<'_>, request: Request, epoch: u64, answer: Answer) {
+        let is_current = self.names_epoch(&request) == epoch;
         let reply = match answer.body {
             Body::Op(reply) => reply,
             Body::Refused(errno) => return self.fail(request.ticket, errno),
@@ -414,11 +440,17 @@ impl Slice {
                 let timeout = parent.map_or(0, |p| self.entry_timeout(p));
                 if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
                     let name = name.clone();
-                    self.inode(parent).learn_entry(&name, None);
+                    self.learn_name(parent, &name, None, is_current);
                 }
                 self.reply(request.ticket, Response::Entry(None, timeout));
             }
             meta::Reply::Entry { ino, kind, attr } => {
+                if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
+                    let name = name.clone();
+                    self.learn_name(parent, &name, Some(ino), is_current);
+                    let is_change = !matches!(request.operation, Operation::Lookup { .. });
+                    self.inode(parent).names_epoch += u64::from(is_change);
+                }
                 self.found(env, request, parent, (ino, kind, attr), others);
             }
             meta::Reply::Made {
@@ -431,6 +463,12 @@ impl Slice {
                     self.learn_directory(parent, &directory);
                 }
                 let kind = attr.map_or(FileKind::File, |a| a.kind);
+                if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
+                    let name = name.clone();
+                    self.learn_name(parent, &name, Some(ino), is_current);
+                    let is_change = !matches!(request.operation, Operation::Lookup { .. });
+                    self.inode(parent).names_epoch += u64::from(is_change);
+                }
                 self.found(env, request, parent, (ino, kind, attr), others);
             }
             meta::Reply::Removed {
@@ -441,7 +479,8 @@ impl Slice {
             } => {
                 if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
                     let name = name.clone();
-                    self.inode(parent).learn_entry(&name, None);
+                    self.learn_name(parent, &name, None, is_current);
+                    self.inode(parent).names_epoch += 1;
                     self.learn_directory(parent, &directory);
                 }
                 let lesson = Arrival::lesson(ino, attr, kept_open);
@@ -494,6 +533,7 @@ impl Slice {
         if parent == new_parent {
             inode.forget_entry(new_name);
         }
+        self.inode(*parent).names_epoch += 1;
         self.learn_directory(*parent, &directory);
         if parent != new_parent {
             let mut lesson = Arrival::lesson(*new_parent, new_directory, false);
@@ -510,7 +550,7 @@ impl Slice {
     }
 
     /// For how long the kernel may keep names of `parent`.
-    fn entry_timeout(&self, parent: InodeId) -> u64 {
+    pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
         self.inodes.get(&parent).map_or(0, |directory| {
             let is_covered = directory.directory_mode().is_some()
                 && !directory.is_revoking()
@@ -528,10 +568,6 @@ impl Slice {
         grants: Vec<Granted>,
     ) {
         let timeout = parent.map_or(0, |p| self.entry_timeout(p));
-        if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
-            let name = name.clone();
-            self.inode(parent).learn_entry(&name, Some(ino));
-        }
         let arrival = Arrival {
             ino,
             kind,
@@ -612,6 +648,7 @@ impl Slice {
         {
             // A name of it has changed by a rename from elsewhere.
             inode.entries = None;
+            inode.names_epoch += 1;
         }
         let is_open = self
             .inodes

@@ -69,8 +69,10 @@ struct Page {
     frame: FrameRef,
     valid: Part,
     dirty: Part,
-    /// What a running flush carries of it; none when no flush runs.
-    in_flight: Option<Part>,
+    /// Sequence at which it became dirty.
+    dirtied: u64,
+    /// What a running flush carries of it, and since when that was dirty; none when no flush runs.
+    in_flight: Option<(Part, u64)>,
     /// Seen since the clock hand passed.
     is_recent: bool,
 }
@@ -117,7 +119,22 @@ pub struct Pages {
     dirty: BTreeSet<u64>,
     /// Pages that a running flush carries.
     flying: BTreeSet<u64>,
+    /// Grows with each `mark_goal`.
+    sequence: u64,
+    /// Pages dirty or in flight, by the sequence at which they became dirty.
+    outstanding: BTreeMap<u64, usize>,
     clock_hand: u64,
+}
+
+/// One page less that became dirty at `since`.
+fn settle(outstanding: &mut BTreeMap<u64, usize>, since: u64) {
+    let count = outstanding
+        .get_mut(&since)
+        .expect("every dirty page is counted");
+    *count -= 1;
+    if *count == 0 {
+        outstanding.remove(&since);
+    }
 }
 
 fn page_of(byte: u64) -> u64 {
@@ -301,6 +318,7 @@ impl Pages {
                     frame,
                     valid: Part::NONE,
                     dirty: Part::NONE,
+                    dirtied: 0,
                     in_flight: None,
                     is_recent: true,
                 };
@@ -320,6 +338,7 @@ impl Pages {
                 frame,
                 valid: Part::NONE,
                 dirty: Part::NONE,
+                dirtied: 0,
                 in_flight: None,
                 is_recent: true,
             };
@@ -335,6 +354,8 @@ impl Pages {
             .expect("the caller has just put it there");
         if page.dirty.is_none() {
             self.dirty.insert(number);
+            page.dirtied = self.sequence;
+            *self.outstanding.entry(self.sequence).or_default() += 1;
         }
         page.valid.insert(part);
         page.dirty.insert(part);
@@ -363,6 +384,7 @@ impl Pages {
                 frame,
                 valid: loaded,
                 dirty: Part::NONE,
+                dirtied: 0,
                 in_flight: None,
                 is_recent: true,
             };
@@ -400,11 +422,12 @@ impl Pages {
 
     /// Takes up to `count_max` dirty pages of `range` for a flush: they are clean until they are written
     /// again, in flight until `on_flushed`, and each frame carries one reference more. Pages in flight are
-    /// left out.
+    /// left out, and those that became dirty after the goal `until`.
     pub fn take_dirty(
         &mut self,
         range: &ByteRange,
         count_max: usize,
+        until: u64,
         pool: &dyn Pool,
     ) -> Vec<DirtyPage> {
         let mut taken = Vec::new();
@@ -415,6 +438,7 @@ impl Pages {
             .dirty
             .range(pages_of(range))
             .filter(|number| !self.flying.contains(number))
+            .filter(|number| self.pages[number].dirtied <= until)
             .take(count_max)
             .copied()
             .collect();
@@ -438,7 +462,7 @@ impl Pages {
                 dirty: bytes,
                 valid_begin_to,
             });
-            page.in_flight = Some(dirty);
+            page.in_flight = Some((dirty, page.dirtied));
             self.dirty.remove(&number);
             self.flying.insert(number);
         }
@@ -451,25 +475,60 @@ impl Pages {
             let Some(page) = self.pages.get_mut(number) else {
                 continue;
             };
-            let Some(carried) = page.in_flight.take() else {
+            let Some((carried, since)) = page.in_flight.take() else {
                 continue;
             };
             self.flying.remove(number);
+            let mut again = RangeSet::new();
             if !is_ok && !drop_failed {
-                if page.dirty.is_none() && !carried.is_none() {
-                    self.dirty.insert(*number);
-                }
                 // What was cut off meanwhile does not come back.
                 for range in carried.set().ranges() {
                     for still in page.valid.set().intersection(range).ranges() {
-                        page.dirty.insert(*still);
+                        again.insert(*still);
                     }
                 }
-                if page.dirty.is_none() {
-                    self.dirty.remove(number);
-                }
+            }
+            if again.is_empty() {
+                settle(&mut self.outstanding, since);
+                continue;
+            }
+            if page.dirty.is_none() {
+                self.dirty.insert(*number);
+                page.dirtied = since;
+            } else {
+                // One entry for the page: the older one.
+                settle(&mut self.outstanding, since.max(page.dirtied));
+                page.dirtied = since.min(page.dirtied);
+            }
+            for range in again.ranges() {
+                page.dirty.insert(*range);
             }
         }
+    }
+
+    /// Names what is dirty or in flight now: `is_reached` says when all of it is clean.
+    pub fn mark_goal(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence - 1
+    }
+
+    /// What was dirty at `goal` has been flushed (or dropped).
+    pub fn is_reached(&self, goal: u64) -> bool {
+        self.outstanding
+            .first_key_value()
+            .is_none_or(|(oldest, _)| *oldest > goal)
+    }
+
+    /// One of `numbers` became dirty before `goal`.
+    pub fn has_older(&self, numbers: &[u64], goal: u64) -> bool {
+        let since = |number: &u64| {
+            self.pages
+                .get(number)?
+                .in_flight
+                .as_ref()
+                .map(|(_, at)| *at)
+        };
+        numbers.iter().filter_map(since).any(|at| at <= goal)
     }
 
     /// Some page of `range` has dirty bytes or is in flight.
@@ -494,6 +553,7 @@ impl Pages {
             page.dirty.remove(part);
             if was_dirty && page.dirty.is_none() {
                 self.dirty.remove(&number);
+                settle(&mut self.outstanding, page.dirtied);
             }
             if page.valid.is_none() && page.in_flight.is_none() {
                 pool.release(page.frame);
@@ -571,6 +631,7 @@ impl Pages {
         }
         self.dirty.clear();
         self.flying.clear();
+        self.outstanding.clear();
     }
 
     /// Asserts the invariants.

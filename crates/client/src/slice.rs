@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use types::frame::FRAME_BYTES;
 use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
 
@@ -198,7 +198,7 @@ pub struct Slice {
     /// Shard for the directories this node makes: chosen round robin by the driver.
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
-    pub(crate) misplaced: FxHashSet<Ticket>,
+    pub(crate) misplaced: FxHashMap<Ticket, (InodeId, types::ByteRange)>,
     /// Payloads of parked writes, with a reference of each frame.
     pub(crate) payloads: FxHashMap<Ticket, Span>,
     pub(crate) out: Vec<Effect>,
@@ -220,7 +220,7 @@ impl Slice {
             dirty: VecDeque::new(),
             starved: Vec::new(),
             placements,
-            misplaced: FxHashSet::default(),
+            misplaced: FxHashMap::default(),
             payloads: FxHashMap::default(),
             out: Vec::new(),
             next_id: 0,

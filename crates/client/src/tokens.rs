@@ -369,6 +369,7 @@ impl Slice {
     fn begin_directory_revoke(&mut self, env: &Env<'_>, ino: InodeId, plan: &token::Plan) {
         let inode = self.inode(ino);
         inode.entries = None;
+        inode.names_epoch += 1;
         let state = self.gate_of(ino);
         state.next_revoke += 1;
         let id = RevokeId(state.next_revoke);
@@ -507,8 +508,8 @@ impl Slice {
                     };
                     self.notify(env, ino, notify.0, notice);
                 }
-                revoke::Effect::Flush { revoke, ranges } => {
-                    self.add_goal(env, ino, ranges, Purpose::Revoke(revoke));
+                revoke::Effect::Flush { revoke, .. } => {
+                    self.add_goal(env, ino, Purpose::Revoke(revoke));
                 }
                 revoke::Effect::Release { revoke, .. } => {
                     let state = self.inode(ino).gate.as_mut().expect("its gate says so");

@@ -470,10 +470,11 @@ impl Daemon {
         let mut spans = Vec::new();
         let mut left = size;
         while left > 0 {
-            let (frame, length) = if left >= slab {
-                (self.pool.alloc_slab(), slab)
-            } else {
-                (self.pool.alloc(), left.min(FRAME_SIZE))
+            // Single frames where no whole slab is free.
+            let whole = (left >= slab).then(|| self.pool.alloc_slab()).flatten();
+            let (frame, length) = match whole {
+                Some(frame) => (Some(frame), slab),
+                None => (self.pool.alloc(), left.min(FRAME_SIZE)),
             };
             let Some(frame) = frame else {
                 spans.iter().for_each(|span| self.pool.release_span(*span));
@@ -530,20 +531,42 @@ impl Daemon {
         }
     }
 
+    /// The asker tries again later.
+    fn nsd_busy(self: &Arc<Self>, to: NodeLife, request: RequestId) {
+        let reply = nsd::Reply::Failed {
+            error: nsd::NsdError::Busy,
+            verifier: nsd::Verifier::of(self.me.incarnation),
+        };
+        self.nsd_effects(vec![NsdEffect::Reply {
+            to,
+            request,
+            reply,
+            payload: Vec::new(),
+        }]);
+    }
+
+    /// Later: there was no memory, or the disk's queue was full.
+    fn serve_disk_later(self: &Arc<Self>, tag: DiskTag, operation: Operation) {
+        let daemon = Arc::clone(self);
+        let at = clock::now() + types::Duration::from_millis(1);
+        let again = Box::new(move || daemon.serve_disk(tag, operation));
+        self.loops.post_at(0, at, again);
+    }
+
     fn serve_disk(self: &Arc<Self>, tag: DiskTag, operation: Operation) {
         let nsd = lock(&self.server_nsds).get(&tag.0).copied();
         let Some(disk) = nsd.and_then(|nsd| self.disk(nsd)).map(Arc::clone) else {
             return;
         };
         let own = tag.0 | SERVER_TAG;
-        let (spans, result) = match operation {
+        let (spans, result) = match &operation {
             Operation::Read { sector, count } => {
-                let spans = self.alloc_spans(count as usize * FRAME_SIZE);
+                let spans = self.alloc_spans(*count as usize * FRAME_SIZE);
                 if spans.is_empty() {
-                    return self.server_ended(tag.0, Err(Errno::ENOMEM));
+                    return self.serve_disk_later(tag, operation);
                 }
                 lock(&self.server_spans).insert(tag.0, (spans.clone(), true));
-                let result = disk.read(own, sector, &spans);
+                let result = disk.read(own, *sector, &spans);
                 (spans, result)
             }
             Operation::Write {
@@ -553,19 +576,19 @@ impl Daemon {
                 ..
             } => {
                 lock(&self.server_spans).insert(tag.0, (payload.clone(), false));
-                let result = if fua {
-                    disk.write_durable(own, sector, &payload)
+                let result = if *fua {
+                    disk.write_durable(own, *sector, payload)
                 } else {
-                    disk.write(own, sector, &payload)
+                    disk.write(own, *sector, payload)
                 };
-                (payload, result)
+                (Vec::new(), result)
             }
             Operation::Flush => (Vec::new(), disk.flush(own)),
         };
         if result.is_err() {
             lock(&self.server_spans).remove(&tag.0);
             spans.iter().for_each(|span| self.pool.release_span(*span));
-            self.server_ended(tag.0, Err(Errno::EAGAIN));
+            self.serve_disk_later(tag, operation);
         }
     }
 
@@ -624,7 +647,7 @@ impl net::Handler for super::Hub {
             return Vec::new();
         };
         if header.kind == KIND_REPLY {
-            daemon.place_reply(header.request)
+            daemon.place_reply(header.request, header.data_length)
         } else {
             daemon.alloc_spans(header.data_length as usize)
         }
@@ -642,6 +665,10 @@ impl net::Handler for super::Hub {
                         .for_each(|span| daemon.pool.release_span(*span));
                     return;
                 };
+                if header.data_length > 0 && payload.is_empty() {
+                    // No memory for the payload: push back.
+                    return daemon.nsd_busy(life, header.request);
+                }
                 let mut out = Vec::new();
                 lock(&daemon.server).on_request(life, header.request, request, payload, &mut out);
                 daemon.note_nsds(&out);

@@ -219,11 +219,21 @@ impl Daemon {
     }
 
     /// Where the payload of a server's answer goes.
-    pub(super) fn place_reply(&self, request: RequestId) -> Vec<Span> {
+    pub(super) fn place_reply(&self, request: RequestId, length: u32) -> Vec<Span> {
         let remote = lock(&self.io.remote);
         let Some(io) = remote.get(&request.0).filter(|io| io.kind == Kind::Read) else {
             return Vec::new();
         };
+        // A server that sends another number of bytes than asked for has none of ours to fill.
+        if io
+            .spans
+            .iter()
+            .map(|span| u64::from(span.length))
+            .sum::<u64>()
+            != u64::from(length)
+        {
+            return Vec::new();
+        }
         io.spans
             .iter()
             .for_each(|span| self.pool.retain_span(*span));
