@@ -467,7 +467,7 @@ impl Slice {
             generation: attr.generation,
             size_generation: attr.size_generation,
             size: inode.is_size_dirty.then_some(inode.size),
-            modified: inode.modified.is_some(),
+            modified: inode.modified,
             kill_set_id: inode.kill_set_id,
             extents,
             pieces,
@@ -771,7 +771,9 @@ fn cap_pieces(
     env: &Env<'_>,
 ) -> Vec<DirtyPage> {
     let (mut count, mut bytes) = (0, 0);
-    let (kept, excess): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| {
+    let mut kept = Vec::with_capacity(pages.len());
+    let mut excess = Vec::new();
+    for page in pages {
         count += page.dirty.ranges().len();
         bytes += page
             .dirty
@@ -779,13 +781,15 @@ fn cap_pieces(
             .iter()
             .map(ByteRange::length)
             .sum::<u64>();
-        count <= BATCH_PIECES_MAX && bytes <= BATCH_PIECE_BYTES_MAX
-    });
-    let numbers: Vec<u64> = excess.iter().map(|page| page.number).collect();
-    for page in &excess {
-        env.pool.release(page.frame);
+        // One page always goes: it is within what an owner takes, however torn it is.
+        if kept.is_empty() || (count <= BATCH_PIECES_MAX && bytes <= BATCH_PIECE_BYTES_MAX) {
+            kept.push(page);
+        } else {
+            env.pool.release(page.frame);
+            excess.push(page.number);
+        }
     }
-    inode.pages.on_flushed(&numbers, false, false);
+    inode.pages.on_flushed(&excess, false, false);
     kept
 }
 

@@ -20,6 +20,9 @@ const ENTRIES_MAX: usize = 4096;
 pub(crate) struct MapCache {
     /// Bytes (whole sectors) for which `extents` and `pieces` are complete.
     pub(crate) known: RangeSet,
+    /// What of it was learnt while tokens covered only part of its sectors: forgotten with the next grant,
+    /// which may cover more of them.
+    pub(crate) partial: RangeSet,
     pub(crate) extents: Vec<Extent>,
     pub(crate) pieces: Vec<Piece>,
 }

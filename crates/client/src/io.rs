@@ -37,6 +37,23 @@ impl Slice {
         if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
             return self.truncate(env, ino, 0, Continuation::SetAttr(ino, request));
         }
+        let inode = self.inode(ino);
+        if inode.inode_mode().is_none() || inode.is_revoking() {
+            // The owner must know of the open, or an unlink elsewhere would free the file under it: it
+            // hears of it with the release of a token that was held while the file was open.
+            let kind = RequestKind::Attributes;
+            let has_token = inode.inode_mode().is_some();
+            match self.admit(env, ino, &request, kind, ByteRange::default(), has_token) {
+                Admission::Served => self.served(env, ino, request.ticket),
+                Admission::NeedsToken => {
+                    let wants = vec![Want::Inode {
+                        mode: InodeMode::Read,
+                    }];
+                    return self.acquire(env, ino, wants);
+                }
+                Admission::Refused => return,
+            }
+        }
         let opened = self.open_handle(ino, flags);
         self.reply(request.ticket, Response::Opened(opened));
     }
@@ -377,22 +394,24 @@ impl Slice {
     /// Loads the pages of `range` (page aligned) that are neither cached nor on their way.
     fn load(&mut self, env: &Env<'_>, ino: InodeId, range: ByteRange, is_wanted: bool) {
         let inode = self.inodes.get_mut(&ino).expect("its request is here");
-        if !inode.map.known.contains(&range) {
-            if !inode.is_map_asked {
-                inode.is_map_asked = true;
-                let wide = self.map_range(ino, range);
-                let op = Op::GetMap {
-                    ino,
-                    begin: wide.begin,
-                    end: wide.end,
-                    count_max: MAP_COUNT_MAX,
-                };
-                let then = Continuation::Map(ino, wide, range);
-                self.call(ino.shard(), Ask::Op { op, durable: false }, then);
-            }
-            return;
+        let unknown = inode.map.known.missing(&range);
+        if let Some(first) = unknown.ranges().first().copied()
+            && !inode.is_map_asked
+        {
+            inode.is_map_asked = true;
+            let wide = self.map_range(ino, first);
+            let op = Op::GetMap {
+                ino,
+                begin: wide.begin,
+                end: wide.end,
+                count_max: MAP_COUNT_MAX,
+            };
+            let then = Continuation::Map(ino, wide, first);
+            self.call(ino.shard(), Ask::Op { op, durable: false }, then);
         }
-        let mut wanted = types::RangeSet::of(range);
+        // What is known is loaded meanwhile; a large range is learnt in parts.
+        let inode = self.inodes.get_mut(&ino).expect("its request is here");
+        let mut wanted = inode.map.known.intersection(&range);
         for load in inode.loads.iter_mut().filter(|l| !l.is_stale) {
             for (page, _) in &load.pages {
                 let bytes = ByteRange::at(page * PAGE_SIZE, PAGE_SIZE);
@@ -514,6 +533,7 @@ impl Slice {
                     inode.map.learn(complete, extents, pieces);
                 } else if let Some(part) = complete.intersection(&narrow) {
                     inode.map.learn(part, extents, pieces);
+                    inode.map.partial.insert(part);
                 }
             }
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
@@ -759,7 +779,9 @@ impl Slice {
         inode.writer_count -= u32::from(file.flags.write);
         if inode.open_count == 0 {
             inode.activity.is_open = false;
-            if inode.attr.is_some_and(|a| a.nlink == 0) {
+            // Without a token this node would not have heard of its end; the owner then keeps it as open
+            // here until it is told.
+            if inode.attr.is_some_and(|a| a.nlink == 0) || inode.inode_mode().is_none() {
                 self.send_op(Op::Closed { ino }, Continuation::Ignore);
             }
         }

@@ -110,7 +110,11 @@ impl Slice {
             Body::Op(_) | Body::Grants { .. } | Body::Synced => Some(Errno::EPROTO),
         };
         match errno {
-            None => self.retry(env, ino),
+            None => {
+                // What the gate parked looks again too, whatever came.
+                self.gate_call(env, ino, Gate::on_token_granted);
+                self.retry(env, ino);
+            }
             Some(errno) => self.fail_token_waiters(env, ino, errno),
         }
     }
@@ -142,6 +146,9 @@ impl Slice {
         if let token::Adopted::Unasked(released) = inode.holder.on_granted(granted, true) {
             self.out.push(Effect::Release(ino.shard(), released));
             return;
+        }
+        for range in std::mem::take(&mut inode.map.partial).ranges() {
+            inode.map.forget(range);
         }
         if inode.is_contended != granted.contended {
             inode.is_contended = granted.contended;
@@ -524,6 +531,7 @@ impl Slice {
                 revoke::Effect::Abort => {}
             }
         }
+        self.drop_gate_if_idle(ino);
     }
 
     /// Answers when the kernel has dropped the pages of `range`, whose tokens stay.
@@ -545,7 +553,9 @@ impl Slice {
     }
 
     fn drop_gate_if_idle(&mut self, ino: InodeId) {
-        let inode = self.inode(ino);
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
         let is_idle = inode.gate.as_ref().is_some_and(|state| {
             state.leaving.is_empty()
                 && state.gate.is_idle()

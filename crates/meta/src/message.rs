@@ -8,8 +8,8 @@
 
 use types::extent::Extent;
 use types::{
-    Attr, Errno, FileKind, InodeId, Name, Piece, Run, SetAttr, ShardId, SmallBytes, wire_enum,
-    wire_struct,
+    Attr, Errno, FileKind, InodeId, Name, Piece, Run, SetAttr, ShardId, SmallBytes, Timestamp,
+    wire_enum, wire_struct,
 };
 
 use crate::map;
@@ -82,8 +82,10 @@ pub struct Commit {
     pub size_generation: u64,
     /// The writer's own end of file; merges by maximum. `None` leaves the size.
     pub size: Option<u64>,
-    /// The content changed: the owner stamps mtime and ctime.
-    pub modified: bool,
+    /// The content changed: when it did last, by the writer's clock. The owner takes it as mtime, but never
+    /// a time ahead of its own clock, and never an earlier one than it has told (unless that was set ahead
+    /// of the clock): so a stat before the Commit and one after it show the same.
+    pub modified: Option<Timestamp>,
     /// Set-id bits are to be cleared.
     pub kill_set_id: bool,
     /// Bytes in sectors.

@@ -128,8 +128,14 @@ pub(super) fn commit(
     let mut new = *old;
     new.size = size;
     new.change += 1;
-    if commit.modified {
-        new.mtime = ctx.now;
+    if let Some(written) = commit.modified {
+        let written = written.min(ctx.now);
+        let is_ahead = old.mtime > ctx.now;
+        new.mtime = if is_ahead {
+            written
+        } else {
+            old.mtime.max(written)
+        };
         new.ctime = ctx.now;
     }
     if commit.kill_set_id {
@@ -137,7 +143,7 @@ pub(super) fn commit(
         new.ctime = ctx.now;
     }
     let mut mutations = vec![Mutation::AttrPut { index, attr: new }];
-    if commit.modified || commit.kill_set_id {
+    if commit.modified.is_some() || commit.kill_set_id {
         mutations.extend(attr::drop_rights(inode));
     }
     if !commit.extents.is_empty() || !commit.pieces.is_empty() {

@@ -195,7 +195,10 @@ fn commit(attr: &Attr, size: u64, extents: Vec<Extent>) -> Commit {
         generation: attr.generation,
         size_generation: attr.size_generation,
         size: Some(size),
-        modified: true,
+        modified: Some(Timestamp {
+            secs: i64::MAX,
+            nanos: 0,
+        }),
         kill_set_id: false,
         extents,
         pieces: vec![],
@@ -468,7 +471,7 @@ fn commits_merge_sizes_and_need_tokens_and_generations() {
         })
     ));
     let mut small_size = commit(&attr, 10, vec![]);
-    small_size.modified = false;
+    small_size.modified = None;
     let before = f.attr(attr.ino);
     let Reply::Attr(after) = f.run(&Op::Commit(small_size)) else {
         panic!();
