@@ -91,6 +91,8 @@ pub(crate) struct Batch {
     runs: Vec<Run>,
     pieces: Vec<Piece>,
     state: BatchState,
+    /// The size was cut while it was on its way: it is written anew.
+    is_cut: bool,
 }
 
 impl Batch {
@@ -167,6 +169,10 @@ impl Slice {
 
     pub(crate) fn add_goal(&mut self, env: &Env<'_>, ino: InodeId, purpose: Purpose) {
         let inode = self.inode(ino);
+        let is_background = |goal: &Goal| matches!(goal.purpose, Purpose::Background);
+        if matches!(purpose, Purpose::Background) && inode.goals.iter().any(is_background) {
+            return self.pump(env, ino);
+        }
         let is_changed = inode.is_size_dirty || inode.modified.is_some() || inode.kill_set_id;
         // A Commit under way does not have the newest.
         let commit = if is_changed {
@@ -219,7 +225,11 @@ impl Slice {
             if inode.is_held_back() {
                 return;
             }
-            let in_flight: usize = inode.batches.iter().map(Batch::page_count).sum();
+            let storing = inode
+                .batches
+                .iter()
+                .filter(|b| b.state == BatchState::Storing);
+            let in_flight: usize = storing.map(Batch::page_count).sum();
             if in_flight >= IN_FLIGHT_PAGES_MAX || inode.pages.dirty_count() == 0 {
                 return;
             }
@@ -339,6 +349,7 @@ impl Slice {
             runs,
             pieces,
             state,
+            is_cut: false,
         });
         if !stores.is_empty() {
             self.ios.insert(io, ino);
@@ -366,15 +377,20 @@ impl Slice {
         for frame in std::mem::take(&mut inode.batches[at].frames) {
             env.pool.release(frame);
         }
+        let result = match result {
+            Ok(_) if inode.batches[at].is_cut => Err(None),
+            Ok(extents) => Ok(extents),
+            Err(failure) => Err(Some(failure)),
+        };
         match result {
             Ok(extents) => {
                 inode.store_failures = 0;
                 inode.batches[at].state = BatchState::Stored(extents);
             }
-            Err(_) => {
+            Err(failure) => {
                 // The sectors are burnt; the pages are written again, elsewhere.
                 let batch = inode.batches.swap_remove(at);
-                inode.store_failures += 1;
+                inode.store_failures += u32::from(failure.is_some());
                 let owner = env.owner(ino.shard());
                 env.grants.burn(owner, &batch.runs);
                 let sectors = batch.numbers.len() as u64;
@@ -389,6 +405,30 @@ impl Slice {
             }
         }
         self.pump(env, ino);
+    }
+
+    /// The size was cut: batches made before hold bytes that may be cut off. They are written anew.
+    pub(crate) fn cut_batches(&mut self, env: &Env<'_>, ino: InodeId) {
+        let owner = env.owner(ino.shard());
+        let inode = self.inode(ino);
+        for batch in &mut inode.batches {
+            batch.is_cut |= batch.state == BatchState::Storing;
+        }
+        let stored: Vec<Batch> = inode
+            .batches
+            .extract_if(.., |batch| matches!(batch.state, BatchState::Stored(_)))
+            .collect();
+        for batch in stored {
+            env.grants.burn(owner, &batch.runs);
+            let sectors = batch.numbers.len() as u64;
+            if env.grants.reserve(owner, sectors) {
+                inode.reserved += sectors;
+                inode.pages.on_flushed(&batch.numbers, false, false);
+            } else {
+                inode.error = Some(Errno::ENOSPC);
+                inode.pages.on_flushed(&batch.numbers, false, true);
+            }
+        }
     }
 
     /// Drives an inode's write-back: starts batches that a goal needs, commits, ends goals.

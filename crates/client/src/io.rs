@@ -173,16 +173,18 @@ impl Slice {
         }
         let ino = attr.ino;
         let inode = self.inode(ino);
-        let cut = inode
-            .attr
-            .is_none_or(|old| old.size_generation != attr.size_generation);
         inode.learn_attr(&attr);
-        if cut {
-            inode.pages.truncate(attr.size, env.pool);
+        let cut = match &request.operation {
+            Operation::SetAttr { set, .. } => set.size,
+            _ => Some(0),
+        };
+        if let Some(size) = cut {
+            inode.pages.truncate(size, env.pool);
             // What was loaded from behind the new end must not come back.
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
-            let tail = ByteRange::new(attr.size / PAGE_SIZE * PAGE_SIZE, u64::MAX);
+            let tail = ByteRange::new(size / PAGE_SIZE * PAGE_SIZE, u64::MAX);
             inode.map.forget(&tail);
+            self.cut_batches(env, ino);
         }
         match &request.operation {
             Operation::SetAttr { .. } => {
@@ -442,7 +444,13 @@ impl Slice {
 
     fn load_part(&mut self, env: &Env<'_>, ino: InodeId, part: ByteRange, is_wanted: bool) {
         let mut pages = Vec::new();
+        let (total, mut free) = env.pool.frame_counts();
         for number in part.begin / PAGE_SIZE..part.end / PAGE_SIZE {
+            // Some frames are kept for what writes dirty ones back.
+            if free <= total / crate::pages::RESERVE_PART {
+                break;
+            }
+            free -= 1;
             match env.pool.alloc() {
                 Some(frame) => pages.push((number, frame)),
                 None => break,

@@ -1,5 +1,5 @@
-//! What a slice does when an owner or this node's membership begins anew: it tells a new owner instance
-//! what it holds.
+//! What a slice says when an owner or this node's membership begins anew: to a new owner instance, what it
+//! holds; at the end of an evicted life, who waits and what the kernel has.
 //!
 //! Invariant: what was told is at least what is held. Grants of the owner's former life that are still on
 //! their way are void from then on (`token::Holder::reassert`).
@@ -10,6 +10,7 @@
 use token::server::first_number;
 use types::{Epoch, Holding, InodeId, ShardId};
 
+use crate::request::Ticket;
 use crate::slice::Slice;
 
 impl Slice {
@@ -33,5 +34,21 @@ impl Slice {
         }
         all.sort_by_key(|(ino, _)| *ino);
         all
+    }
+
+    /// This life is over and the slice is not used any more: the requests that wait on inodes, to be
+    /// failed so that no page stays locked, and then the inodes of which the kernel may have pages.
+    pub fn expired(&self) -> (Vec<Ticket>, Vec<InodeId>) {
+        let (mut tickets, mut known) = (Vec::new(), Vec::new());
+        for (ino, inode) in &self.inodes {
+            tickets.extend(inode.parked.iter().map(|p| p.request.ticket));
+            let gated = inode.gate.iter().flat_map(|state| state.parked());
+            tickets.extend(gated.map(|request| request.ticket));
+            if inode.lookup_count > 0 {
+                known.push(*ino);
+            }
+        }
+        known.sort_unstable();
+        (tickets, known)
     }
 }

@@ -19,6 +19,10 @@ use crate::Pool;
 /// Bytes of a page: one frame, one sector.
 pub const PAGE_SIZE: u64 = FRAME_SIZE as u64;
 
+/// This part of the pagepool is kept for checksum sectors, the journal and other nodes' data: without it
+/// nothing dirty could ever be written back.
+pub(crate) const RESERVE_PART: u64 = 32;
+
 /// Which bytes of a page: everything, or parts of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Part {
@@ -283,6 +287,10 @@ impl Pages {
         pool: &dyn Pool,
     ) -> Result<Vec<(u64, FrameRef)>, NoFrame> {
         let mut fresh = Vec::new();
+        let (total, free) = pool.frame_counts();
+        if free <= total / RESERVE_PART {
+            return Err(NoFrame);
+        }
         for number in pages_of(range).rev() {
             if may_move && part_of(range, number).length() == PAGE_SIZE {
                 continue;

@@ -587,6 +587,10 @@ impl Slice {
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
         }
         for range in leaving.lost.ranges() {
+            if inode.pages.is_busy(range) {
+                // Written after the flush of this revoke, which the gate is there to prevent: never silently.
+                inode.error = Some(Errno::EIO);
+            }
             inode.pages.discard(range, env.pool);
             inode.map.forget(range);
         }

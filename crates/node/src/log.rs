@@ -206,6 +206,18 @@ impl OwnerLog {
         (grants, Some(lsn))
     }
 
+    /// Sectors, or room in the journal, will be there when the journal has been written.
+    pub fn may_grant_soon(&self) -> bool {
+        !self.journal.is_poisoned()
+            && (self.space.counts().pending > 0
+                || !self.journal.has_room(16 << 10, Urgency::Normal))
+    }
+
+    /// A transaction's step fits the journal now.
+    pub fn has_room_for_transaction(&self) -> bool {
+        self.journal.is_poisoned() || self.journal.has_room(64 << 10, Urgency::Urgent)
+    }
+
     /// Journals changes of space alone.
     pub fn append_space(&mut self, mutations: Vec<SpaceMutation>) -> Lsn {
         let mut bytes = Vec::new();

@@ -497,6 +497,12 @@ impl<'a> Locked<'a> {
                 let sectors = *sectors;
                 let log = log.expect("granting needs the journal");
                 let (grants, lsn) = log.grant(question.from, sectors);
+                if grants.is_empty() && log.may_grant_soon() && question.tries < TRIES_MAX / 4 {
+                    // Sectors were freed and wait for the journal: that is no ENOSPC.
+                    let home = question.shard;
+                    self.wait(env, home, Work::Question(question));
+                    return Ok(());
+                }
                 out.push(question.answer(Body::Grants { grants }, lsn));
                 Ok(())
             }
@@ -837,6 +843,10 @@ impl<'a> Locked<'a> {
     ) -> Result<(), NeedShards> {
         let mut envelope = envelope;
         let home = envelope.to;
+        if !log.has_room_for_transaction() {
+            self.wait(env, home, Work::Transaction(envelope));
+            return Ok(());
+        }
         // Nobody may cache what the steps of a prepare change.
         while let Some((ino, want)) = self.cached_elsewhere(&envelope) {
             let slice = self.slice(home).expect("the receiving shard is locked");
@@ -871,6 +881,9 @@ impl<'a> Locked<'a> {
         let slice = self.slice(envelope.to)?;
         steps.iter().find_map(|step| {
             let ino = inode_of(step)?;
+            if ino.shard() != envelope.to {
+                return None;
+            }
             let attr = slice.shard.attr(ino)?;
             let want = if attr.kind == FileKind::Directory {
                 Want::Directory {

@@ -53,6 +53,8 @@ const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 const FLUSH_TICKS: u64 = 5;
 /// Messages that were not answered are repeated after this many ticks.
 const REPEAT_TICKS: u64 = 50;
+/// Transaction messages are repeated after this many ticks.
+const TRANSACTION_TICKS: u64 = 5;
 /// Bytes of the pagepool that are touched at start.
 const POPULATE_SIZE: u64 = 256 << 20;
 /// How long a stop waits for dirty data.
@@ -271,7 +273,9 @@ struct Daemon {
     calls: Mutex<peers::Calls>,
     facts: Mutex<BTreeMap<u64, AskedFact>>,
     fact_queries: Mutex<BTreeMap<(NodeId, u64), (InodeId, Name)>>,
-    region_asks: Mutex<BTreeSet<u64>>,
+    region_asks: Mutex<BTreeMap<u64, Message>>,
+    /// Questions of other nodes that are being worked on.
+    in_progress: Mutex<rustc_hash::FxHashSet<(NodeLife, u64)>>,
     region_waiters: Mutex<Vec<Work>>,
     held_work: Mutex<Vec<Work>>,
     is_serving: AtomicBool,
@@ -441,6 +445,7 @@ impl Daemon {
             facts: Mutex::default(),
             fact_queries: Mutex::default(),
             region_asks: Mutex::default(),
+            in_progress: Mutex::default(),
             region_waiters: Mutex::default(),
             held_work: Mutex::default(),
             is_serving: AtomicBool::new(false),
@@ -508,6 +513,8 @@ impl Daemon {
         self.tick_until_stopped();
         if self.membership.is_evicted() {
             // Nothing of this life may be written or answered any more.
+            self.fail_parked();
+            self.drop_kernel_caches();
             return Err(membership::start_anew());
         }
         self.fail_parked();
@@ -592,13 +599,16 @@ impl Daemon {
                 if !slice.is_quiet() {
                     slice.on_tick(&env, &mut out);
                 }
-                if tick.is_multiple_of(REPEAT_TICKS) || slice.has_transactions() {
+                if tick.is_multiple_of(TRANSACTION_TICKS) {
                     slice.repeats(&mut out);
                 }
             }
             items.extend(out.into_iter().map(Item::OwnerEffect));
             self.top_up(&mut items);
             self.run(items);
+            if tick.is_multiple_of(REPEAT_TICKS) {
+                self.repeat_stale();
+            }
             if tick.is_multiple_of(FLUSH_TICKS) {
                 self.kick_journal();
                 self.snapshot_if_due();
@@ -647,6 +657,11 @@ impl Daemon {
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
         if request.operation == Operation::StatFs {
             let response = Response::Space(self.space());
+            self.replier().reply(request.ticket, &response);
+            return;
+        }
+        if self.membership.is_evicted() {
+            let response = Response::Error(Errno::EIO);
             self.replier().reply(request.ticket, &response);
             return;
         }

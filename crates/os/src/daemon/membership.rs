@@ -11,16 +11,16 @@
 //!
 //! Lock order: `core` before shards, log and the NSD server. Nothing is sent or run under `core`.
 //!
-//! What this deliberately does not do: lapse the client slices (rule R8): what a file that is open has in
-//! the kernel's page cache can be read until its descriptor is closed.
+//! What this deliberately does not do: drop the kernel's pages when the lease lapses (rule R8). They go when
+//! the life is evicted; until then a file that is open may be read as it was when the lease ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use client::request::{Operation, Request, Response};
-use client::slice::frames_of;
+use client::request::{Notice, Operation, Request, Response};
+use client::slice::{Effect, frames_of};
 use client::{Pool as _, request::Ticket};
 use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER, ToManager, ToMember, redirect};
 use cluster::{Grace, Manager, Member, Revision, StoredView, Timing, client as member, grace};
@@ -41,6 +41,8 @@ use crate::net::{Frame, Lane};
 
 /// Holdings in one message: far below the size of a frame.
 const HOLDINGS_MAX: usize = 1024;
+/// How long an evicted life waits for the kernel to drop what it has.
+const DROP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// How long a stop waits for the manager to say good-bye.
 const LEAVE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -493,7 +495,8 @@ impl Daemon {
 
     /// Whether something must wait for the lease. Not while the daemon stops: then nothing waits.
     pub(super) fn must_park(&self) -> bool {
-        !self.membership.is_alone() && self.lease_left() == Duration(0) && !self.stop.is_set()
+        let may_end = self.stop.is_set() && !self.membership.is_evicted();
+        !self.membership.is_alone() && self.lease_left() == Duration(0) && !may_end
     }
 
     /// Parks a request. The front end drops a payload's frames when it has handed the request over.
@@ -565,11 +568,57 @@ impl Daemon {
     /// The daemon stops without a lease: what waits fails.
     pub(super) fn fail_parked(&self) {
         for parked in std::mem::take(&mut *lock(&self.membership.parked)) {
-            if let Parked::Request(request) = parked {
-                self.release_payload(&request);
-                self.replier()
-                    .reply(request.ticket, &Response::Error(Errno::EIO));
+            let ticket = match parked {
+                Parked::Request(request) => {
+                    self.release_payload(&request);
+                    request.ticket
+                }
+                Parked::Item(item) => match *item {
+                    Item::Effect(Effect::Reply(ticket, _, _)) => ticket,
+                    _ => continue,
+                },
+                Parked::Message(..) | Parked::Deferred(_) => continue,
+            };
+            self.replier().reply(ticket, &Response::Error(Errno::EIO));
+        }
+    }
+
+    /// An evicted life ends: the kernel forgets what it has cached, so that files that stay open do not
+    /// show it (the rest of rule R8: first what waits fails, then the kernel is told, and the end of the
+    /// process ends the connection). Bounded.
+    pub(super) fn drop_kernel_caches(&self) {
+        let until = std::time::Instant::now() + DROP_PATIENCE;
+        let outstanding = Arc::new(AtomicU64::new(0));
+        for slice in &self.slices {
+            let (tickets, known) = lock(slice).expired();
+            for ticket in tickets {
+                self.replier().reply(ticket, &Response::Error(Errno::EIO));
             }
+            for ino in known {
+                let notice = Notice::Data {
+                    ino,
+                    offset: 0,
+                    length: 0,
+                };
+                loop {
+                    outstanding.fetch_add(1, Ordering::AcqRel);
+                    let count = Arc::clone(&outstanding);
+                    let done = move |_| {
+                        count.fetch_sub(1, Ordering::AcqRel);
+                    };
+                    if self.notifier().notify(&notice, Box::new(done)).is_ok() {
+                        break;
+                    }
+                    outstanding.fetch_sub(1, Ordering::AcqRel);
+                    if std::time::Instant::now() > until {
+                        return;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }
+        }
+        while outstanding.load(Ordering::Acquire) > 0 && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 

@@ -37,6 +37,9 @@ use crate::net::{self, Frame, Lane};
 /// Frame kind of `node::Message`.
 pub(super) const KIND_NODE: u16 = 0x0401;
 
+/// A question without an answer is said again after this.
+const REPEAT_AFTER: types::Duration = types::Duration::from_secs(1);
+
 /// A question on its way to another owner.
 #[derive(Debug)]
 pub(super) struct RemoteCall {
@@ -44,6 +47,8 @@ pub(super) struct RemoteCall {
     shard: ShardId,
     slot: Option<u16>,
     message: Option<Message>,
+    /// When it was sent last.
+    asked: types::Instant,
 }
 
 /// Questions to owners, by call.
@@ -89,6 +94,11 @@ impl Daemon {
         items: &mut VecDeque<Item>,
     ) {
         let owner = self.owner(shard);
+        if owner == NodeId::default() {
+            // No such shard: a file handle that was made up.
+            let answer = Answer::bare(Body::Refused(Errno::ESTALE));
+            return self.on_answer(call, answer, items);
+        }
         if owner == self.me.node {
             if call & super::DRIVER_CALL != 0 {
                 lock(&self.calls).own.insert(call, shard);
@@ -125,6 +135,7 @@ impl Daemon {
                 shard,
                 slot,
                 message: Some(message.clone()),
+                asked: clock::now(),
             };
             calls.calls.insert(call, remote);
             is_ready.then_some(message)
@@ -269,6 +280,19 @@ impl Daemon {
     /// Does what a message says.
     pub(super) fn handle_message(self: &Arc<Self>, life: NodeLife, message: Message) {
         if !self.is_heard(life) {
+            return;
+        }
+        if !is_sound(&message) {
+            tracing::error!(
+                node = life.node.0,
+                "a message names another shard than its own: dropped"
+            );
+            return;
+        }
+        if let Message::Question { call, .. } = &message
+            && !lock(&self.in_progress).insert((life, *call))
+        {
+            // A repeat of what is being worked on.
             return;
         }
         let peer = life.node;
@@ -464,6 +488,34 @@ impl Daemon {
         }
     }
 
+    /// Says again what has had no answer for long: a full queue drops messages, and so may the other side.
+    pub(super) fn repeat_stale(self: &Arc<Self>) {
+        let now = clock::now();
+        let mut messages: Vec<(NodeId, Message)> = Vec::new();
+        {
+            let mut calls = lock(&self.calls);
+            for call in calls.calls.values_mut() {
+                let may_go = !call.needs_slot() || call.slot.is_some();
+                if may_go && now.since(call.asked) > REPEAT_AFTER {
+                    call.asked = now;
+                    messages.extend(call.message.clone().map(|m| (call.peer, m)));
+                }
+            }
+        }
+        let facts = lock(&self.facts);
+        messages.extend(facts.values().map(|f| (f.0, f.1.clone())));
+        drop(facts);
+        let table_owner = self.owner(ShardId(0));
+        messages.extend(
+            lock(&self.region_asks)
+                .values()
+                .map(|m| (table_owner, m.clone())),
+        );
+        for (peer, message) in messages {
+            self.send(peer, &message);
+        }
+    }
+
     /// Allocates spans for `size` bytes: whole slabs, then single frames.
     fn alloc_spans(&self, size: usize) -> Vec<Span> {
         let slab = crate::pool::SLAB_SIZE;
@@ -635,6 +687,22 @@ impl Daemon {
     }
 }
 
+/// The inodes that a message is about lie in the shard that it names.
+fn is_sound(message: &Message) -> bool {
+    match message {
+        Message::Question { shard, ask, .. } => match ask {
+            Ask::Op { op, .. } => op.home() == *shard,
+            Ask::Acquire { ino, .. } => ino.shard() == *shard,
+            Ask::Grants { .. } | Ask::Sync => true,
+        },
+        Message::Released { shard, released } => released.ino.shard() == *shard,
+        Message::Held { shard, part, .. } => {
+            part.holdings.iter().all(|held| held.ino.shard() == *shard)
+        }
+        _ => true,
+    }
+}
+
 impl RemoteCall {
     fn needs_slot(&self) -> bool {
         matches!(&self.message, Some(Message::Question { ask: Ask::Op { op, .. }, .. }) if op.is_change())
@@ -745,6 +813,7 @@ impl Daemon {
         }
         if is_gone {
             lock(&self.log).free_life(life);
+            lock(&self.in_progress).retain(|(of, _)| *of != life);
         } else {
             lock(&self.log).quarantine_life(life);
         }

@@ -225,16 +225,14 @@ impl Daemon {
         if asking.is_empty() {
             for nsd in short {
                 let id = self.draw_call();
-                asking.insert(id);
                 let count = u32::try_from(REGIONS_AT_ONCE).expect("a small number");
-                self.send(
-                    table_owner,
-                    &Message::TakeRegions {
-                        id,
-                        nsd: Some(nsd),
-                        count,
-                    },
-                );
+                let message = Message::TakeRegions {
+                    id,
+                    nsd: Some(nsd),
+                    count,
+                };
+                self.send(table_owner, &message);
+                asking.insert(id, message);
             }
         }
         !asking.is_empty()

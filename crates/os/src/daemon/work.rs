@@ -301,6 +301,7 @@ impl Daemon {
                         self.park(Parked::Deferred(Box::new(answer)));
                         return;
                     }
+                    lock(&self.in_progress).remove(&(to, call));
                     self.send(to.node, &Message::Answer { call, answer });
                 } else {
                     self.on_answer(call, answer, items);
