@@ -79,26 +79,38 @@ impl Slice {
         if set.size.is_some_and(|size| size > limits::FILE_SIZE_MAX) {
             return self.fail(request.ticket, Errno::EFBIG);
         }
-        let range = match set.size {
-            Some(size) => {
-                let old = self.inode(ino).size;
-                ByteRange::new(size.min(old), u64::MAX)
+        let Some(size) = set.size else {
+            // The owner takes the tokens that it needs from others. It may wait for them there, and they for
+            // us: so it does not count as in service here (rule R9).
+            let kind = RequestKind::Attributes;
+            let range = ByteRange::default();
+            if self.admit(env, ino, &request, kind, range, true) == Admission::Served {
+                self.served(env, ino, request.ticket);
+                self.serve_set_attr(env, request);
             }
-            None => ByteRange::default(),
-        };
-        let kind = if set.size.is_some() {
-            RequestKind::SetSize
-        } else {
-            RequestKind::Attributes
-        };
-        // The owner takes the tokens that it needs from others; ours are not needed to ask.
-        if self.admit(env, ino, &request, kind, range, true) != Admission::Served {
             return;
+        };
+        // The kernel writes no mapped page back while a change of size is unanswered (NOWRITE): it must not
+        // wait at the owner for others who wait for such a page. So its tokens are taken first; meanwhile
+        // the gate may give it up (rule R12).
+        let inode = self.inode(ino);
+        let range = ByteRange::new(size.min(inode.size), u64::MAX);
+        let has_inode = inode.inode_mode() == Some(InodeMode::Exclusive);
+        let has_range = inode.covers(RangeMode::Write, &range);
+        let has_token = has_inode && has_range;
+        match self.admit(env, ino, &request, RequestKind::SetSize, range, has_token) {
+            Admission::Served => self.serve_set_attr(env, request),
+            Admission::NeedsToken => {
+                let mut wants = vec![Want::Inode { mode: InodeMode::Exclusive }];
+                if !has_range {
+                    let required = Pattern::plain(range);
+                    let mode = RangeMode::Write;
+                    wants.push(Want::Range { mode, required, desired: required });
+                }
+                self.acquire(env, ino, wants);
+            }
+            Admission::Refused => {}
         }
-        // It may wait at the owner for other nodes, whose revokes may wait for us: it must not count as in
-        // service there (rule R9).
-        self.served(env, ino, request.ticket);
-        self.serve_set_attr(env, request);
     }
 
     /// A setattr that may go on.
@@ -150,7 +162,12 @@ impl Slice {
             let inode = self.inode(ino);
             inode.resize_count = inode.resize_count.saturating_sub(1);
         }
+        let ticket = request.ticket;
+        let is_in_service = matches!(&request.operation, Operation::SetAttr { .. }) && resizes;
         self.take_set_attr(env, request, answer);
+        if is_in_service {
+            self.served(env, ino, ticket);
+        }
         if resizes {
             self.pump(env, ino);
         }

@@ -484,7 +484,9 @@ impl Slice {
                             Operation::Read { .. } => self.serve_read(env, request),
                             Operation::Write { .. } => self.serve_write(env, request),
                             _ => {
-                                self.served(env, ino, ticket);
+                                if gate_kind(&request).0 != RequestKind::SetSize {
+                                    self.served(env, ino, ticket);
+                                }
                                 self.serve_set_attr(env, request);
                             }
                         }
@@ -645,6 +647,11 @@ fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
             };
             (kind, ByteRange::at(offset, payload.length.into()))
         }
+        Operation::SetAttr { set, .. } => match set.size {
+            // What is cut is not known here: all that may be.
+            Some(size) => (RequestKind::SetSize, ByteRange::new(size, u64::MAX)),
+            None => (RequestKind::Attributes, ByteRange::default()),
+        },
         _ => (RequestKind::Other, ByteRange::default()),
     }
 }
