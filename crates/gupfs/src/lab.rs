@@ -457,7 +457,9 @@ fn clean(lab: &Lab) -> Result<Vec<String>> {
     let mut done = Vec::new();
     for (_, root) in process::daemons_below(&lab.root)? {
         let place = Place::new(&root)?;
-        let steps = service::stop(&place, Some(&root.join("mnt")))?;
+        // All of it is removed: nothing needs to be written back, and nodes that wait for one another
+        // would only take their time.
+        let steps = service::stop_hard(&place, Some(&root.join("mnt")))?;
         done.extend(
             steps
                 .into_iter()
