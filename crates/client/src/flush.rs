@@ -93,6 +93,8 @@ pub(crate) struct Batch {
     state: BatchState,
     /// The size was cut while it was on its way: it is written anew.
     is_cut: bool,
+    /// Whole pages that went as pieces because somebody waited: they go to sectors later.
+    later: Vec<u64>,
 }
 
 impl Batch {
@@ -284,6 +286,14 @@ impl Slice {
             .into_iter()
             .partition(|page| !(is_inline && is_small) && is_whole(page));
         let rest = cap_pieces(inode, rest, env);
+        let mut later: Vec<u64> = Vec::new();
+        if inode.size > limits::INLINE_SIZE_MAX {
+            later.extend(
+                rest.iter()
+                    .filter(|p| p.is_whole(PAGE_SIZE))
+                    .map(|p| p.number),
+            );
+        }
         let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
         let wanted = wanted_runs(ino, &sectors);
         let reserved = if inode.pages.dirty_count() == 0 {
@@ -350,6 +360,7 @@ impl Slice {
             pieces,
             state,
             is_cut: false,
+            later,
         });
         if !stores.is_empty() {
             self.ios.insert(io, ino);
@@ -609,6 +620,21 @@ impl Slice {
                         inode
                             .map
                             .forget(&ByteRange::at(number * PAGE_SIZE, PAGE_SIZE));
+                    }
+                }
+                let later: Vec<u64> = done.iter().flat_map(|b| b.later.iter().copied()).collect();
+                let owner = env.owner(ino.shard());
+                if !inode.is_revoking()
+                    && !later.is_empty()
+                    && env.grants.reserve(owner, later.len() as u64)
+                {
+                    // Metadata is no place for them for long.
+                    let count = inode.pages.redirty(&later);
+                    env.grants.unreserve(owner, later.len() as u64 - count);
+                    inode.reserved += count;
+                    if !inode.is_on_dirty_list {
+                        inode.is_on_dirty_list = true;
+                        self.dirty.push_back((env.now, ino));
                     }
                 }
                 if running.commit.size.is_some_and(|size| size >= inode.size) {

@@ -101,11 +101,17 @@ impl Slice {
         match self.admit(env, ino, &request, RequestKind::SetSize, range, has_token) {
             Admission::Served => self.serve_set_attr(env, request),
             Admission::NeedsToken => {
-                let mut wants = vec![Want::Inode { mode: InodeMode::Exclusive }];
+                let mut wants = vec![Want::Inode {
+                    mode: InodeMode::Exclusive,
+                }];
                 if !has_range {
                     let required = Pattern::plain(range);
                     let mode = RangeMode::Write;
-                    wants.push(Want::Range { mode, required, desired: required });
+                    wants.push(Want::Range {
+                        mode,
+                        required,
+                        desired: required,
+                    });
                 }
                 self.acquire(env, ino, wants);
             }
@@ -128,10 +134,11 @@ impl Slice {
         set: types::SetAttr,
         then: Continuation,
     ) {
-        // What was written before the change goes to the owner before the change: else a later Commit
-        // would stamp over the times set now, or bring back what is cut.
+        // What was written before a change of size goes to the owner before it: else a later Commit would bring
+        // back what is cut. So does what a Commit under way carries before any change, or it would stamp over
+        // the times set now.
         let inode = self.inode(ino);
-        if inode.is_dirty() {
+        if inode.is_dirty() && (set.size.is_some() || inode.is_committing) {
             self.flush_before(env, ino, set, then);
             return;
         }
@@ -142,6 +149,10 @@ impl Slice {
     pub(crate) fn ask_set_attr(&mut self, ino: InodeId, set: types::SetAttr, then: Continuation) {
         let inode = self.inode(ino);
         inode.resize_count += u32::from(set.size.is_some());
+        if set.mtime.is_some() {
+            // The time set now is the last one: a later Commit does not bring an older one.
+            inode.modified = None;
+        }
         let op = Op::SetAttr { ino, set };
         self.call(ino.shard(), Ask::Op { op, durable: false }, then);
     }

@@ -514,6 +514,25 @@ impl Pages {
         }
     }
 
+    /// Makes clean pages dirty again as they are, so that a later flush puts them elsewhere. Returns how many.
+    pub fn redirty(&mut self, numbers: &[u64]) -> u64 {
+        let mut count = 0;
+        for number in numbers {
+            let Some(page) = self.pages.get_mut(number) else {
+                continue;
+            };
+            if page.in_flight.is_some() || !page.dirty.is_none() || page.valid.is_none() {
+                continue;
+            }
+            page.dirty = page.valid.clone();
+            page.dirtied = self.sequence;
+            self.dirty.insert(*number);
+            *self.outstanding.entry(self.sequence).or_default() += 1;
+            count += 1;
+        }
+        count
+    }
+
     /// Names what is dirty or in flight now: `is_reached` says when all of it is clean.
     pub fn mark_goal(&mut self) -> u64 {
         self.sequence += 1;

@@ -540,10 +540,16 @@ impl Daemon {
 
     /// The lease is there: what waited goes on.
     fn resume_parked(self: &Arc<Self>) {
-        loop {
-            let Some(parked) = lock(&self.membership.parked).pop_front() else {
+        let mut waiting = std::mem::take(&mut *lock(&self.membership.parked));
+        while let Some(parked) = waiting.pop_front() {
+            if self.must_park() {
+                // Lapsed again: the rest waits in its order, before what came meanwhile.
+                waiting.push_front(parked);
+                let mut queue = lock(&self.membership.parked);
+                waiting.append(&mut queue);
+                *queue = waiting;
                 return;
-            };
+            }
             match parked {
                 Parked::Request(request) => {
                     let copy = request.clone();
