@@ -286,14 +286,7 @@ impl Slice {
             .into_iter()
             .partition(|page| !(is_inline && is_small) && is_whole(page));
         let rest = cap_pieces(inode, rest, env);
-        let mut later: Vec<u64> = Vec::new();
-        if inode.size > limits::INLINE_SIZE_MAX {
-            later.extend(
-                rest.iter()
-                    .filter(|p| p.is_whole(PAGE_SIZE))
-                    .map(|p| p.number),
-            );
-        }
+        let later = whole_pieces(inode, &rest);
         let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
         let wanted = wanted_runs(ino, &sectors);
         let reserved = if inode.pages.dirty_count() == 0 {
@@ -828,6 +821,15 @@ impl Batch {
             BatchState::Storing | BatchState::Committing => 0,
         }
     }
+}
+
+/// Whole pages that go as pieces, though the file has sectors: to be written there later.
+fn whole_pieces(inode: &crate::inode::Inode, rest: &[DirtyPage]) -> Vec<u64> {
+    if inode.size <= limits::INLINE_SIZE_MAX {
+        return Vec::new();
+    }
+    let whole = rest.iter().filter(|page| page.is_whole(PAGE_SIZE));
+    whole.map(|page| page.number).collect()
 }
 
 /// Keeps as many pages as may go as pieces of one batch; the others are dirty again.

@@ -320,7 +320,13 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
     done.extend(detach(place.root())?);
     if destroy {
         done.extend(remove_backing(place.root())?);
-        for path in [place.config(), place.view(), place.log(), place.lives(), place.lock()] {
+        for path in [
+            place.config(),
+            place.view(),
+            place.log(),
+            place.lives(),
+            place.lock(),
+        ] {
             files::remove(&path)?;
         }
         for name in ["gupfs.toml.new", "cluster.view.new"] {

@@ -2,6 +2,7 @@
 //!
 //! Needs root and /dev/fuse; passes without looking where these are missing. Every command is bounded by
 //! `timeout`, and the lab is removed in any case.
+#![allow(clippy::disallowed_methods, reason = "a test of mounts does I/O")]
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;

@@ -76,7 +76,7 @@ fn measure(count: usize) {
             ino: attr.ino,
             generation: attr.generation,
             size: Some(4096),
-            modified: true,
+            modified: Some(Timestamp::default()),
             extents: vec![Extent {
                 file_sector: 0,
                 length: 1,

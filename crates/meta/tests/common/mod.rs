@@ -10,7 +10,7 @@ pub mod world;
 use meta::{Caller, Commit, NewKind, Op};
 use model::Model;
 use types::extent::{Checksums, Extent};
-use types::{FileKind, InodeId, Location, Name, NsdId, Piece, SetAttr, ShardId};
+use types::{FileKind, InodeId, Location, Name, NsdId, Piece, SetAttr, ShardId, Timestamp};
 use world::World;
 
 pub fn name(text: &str) -> Name {
@@ -158,7 +158,11 @@ pub fn random_commit(world: &mut World, ino: InodeId) -> Op {
         generation: attr.generation,
         size_generation: attr.size_generation,
         size: Some(extent.file_sector_end() * 4096),
-        modified: true,
+        // Before and after the owner's clock, which begins at 0.
+        modified: Some(Timestamp {
+            secs: i64::try_from(world.random.below(2000)).unwrap(),
+            nanos: 0,
+        }),
         kill_set_id: false,
         pieces: vec![Piece {
             offset: world.random.below(4096),
