@@ -98,7 +98,11 @@ impl OwnerLog {
         if self.journal.is_poisoned() {
             return Err(Errno::EIO);
         }
-        let frees = matches!(op, Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. });
+        // A Commit carries what was acknowledged: it may use the reserve too.
+        let frees = matches!(
+            op,
+            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. } | Op::Commit(_)
+        );
         let urgency = if frees {
             Urgency::Urgent
         } else {
@@ -211,6 +215,12 @@ impl OwnerLog {
         !self.journal.is_poisoned()
             && (self.space.counts().pending > 0
                 || !self.journal.has_room(16 << 10, Urgency::Normal))
+    }
+
+    /// The journal is full now and will have room when it has moved to its other half.
+    pub fn may_have_room_soon(&self) -> bool {
+        !self.journal.is_poisoned()
+            && (!self.journal.can_begin_snapshot() || self.journal.needs_snapshot())
     }
 
     /// A transaction's step fits the journal now.

@@ -32,6 +32,8 @@ use crate::log::OwnerLog;
 /// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
 /// it.
 const TRIES_MAX: u32 = 1000;
+/// How long an operation waits for the journal to move to its other half before it is told ENOSPC.
+const ROOM_PATIENCE: types::Duration = types::Duration::from_secs(20);
 /// A holder that is no node: what it wants, nobody else may hold.
 const NOBODY: NodeLife = NodeLife {
     node: NodeId(0),
@@ -700,6 +702,14 @@ impl<'a> Locked<'a> {
         if let Some(log) = &log
             && let Err(errno) = log.admit(question.from, &op)
         {
+            if errno == Errno::ENOSPC
+                && log.may_have_room_soon()
+                && env.now.since(question.since) < ROOM_PATIENCE
+            {
+                let home = question.shard;
+                self.wait(env, home, Work::Question(question));
+                return Ok(());
+            }
             let is_stale = errno == Errno::ESTALE;
             let body = if is_stale {
                 Body::Op(Reply::Stale)

@@ -606,12 +606,12 @@ impl Daemon {
             items.extend(out.into_iter().map(Item::OwnerEffect));
             self.top_up(&mut items);
             self.run(items);
+            self.snapshot_if_due();
             if tick.is_multiple_of(REPEAT_TICKS) {
                 self.repeat_stale();
             }
             if tick.is_multiple_of(FLUSH_TICKS) {
                 self.kick_journal();
-                self.snapshot_if_due();
                 self.resend_to_servers();
             }
             let (total, free) = client::Pool::frame_counts(&*self.pool);
