@@ -35,6 +35,8 @@ const COMMIT_PIECE_BYTES_MAX: usize = 256 << 10;
 /// Pieces and bytes of pieces of one batch.
 const BATCH_PIECES_MAX: usize = 256;
 const BATCH_PIECE_BYTES_MAX: u64 = limits::SMALL_BYTES_MAX as u64;
+/// Pages of one slice that lie in metadata because somebody waited for them.
+const HASTY_PAGES_MAX: usize = 256;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 /// Failed stores of an inode in a row before its writers hear of it.
@@ -94,7 +96,7 @@ pub(crate) struct Batch {
     /// The size was cut while it was on its way: it is written anew.
     is_cut: bool,
     /// Whole pages that went as pieces because somebody waited: they go to sectors later.
-    later: Vec<u64>,
+    later: Vec<(u64, types::RangeSet)>,
 }
 
 impl Batch {
@@ -275,6 +277,11 @@ impl Slice {
             .flat_map(|p| p.dirty.ranges())
             .map(ByteRange::length)
             .sum();
+        // Bytes in metadata are few at a time: those that are there already, and a bounded number more.
+        let fresh = numbers_of(&dirty)
+            .filter(|n| !inode.hasty.contains(n))
+            .count();
+        let is_urgent = is_urgent && self.hasty_count + fresh <= HASTY_PAGES_MAX;
         let is_small = bytes <= limits::SYNC_INLINE_SIZE_MAX;
         let is_inline = inode.size <= limits::INLINE_SIZE_MAX || (is_urgent && is_small);
         let is_whole = |page: &DirtyPage| {
@@ -316,9 +323,13 @@ impl Slice {
             return false;
         };
         inode.reserved -= reserved;
+        let size = inode.size;
         let mut pieces = Vec::new();
         for page in &rest {
-            pieces.extend(pieces_of(page, env.pool));
+            let within = pieces_of(page, env.pool)
+                .into_iter()
+                .filter_map(|p| clip(p, size));
+            pieces.extend(within);
             env.pool.release(page.frame);
         }
         let io = IoId(self.draw_id());
@@ -615,20 +626,31 @@ impl Slice {
                             .forget(&ByteRange::at(number * PAGE_SIZE, PAGE_SIZE));
                     }
                 }
-                let later: Vec<u64> = done.iter().flat_map(|b| b.later.iter().copied()).collect();
-                let owner = env.owner(ino.shard());
-                if !inode.is_revoking()
-                    && !later.is_empty()
-                    && env.grants.reserve(owner, later.len() as u64)
-                {
-                    // Metadata is no place for them for long.
-                    let count = inode.pages.redirty(&later);
-                    env.grants.unreserve(owner, later.len() as u64 - count);
-                    inode.reserved += count;
-                    if !inode.is_on_dirty_list {
-                        inode.is_on_dirty_list = true;
-                        self.dirty.push_back((env.now, ino));
+                for batch in &done {
+                    for number in &batch.numbers {
+                        if !batch.later.iter().any(|(n, _)| n == number)
+                            && inode.hasty.remove(number)
+                        {
+                            self.hasty_count -= 1;
+                        }
                     }
+                    for (number, bytes) in &batch.later {
+                        self.hasty_count += usize::from(inode.hasty.insert(*number));
+                        let owner = env.owner(ino.shard());
+                        if inode.is_revoking() || !env.grants.reserve(owner, 1) {
+                            continue;
+                        }
+                        // Metadata is no place for them for long.
+                        if inode.pages.redirty(*number, bytes) {
+                            inode.reserved += 1;
+                        } else {
+                            env.grants.unreserve(owner, 1);
+                        }
+                    }
+                }
+                if inode.pages.dirty_count() > 0 && !inode.is_on_dirty_list {
+                    inode.is_on_dirty_list = true;
+                    self.dirty.push_back((env.now, ino));
                 }
                 if running.commit.size.is_some_and(|size| size >= inode.size) {
                     inode.is_size_dirty = false;
@@ -824,12 +846,14 @@ impl Batch {
 }
 
 /// Whole pages that go as pieces, though the file has sectors: to be written there later.
-fn whole_pieces(inode: &crate::inode::Inode, rest: &[DirtyPage]) -> Vec<u64> {
+fn whole_pieces(inode: &crate::inode::Inode, pages: &[DirtyPage]) -> Vec<(u64, types::RangeSet)> {
     if inode.size <= limits::INLINE_SIZE_MAX {
         return Vec::new();
     }
-    let whole = rest.iter().filter(|page| page.is_whole(PAGE_SIZE));
-    whole.map(|page| page.number).collect()
+    let whole = pages.iter().filter(|page| page.is_whole(PAGE_SIZE));
+    whole
+        .map(|page| (page.number, page.dirty.clone()))
+        .collect()
 }
 
 /// Keeps as many pages as may go as pieces of one batch; the others are dirty again.
@@ -859,6 +883,23 @@ fn cap_pieces(
     }
     inode.pages.on_flushed(&excess, false, false);
     kept
+}
+
+/// The part of a piece before the end of the file: behind it is nothing to be kept.
+fn clip(piece: Piece, size: u64) -> Option<Piece> {
+    if piece.end() <= size {
+        return Some(piece);
+    }
+    let length = usize::try_from(size.checked_sub(piece.offset)?).ok()?;
+    let bytes = types::SmallBytes::new(&piece.bytes[..length]);
+    (length > 0).then_some(Piece {
+        offset: piece.offset,
+        bytes,
+    })
+}
+
+fn numbers_of(pages: &[DirtyPage]) -> impl Iterator<Item = u64> + '_ {
+    pages.iter().map(|page| page.number)
 }
 
 /// Adjacent pages as runs.

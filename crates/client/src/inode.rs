@@ -163,6 +163,8 @@ pub(crate) struct Inode {
     pub(crate) store_failures: u32,
     pub(crate) reserved: u64,
     pub(crate) goals: Vec<Goal>,
+    /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
+    pub(crate) hasty: std::collections::BTreeSet<u64>,
     pub(crate) is_on_dirty_list: bool,
     /// A write-back failed: told once to fsync or close, and to writes until then.
     pub(crate) error: Option<Errno>,
@@ -208,6 +210,7 @@ impl Inode {
             store_failures: 0,
             reserved: 0,
             goals: Vec::new(),
+            hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,
             error: None,
             load_error: None,

@@ -802,6 +802,7 @@ impl Slice {
         inode.pages.clear(env.pool);
         let reserved = std::mem::take(&mut inode.reserved);
         env.grants.unreserve(env.owner(ino.shard()), reserved);
+        self.hasty_count -= inode.hasty.len();
         self.inodes.remove(&ino);
     }
 

@@ -514,23 +514,40 @@ impl Pages {
         }
     }
 
-    /// Makes clean pages dirty again as they are, so that a later flush puts them elsewhere. Returns how many.
-    pub fn redirty(&mut self, numbers: &[u64]) -> u64 {
-        let mut count = 0;
-        for number in numbers {
-            let Some(page) = self.pages.get_mut(number) else {
-                continue;
-            };
-            if page.in_flight.is_some() || !page.dirty.is_none() || page.valid.is_none() {
-                continue;
-            }
-            page.dirty = page.valid.clone();
-            page.dirtied = self.sequence;
-            self.dirty.insert(*number);
-            *self.outstanding.entry(self.sequence).or_default() += 1;
-            count += 1;
+    /// Makes clean bytes dirty again, so that a later flush puts them elsewhere. True: the page is dirty by
+    /// it now, and was not before.
+    pub fn redirty(&mut self, number: u64, bytes: &RangeSet) -> bool {
+        let Some(page) = self.pages.get_mut(&number) else {
+            return false;
+        };
+        if page.in_flight.is_some() || !page.dirty.is_none() {
+            return false;
         }
-        count
+        let valid = page.valid.set();
+        for range in bytes.ranges() {
+            for still in valid.intersection(range).ranges() {
+                page.dirty.insert(*still);
+            }
+        }
+        if page.dirty.is_none() {
+            return false;
+        }
+        page.dirtied = self.sequence;
+        self.dirty.insert(number);
+        *self.outstanding.entry(self.sequence).or_default() += 1;
+        true
+    }
+
+    /// Pages of `range` that are dirty or in flight.
+    pub fn busy(&self, range: &ByteRange) -> Vec<u64> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let dirty = self.dirty.range(pages_of(range));
+        dirty
+            .chain(self.flying.range(pages_of(range)))
+            .copied()
+            .collect()
     }
 
     /// Names what is dirty or in flight now: `is_reached` says when all of it is clean.

@@ -193,6 +193,8 @@ pub struct Slice {
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
+    /// Pages of all inodes in `Inode::hasty`.
+    pub(crate) hasty_count: usize,
     /// Inodes that wait for sectors or frames.
     pub(crate) starved: Vec<InodeId>,
     /// Shard for the directories this node makes: chosen round robin by the driver.
@@ -218,6 +220,7 @@ impl Slice {
             ios: FxHashMap::default(),
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
+            hasty_count: 0,
             starved: Vec::new(),
             placements,
             misplaced: FxHashMap::default(),

@@ -589,7 +589,8 @@ impl Slice {
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
         }
         for range in leaving.lost.ranges() {
-            if inode.pages.is_busy(range) {
+            let is_lost = |number: &u64| !inode.hasty.contains(number);
+            if inode.pages.busy(range).iter().any(is_lost) {
                 // Written after the flush of this revoke, which the gate is there to prevent: never silently.
                 inode.error = Some(Errno::EIO);
             }
