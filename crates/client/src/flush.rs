@@ -49,6 +49,8 @@ pub(crate) enum Purpose {
     Sync(Request),
     /// The tokens of a revoke go when it is done.
     Revoke(RevokeId),
+    /// Written after the flush of a revoke that was about to end: the release waits for it.
+    Late(RevokeId),
     /// A setattr that must come after what was written before it.
     SetAttr(types::SetAttr, Box<Continuation>),
     /// A rename that must come after its source's data.
@@ -711,6 +713,7 @@ impl Slice {
                     };
                     self.on_revoke_flushed(env, ino, revoke, outcome);
                 }
+                Purpose::Late(revoke) => self.finish_release(env, ino, revoke),
                 Purpose::SetAttr(set, then) => self.ask_set_attr(ino, set, *then),
                 Purpose::Rename(request) => self.send_rename(*request),
                 Purpose::Background => {}

@@ -315,7 +315,8 @@ impl Inode {
     /// A change of size is at the owner: what is stored or committed now would belong to the size before. A
     /// revoke is not held back, for the change of size may wait for it.
     pub(crate) fn is_held_back(&self) -> bool {
-        let is_revoke = |goal: &Goal| matches!(goal.purpose, crate::flush::Purpose::Revoke(_));
+        use crate::flush::Purpose;
+        let is_revoke = |goal: &Goal| matches!(goal.purpose, Purpose::Revoke(_) | Purpose::Late(_));
         self.resize_count > 0 && !self.goals.iter().any(is_revoke)
     }
 

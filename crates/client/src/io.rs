@@ -256,7 +256,8 @@ impl Slice {
         let inode = self.inode(ino);
         // Pages that a writable mapping may dirty need the right to write (rule R5): the kernel does not ask
         // when it dirties them.
-        let (mode, range) = if fills_page_cache && inode.writer_count > 0 && !range.is_empty() {
+        let may_dirty = fills_page_cache && inode.writer_count > 0;
+        let (mode, range) = if may_dirty && !range.is_empty() {
             (RangeMode::Write, sectors_around(&range))
         } else {
             (RangeMode::Read, range)

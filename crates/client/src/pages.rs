@@ -49,6 +49,13 @@ impl Part {
         }
     }
 
+    fn overlaps(&self, range: &ByteRange) -> bool {
+        match self {
+            Self::All => !range.is_empty(),
+            Self::Some(set) => set.overlaps(range),
+        }
+    }
+
     fn is_none(&self) -> bool {
         matches!(self, Self::Some(set) if set.is_empty())
     }
@@ -538,14 +545,24 @@ impl Pages {
         true
     }
 
-    /// Pages of `range` that are dirty or in flight.
+    /// Pages with bytes of `range` that are dirty or in flight.
     pub fn busy(&self, range: &ByteRange) -> Vec<u64> {
         if range.is_empty() {
             return Vec::new();
         }
+        let is_busy = |number: &&u64| {
+            let page = &self.pages[*number];
+            let part = part_of(range, **number);
+            let carried = page
+                .in_flight
+                .as_ref()
+                .is_some_and(|(bytes, _)| bytes.overlaps(&part));
+            carried || page.dirty.overlaps(&part)
+        };
         let dirty = self.dirty.range(pages_of(range));
         dirty
             .chain(self.flying.range(pages_of(range)))
+            .filter(is_busy)
             .copied()
             .collect()
     }

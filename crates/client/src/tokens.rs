@@ -21,6 +21,8 @@ use crate::revoke::{
 };
 use crate::slice::{Effect, NotifyId, Slice, Waiting};
 
+/// Flushes of a release that writes under the old token can bring about.
+const LATE_FLUSHES_MAX: u32 = 100;
 /// Pieces of a pattern that are revoked one by one; more are revoked as one range around them.
 const PIECES_MAX: usize = 64;
 
@@ -41,6 +43,8 @@ struct Leaving {
     release: u64,
     lost: RangeSet,
     is_attr_lost: bool,
+    /// Flushes that found something written after the revoke's own.
+    late_count: u32,
 }
 
 /// What an inode keeps while tokens of it are being revoked.
@@ -195,6 +199,29 @@ impl Slice {
                     Admission::Refused
                 } else {
                     Admission::NeedsToken
+                }
+            }
+            // A page that the kernel waits for is served under the read token that covers it, though the
+            // right to write was wanted beside it: nobody else can hand it over (rule R2).
+            Verdict::Fail(Failure::Again)
+                if inode.holder.held().covers_range(RangeMode::Read, &range) =>
+            {
+                let again = GateRequest {
+                    ticket,
+                    kind,
+                    range,
+                    has_token: true,
+                };
+                match state.gate.on_request(again, &mut out) {
+                    Verdict::Serve => Admission::Served,
+                    Verdict::Park => {
+                        state.parked.insert(ticket, request.clone());
+                        Admission::Refused
+                    }
+                    Verdict::Fail(why) => {
+                        self.fail(ticket, errno_of(why));
+                        Admission::Refused
+                    }
                 }
             }
             Verdict::Fail(why) => {
@@ -368,6 +395,7 @@ impl Slice {
             release: plan.release,
             lost,
             is_attr_lost,
+            late_count: 0,
         };
         state.leaving.insert(id, leaving);
         self.gate_call(env, ino, |gate, out| gate.begin_revoke(id, scope, out));
@@ -384,6 +412,7 @@ impl Slice {
             release: plan.release,
             lost: RangeSet::new(),
             is_attr_lost: true,
+            late_count: 0,
         };
         state.leaving.insert(id, leaving);
         let directory = state
@@ -580,7 +609,30 @@ impl Slice {
     }
 
     /// Nothing of what leaves is cached, dirty or in use here any more: it goes.
-    fn finish_release(&mut self, env: &Env<'_>, ino: InodeId, revoke: RevokeId) {
+    /// Bytes of what leaves in the revoke are dirty and not with the owner. Bounded: a writer that never stops
+    /// hears an error at last.
+    fn has_late_writes(&mut self, ino: InodeId, revoke: RevokeId) -> bool {
+        let inode = self.inode(ino);
+        let state = inode.gate.as_mut().expect("its gate says so");
+        let leaving = state.leaving.get_mut(&revoke).expect("its gate says so");
+        let is_lost = |number: &u64| !inode.hasty.contains(number);
+        let mut ranges = leaving.lost.ranges().iter();
+        if !ranges.any(|range| inode.pages.busy(range).iter().any(is_lost)) {
+            return false;
+        }
+        leaving.late_count += 1;
+        if leaving.late_count > LATE_FLUSHES_MAX {
+            inode.error = Some(Errno::EIO);
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn finish_release(&mut self, env: &Env<'_>, ino: InodeId, revoke: RevokeId) {
+        if self.has_late_writes(ino, revoke) {
+            // Served under the old token after the flush: it goes to the owner before the token.
+            return self.add_goal(env, ino, Purpose::Late(revoke));
+        }
         let inode = self.inode(ino);
         let state = inode.gate.as_mut().expect("its gate says so");
         let leaving = state.leaving.remove(&revoke).expect("its gate says so");
@@ -589,11 +641,6 @@ impl Slice {
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
         }
         for range in leaving.lost.ranges() {
-            let is_lost = |number: &u64| !inode.hasty.contains(number);
-            if inode.pages.busy(range).iter().any(is_lost) {
-                // Written after the flush of this revoke, which the gate is there to prevent: never silently.
-                inode.error = Some(Errno::EIO);
-            }
             inode.pages.discard(range, env.pool);
             inode.map.forget(range);
         }

@@ -1,0 +1,79 @@
+//! One file system through two real mounts: a random ping-pong, and each of the rules R1 to R12.
+//!
+//! Needs root and /dev/fuse; says so and passes where these are missing. A hang is dumped (who waits for what),
+//! the mounts are aborted, and the test fails with the dump. `GUPFS_PINGPONG_SECONDS=600` is the long run,
+//! `GUPFS_PINGPONG_SEED=n` repeats one.
+#![deny(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    unreachable_pub,
+    reason = "a test at the OS boundary"
+)]
+
+#[path = "two_mounts/calls.rs"]
+mod calls;
+#[path = "two_mounts/fixture.rs"]
+mod fixture;
+#[path = "two_mounts/model.rs"]
+mod model;
+#[path = "two_mounts/pingpong.rs"]
+mod pingpong;
+#[path = "two_mounts/rules.rs"]
+mod rules;
+
+use crate::fixture::Fixture;
+use pingpong::PingPong;
+
+/// Makes a fixture, or says why not and returns from the test.
+macro_rules! lab {
+    () => {
+        match crate::fixture::reason_to_skip() {
+            None => crate::fixture::Fixture::new(),
+            Some(reason) => {
+                eprintln!("skipped: {reason}");
+                return;
+            }
+        }
+    };
+}
+
+pub(crate) use lab;
+
+/// Ends a test: with the dump of a hang, the fault, or its numbers.
+fn finish(fixture: &Fixture, outcome: Result<String, String>) {
+    if let Some(dump) = fixture.hang() {
+        let seen = outcome.err().unwrap_or_default();
+        panic!("hang:\n{dump}\nseen then:\n{seen}");
+    }
+    match outcome {
+        Ok(numbers) => eprintln!("{numbers}"),
+        Err(fault) => panic!("{fault}\nwaiters now:\n{}", fixture.waiters()),
+    }
+}
+
+#[test]
+fn ping_pong() {
+    let fixture = lab!();
+    let (seed, duration) = (pingpong::seed(), pingpong::duration());
+    eprintln!("ping-pong seed {seed}, {} s", duration.as_secs());
+    let outcome = PingPong::new(&fixture, seed).run(duration);
+    let outcome = outcome
+        .map(|steps| format!("ping-pong seed {seed}: {steps} steps"))
+        .map_err(|fault| format!("seed {seed}\n{fault}"));
+    finish(&fixture, outcome);
+}
+
+/// The end of a lab in which both nodes hold what is not committed yet, in files of either's shards.
+#[test]
+fn a_lab_with_dirty_nodes_goes_down() {
+    let fixture = lab!();
+    for node in [1, 2] {
+        for name in ["a", "b", "c", "d"] {
+            let bytes = vec![7; 10_000];
+            std::fs::write(fixture.path(node, &format!("{name}{node}")), bytes).expect("written");
+        }
+    }
+    finish(&fixture, fixture.down());
+}

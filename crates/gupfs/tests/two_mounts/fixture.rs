@@ -1,0 +1,244 @@
+//! A lab of two nodes for one test: made, watched for hangs, and removed again whatever happens.
+//!
+//! Invariants:
+//! - A step that takes longer than `STEP_LIMIT` ends: the watchdog prints who waits for what on both nodes and
+//!   where their threads are in the kernel, aborts the mounts, and kills the daemons if that did not help.
+//! - The lab is gone when the fixture is dropped, also by a panic.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use gupfs::control::{self, Answer};
+use gupfs::lab::Lab;
+use gupfs::{inspect, service};
+
+/// A step that takes longer hangs.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
+/// So long after the abort the daemons are killed.
+const ABORT_LIMIT: Duration = Duration::from_secs(5);
+
+/// What one thread of a test is doing, and since when.
+#[derive(Clone, Default)]
+pub struct Slot(Arc<Mutex<Option<(String, Instant)>>>);
+
+impl Slot {
+    /// Does `step`, which the watchdog knows as `text`.
+    pub fn run<T>(&self, text: &str, step: impl FnOnce() -> T) -> T {
+        *self.0.lock().expect("never poisoned") = Some((text.to_owned(), Instant::now()));
+        let done = step();
+        *self.0.lock().expect("never poisoned") = None;
+        done
+    }
+
+    fn overdue(&self) -> Option<String> {
+        let slot = self.0.lock().expect("never poisoned");
+        let (text, since) = slot.as_ref()?;
+        (since.elapsed() >= STEP_LIMIT).then(|| text.clone())
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    slots: Mutex<Vec<Slot>>,
+    dump: Mutex<Option<String>>,
+}
+
+/// Why tests on mounts cannot run here; `None` if they can.
+pub fn reason_to_skip() -> Option<&'static str> {
+    use std::os::unix::fs::MetadataExt as _;
+    if !fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0) {
+        return Some("needs root");
+    }
+    (!Path::new("/dev/fuse").exists()).then_some("needs /dev/fuse")
+}
+
+/// Two nodes with one file system.
+pub struct Fixture {
+    root: PathBuf,
+    shared: Arc<Shared>,
+    stop: Option<Sender<()>>,
+    watchdog: Option<JoinHandle<()>>,
+}
+
+impl Fixture {
+    /// Makes the lab.
+    pub fn new() -> Self {
+        let directory = tempfile::Builder::new().prefix("gupfs-two-").tempdir();
+        let root = directory.expect("a directory").keep();
+        let shared = Arc::new(Shared::default());
+        let (stop, stopped) = channel();
+        let (watched, lab_root) = (Arc::clone(&shared), root.clone());
+        let watchdog = std::thread::spawn(move || {
+            let look = Duration::from_millis(200);
+            while stopped.recv_timeout(look) == Err(RecvTimeoutError::Timeout) {
+                let slots = watched.slots.lock().expect("never poisoned").clone();
+                let Some(text) = slots.iter().find_map(Slot::overdue) else {
+                    continue;
+                };
+                let dump = format!("{text}: hangs\n{}", waiters(&lab_root));
+                eprintln!("{dump}");
+                *watched.dump.lock().expect("never poisoned") = Some(dump);
+                abort(&lab_root);
+                if stopped.recv_timeout(ABORT_LIMIT) == Err(RecvTimeoutError::Timeout) {
+                    kill(&lab_root);
+                }
+                return;
+            }
+        });
+        let fixture = Self {
+            root,
+            shared,
+            stop: Some(stop),
+            watchdog: Some(watchdog),
+        };
+        let up = ["up", "--nodes", "2", "--size", "2G", "--backing", "file"];
+        let said = fixture.lab(&up).expect("the lab comes up");
+        assert!(said.contains("node n2 is up"), "{said}");
+        fixture
+    }
+
+    /// The mount of node 1 or 2.
+    pub fn mount(&self, node: usize) -> PathBuf {
+        self.root.join(format!("n{node}/mnt"))
+    }
+
+    /// `path` as node 1 or 2 sees it.
+    pub fn path(&self, node: usize, path: &str) -> PathBuf {
+        self.mount(node).join(path)
+    }
+
+    /// A slot for one thread of the test.
+    pub fn slot(&self) -> Slot {
+        let slot = Slot::default();
+        let mut slots = self.shared.slots.lock().expect("never poisoned");
+        slots.push(slot.clone());
+        slot
+    }
+
+    /// The dump of a hang, if there was one.
+    pub fn hang(&self) -> Option<String> {
+        self.shared.dump.lock().expect("never poisoned").clone()
+    }
+
+    /// Who waits for what on both nodes now.
+    pub fn waiters(&self) -> String {
+        waiters(&self.root)
+    }
+
+    /// Ends the lab as a user does: what is dirty is written back first.
+    pub fn down(&self) -> Result<String, String> {
+        self.lab(&["down"])
+    }
+
+    fn lab(&self, arguments: &[&str]) -> Result<String, String> {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs"), "lab"]);
+        command.arg(arguments[0]).arg("--dir").arg(&self.root);
+        let output = command.args(&arguments[1..]).stdin(Stdio::null()).output();
+        let output = output.map_err(|e| format!("timeout(1): {e}"))?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.success() {
+            true => Ok(said),
+            false => Err(said + &String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(watchdog) = self.watchdog.take() {
+            let _ = watchdog.join();
+        }
+        if std::thread::panicking() {
+            for node in [1, 2] {
+                let log = fs::read_to_string(self.root.join(format!("n{node}/log")));
+                let log = log.unwrap_or_default();
+                let lines: Vec<&str> = log.lines().collect();
+                let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+                eprintln!("end of the log of n{node}:\n{tail}");
+            }
+        }
+        // What was written is of no use any more, and a daemon in trouble must not hold the others' tests up.
+        abort(&self.root);
+        kill(&self.root);
+        if !self.root.exists() {
+            return;
+        }
+        if let Err(said) = self.lab(&["down"]) {
+            eprintln!("left behind: {}: {said}", self.root.display());
+        }
+        let _ = fs::remove_dir(&self.root);
+    }
+}
+
+fn lab(root: &Path) -> Lab {
+    Lab::new(root).expect("an absolute path")
+}
+
+fn abort(root: &Path) {
+    for node in [1, 2] {
+        if let Err(failure) = service::abort(&lab(root).mount(node)) {
+            eprintln!("abort of n{node}: {failure}");
+        }
+    }
+}
+
+/// Kills both daemons; each pid is checked to be the daemon of its directory.
+fn kill(root: &Path) {
+    for node in [1, 2] {
+        let place = lab(root).place(node).expect("an absolute path");
+        for pid in gupfs::system::process::daemons_of(place.root()).unwrap_or_default() {
+            if let Err(failure) = gupfs::system::process::kill_daemon(pid, place.root()) {
+                eprintln!("kill of n{node}, pid {pid}: {failure}");
+            }
+        }
+    }
+}
+
+fn waiters(root: &Path) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for node in [1, 2] {
+        let place = lab(root).place(node).expect("an absolute path");
+        let answer = control::ask(&place.control(), "waiters", Duration::from_secs(3));
+        let waiters = match answer {
+            Ok(Answer::Said(waiters)) => inspect::to_text(&waiters),
+            Ok(Answer::Absent) => "the daemon is gone\n".to_owned(),
+            Ok(Answer::Silent) => "the daemon does not answer\n".to_owned(),
+            Err(failure) => format!("{failure}\n"),
+        };
+        let _ = write!(text, "node n{node}: {waiters}");
+        for pid in gupfs::system::process::daemons_of(place.root()).unwrap_or_default() {
+            text += &stacks(&format!("daemon of n{node}"), &pid.to_string());
+        }
+    }
+    text + &stacks("test", "self")
+}
+
+/// Where the threads of a process are in the kernel, of those that are inside of FUSE or the page cache.
+fn stacks(what: &str, pid: &str) -> String {
+    let mut text = String::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+    {
+        let Ok(thread) = thread else { continue };
+        let stack = fs::read_to_string(thread.path().join("stack")).unwrap_or_default();
+        let frames: Vec<&str> = stack
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(1)?.split('+').next())
+            .collect();
+        let is_waiting = |f: &&str| f.contains("folio") || f.contains("request_wait");
+        if frames.iter().any(is_waiting) {
+            let name = fs::read_to_string(thread.path().join("comm")).unwrap_or_default();
+            text += &format!("{what}, thread {}: {}\n", name.trim(), frames.join(" < "));
+        }
+    }
+    text
+}
