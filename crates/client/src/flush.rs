@@ -14,7 +14,7 @@ use types::{
     Timestamp, limits,
 };
 
-use crate::env::{Env, StorePiece, WantedRun};
+use crate::env::{Env, StorePiece, TakenRun, WantedRun};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{DirtyPage, PAGE_SIZE, pieces_of};
@@ -335,21 +335,7 @@ impl Slice {
             env.pool.release(page.frame);
         }
         let io = IoId(self.draw_id());
-        let stores: Vec<StorePiece> = taken
-            .iter()
-            .map(|run| {
-                let first = sectors.partition_point(|p| p.number < run.file_sector);
-                let frames = sectors[first..first + run.count as usize]
-                    .iter()
-                    .map(|p| p.frame)
-                    .collect();
-                StorePiece {
-                    file_sector: run.file_sector,
-                    frames,
-                    run: run.run,
-                }
-            })
-            .collect();
+        let stores = store_pieces(&taken, &sectors);
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let state = if stores.is_empty() {
             BatchState::Stored(Vec::new())
@@ -903,6 +889,20 @@ fn clip(piece: Piece, size: u64) -> Option<Piece> {
 
 fn numbers_of(pages: &[DirtyPage]) -> impl Iterator<Item = u64> + '_ {
     pages.iter().map(|page| page.number)
+}
+
+/// What is written to each run.
+fn store_pieces(taken: &[TakenRun], pages: &[DirtyPage]) -> Vec<StorePiece> {
+    let piece = |run: &TakenRun| {
+        let first = pages.partition_point(|page| page.number < run.file_sector);
+        let of_run = &pages[first..first + run.count as usize];
+        StorePiece {
+            file_sector: run.file_sector,
+            frames: of_run.iter().map(|page| page.frame).collect(),
+            run: run.run,
+        }
+    };
+    taken.iter().map(piece).collect()
 }
 
 /// Adjacent pages as runs.

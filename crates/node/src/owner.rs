@@ -699,26 +699,13 @@ impl<'a> Locked<'a> {
             }
         }
         let held_tokens = self.held_of(&question, &op);
-        if let Some(log) = &log
-            && let Err(errno) = log.admit(question.from, &op)
-        {
-            if errno == Errno::ENOSPC
-                && log.may_have_room_soon()
-                && env.now.since(question.since) < ROOM_PATIENCE
-            {
-                let home = question.shard;
-                self.wait(env, home, Work::Question(question));
-                return Ok(());
-            }
-            let is_stale = errno == Errno::ESTALE;
-            let body = if is_stale {
-                Body::Op(Reply::Stale)
-            } else {
-                Body::Refused(errno)
-            };
-            out.push(question.answer(body, None));
-            return Ok(());
-        }
+        let question = match log.as_deref() {
+            None => question,
+            Some(log) => match self.admit(env, log, question, &op, out) {
+                Some(question) => question,
+                None => return Ok(()),
+            },
+        };
         let held = match &held_tokens {
             None => Held::Nothing,
             Some((inode, writes)) => Held::Tokens {
@@ -751,6 +738,32 @@ impl<'a> Locked<'a> {
             }
             Outcome::Ignore => Ok(()),
         }
+    }
+
+    /// Asks journal and space whether the operation may execute. `None`: it waits, or has been refused.
+    fn admit(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &OwnerLog,
+        question: Box<Question>,
+        op: &Op,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Option<Box<Question>> {
+        let Err(errno) = log.admit(question.from, op) else {
+            return Some(question);
+        };
+        let may_wait = env.now.since(question.since) < ROOM_PATIENCE;
+        if errno == Errno::ENOSPC && log.may_have_room_soon() && may_wait {
+            let home = question.shard;
+            self.wait(env, home, Work::Question(question));
+            return None;
+        }
+        let body = match errno {
+            Errno::ESTALE => Body::Op(Reply::Stale),
+            _ => Body::Refused(errno),
+        };
+        out.push(question.answer(body, None));
+        None
     }
 
     /// What the asker's tokens cover, for a Commit.
