@@ -6,7 +6,7 @@
 
 use meta::Op;
 use types::frame::FRAME_SIZE;
-use types::{ByteRange, Errno, FileKind, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
+use types::{ByteRange, Errno, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
 
 use crate::env::{Env, LoadPiece};
 use crate::inode::{Load, kill_mask, sectors_around};
@@ -827,4 +827,3 @@ impl Slice {
 }
 
 const _: () = assert!(FRAME_SIZE as u64 == types::SECTOR_SIZE);
-const _: fn(FileKind) -> u32 = FileKind::mode_bits;

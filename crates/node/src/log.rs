@@ -10,8 +10,8 @@ use meta::{Changes, Mutation, Op, TransactionId};
 use store::format::PartKey;
 use store::journal::{Journal, Part, Urgency};
 use types::{
-    Decode, DecodeError, Encode, Epoch, Errno, Grant, InodeId, Lsn, NodeId, NodeLife, NsdId,
-    Reader, Run, ShardId, wire_enum,
+    Decode, DecodeError, Encode, Epoch, Errno, Grant, Lsn, NodeId, NodeLife, NsdId, Reader, Run,
+    ShardId, wire_enum,
 };
 
 use crate::owner::Question;
@@ -368,5 +368,3 @@ pub fn shard_snapshot(shard: &meta::Shard, size_max: usize, visit: &mut dyn FnMu
     });
     visit(bytes);
 }
-
-const _: fn(InodeId) -> u64 = InodeId::raw;

@@ -25,8 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 use client::request::{Operation, Request, Response, Space as SpaceCount, Ticket};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
-use node::meta::view::Query;
-use node::{Message, OwnerEffect, OwnerLog, OwnerSlice, Question, Work};
+use node::{Message, OwnerLog, OwnerSlice, Question, Work};
 use rustc_hash::FxHashMap;
 use types::id::NodeLife;
 use types::{Duration, Errno, InodeId, Name, NodeId, NsdId, ShardId, Span};
@@ -763,6 +762,3 @@ impl Daemon {
             .expect("notifications come after the mount")
     }
 }
-
-const _: fn(i32) -> Errno = Errno;
-const _: Option<(Query, OwnerEffect)> = None;

@@ -22,8 +22,7 @@ use nsd::server::{DiskTag, Effect as NsdEffect, Operation};
 use types::frame::FRAME_SIZE;
 use types::wire::{Flags, Header};
 use types::{
-    Decode, Encode, Epoch, Errno, Incarnation, Lsn, NodeId, NodeLife, RequestId, ShardId, Span,
-    limits,
+    Decode, Encode, Epoch, Errno, Incarnation, NodeId, NodeLife, RequestId, ShardId, Span, limits,
 };
 
 use super::membership::Parked;
@@ -821,5 +820,3 @@ impl Daemon {
         items.extend(out.into_iter().map(Item::OwnerEffect));
     }
 }
-
-const _: fn(u64) -> Lsn = Lsn;

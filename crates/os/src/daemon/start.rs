@@ -11,7 +11,7 @@ use node::store::recovery::{Recovered, Recovery};
 use node::token::Manager;
 use node::{OwnerLog, OwnerSlice};
 use nsd::label::{Expected, HEAD_SECTORS, Label};
-use types::{Epoch, Location, NodeId, NsdId, SECTOR_SIZE, ShardId};
+use types::{Epoch, Location, NsdId, SECTOR_SIZE, ShardId};
 
 use super::Error;
 use super::config::Config;
@@ -185,5 +185,3 @@ pub(super) fn flush_blocking(disks: &Disks, log: &mut OwnerLog) -> Result<(), Er
     log.space.on_durable(log.journal.durable_lsn());
     Ok(())
 }
-
-const _: fn(u16) -> NodeId = NodeId;
