@@ -24,6 +24,8 @@ pub(crate) struct Row {
     pub(crate) against: Option<(&'static str, f64)>,
     /// What is judged: mostly value / comparator.
     pub(crate) judged: f64,
+    /// First and third quartile of what is judged, where there were turns.
+    pub(crate) spread: Option<(f64, f64)>,
     /// Which side is good.
     pub(crate) good: Good,
     /// The bound that must be kept.
@@ -53,10 +55,26 @@ impl Row {
             unit,
             against: Some(against),
             judged: value / against.1,
+            spread: None,
             good,
             must: None,
             aim: None,
             note: String::new(),
+        }
+    }
+
+    /// What `turns` say of subject and comparator: the median of their ratios is judged.
+    pub(crate) fn turns(
+        name: impl Into<String>,
+        unit: &'static str,
+        turns: &Turns,
+        against: &'static str,
+    ) -> Self {
+        let ratio = turns.ratio();
+        Self {
+            judged: ratio.median,
+            spread: Some((ratio.first, ratio.third)),
+            ..Self::ratio(name, unit, turns.ours(), (against, turns.theirs()))
         }
     }
 
@@ -68,6 +86,7 @@ impl Row {
             unit,
             against: None,
             judged: value,
+            spread: None,
             good: Good::Low,
             must: None,
             aim: None,
@@ -132,8 +151,20 @@ impl Row {
 
 /// The rows as aligned columns.
 pub(crate) fn table(rows: &[Row]) -> String {
-    let mut cells =
-        vec![["WHAT", "FIGURE", "AGAINST", "RATIO", "MUST", "AIM", "", ""].map(str::to_owned)];
+    let mut cells = vec![
+        [
+            "WHAT",
+            "FIGURE",
+            "AGAINST",
+            "RATIO",
+            "QUARTILES",
+            "MUST",
+            "AIM",
+            "",
+            "",
+        ]
+        .map(str::to_owned),
+    ];
     for row in rows {
         let number = |n: Option<f64>| n.map(|n| format!("{n:.2}")).unwrap_or_default();
         cells.push([
@@ -149,6 +180,9 @@ pub(crate) fn table(rows: &[Row]) -> String {
             row.against
                 .map(|_| format!("{:.2}", row.judged))
                 .unwrap_or_default(),
+            row.spread
+                .map(|(first, third)| format!("{first:.2}-{third:.2}"))
+                .unwrap_or_default(),
             number(row.must),
             number(row.aim),
             row.verdict().to_owned(),
@@ -157,10 +191,10 @@ pub(crate) fn table(rows: &[Row]) -> String {
     }
     let width = |column: usize| cells.iter().map(|c| c[column].len()).max().unwrap_or(0);
     // Nothing stands right of the notes: they are as long as they are.
-    let widths: Vec<usize> = (0..8)
-        .map(|column| if column == 7 { 0 } else { width(column) })
+    let widths: Vec<usize> = (0..9)
+        .map(|column| if column == 8 { 0 } else { width(column) })
         .collect();
-    let line = |row: &[String; 8]| {
+    let line = |row: &[String; 9]| {
         let padded: Vec<String> = row
             .iter()
             .zip(&widths)
@@ -177,11 +211,64 @@ pub(crate) fn to_json(rows: &[Row]) -> Value {
         json!({
             "name": row.name, "value": row.value, "unit": row.unit,
             "against": row.against.map(|a| a.0), "against_value": row.against.map(|a| a.1),
-            "judged": row.judged, "must": row.must, "aim": row.aim,
+            "judged": row.judged, "quartiles": row.spread.map(|(first, third)| [first, third]),
+            "must": row.must, "aim": row.aim,
             "verdict": row.verdict(), "note": row.note,
         })
     };
     Value::Array(rows.iter().map(row).collect())
+}
+
+/// Figures of subject and comparator, measured in turn: subject, comparator, subject, comparator, ...
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Turns {
+    ours: Vec<f64>,
+    theirs: Vec<f64>,
+}
+
+/// The middle of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Quartiles {
+    /// A quarter is below.
+    pub(crate) first: f64,
+    /// Half is below.
+    pub(crate) median: f64,
+    /// A quarter is above.
+    pub(crate) third: f64,
+}
+
+impl Turns {
+    /// One more turn of both.
+    pub(crate) fn push(&mut self, ours: f64, theirs: f64) {
+        self.ours.push(ours);
+        self.theirs.push(theirs);
+    }
+
+    /// Median of the subject.
+    pub(crate) fn ours(&self) -> f64 {
+        median(&mut self.ours.clone())
+    }
+
+    /// Median of the comparator.
+    pub(crate) fn theirs(&self) -> f64 {
+        median(&mut self.theirs.clone())
+    }
+
+    /// The ratios of adjacent turns. What slows the machine down for longer than a turn strikes both sides
+    /// of most ratios; the ratio of the medians would compare figures of different minutes.
+    pub(crate) fn ratio(&self) -> Quartiles {
+        assert!(!self.ours.is_empty(), "at least one turn");
+        let same = self.ours.iter().zip(&self.theirs);
+        let next = self.ours.iter().skip(1).zip(&self.theirs);
+        let mut ratios: Vec<f64> = same.chain(next).map(|(o, t)| o / t).collect();
+        ratios.sort_by(f64::total_cmp);
+        let at = |quarter: usize| ratios[(ratios.len() - 1) * quarter / 4];
+        Quartiles {
+            first: at(1),
+            median: median(&mut ratios.clone()),
+            third: at(3),
+        }
+    }
 }
 
 /// The middle one of `figures`.
@@ -232,6 +319,22 @@ mod tests {
     }
 
     #[test]
+    fn ratios_are_of_adjacent_turns() {
+        let mut turns = Turns::default();
+        // The machine becomes ten times slower half way; the subject takes twice the comparator's time.
+        for speed in [1.0, 1.0, 1.0, 10.0, 10.0] {
+            turns.push(2.0 * speed, speed);
+        }
+        let ratio = turns.ratio();
+        assert!((ratio.median - 2.0).abs() < 1e-9, "{ratio:?}");
+        assert!((ratio.third - 2.0).abs() < 1e-9, "{ratio:?}");
+        assert!((turns.ours() - 2.0).abs() < 1e-9 && (turns.theirs() - 1.0).abs() < 1e-9);
+        let row = Row::turns("create", "us", &turns, "T").bounds(1.25, 1.1);
+        assert_eq!(row.verdict(), "MISS");
+        assert!(table(&[row]).contains("T 1.00   2.00   2.00-2.00"));
+    }
+
+    #[test]
     fn the_table_shows_bounds_and_reasons() {
         let rows = [
             Row::ratio("create", "us", 20.0, ("T", 16.0)).bounds(1.25, 1.1),
@@ -239,7 +342,7 @@ mod tests {
         ];
         let text = table(&rows);
         assert!(
-            text.contains("create  20.00 us  T 16.00  1.25   1.25  1.10  PASS"),
+            text.contains("create  20.00 us  T 16.00  1.25              1.25  1.10  PASS"),
             "{text}"
         );
         assert!(text.contains("not measured: no iperf3"), "{text}");

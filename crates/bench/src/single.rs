@@ -9,7 +9,7 @@ use stdx::prng::Prng;
 
 use crate::Scale;
 use crate::load::{self, Small};
-use crate::report::{Row, median};
+use crate::report::{Row, Turns, median};
 use crate::rig::{Rig, Target, drop_caches, run, text};
 
 /// Processes that share one file.
@@ -17,18 +17,17 @@ const PROCESS_COUNT: u64 = 4;
 /// Files of the archive that is unpacked: as many as the one of the first measurements.
 const ARCHIVE_FILE_COUNT: usize = 9_188;
 
-/// Medians of `subject` and `comparator`, run in turn.
+/// `subject` and `comparator` in turn, `count` times each.
 fn in_turn(
-    scale: Scale,
+    count: usize,
     mut subject: impl FnMut() -> Result<f64>,
     mut comparator: impl FnMut() -> Result<f64>,
-) -> Result<(f64, f64)> {
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..scale.run_count {
-        ours.push(subject()?);
-        theirs.push(comparator()?);
+) -> Result<Turns> {
+    let mut turns = Turns::default();
+    for _ in 0..count {
+        turns.push(subject()?, comparator()?);
     }
-    Ok((median(&mut ours), median(&mut theirs)))
+    Ok(turns)
 }
 
 /// T against T0: what our FUSE layer itself costs.
@@ -43,8 +42,8 @@ pub(crate) fn layer(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         Small::Write,
     ];
     let row = |small: Small| {
-        let (ours, theirs) = compare_small(small, &t, &t0, scale)?;
-        Ok(Row::ratio(format!("T {}", small.name()), "us", ours, ("T0", theirs)).bounds(1.05, 0.9))
+        let turns = compare_small(small, &t, &t0, scale)?;
+        Ok(Row::turns(format!("T {}", small.name()), "us", &turns, "T0").bounds(1.05, 0.9))
     };
     smalls.into_iter().map(row).collect()
 }
@@ -54,9 +53,15 @@ fn compare_small(
     subject: &Target,
     comparator: &Target,
     scale: Scale,
-) -> Result<(f64, f64)> {
-    let measure = |target: &Target| small.measure(&target.mount, scale.operation_count);
-    in_turn(scale, || measure(subject), || measure(comparator))
+) -> Result<Turns> {
+    let measure = |target: &Target| small.measure(&target.mount, scale.turn_operation_count);
+    // The first turn of each warms its caches and is not counted.
+    in_turn(1, || measure(subject), || measure(comparator))?;
+    in_turn(
+        scale.turn_count,
+        || measure(subject),
+        || measure(comparator),
+    )
 }
 
 /// G against T: small operations.
@@ -70,8 +75,8 @@ pub(crate) fn small(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         Small::Write,
     ];
     let row = |small: Small| {
-        let (ours, theirs) = compare_small(small, &g, &t, scale)?;
-        Ok(Row::ratio(small.name(), "us", ours, ("T", theirs)).bounds(1.25, 1.1))
+        let turns = compare_small(small, &g, &t, scale)?;
+        Ok(Row::turns(small.name(), "us", &turns, "T").bounds(1.25, 1.1))
     };
     smalls.into_iter().map(row).collect()
 }
@@ -89,11 +94,12 @@ pub(crate) fn switches(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         Ok(load::as_f64(count) / load::as_f64(scale.operation_count as u64))
     };
     let row = |small: Small| {
-        let (ours, theirs) = in_turn(
-            scale,
+        let turns = in_turn(
+            scale.run_count,
             || per_operation(&g, small),
             || per_operation(&t, small),
         )?;
+        let (ours, theirs) = (turns.ours(), turns.theirs());
         let name = format!("context switches per {}, more than T", small.name());
         Ok(Row::plain(name, "", ours - theirs)
             .bounds(NOISE, NOISE)
@@ -111,15 +117,10 @@ pub(crate) fn sequential_write(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> 
         let write = |target: &Target| {
             load::write_file(&target.mount.join("large"), scale.file_size, is_read_write)
         };
-        let (ours, theirs) = in_turn(scale, || write(&g), || write(&x))?;
+        let turns = in_turn(scale.run_count, || write(&g), || write(&x))?;
         let mode = if is_read_write { "O_RDWR" } else { "O_WRONLY" };
-        Ok(Row::ratio(
-            format!("1 MiB write + fsync, {mode}"),
-            "MB/s",
-            ours,
-            ("X", theirs),
-        )
-        .bounds(0.9, 1.2))
+        let name = format!("1 MiB write + fsync, {mode}");
+        Ok(Row::turns(name, "MB/s", &turns, "X").bounds(0.9, 1.2))
     };
     let rows = [false, true].into_iter().map(row).collect();
     remove(&[&g, &x], "large")?;
@@ -133,28 +134,24 @@ pub(crate) fn sequential_read(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     for target in [&g, &x, &t] {
         load::write_file(&target.mount.join("large"), scale.file_size, false)?;
     }
-    let (mut cold, mut cold_x) = (Vec::new(), Vec::new());
+    let mut cold = Turns::default();
     for _ in 0..scale.run_count {
         g = rig.remount_gupfs()?;
         drop_caches()?;
-        cold.push(load::read_file(&g.mount.join("large"))?);
-        cold_x.push(load::read_file(&x.mount.join("large"))?);
+        cold.push(
+            load::read_file(&g.mount.join("large"))?,
+            load::read_file(&x.mount.join("large"))?,
+        );
     }
     let read = |target: &Target| load::read_file(&target.mount.join("large"));
     // The first read of each fills the caches.
     read(&g)?;
     read(&t)?;
-    let (warm, warm_t) = in_turn(scale, || read(&g), || read(&t))?;
+    let warm = in_turn(scale.turn_count, || read(&g), || read(&t))?;
     remove(&[&g, &x, &t], "large")?;
     Ok(vec![
-        Row::ratio(
-            "1 MiB read, cold",
-            "MB/s",
-            median(&mut cold),
-            ("X", median(&mut cold_x)),
-        )
-        .bounds(0.6, 0.8),
-        Row::ratio("1 MiB read, warm", "MB/s", warm, ("T", warm_t)).bounds(0.9, 1.0),
+        Row::turns("1 MiB read, cold", "MB/s", &cold, "X").bounds(0.6, 0.8),
+        Row::turns("1 MiB read, warm", "MB/s", &warm, "T").bounds(0.9, 1.0),
     ])
 }
 
@@ -173,8 +170,8 @@ pub(crate) fn processes(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
             let path = target.mount.join("shared");
             load::in_processes(&path, scale.file_size, PROCESS_COUNT, is_write)
         };
-        let (ours, theirs) = in_turn(scale, || share(&g), || share(&x))?;
-        Ok(Row::ratio(name, "MB/s", ours, ("X", theirs)).bounds(must, 1.0))
+        let turns = in_turn(scale.run_count, || share(&g), || share(&x))?;
+        Ok(Row::turns(name, "MB/s", &turns, "X").bounds(must, 1.0))
     };
     let what = [
         (true, "4 processes writing one file, 1 MiB", 0.7),
@@ -188,11 +185,11 @@ pub(crate) fn processes(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
 /// 4 KiB write and fsync, one at a time.
 pub(crate) fn small_fsync(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let (g, x) = (rig.gupfs()?, rig.xfs()?);
-    let count = scale.operation_count / 4;
+    let count = scale.turn_operation_count / 2;
     let write = |target: &Target| load::write_fsync(&target.mount.join("synced"), count);
-    let (ours, theirs) = in_turn(scale, || write(&g), || write(&x))?;
+    let turns = in_turn(scale.turn_count, || write(&g), || write(&x))?;
     Ok(vec![
-        Row::ratio("4 KiB write + fsync, QD1", "1/s", ours, ("X", theirs)).bounds(0.4, 0.8),
+        Row::turns("4 KiB write + fsync, QD1", "1/s", &turns, "X").bounds(0.4, 0.8),
     ])
 }
 
@@ -201,7 +198,7 @@ pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let archive = rig.scratch().join("archive.tar");
     make_archive(rig.scratch(), &archive)?;
     let (g, t, x) = (rig.gupfs()?, rig.trivial()?, rig.xfs()?);
-    let unpack = |target: &Target| {
+    let unpack = |target: &Target| -> Result<f64> {
         let directory = target.mount.join("unpacked");
         fs::create_dir(&directory)?;
         let begin = Instant::now();
@@ -211,14 +208,16 @@ pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         fs::remove_dir_all(&directory)?;
         Ok(time)
     };
-    let (ours, theirs) = in_turn(scale, || unpack(&g), || unpack(&t))?;
-    let mut local = (0..scale.run_count)
-        .map(|_| unpack(&x))
-        .collect::<Result<Vec<_>>>()?;
+    let mut local = Vec::new();
+    let mut turns = Turns::default();
+    for _ in 0..scale.run_count {
+        turns.push(unpack(&g)?, unpack(&t)?);
+        local.push(unpack(&x)?);
+    }
     let note = format!("X {:.2} s", median(&mut local));
     let name = format!("untar of {ARCHIVE_FILE_COUNT} files + sync");
     Ok(vec![
-        Row::ratio(name, "s", ours, ("T", theirs))
+        Row::turns(name, "s", &turns, "T")
             .bounds(1.4, 1.15)
             .note(note),
     ])
