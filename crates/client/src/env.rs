@@ -26,6 +26,8 @@ pub trait Grants {
 pub struct WantedRun {
     /// Inode, for the choice of the NSD.
     pub ino: types::InodeId,
+    /// The file's layout, for the same.
+    pub layout: types::Layout,
     /// First sector of the file.
     pub file_sector: u64,
     /// Sectors.

@@ -10,7 +10,7 @@
 
 use meta::{Commit, Op};
 use types::{
-    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Piece, RangeMode, Run,
+    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Layout, Piece, RangeMode, Run,
     Timestamp, limits,
 };
 
@@ -297,7 +297,11 @@ impl Slice {
         let rest = cap_pieces(inode, rest, env);
         let later = whole_pieces(inode, &rest);
         let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
-        let wanted = wanted_runs(ino, &sectors);
+        let wanted = wanted_runs(
+            ino,
+            inode.attr.map_or_else(Layout::default, |a| a.layout),
+            &sectors,
+        );
         let reserved = if inode.pages.dirty_count() == 0 {
             inode.reserved
         } else {
@@ -906,13 +910,14 @@ fn store_pieces(taken: &[TakenRun], pages: &[DirtyPage]) -> Vec<StorePiece> {
 }
 
 /// Adjacent pages as runs.
-fn wanted_runs(ino: InodeId, pages: &[DirtyPage]) -> Vec<WantedRun> {
+fn wanted_runs(ino: InodeId, layout: Layout, pages: &[DirtyPage]) -> Vec<WantedRun> {
     let mut runs: Vec<WantedRun> = Vec::new();
     for page in pages {
         match runs.last_mut() {
             Some(run) if run.file_sector + u64::from(run.count) == page.number => run.count += 1,
             _ => runs.push(WantedRun {
                 ino,
+                layout,
                 file_sector: page.number,
                 count: 1,
             }),

@@ -2,7 +2,7 @@
 //! frames; on one node the driver calls the owner directly.
 
 use token::message::Granted;
-use types::{Attr, Grant, InodeId, TokenNumber, Want, wire_enum, wire_struct};
+use types::{Attr, Grant, InodeId, NsdId, TokenNumber, Want, wire_enum, wire_struct};
 
 /// What is asked of the owner of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,12 +28,14 @@ pub enum Ask {
     Grants {
         /// Sectors wanted; the answer may have fewer or more.
         sectors: u64,
+        /// On these NSDs if they have room; empty: on all.
+        nsds: Vec<NsdId>,
     },
     /// Make durable what this owner has executed so far. Answer: `Synced`.
     Sync,
 }
 wire_enum!(Ask {
-    1 => Op { op, durable }, 2 => Acquire { ino, seen, wants }, 3 => Grants { sectors }, 4 => Sync {},
+    1 => Op { op, durable }, 2 => Acquire { ino, seen, wants }, 3 => Grants { sectors, nsds }, 4 => Sync {},
 });
 
 /// The body of an answer.

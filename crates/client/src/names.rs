@@ -6,6 +6,7 @@
 
 use meta::Op;
 use token::message::Granted;
+use types::layout::LAYOUT_XATTR;
 use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
 
 use crate::env::Env;
@@ -131,11 +132,22 @@ impl Slice {
             Operation::GetXattr { name, .. } if !is_xattr_kept(name) => {
                 return self.fail(request.ticket, Errno::EOPNOTSUPP);
             }
+            // Bytes that the owner does not know of: only this node can say that the file is not empty.
+            Operation::SetXattr { ino, name, .. } | Operation::RemoveXattr { ino, name }
+                if name[..] == *LAYOUT_XATTR && self.has_unsent_bytes(*ino) =>
+            {
+                return self.fail(request.ticket, Errno::EBUSY);
+            }
             _ => {}
         }
         let op = self.op_of(&request);
         let epoch = self.names_epoch(&request);
         self.send_op(op, Continuation::Names(request, epoch));
+    }
+
+    fn has_unsent_bytes(&self, ino: InodeId) -> bool {
+        let inode = self.inodes.get(&ino);
+        inode.is_some_and(|i| i.size > 0 && i.is_dirty())
     }
 
     fn known_kind(&self, ino: InodeId) -> FileKind {

@@ -193,7 +193,13 @@ impl GrantPool {
             .iter()
             .filter_map(|nsd| self.free.of_nsd(*nsd).max_by_key(|run| run.count))
             .find(|run| run.count >= INLINE_CHECKSUM_COUNT_MAX);
+        // All of the NSDs asked for, however scattered, before another one.
+        let asked = || {
+            let runs = order.iter().flat_map(|nsd| self.free.of_nsd(*nsd));
+            runs.max_by_key(|run| run.count)
+        };
         longest
+            .or_else(asked)
             .or_else(|| self.free.iter().max_by_key(|run| run.count))
             .expect("reserved sectors are free sectors")
     }
@@ -246,6 +252,17 @@ impl GrantPool {
             left -= u64::from(count);
         }
         runs
+    }
+
+    /// Sectors free on `nsds`, set aside or not.
+    pub fn free_on(&self, nsds: &[NsdId]) -> u64 {
+        let runs = nsds.iter().flat_map(|nsd| self.free.of_nsd(*nsd));
+        runs.map(|run| u64::from(run.count)).sum()
+    }
+
+    /// Whether `data` more sectors, with their checksum sectors, fit on `nsds`.
+    pub fn has_room_on(&self, nsds: &[NsdId], data: u64) -> bool {
+        with_overhead(data) <= self.free_on(nsds)
     }
 
     /// Sectors free and not set aside.

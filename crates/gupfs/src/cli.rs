@@ -66,6 +66,8 @@ enum Command {
     Dump {
         /// What to print.
         what: Dump,
+        /// Of `inode`: its number, or a path on a mount.
+        of: Option<String>,
         #[command(flatten)]
         ask: AskArgs,
     },
@@ -128,6 +130,8 @@ enum Dump {
     Config,
     /// The cluster view that the state directory holds.
     View,
+    /// Attributes, layout and extents of an inode, at its owner.
+    Inode,
 }
 
 #[derive(Debug, Subcommand)]
@@ -337,7 +341,7 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Daemon { state } => daemon::run(&state),
         Command::Status(args) => run_ask(&args, "status"),
         Command::Waiters(args) => run_ask(&args, "waiters"),
-        Command::Dump { what, ask } => run_dump(what, &ask),
+        Command::Dump { what, of, ask } => run_dump(what, of.as_deref(), &ask),
         Command::Nsd(command) => run_nsd(command),
         Command::Fs(command) => run_fs(command),
         Command::Lab(command) => run_lab(command),
@@ -372,8 +376,11 @@ fn run_ask(args: &AskArgs, request: &str) -> Result<()> {
     Ok(())
 }
 
-fn run_dump(what: Dump, args: &AskArgs) -> Result<()> {
+fn run_dump(what: Dump, of: Option<&str>, args: &AskArgs) -> Result<()> {
     let place = Place::new(&args.state)?;
+    if of.is_some() && !matches!(what, Dump::Inode) {
+        return Err(Failure::new("only `dump inode` takes a number or a path"));
+    }
     match what {
         Dump::Counters => run_ask(args, "counters"),
         Dump::Config => {
@@ -386,7 +393,26 @@ fn run_dump(what: Dump, args: &AskArgs) -> Result<()> {
             show(&view_to_json(&place.load_view()?), args.json);
             Ok(())
         }
+        Dump::Inode => {
+            let of = of.ok_or_else(|| Failure::new("name an inode's number, or a path"))?;
+            let value = inspect::ask(&place, &format!("inode {}", inode_number(of)?))?;
+            if let Some(error) = value["error"].as_str() {
+                return Err(Failure::new(format!("inode {of}: {error}")));
+            }
+            show(&value, args.json);
+            Ok(())
+        }
     }
+}
+
+/// A number as it is, or the number of what a path leads to.
+fn inode_number(of: &str) -> Result<u64> {
+    if let Ok(number) = of.parse() {
+        return Ok(number);
+    }
+    let path = std::path::Path::new(of);
+    let found = std::fs::symlink_metadata(path).map_err(|e| Failure::io("look at", path, &e))?;
+    Ok(std::os::unix::fs::MetadataExt::ino(&found))
 }
 
 fn view_to_json(view: &types::ClusterView) -> Value {

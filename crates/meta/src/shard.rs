@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 use types::extent::{Extent, Piece};
 use types::{
-    Attr, FileKind, InodeId, Name, NodeLife, RequestId, Run, ShardId, SmallBytes, Timestamp,
+    Attr, FileKind, InodeId, Layout, Name, NodeLife, RequestId, Run, ShardId, SmallBytes, Timestamp,
 };
 
 use crate::inode::{Body, Dirent, Inode, InodeRecord};
@@ -138,6 +138,7 @@ impl Shard {
             btime: now,
             change: 1,
             size_generation: 0,
+            layout: Layout::default(),
         };
         let record = InodeRecord {
             attr,
@@ -175,6 +176,11 @@ impl Shard {
     /// Attributes of an inode of this shard.
     pub fn attr(&self, ino: InodeId) -> Option<Attr> {
         self.inode(ino).map(|i| i.attr)
+    }
+
+    /// Where the bytes of a file lie; `None` for what is no file, and for one that never had any.
+    pub fn extents(&self, ino: InodeId) -> Option<impl Iterator<Item = &Extent>> {
+        self.inode(ino)?.map().map(|map| map.extents())
     }
 
     /// A directory's parent.

@@ -91,6 +91,7 @@ impl OwnerLog {
     ///
     /// # Errors
     /// `ENOSPC`: no room. `EIO`: the journal failed. `ESTALE`: sectors that are not the asker's.
+    /// `EINVAL`: a layout of NSDs that are not there.
     pub fn admit(&self, from: NodeLife, op: &Op) -> Result<(), Errno> {
         if !op.is_change() && !matches!(op, Op::Closed { .. }) {
             return Ok(());
@@ -111,12 +112,26 @@ impl OwnerLog {
         if !self.journal.has_room(record_estimate(op), urgency) {
             return Err(Errno::ENOSPC);
         }
+        self.check_layout(op)?;
         let runs = op.runs_used().unwrap_or_default();
         if runs.iter().all(|run| self.space.holds(from, *run)) {
             Ok(())
         } else {
             Err(Errno::ESTALE)
         }
+    }
+
+    /// A layout names NSDs of this file system only.
+    fn check_layout(&self, op: &Op) -> Result<(), Errno> {
+        let Op::SetXattr { name, value, .. } = op else {
+            return Ok(());
+        };
+        if name[..] != *types::layout::LAYOUT_XATTR {
+            return Ok(());
+        }
+        let layout = types::Layout::parse(value).map_err(|_| Errno::EINVAL)?;
+        let are_known = layout.nsds().iter().all(|nsd| self.nsds.contains(nsd));
+        are_known.then_some(()).ok_or(Errno::EINVAL)
     }
 
     /// Journals an executed operation.
@@ -175,18 +190,49 @@ impl OwnerLog {
         }
     }
 
-    /// Grants sectors to a node; durable at the LSN returned. Empty: no space.
-    pub fn grant(&mut self, life: NodeLife, sectors: u64) -> (Vec<Grant>, Option<Lsn>) {
+    /// Grants sectors to a node, on `of` if it has room (empty: on all NSDs); durable at the LSN returned.
+    /// Empty: no space.
+    pub fn grant(
+        &mut self,
+        life: NodeLife,
+        sectors: u64,
+        of: &[NsdId],
+    ) -> (Vec<Grant>, Option<Lsn>) {
+        let asked: Vec<NsdId> = self
+            .nsds
+            .iter()
+            .copied()
+            .filter(|nsd| of.contains(nsd))
+            .collect();
+        if !asked.is_empty() {
+            let (grants, lsn) = self.grant_on(life, sectors, &asked);
+            if !grants.is_empty() {
+                return (grants, lsn);
+            }
+            // They are full: the bytes go elsewhere rather than nowhere.
+        }
+        let all = std::mem::take(&mut self.nsds);
+        let granted = self.grant_on(life, sectors, &all);
+        self.nsds = all;
+        granted
+    }
+
+    fn grant_on(
+        &mut self,
+        life: NodeLife,
+        sectors: u64,
+        nsds: &[NsdId],
+    ) -> (Vec<Grant>, Option<Lsn>) {
         if !self.journal.has_room(16 << 10, Urgency::Normal) {
             return (Vec::new(), None);
         }
         let mut mutations = Vec::new();
         let mut grants = Vec::new();
         // A share on every NSD, so that files stripe over all of them.
-        let count = self.nsds.len().max(1);
+        let count = nsds.len().max(1);
         let share = sectors.div_ceil(count as u64);
         for step in 0..count {
-            let Some(nsd) = self.nsds.get((self.next_nsd + step) % count).copied() else {
+            let Some(nsd) = nsds.get((self.next_nsd + step) % count).copied() else {
                 break;
             };
             let ask = space::Ask {
@@ -202,7 +248,7 @@ impl OwnerLog {
                 grants.extend(more);
             }
         }
-        self.next_nsd = (self.next_nsd + 1) % count;
+        self.next_nsd = self.next_nsd.wrapping_add(1);
         if mutations.is_empty() {
             return (grants, None);
         }

@@ -495,10 +495,9 @@ impl<'a> Locked<'a> {
                 out.push(question.answer(Body::Synced, Some(Lsn(u64::MAX))));
                 Ok(())
             }
-            Ask::Grants { sectors } => {
-                let sectors = *sectors;
+            Ask::Grants { sectors, nsds } => {
                 let log = log.expect("granting needs the journal");
-                let (grants, lsn) = log.grant(question.from, sectors);
+                let (grants, lsn) = log.grant(question.from, *sectors, nsds);
                 if grants.is_empty() && log.may_grant_soon() && question.tries < TRIES_MAX / 4 {
                     // Sectors were freed and wait for the journal: that is no ENOSPC.
                     let home = question.shard;

@@ -129,6 +129,7 @@ impl Trivial {
             btime: time,
             change: 0,
             size_generation: 0,
+            layout: types::Layout::default(),
         };
         let node = block[index % NODES_PER_BLOCK].get_or_init(|| Node {
             attr: Mutex::new(attr),

@@ -18,8 +18,8 @@ const _: () = assert!(SECTOR as u64 == SECTOR_SIZE);
 pub const HEADER_SECTORS: u64 = 2;
 /// Bytes of the largest record, headers included.
 pub const RECORD_SIZE_MAX: usize = 4 << 20;
-/// Version of all that this file lays out.
-pub const FORMAT_VERSION: u32 = 1;
+/// Version of all that this file lays out, and of the parts in it. 2: attributes have a layout.
+pub const FORMAT_VERSION: u32 = 2;
 /// Sectors of the smallest area that makes sense.
 pub const AREA_SECTORS_MIN: u64 = 32;
 

@@ -1,7 +1,7 @@
 //! What stat shows of an inode, names, and what setattr changes.
 
 use crate::codec::{Decode, DecodeError, Encode, Reader, SmallBytes};
-use crate::{InodeId, Timestamp, limits, wire_enum, wire_struct};
+use crate::{InodeId, Layout, Timestamp, limits, wire_enum, wire_struct};
 
 /// A name within a directory: 1 to 255 bytes, no slash, no NUL, neither `.` nor `..`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -124,6 +124,8 @@ pub struct Attr {
     pub change: u64,
     /// Grows with each truncation: sizes merge by maximum only within one size generation.
     pub size_generation: u64,
+    /// Where new sectors of a file go; directories: what is made there inherits it.
+    pub layout: Layout,
 }
 wire_struct!(Attr {
     ino,
@@ -142,6 +144,7 @@ wire_struct!(Attr {
     btime,
     change,
     size_generation,
+    layout,
 });
 
 impl Attr {

@@ -10,6 +10,7 @@ pub mod errno;
 pub mod extent;
 pub mod frame;
 pub mod id;
+pub mod layout;
 pub mod limits;
 pub mod range;
 pub mod time;
@@ -28,6 +29,7 @@ pub use id::{
     ClusterId, Epoch, FsId, GrantId, Incarnation, InodeId, Lsn, NodeId, NodeLife, NsdId, RequestId,
     ShardId, TokenNumber,
 };
+pub use layout::Layout;
 pub use range::{ByteRange, Pattern, RangeSet};
 pub use time::{Duration, Instant, Timestamp};
 pub use token::{DirectoryMode, Holding, InodeMode, RangeMode, TokenKind, Want};

@@ -224,3 +224,29 @@ fn more_is_asked_for_below_the_mark() {
     assert_eq!(pool.give_up(70).iter().map(|r| r.count).sum::<u32>(), 70);
     assert_eq!(pool.unreserved(), 30);
 }
+
+#[test]
+fn the_nsds_of_a_layout_are_used_up_before_others() {
+    let mut pool = GrantPool::new(LEVELS);
+    // Short runs only on the NSD asked for, long ones elsewhere.
+    for index in 0..10 {
+        assert!(pool.add(&grant(3, index * 10, 5)));
+    }
+    assert!(pool.add(&grant(1, 0, 500)));
+    assert_eq!(pool.free_on(&[NsdId(3)]), 50);
+    assert_eq!(pool.free_on(&[NsdId(3), NsdId(1)]), 550);
+    assert!(pool.has_room_on(&[NsdId(3)], 48));
+    assert!(!pool.has_room_on(&[NsdId(3)], 49));
+    let mut all = pool.reserve(60).expect("there is room");
+    let taken = pool.take(&mut all, &[NsdId(3)], 48);
+    assert!(taken.iter().all(|t| t.run.at.nsd == NsdId(3)));
+    assert_eq!(taken.iter().map(|t| t.data).sum::<u32>(), 48);
+    // What is left there goes first, then the rest lies elsewhere: nothing fails late.
+    let taken = pool.take(&mut all, &[NsdId(3)], 12);
+    let on = |nsd| -> u32 {
+        let of = taken.iter().filter(|t| t.run.at.nsd == NsdId(nsd));
+        of.map(|t| t.data).sum()
+    };
+    assert_eq!((on(3), on(1)), (2, 10));
+    pool.check();
+}

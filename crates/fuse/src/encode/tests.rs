@@ -24,6 +24,7 @@ fn attr() -> Attr {
         btime: Timestamp::default(),
         change: 1,
         size_generation: 1,
+        layout: types::Layout::default(),
     }
 }
 

@@ -130,6 +130,33 @@ impl Fixture {
         waiters(&self.root)
     }
 
+    /// Ends both daemons without warning, and starts them anew.
+    pub fn restart(&self) -> Result<(), String> {
+        for what in ["kill", "start"] {
+            for node in ["n1", "n2"] {
+                self.lab(&[what, node])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the owner knows of the inode at `path` (`gupfs dump inode`), whichever node that is.
+    pub fn inode(&self, path: &Path) -> serde_json::Value {
+        use std::os::unix::fs::MetadataExt as _;
+        let number = fs::metadata(path).expect("it is there").ino();
+        let mut said = Vec::new();
+        for node in [1, 2] {
+            let place = lab(&self.root).place(node).expect("an absolute path");
+            let answer = control::require(&place.control(), &format!("inode {number}"));
+            let answer = answer.expect("the daemon runs");
+            if answer["error"].is_null() {
+                return answer;
+            }
+            said.push(answer);
+        }
+        panic!("no node owns inode {number}: {said:?}");
+    }
+
     /// Ends the lab as a user does: what is dirty is written back first.
     pub fn down(&self) -> Result<String, String> {
         self.lab(&["down"])

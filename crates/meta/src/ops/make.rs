@@ -1,6 +1,6 @@
 //! Make: mknod, mkdir, symlink; and the inode record that Create shares.
 
-use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, limits};
+use types::{Attr, Errno, FileKind, InodeId, Layout, Name, SmallBytes, limits};
 
 use super::{entry, live_directory, shard};
 use crate::execute::Resolved;
@@ -81,6 +81,10 @@ pub(super) fn named(
     let above = live_directory(view, parent)?.attr;
     let kind = new.kind;
     let is_directory = kind == FileKind::Directory;
+    let layout = match kind {
+        FileKind::File | FileKind::Directory => above.layout,
+        _ => Layout::default(),
+    };
     let inherits = above.permissions & SET_GID != 0;
     let inherited = if inherits && is_directory { SET_GID } else { 0 };
     #[allow(
@@ -105,6 +109,7 @@ pub(super) fn named(
         btime: ctx.now,
         change: 1,
         size_generation: 0,
+        layout,
     };
     let record = InodeRecord {
         attr,

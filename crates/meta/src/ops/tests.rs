@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod content;
+mod layout;
 
 use std::collections::BTreeSet;
 

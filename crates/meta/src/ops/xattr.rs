@@ -1,11 +1,16 @@
 //! Extended attributes: `user.`, `trusted.` and `security.capability`; others are not supported.
+//!
+//! `trusted.gupfs.layout` is a view of the attributes' layout: not kept twice, inherited, and set on
+//! directories and empty files only. That the NSDs named exist is checked by the caller, who knows them.
 
 use std::collections::BTreeMap;
 
-use types::{Errno, InodeId, SmallBytes, limits};
+use types::layout::LAYOUT_XATTR;
+use types::{Errno, FileKind, InodeId, Layout, SmallBytes, limits};
 
 use super::settled;
 use crate::execute::Resolved;
+use crate::inode::Inode;
 use crate::message::Reply;
 use crate::mutation::Mutation;
 use crate::step::stamped;
@@ -37,15 +42,28 @@ fn list_size(xattrs: &BTreeMap<SmallBytes, SmallBytes>) -> usize {
 /// GetXattr.
 pub(super) fn get(view: &View<'_>, ino: InodeId, name: &SmallBytes) -> Result<Resolved, Stop> {
     check_name(name)?;
-    let xattrs = &settled(view, ino)?.xattrs;
-    let value = xattrs.get(name).ok_or(Stop::Fail(Errno::ENODATA))?;
+    let inode = settled(view, ino)?;
+    if name[..] == *LAYOUT_XATTR {
+        let layout = inode.attr.layout;
+        let text = layout.to_string();
+        return match layout.is_default() {
+            true => Err(Stop::Fail(Errno::ENODATA)),
+            false => Ok(Resolved::Answer(Reply::Bytes(text.into_bytes().into()))),
+        };
+    }
+    let value = inode.xattrs.get(name).ok_or(Stop::Fail(Errno::ENODATA))?;
     Ok(Resolved::Answer(Reply::Bytes(value.clone())))
 }
 
 /// ListXattr.
 pub(super) fn list(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
     let mut names = Vec::new();
-    for name in settled(view, ino)?.xattrs.keys() {
+    let inode = settled(view, ino)?;
+    if !inode.attr.layout.is_default() {
+        names.extend_from_slice(LAYOUT_XATTR);
+        names.push(0);
+    }
+    for name in inode.xattrs.keys() {
         names.extend_from_slice(name);
         names.push(0);
     }
@@ -65,6 +83,10 @@ pub(super) fn set(
         return Err(Stop::Fail(Errno::ENOSPC));
     }
     let inode = settled(view, ino)?;
+    if name[..] == *LAYOUT_XATTR {
+        let layout = Layout::parse(value).map_err(|_| Stop::Fail(Errno::EINVAL))?;
+        return set_layout(inode, ctx, layout, flags);
+    }
     let is_there = inode.xattrs.contains_key(name);
     let size = list_size(&inode.xattrs) + name.len() + 1;
     let errno = match flags {
@@ -94,8 +116,11 @@ pub(super) fn remove(
     name: &SmallBytes,
 ) -> Result<Resolved, Stop> {
     check_name(name)?;
-    let xattrs = &settled(view, ino)?.xattrs;
-    if !xattrs.contains_key(name) {
+    let inode = settled(view, ino)?;
+    if name[..] == *LAYOUT_XATTR {
+        return set_layout(inode, ctx, Layout::default(), REPLACE);
+    }
+    if !inode.xattrs.contains_key(name) {
         return Err(Stop::Fail(Errno::ENODATA));
     }
     let (index, name) = (ino.index(), name.clone());
@@ -105,6 +130,34 @@ pub(super) fn remove(
         ino,
         Mutation::XattrRemove { index, name },
     ))
+}
+
+/// Another layout for a directory, or for a file that has no bytes yet (EBUSY): bytes do not move by it.
+fn set_layout(
+    inode: &Inode,
+    ctx: &Context<'_>,
+    layout: Layout,
+    flags: u32,
+) -> Result<Resolved, Stop> {
+    let is_there = !inode.attr.layout.is_default();
+    let is_empty = inode.attr.size == 0 && inode.map().is_none_or(|m| m.sector_count() == 0);
+    let errno = match (flags, inode.attr.kind) {
+        (CREATE, _) if is_there => Errno::EEXIST,
+        (REPLACE, _) if !is_there => Errno::ENODATA,
+        (0 | CREATE | REPLACE, FileKind::File) if !is_empty => Errno::EBUSY,
+        (0 | CREATE | REPLACE, FileKind::File | FileKind::Directory) => {
+            let mut attr = stamped(&inode.attr, ctx.now);
+            attr.layout = layout;
+            let index = attr.ino.index();
+            return Ok(Resolved::Inode {
+                ino: attr.ino,
+                mutations: vec![Mutation::AttrPut { index, attr }],
+                used: Vec::new(),
+            });
+        }
+        _ => Errno::EINVAL,
+    };
+    Err(Stop::Fail(errno))
 }
 
 fn changed(view: &View<'_>, ctx: &Context<'_>, ino: InodeId, mutation: Mutation) -> Resolved {

@@ -8,11 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use types::InodeId;
+
 use super::{Daemon, Error, lock};
 use crate::clock;
 
 /// Longest request line in bytes.
 const LINE_MAX: u64 = 4096;
+/// Extents of an inode that are listed: the answer stays far below what the asker reads.
+const EXTENTS_SHOWN_MAX: usize = 65_536;
 /// A client that does not read or write is dropped after this.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -65,6 +69,7 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
             daemon.stop.set();
             "{\"stopping\":true}".to_owned()
         }
+        line if line.starts_with("inode ") => daemon.inode_json(&line["inode ".len()..]),
         other => format!(
             "{{\"error\":\"unknown request\",\"request\":{}}}",
             quoted(other)
@@ -190,6 +195,47 @@ impl Daemon {
             .map(|(ms, what)| format!("{{\"waited_ms\":{ms},\"what\":{}}}", quoted(what)))
             .collect();
         format!("{{\"waiters\":[{}]}}", list.join(","))
+    }
+
+    /// What this node as owner holds of an inode: attributes, layout, and where the bytes lie.
+    fn inode_json(&self, number: &str) -> String {
+        let error = |text: &str| format!("{{\"error\":{}}}", quoted(text));
+        let Ok(number) = number.trim().parse().map(InodeId::from_raw) else {
+            return error("an inode is a number, as stat shows it");
+        };
+        let owner = self.owner(number.shard());
+        if owner != self.me.node {
+            return error(&format!("node {} owns this inode: ask there", owner.0));
+        }
+        let shard = &self.shards[usize::from(number.shard().0)];
+        let slice = lock(shard.as_ref().expect("an owner has its shards"));
+        let Some(attr) = slice.shard.attr(number) else {
+            return error("no such inode");
+        };
+        let extent = |e: &types::Extent| {
+            let at = |l: &types::Location| format!("[{},{}]", l.nsd.0, l.sector);
+            let locations: Vec<String> = e.locations.iter().map(at).collect();
+            let (first, count) = (e.file_sector, e.length);
+            let locations = locations.join(",");
+            format!("{{\"sector\":{first},\"sectors\":{count},\"at\":[{locations}]}}")
+        };
+        let extents = slice.shard.extents(number).into_iter().flatten();
+        let mut listed: Vec<String> = extents.take(EXTENTS_SHOWN_MAX + 1).map(extent).collect();
+        let is_cut = listed.len() > EXTENTS_SHOWN_MAX;
+        listed.truncate(EXTENTS_SHOWN_MAX);
+        format!(
+            "{{\"inode\":{},\"kind\":\"{:?}\",\"size\":{},\"sectors\":{},\"links\":{},\"change\":{},\
+             \"size_generation\":{},\"layout\":{},\"more_extents\":{is_cut},\"extents\":[{}]}}",
+            attr.ino.raw(),
+            attr.kind,
+            attr.size,
+            attr.sector_count,
+            attr.nlink,
+            attr.change,
+            attr.size_generation,
+            quoted(&attr.layout.to_string()),
+            listed.join(","),
+        )
     }
 
     fn counters_json(&self) -> String {

@@ -1,6 +1,7 @@
 //! Free sectors: what owners granted to this node's clients, and the regions of this node as owner.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use client::env::{Grants, TakenRun, WantedRun};
@@ -10,7 +11,7 @@ use data::grants::{GrantPool, Levels, Reservation};
 use data::stripe::Striping;
 use data::write::{Dirty, plan_write};
 use node::Message;
-use types::{NodeId, NsdId, Run, ShardId};
+use types::{Grant, Layout, NodeId, NsdId, Run, SECTOR_SIZE, ShardId};
 
 use super::work::Item;
 use super::{Daemon, lock};
@@ -25,21 +26,31 @@ const REGIONS_AT_ONCE: usize = 4;
 struct Hand {
     pool: GrantPool,
     reservation: Reservation,
-    is_asking: bool,
+    /// A question is under way, for sectors on these NSDs (empty: on all).
+    asking: Option<Vec<NsdId>>,
+    /// NSDs of a file's layout on which little or nothing is left in hand: asked for next.
+    short: Vec<NsdId>,
+    /// NSDs on which the owner had nothing when it was asked last: layouts do without them.
+    full: Vec<NsdId>,
 }
 
 /// All grants in this node's hands.
 #[derive(Debug)]
 pub(super) struct Hands {
     owners: Mutex<BTreeMap<NodeId, Hand>>,
+    nsds: Vec<NsdId>,
     striping: Striping,
+    /// Some hand is low: looked at without its lock.
+    is_low: AtomicBool,
 }
 
 impl Hands {
     pub(super) fn new(nsds: &[NsdId], block_size: u32) -> Self {
         Self {
             owners: Mutex::default(),
+            nsds: nsds.to_vec(),
             striping: Striping::even(nsds, block_size),
+            is_low: AtomicBool::new(false),
         }
     }
 
@@ -51,9 +62,34 @@ impl Hands {
                 target: ASK_SECTORS,
             }),
             reservation: Reservation::default(),
-            is_asking: false,
+            asking: None,
+            short: Vec::new(),
+            full: Vec::new(),
         });
         act(hand)
+    }
+
+    /// How a file of this layout is striped; the default's is at hand.
+    fn striping_of(&self, layout: &Layout) -> Option<Striping> {
+        if layout.is_default() {
+            return None;
+        }
+        let named = self.named(layout);
+        let nsds = if named.is_empty() { &self.nsds } else { &named };
+        let block_size = self.striping.block_sectors() * u32::try_from(SECTOR_SIZE).expect("4096");
+        let block_size = layout.block_size().unwrap_or(block_size);
+        Some(Striping::even(nsds, block_size))
+    }
+
+    /// The NSDs that the layout names and that are there.
+    fn named(&self, layout: &Layout) -> Vec<NsdId> {
+        let nsds = layout.nsds().iter().copied();
+        nsds.filter(|nsd| self.nsds.contains(nsd)).collect()
+    }
+
+    /// Some hand has become low since the last call.
+    pub(super) fn take_low(&self) -> bool {
+        self.is_low.load(Ordering::Relaxed) && self.is_low.swap(false, Ordering::Relaxed)
     }
 
     /// Sectors in hand and not reserved.
@@ -62,6 +98,44 @@ impl Hands {
             .values()
             .map(|h| h.pool.unreserved())
             .sum()
+    }
+}
+
+impl Hand {
+    fn is_low(&self) -> bool {
+        self.pool.unreserved() < ASK_SECTORS / 4 || !self.short.is_empty()
+    }
+
+    /// The owner's answer is here.
+    fn take_up(&mut self, grants: &[Grant]) {
+        let asked = self.asking.take().unwrap_or_default();
+        let has = |nsd: &NsdId| grants.iter().any(|grant| grant.run.at.nsd == *nsd);
+        self.full.retain(|nsd| !has(nsd));
+        if !asked.iter().any(has) {
+            self.full.extend(asked);
+            self.full.sort_unstable();
+            self.full.dedup();
+        }
+        for grant in grants {
+            self.pool.add(grant);
+        }
+    }
+}
+
+impl Hands {
+    /// Whether `needed` sectors of a file of this layout can be taken where it wants them; notes where they are
+    /// short. NSDs that the owner has nothing on do not count: then the bytes go elsewhere.
+    fn has_room(&self, hand: &mut Hand, layout: &Layout, needed: u64) -> bool {
+        let mut named = self.named(layout);
+        named.retain(|nsd| !hand.full.contains(nsd));
+        if named.is_empty() {
+            return true;
+        }
+        let is_there = hand.pool.has_room_on(&named, needed);
+        if hand.pool.free_on(&named) < needed + ASK_SECTORS / 2 {
+            hand.short = named;
+        }
+        is_there
     }
 }
 
@@ -88,6 +162,12 @@ impl Grants for Hands {
     fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>> {
         self.with(owner, |hand| {
             let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
+            // All of one file.
+            let layout = wanted.first().map_or_else(Layout::default, |w| w.layout);
+            if !self.has_room(hand, &layout, needed) {
+                return None;
+            }
+            let striping = self.striping_of(&layout);
             let mut part = hand
                 .reservation
                 .split(reserved.min(hand.reservation.sectors()));
@@ -104,13 +184,16 @@ impl Grants for Hands {
                 .iter()
                 .map(|w| Dirty {
                     ino: w.ino,
-                    striping: &self.striping,
+                    striping: striping.as_ref().unwrap_or(&self.striping),
                     file_sector: w.file_sector,
                     count: w.count,
                 })
                 .collect();
             let writes = plan_write(&dirty, &mut hand.pool, &mut part);
             hand.pool.release(part);
+            if hand.is_low() {
+                self.is_low.store(true, Ordering::Relaxed);
+            }
             let pieces = writes.into_iter().flat_map(|write| write.pieces);
             Some(
                 pieces
@@ -149,18 +232,24 @@ impl Daemon {
         sectors: u64,
         items: &mut std::collections::VecDeque<Item>,
     ) {
-        let is_new = self
-            .hands
-            .with(owner, |hand| !std::mem::replace(&mut hand.is_asking, true));
-        if !is_new {
-            return;
-        }
         let Some(shard) = self.shard_of(owner) else {
+            return;
+        };
+        let nsds = self.hands.with(owner, |hand| {
+            let nsds = hand
+                .asking
+                .is_none()
+                .then(|| std::mem::take(&mut hand.short))?;
+            hand.asking = Some(nsds.clone());
+            Some(nsds)
+        });
+        let Some(nsds) = nsds else {
             return;
         };
         let call = self.draw_call();
         let ask = Ask::Grants {
             sectors: sectors.max(ASK_SECTORS),
+            nsds,
         };
         self.call_owner(call, shard, ask, items);
     }
@@ -169,10 +258,9 @@ impl Daemon {
     pub(super) fn top_up(self: &Arc<Self>, items: &mut std::collections::VecDeque<Item>) {
         let low: Vec<NodeId> = {
             let owners = lock(&self.hands.owners);
-            let is_low = |hand: &Hand| hand.pool.unreserved() < ASK_SECTORS / 4;
             owners
                 .iter()
-                .filter(|(_, hand)| is_low(hand))
+                .filter(|(_, hand)| hand.is_low())
                 .map(|(owner, _)| *owner)
                 .collect()
         };
@@ -194,12 +282,7 @@ impl Daemon {
             _ => Vec::new(),
         };
         let is_there = !grants.is_empty();
-        self.hands.with(owner, |hand| {
-            hand.is_asking = false;
-            for grant in &grants {
-                hand.pool.add(grant);
-            }
-        });
+        self.hands.with(owner, |hand| hand.take_up(&grants));
         for slice in 0..SLICE_COUNT {
             items.push_back(Item::Client(slice, Input::Space(owner, is_there)));
         }

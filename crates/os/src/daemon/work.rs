@@ -108,7 +108,12 @@ impl Daemon {
             Effect::DropPayload(span) => frames_of(span).for_each(|f| self.pool.release(f)),
             Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
             Effect::Load(io, pieces) => self.load(io, pieces),
-            Effect::Store(io, _, pieces) => self.store(io, pieces),
+            Effect::Store(io, _, pieces) => {
+                self.store(io, pieces);
+                if self.hands.take_low() {
+                    self.top_up(items);
+                }
+            }
             Effect::Flush(io, stores) => self.flush_stores(io, &stores),
             Effect::Notify(id, notice) => self.notify(id, notice),
             Effect::Release(shard, released) => self.release_token(shard, released, items),

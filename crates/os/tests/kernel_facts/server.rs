@@ -335,6 +335,7 @@ impl State {
             btime: time,
             change: 0,
             size_generation: 0,
+            layout: types::Layout::default(),
         };
         let (data, names) = (Vec::new(), BTreeMap::new());
         self.nodes.insert(ino, Node { attr, data, names });

@@ -140,10 +140,10 @@ fn a_later_version_and_another_file_system_are_named() {
     let mut disk = rig.disk.clone();
     for index in 0..HEADER_SECTORS {
         let version = crate::format::SEGMENT_HEADER[1];
-        rewrite(&mut disk, rig.area.at(half, index), version, &[2, 0, 0, 0]);
+        rewrite(&mut disk, rig.area.at(half, index), version, &[3, 0, 0, 0]);
     }
-    let error = recovered(&disk, rig.area).expect_err("version 2");
-    assert!(matches!(error, RecoveryError::Version { version: 2, .. }));
+    let error = recovered(&disk, rig.area).expect_err("version 3");
+    assert!(matches!(error, RecoveryError::Version { version: 3, .. }));
     let mut disk = rig.disk.clone();
     for index in 0..HEADER_SECTORS {
         let fs = crate::format::SEGMENT_HEADER[3];

@@ -1,0 +1,116 @@
+//! Files laid out on chosen NSDs, through both mounts.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{Error, Write as _};
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::calls::{as_user, get_xattr, set_xattr};
+use crate::fixture::Fixture;
+use crate::{finish, lab};
+
+const NAME: &str = "trusted.gupfs.layout";
+const NOBODY: libc::uid_t = 65_534;
+
+/// The errno of what failed; 0 for what did not.
+fn errno<T>(result: Result<T, Error>) -> i32 {
+    result.err().map_or(0, |e| e.raw_os_error().unwrap_or(-1))
+}
+
+/// NSDs that hold bytes of the file, and how many sectors are in extents.
+fn placed(fixture: &Fixture, path: &Path) -> (BTreeSet<u64>, u64) {
+    let inode = fixture.inode(path);
+    let extents = inode["extents"].as_array().expect("a list");
+    let nsd = |e: &Value| e["at"][0][0].as_u64().expect("an NSD");
+    let sectors = |e: &Value| e["sectors"].as_u64().expect("a count");
+    let nsds = extents.iter().map(nsd).collect();
+    (nsds, extents.iter().map(sectors).sum())
+}
+
+/// Writes bytes that tell where they belong, and makes them durable.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let mut file = File::options().write(true).create(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn pattern(size: usize) -> Vec<u8> {
+    let word = |i: usize| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    (0..size.div_ceil(8)).flat_map(word).take(size).collect()
+}
+
+#[test]
+fn all_sectors_of_a_file_lie_where_its_layout_says() {
+    let fixture = lab!();
+    const SIZE: usize = 80 << 20;
+    let bytes = pattern(SIZE);
+    let outcome = (|| -> Result<String, Error> {
+        // Each node writes a file on the other's two NSDs; more than is granted at once.
+        for (node, nsds) in [(1, "3,4"), (2, "1,2")] {
+            let above = fixture.path(node, &format!("on-{nsds}"));
+            fs::create_dir(&above)?;
+            set_xattr(&above, NAME, format!("nsds={nsds}").as_bytes())?;
+            write(&above.join("file"), &bytes)?;
+        }
+        let check = || -> Result<(), Error> {
+            for (node, nsds, wanted) in [(2, "3,4", [3, 4]), (1, "1,2", [1, 2])] {
+                let path = fixture.path(node, &format!("on-{nsds}/file"));
+                assert_eq!(get_xattr(&path, NAME)?, format!("nsds={nsds}").as_bytes());
+                assert_eq!(fixture.inode(&path)["layout"], format!("nsds={nsds}"));
+                let (placed, sectors) = placed(&fixture, &path);
+                assert_eq!(placed, BTreeSet::from(wanted), "{nsds}");
+                assert_eq!(sectors, SIZE as u64 / 4096);
+                assert!(fs::read(&path)? == bytes, "{nsds}: other bytes");
+            }
+            Ok(())
+        };
+        check()?;
+        fixture.restart().map_err(Error::other)?;
+        check()?;
+        Ok("layouts kept, also over a restart".to_owned())
+    })();
+    finish(&fixture, outcome.map_err(|e| e.to_string()));
+}
+
+#[test]
+fn a_layout_is_set_by_root_on_what_is_empty() {
+    let fixture = lab!();
+    let outcome = (|| -> Result<String, Error> {
+        let path = fixture.path(1, "file");
+        File::create(&path)?;
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o666))?;
+        assert_eq!(errno(get_xattr(&path, NAME)), libc::ENODATA);
+        for bad in ["nsds=9", "nsds=1,1", "nsds=", "block=5000", "what"] {
+            let set = set_xattr(&path, NAME, bad.as_bytes());
+            assert_eq!(errno(set), libc::EINVAL, "{bad}");
+        }
+        // The way to it is open to everybody.
+        for above in path.ancestors().skip(1).take(3) {
+            fs::set_permissions(above, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        }
+        let refused = as_user(NOBODY, || set_xattr(&path, NAME, b"nsds=1"));
+        assert_eq!(errno(refused), libc::EPERM);
+        set_xattr(&path, NAME, b"nsds=4 block=64K")?;
+        let seen = get_xattr(&fixture.path(2, "file"), NAME)?;
+        assert_eq!(seen, b"nsds=4 block=65536");
+        // Bytes that only the writing node knows of count, wherever one asks.
+        let other = fixture.path(2, "other");
+        for path in [&path, &fixture.path(2, "file"), &other] {
+            let mut file = File::options().append(true).create(true).open(path)?;
+            file.write_all(b"bytes")?;
+            for node in [2, 1] {
+                let path =
+                    fixture.path(node, path.file_name().expect("one").to_str().expect("text"));
+                assert_eq!(errno(set_xattr(&path, NAME, b"nsds=1")), libc::EBUSY);
+            }
+        }
+        File::create(&other)?;
+        set_xattr(&fixture.path(1, "other"), NAME, b"nsds=2")?;
+        write(&other, &pattern(3 << 20))?;
+        assert_eq!(placed(&fixture, &other).0, BTreeSet::from([2]));
+        Ok("layouts set and refused".to_owned())
+    })();
+    finish(&fixture, outcome.map_err(|e| e.to_string()));
+}
