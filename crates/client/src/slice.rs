@@ -106,6 +106,10 @@ pub enum IoFailure {
 
 /// What happens to a slice.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "answers are as usual as the rest: a box would cost each an allocation"
+)]
 pub enum Input {
     /// A front end asks.
     Request(Request),

@@ -8,6 +8,10 @@ use types::{Epoch, Errno, NsdId, ShardId, wire_enum};
 
 /// A message between the halves of two nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "answers are as usual as the rest: a box would cost each an allocation"
+)]
 pub enum Message {
     /// Client half to owner half.
     Question {
@@ -113,7 +117,33 @@ pub enum FactResult {
 }
 wire_enum!(FactResult { 1 => Found(fact), 2 => Failed(errno) });
 
+/// What messages are counted as, by `Message::class`.
+pub const CLASS_NAMES: [&str; 8] = [
+    "question",
+    "answer",
+    "revoke",
+    "released",
+    "transaction",
+    "fact",
+    "regions",
+    "grace",
+];
+
 impl Message {
+    /// What it is counted as: an index into `CLASS_NAMES`.
+    pub const fn class(&self) -> usize {
+        match self {
+            Self::Question { .. } => 0,
+            Self::Answer { .. } => 1,
+            Self::Revoke(_) => 2,
+            Self::Released { .. } => 3,
+            Self::Transaction(_) => 4,
+            Self::AskFact { .. } | Self::Fact { .. } => 5,
+            Self::TakeRegions { .. } | Self::Regions { .. } => 6,
+            Self::AskHeld { .. } | Self::Held { .. } | Self::Serving { .. } => 7,
+        }
+    }
+
     /// Gives a question its slot.
     ///
     /// # Panics

@@ -25,6 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 use client::request::{Operation, Request, Response, Space as SpaceCount, Ticket};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
+use node::message::CLASS_NAMES;
 use node::{Message, OwnerLog, OwnerSlice, Question, Work};
 use rustc_hash::FxHashMap;
 use types::id::NodeLife;
@@ -143,7 +144,10 @@ struct Counters {
     requests: AtomicU64,
     replies: AtomicU64,
     notices: AtomicU64,
-    messages: AtomicU64,
+    /// Messages between halves of nodes, by `Message::class`.
+    messages: [AtomicU64; CLASS_NAMES.len()],
+    /// Revokes that this node's owner half asked for, here and elsewhere.
+    revokes: AtomicU64,
     unsent: AtomicU64,
     journal_size: AtomicU64,
     journal_flushes: AtomicU64,

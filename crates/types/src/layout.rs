@@ -184,7 +184,7 @@ mod tests {
             "stripes=2",
             "nsds",
             "nsds=1 nsds=2",
-            "nsds=1,2,3,4,5,6,7,8,9",
+            "nsds=1,2,3,4,5",
             "\u{e4}",
         ];
         for text in bad {
@@ -195,19 +195,14 @@ mod tests {
 
     #[test]
     fn bytes_are_read_and_checked() {
-        for text in [
-            "",
-            "nsds=1",
-            "nsds=1,2,3,4,5,6,7,8 block=131072",
-            "block=65536",
-        ] {
+        for text in ["", "nsds=1", "nsds=1,2,3,4 block=131072", "block=65536"] {
             let layout = Layout::parse(text.as_bytes()).expect("good");
             let bytes = layout.to_bytes();
             assert_eq!(bytes.len(), 2 + 2 * layout.nsds().len());
             assert_eq!(Layout::from_bytes(&bytes, "layout"), Ok(layout));
         }
         for bytes in [
-            &[9, 0][..],
+            &[5, 0][..],
             &[1, 0],
             &[2, 0, 1, 0, 1, 0],
             &[0, 3],

@@ -15,7 +15,7 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes of data in one FUSE request.
 pub const MAX_WRITE: usize = 1 << 20;
 /// Most NSDs that the layout of one file names.
-pub const LAYOUT_NSD_COUNT_MAX: usize = 8;
+pub const LAYOUT_NSD_COUNT_MAX: usize = 4;
 /// Default stripe unit in bytes.
 pub const BLOCK_SIZE_DEFAULT: u32 = 1 << 20;
 /// Shards of a new file system.

@@ -31,7 +31,11 @@ fn placed(fixture: &Fixture, path: &Path) -> (BTreeSet<u64>, u64) {
 
 /// Writes bytes that tell where they belong, and makes them durable.
 fn write(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let mut file = File::options().write(true).create(true).open(path)?;
+    let mut file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use node::message::CLASS_NAMES;
 use types::InodeId;
 
 use super::{Daemon, Error, lock};
@@ -245,11 +246,15 @@ impl Daemon {
             ("requests".into(), get(&c.requests)),
             ("replies".into(), get(&c.replies)),
             ("notifications".into(), get(&c.notices)),
-            ("messages_sent".into(), get(&c.messages)),
+            ("messages_sent".into(), c.messages.iter().map(get).sum()),
+            ("revokes".into(), get(&c.revokes)),
             ("messages_unsent".into(), get(&c.unsent)),
             ("journal_bytes".into(), get(&c.journal_size)),
             ("journal_flushes".into(), get(&c.journal_flushes)),
         ];
+        for (name, count) in CLASS_NAMES.iter().zip(&c.messages) {
+            pairs.push((format!("sent_{name}"), get(count)));
+        }
         let pool = self.pool.counters();
         pairs.push(("pool_frames".into(), pool.frame_count));
         pairs.push(("pool_frames_free".into(), pool.free_frame_count));

@@ -227,7 +227,7 @@ impl Daemon {
             Message::Revoke(_) | Message::Released { .. } => Lane::Priority,
             _ => Lane::Data(0),
         };
-        self.counters.messages.fetch_add(1, Ordering::Relaxed);
+        self.counters.messages[message.class()].fetch_add(1, Ordering::Relaxed);
         let frame = Frame {
             kind: KIND_NODE,
             flags: Flags::default(),

@@ -254,6 +254,7 @@ impl Daemon {
                 }
             }
             OwnerEffect::Revoke(to, revoke) => {
+                self.counters.revokes.fetch_add(1, Ordering::Relaxed);
                 if to.node == self.me.node {
                     let slice = slice_of(revoke.ino);
                     items.push_back(Item::Client(slice, Input::Revoke(self.me.node, revoke)));
