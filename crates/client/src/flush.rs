@@ -568,25 +568,16 @@ impl Slice {
         let result = match answer.body {
             Body::Op(meta::Reply::Attr(attr)) => Ok(attr),
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(Some(errno)),
-            // The size was changed meanwhile: the bytes are still ours, and go under the new size.
-            Body::Op(meta::Reply::Stale) if self.is_size_newer(ino) => Err(None),
+            // The size was changed meanwhile: the bytes are still ours, and go under the new size. Another node may
+            // have changed it while we held no more than the range: then nobody has told us before.
+            Body::Op(meta::Reply::Resized(attr)) => {
+                self.inode(ino).learn_attr(&attr);
+                Err(None)
+            }
             Body::Op(meta::Reply::Stale) => Err(Some(Errno::ESTALE)),
             _ => Err(Some(Errno::EPROTO)),
         };
         self.end_commit(env, ino, result);
-    }
-
-    /// The running Commit was made under an older size generation than the one known now, or a change of
-    /// size is on its way.
-    fn is_size_newer(&self, ino: InodeId) -> bool {
-        self.inodes.get(&ino).is_some_and(|inode| {
-            let known = inode.attr.map(|attr| attr.size_generation);
-            let used = inode
-                .commit
-                .as_ref()
-                .map(|running| running.commit.size_generation);
-            inode.resize_count > 0 || known > used
-        })
     }
 
     /// `Err(None)`: write the pages again. `Err(Some(errno))`: they are lost; tell fsync and close.

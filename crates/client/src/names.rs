@@ -523,6 +523,7 @@ impl Slice {
             }
             meta::Reply::Done => self.reply(request.ticket, Response::Done),
             meta::Reply::Stale
+            | meta::Reply::Resized(_)
             | meta::Reply::Listing { .. }
             | meta::Reply::Map { .. }
             | meta::Reply::Statistics { .. } => self.fail(request.ticket, Errno::EPROTO),

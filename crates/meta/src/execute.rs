@@ -51,7 +51,10 @@ pub fn execute(view: &mut View<'_>, ctx: &Context<'_>, op: &Op) -> Outcome {
     match result {
         Ok(outcome) => outcome,
         Err(Stop::Fail(errno)) => refuse(view, ctx, op, Reply::Error(errno)),
-        Err(Stop::Stale) => refuse(view, ctx, op, Reply::Stale),
+        Err(Stop::Stale) => {
+            let reply = resized(view, op).unwrap_or(Reply::Stale);
+            refuse(view, ctx, op, reply)
+        }
         Err(Stop::Shard(shard)) => Outcome::NeedShards(vec![shard]),
         Err(Stop::Fact(query)) => Outcome::NeedFacts(vec![query]),
         Err(Stop::Wait(id)) => Outcome::Wait(id),
@@ -83,6 +86,17 @@ pub fn answered(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Option<Outcome> 
         return answer(reply.clone());
     }
     None
+}
+
+/// What a Commit is told that is refused for nothing but a change of size. Its sender may hold range tokens and no
+/// inode token, so that it could not hear of the change, and its bytes are still its own.
+fn resized(view: &View<'_>, op: &Op) -> Option<Reply> {
+    let Op::Commit(commit) = op else {
+        return None;
+    };
+    let attr = view.shard(commit.ino.shard())?.attr(commit.ino)?;
+    let is_same_file = attr.generation == commit.generation;
+    (is_same_file && attr.size_generation > commit.size_generation).then_some(Reply::Resized(attr))
 }
 
 fn refuse(view: &mut View<'_>, ctx: &Context<'_>, op: &Op, reply: Reply) -> Outcome {

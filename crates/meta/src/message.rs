@@ -259,7 +259,7 @@ pub enum Op {
         /// Most extents and pieces together to answer (at least one of each kind is answered).
         count_max: u32,
     },
-    /// New content. Answer: `Attr`, or `Stale`.
+    /// New content. Answer: `Attr`, `Stale` or `Resized`.
     Commit(Commit),
     /// The same bytes, moved from pieces to sectors. Answer: `Attr`, or `Stale` when the map has changed
     /// since `map_version` was read with `GetMap`.
@@ -413,6 +413,9 @@ pub enum Reply {
     /// Commit, Destage: not applied. The sender's token, size generation, inode generation or map version
     /// is not the current one; it looks again and, where the bytes are still its own, sends them anew.
     Stale,
+    /// Commit: not applied, for the size was changed under another token since the generation that it names. The
+    /// attributes are those of now: what of the bytes the sender's tokens still cover goes anew under them.
+    Resized(Attr),
     /// Lookup, LookupParent. Without `attr` the inode is another owner's: ask there (GetAttr).
     Entry {
         /// What the name leads to.
@@ -508,4 +511,5 @@ wire_enum!(Reply {
     11 => Map { extents, pieces, end, map_version, attr },
     12 => Done {},
     13 => Statistics { inode_count },
+    14 => Resized(attr),
 });

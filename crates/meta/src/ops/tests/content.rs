@@ -39,7 +39,9 @@ fn truncate_starts_a_size_generation_and_frees_what_it_cuts() {
         (cut.size, cut.sector_count, cut.size_generation),
         (4097, 2, 1)
     );
-    assert_eq!(f.run(&Op::Commit(commit(&attr, 9, vec![]))), Reply::Stale);
+    // Made before the cut: nothing is applied, and the sender hears what the file is like now.
+    let late = Op::Commit(commit(&attr, 9, vec![]));
+    assert_eq!(f.run(&late), Reply::Resized(f.attr(attr.ino)));
     assert_eq!(f.set(attr.ino, size(1 << 40)).size, 1 << 40);
     f.is_error(
         &Op::SetAttr {
