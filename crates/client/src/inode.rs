@@ -10,6 +10,7 @@ use types::{
 
 use crate::flush::{Batch, Goal};
 use crate::pages::Pages;
+use crate::request::Ticket;
 use crate::slice::{IoId, Parked};
 
 /// Names kept per directory; beyond it the cache starts anew.
@@ -156,6 +157,8 @@ pub(crate) struct Inode {
     /// Changes of size on their way to the owner: nothing is stored or committed meanwhile, for it would
     /// belong to the size before.
     pub(crate) resize_count: u32,
+    /// Changes of size in service, with what they may cut: their tokens do not leave.
+    pub(crate) resizes: Vec<(Ticket, ByteRange)>,
     pub(crate) commit: Option<crate::flush::RunningCommit>,
     /// Commits that have ended.
     pub(crate) commit_count: u64,
@@ -168,6 +171,8 @@ pub(crate) struct Inode {
     pub(crate) is_on_dirty_list: bool,
     /// A write-back failed: told once to fsync or close, and to writes until then.
     pub(crate) error: Option<Errno>,
+    /// The kernel may have pages that a READ brought in under read tokens alone.
+    pub(crate) has_read_pages: bool,
     /// A load failed since the last retry: told to the readers that wait for it.
     pub(crate) load_error: Option<Errno>,
     /// A checksum did not match once; the map was asked for again.
@@ -205,6 +210,7 @@ impl Inode {
             batches: Vec::new(),
             is_committing: false,
             resize_count: 0,
+            resizes: Vec::new(),
             commit: None,
             commit_count: 0,
             store_failures: 0,
@@ -213,6 +219,7 @@ impl Inode {
             hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,
             error: None,
+            has_read_pages: false,
             load_error: None,
             is_second_look: false,
             open_count: 0,
@@ -312,12 +319,10 @@ impl Inode {
             || self.kill_set_id
     }
 
-    /// A change of size is at the owner: what is stored or committed now would belong to the size before. A
-    /// revoke is not held back, for the change of size may wait for it.
+    /// A change of size is at the owner: what is stored or committed now would belong to the size before. Nobody is
+    /// held up by that for long, for the change has its tokens and is answered at once.
     pub(crate) fn is_held_back(&self) -> bool {
-        use crate::flush::Purpose;
-        let is_revoke = |goal: &Goal| matches!(goal.purpose, Purpose::Revoke(_) | Purpose::Late(_));
-        self.resize_count > 0 && !self.goals.iter().any(is_revoke)
+        self.resize_count > 0
     }
 
     /// Remembers what `name` leads to, under the directory token.

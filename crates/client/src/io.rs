@@ -35,7 +35,7 @@ impl Slice {
         };
         let inode = self.inode(ino);
         if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
-            return self.truncate(env, ino, 0, Continuation::SetAttr(ino, request));
+            return self.resize(env, ino, request);
         }
         let inode = self.inode(ino);
         if inode.inode_mode().is_none() || inode.is_revoking() {
@@ -55,20 +55,36 @@ impl Slice {
             }
         }
         let opened = self.open_handle(ino, flags);
-        self.reply(request.ticket, Response::Opened(opened));
+        self.answer_open(env, ino, request.ticket, Response::Opened(opened));
     }
 
-    /// O_CREAT | O_TRUNC of a file that is there.
-    pub(crate) fn truncate_then_create(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
-        self.truncate(env, ino, 0, Continuation::SetAttr(ino, request));
+    /// Answers an open whose handle is made. The first writable one waits until the kernel has dropped the pages that
+    /// it got under read tokens: through a mapping they could be dirtied without the right to write.
+    pub(crate) fn answer_open(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        ticket: crate::request::Ticket,
+        response: Response,
+    ) {
+        let inode = self.inode(ino);
+        if inode.writer_count == 0 || !std::mem::take(&mut inode.has_read_pages) {
+            return self.reply_opened(ticket, response, ino);
+        }
+        self.reply_without_read_pages(env, ino, ticket, response);
     }
 
-    fn truncate(&mut self, env: &Env<'_>, ino: InodeId, size: u64, then: Continuation) {
-        let set = types::SetAttr {
-            size: Some(size),
-            ..Default::default()
-        };
-        self.send_set_attr(env, ino, set, then);
+    /// Answers an open or a create; what tells the kernel of an inode is waited for by notifications.
+    pub(crate) fn reply_opened(
+        &mut self,
+        ticket: crate::request::Ticket,
+        response: Response,
+        ino: InodeId,
+    ) {
+        match response {
+            Response::Created(..) => self.reply_pinned(ticket, response, ino),
+            _ => self.reply(ticket, response),
+        }
     }
 
     /// SETATTR. A change of size first waits until nothing of what is cut is on its way to disk.
@@ -79,27 +95,37 @@ impl Slice {
         if set.size.is_some_and(|size| size > limits::FILE_SIZE_MAX) {
             return self.fail(request.ticket, Errno::EFBIG);
         }
-        let Some(size) = set.size else {
+        if set.size.is_none() {
             // The owner takes the tokens that it needs from others. It may wait for them there, and they for
             // us: so it does not count as in service here (rule R9).
             let kind = RequestKind::Attributes;
             let range = ByteRange::default();
             if self.admit(env, ino, &request, kind, range, true) == Admission::Served {
                 self.served(env, ino, request.ticket);
-                self.serve_set_attr(env, request);
+                self.serve_set_attr(env, ino, request);
             }
             return;
-        };
-        // The kernel writes no mapped page back while a change of size is unanswered (NOWRITE): it must not
-        // wait at the owner for others who wait for such a page. So its tokens are taken first; meanwhile
-        // the gate may give it up (rule R12).
+        }
+        self.resize(env, ino, request);
+    }
+
+    /// Changes the size: a SETATTR, or an open or create that truncates. The kernel writes no mapped page back while
+    /// that is unanswered (NOWRITE): it must not wait at the owner for others who wait for such a page. So its
+    /// tokens are taken first; meanwhile the gate may give it up (rule R12). From then on it is in service until the
+    /// owner has answered, which waits for nobody.
+    pub(crate) fn resize(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
+        let size = new_size(&request.operation).expect("only changes of size come here");
         let inode = self.inode(ino);
         let range = ByteRange::new(size.min(inode.size), u64::MAX);
-        let has_inode = inode.inode_mode() == Some(InodeMode::Exclusive);
+        let has_inode = inode.inode_mode() == Some(InodeMode::Exclusive) && inode.is_attr_current();
         let has_range = inode.covers(RangeMode::Write, &range);
         let has_token = has_inode && has_range;
         match self.admit(env, ino, &request, RequestKind::SetSize, range, has_token) {
-            Admission::Served => self.serve_set_attr(env, request),
+            Admission::Served => {
+                let ticket = request.ticket;
+                self.inode(ino).resizes.push((ticket, range));
+                self.serve_set_attr(env, ino, request);
+            }
             Admission::NeedsToken => {
                 let mut wants = vec![Want::Inode {
                     mode: InodeMode::Exclusive,
@@ -120,9 +146,13 @@ impl Slice {
     }
 
     /// A setattr that may go on.
-    pub(crate) fn serve_set_attr(&mut self, env: &Env<'_>, request: Request) {
-        let Operation::SetAttr { ino, set, .. } = request.operation else {
-            unreachable!("only setattr comes here");
+    fn serve_set_attr(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
+        let set = match &request.operation {
+            Operation::SetAttr { set, .. } => *set,
+            other => types::SetAttr {
+                size: new_size(other),
+                ..Default::default()
+            },
         };
         self.send_set_attr(env, ino, set, Continuation::SetAttr(ino, request));
     }
@@ -165,21 +195,15 @@ impl Slice {
         request: Request,
         answer: Answer,
     ) {
-        let resizes = match &request.operation {
-            Operation::SetAttr { set, .. } => set.size.is_some(),
-            _ => true,
-        };
+        let (ticket, resizes) = (request.ticket, new_size(&request.operation).is_some());
         if resizes {
             let inode = self.inode(ino);
             inode.resize_count = inode.resize_count.saturating_sub(1);
         }
-        let ticket = request.ticket;
-        let is_in_service = matches!(&request.operation, Operation::SetAttr { .. }) && resizes;
         self.take_set_attr(env, request, answer);
-        if is_in_service {
-            self.served(env, ino, ticket);
-        }
         if resizes {
+            self.inode(ino).resizes.retain(|(t, _)| *t != ticket);
+            self.served(env, ino, ticket);
             self.pump(env, ino);
         }
     }
@@ -202,11 +226,7 @@ impl Slice {
         let ino = attr.ino;
         let inode = self.inode(ino);
         inode.learn_attr(&attr);
-        let cut = match &request.operation {
-            Operation::SetAttr { set, .. } => set.size,
-            _ => Some(0),
-        };
-        if let Some(size) = cut {
+        if let Some(size) = new_size(&request.operation) {
             inode.pages.truncate(size, env.pool);
             // What was loaded from behind the new end must not come back.
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
@@ -226,15 +246,17 @@ impl Slice {
             }
             Operation::Open { flags, .. } => {
                 let opened = self.open_handle(ino, *flags);
-                self.reply(request.ticket, Response::Opened(opened));
+                self.answer_open(env, ino, request.ticket, Response::Opened(opened));
             }
             Operation::Create { flags, .. } => {
                 let flags = *flags;
-                if let Some(entry) = self.show(ino, 0) {
-                    let opened = self.open_handle(ino, flags);
-                    self.inode(ino).lookup_count += 1;
-                    self.reply(request.ticket, Response::Created(entry, opened));
-                }
+                let Some(entry) = self.show(ino, 0) else {
+                    return self.fail(request.ticket, Errno::ESTALE);
+                };
+                let opened = self.open_handle(ino, flags);
+                self.inode(ino).lookup_count += 1;
+                let response = Response::Created(entry, opened);
+                self.answer_open(env, ino, request.ticket, response);
             }
             _ => {}
         }
@@ -263,8 +285,9 @@ impl Slice {
             (RangeMode::Read, range)
         };
         let has_range = range.is_empty() || inode.covers(mode, &range);
-        let is_size_known =
-            inode.is_attr_current() || (inode.inode_mode().is_some() && range.end <= inode.size);
+        // Nobody else moves the end of the file to before what our range tokens cover. And nobody else writes into the
+        // pages that are covered whole: behind the end that we know they are zero, wherever the end is now.
+        let is_size_known = inode.is_attr_current() || range.end <= inode.size || fills_page_cache;
         let kind = if fills_page_cache {
             RequestKind::Read
         } else {
@@ -339,14 +362,18 @@ impl Slice {
             handle,
             offset,
             length,
-            ..
+            fills_page_cache,
         } = request.operation
         else {
             unreachable!("only reads come here");
         };
         let ticket = request.ticket;
         let inode = self.inode(ino);
-        let end = (offset.saturating_add(length.into())).min(inode.size);
+        let mut end = offset.saturating_add(length.into());
+        // A short answer would tell the kernel that the file ends there.
+        if !fills_page_cache || inode.is_attr_current() {
+            end = end.min(inode.size);
+        }
         if offset >= end {
             self.reply(ticket, Response::Data(Vec::new()));
             return self.served(env, ino, ticket);
@@ -354,6 +381,7 @@ impl Slice {
         let range = ByteRange::new(offset, end);
         match inode.pages.read(&range, env.pool) {
             Found::All(spans) => {
+                inode.has_read_pages |= fills_page_cache && inode.writer_count == 0;
                 self.reply(ticket, Response::Data(spans));
                 self.prefetch(env, ino, handle, range);
                 self.served(env, ino, ticket);
@@ -760,6 +788,14 @@ impl Slice {
             return self.park_again(env, ino, request, Waiting::Frames);
         }
         inode.reserved += sectors;
+        if !inode.hasty.is_empty() {
+            // What lies in metadata is not what these pages hold now: a release must not take them for committed.
+            let pages = range.begin / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE);
+            let before = inode.hasty.len();
+            inode.hasty.retain(|number| !pages.contains(number));
+            self.hasty_count -= before - inode.hasty.len();
+        }
+        let inode = self.inodes.get_mut(&ino).expect("admitted");
         inode.map.forget(&ByteRange::new(range.begin, range.begin));
         if range.end > inode.size {
             inode.size = range.end;
@@ -823,6 +859,17 @@ impl Slice {
             }
         }
         self.drop_if_gone(env, ino);
+    }
+}
+
+/// The size that an operation gives a file: SETATTR, or an open or create that truncates.
+pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
+    match operation {
+        Operation::SetAttr { set, .. } => set.size,
+        Operation::Open { flags, .. } | Operation::Create { flags, .. } => {
+            flags.truncate.then_some(0)
+        }
+        _ => None,
     }
 }
 

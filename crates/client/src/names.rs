@@ -638,10 +638,11 @@ impl Slice {
                 if flags.truncate && entry.attr.size > 0 {
                     // O_CREAT | O_TRUNC on a file that is there: truncate, then answer.
                     self.inode(ino).lookup_count -= 1;
-                    return self.truncate_then_create(env, ino, request);
+                    return self.resize(env, ino, request);
                 }
                 let opened = self.open_handle(ino, flags);
-                self.reply_pinned(request.ticket, Response::Created(entry, opened), ino);
+                let response = Response::Created(entry, opened);
+                self.answer_open(env, ino, request.ticket, response);
             }
             _ => {
                 let response = Response::Entry(Some(entry), arrival.entry_timeout_ns);
@@ -650,7 +651,7 @@ impl Slice {
         }
     }
 
-    fn reply_pinned(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
+    pub(crate) fn reply_pinned(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
         self.inode(ino).unwritten_replies += 1;
         self.out.push(Effect::Reply(ticket, response, vec![ino]));
     }

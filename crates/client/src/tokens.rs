@@ -11,6 +11,7 @@ use types::{ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
 
 use crate::env::Env;
 use crate::flush::Purpose;
+use crate::io::new_size;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::PAGE_SIZE;
@@ -23,6 +24,8 @@ use crate::slice::{Effect, NotifyId, Slice, Waiting};
 
 /// Flushes of a release that writes under the old token can bring about.
 const LATE_FLUSHES_MAX: u32 = 100;
+/// Pieces of a pattern that are looked at one by one for whole pages.
+const PAGE_PIECES_MAX: usize = 1024;
 /// Pieces of a pattern that are revoked one by one; more are revoked as one range around them.
 const PIECES_MAX: usize = 64;
 
@@ -313,6 +316,17 @@ impl Slice {
                 let verdict = gate.on_request(request, &mut out);
                 assert_eq!(verdict, Verdict::Serve, "nothing is being revoked yet");
             }
+            // So are changes of size that wait for the owner: it must not have to wait for their tokens.
+            for (ticket, range) in &inode.resizes {
+                let request = GateRequest {
+                    ticket: *ticket,
+                    kind: RequestKind::SetSize,
+                    range: *range,
+                    has_token: true,
+                };
+                let verdict = gate.on_request(request, &mut out);
+                assert_eq!(verdict, Verdict::Serve, "nothing is being revoked yet");
+            }
             // Reads that wait for tokens hold their folios locked: the gate keeps notifications off them
             // (rule R3).
             let mut gated = BTreeMap::new();
@@ -357,13 +371,13 @@ impl Slice {
         for range in lost.ranges() {
             demoted.remove(*range);
         }
-        let held = inode.holder.held();
+        let is_mappable = inode.writer_count > 0;
         let pages_of = |ranges: &RangeSet| {
             let mut pages = RangeSet::new();
-            ranges
-                .ranges()
-                .iter()
-                .for_each(|r| pages.insert(covered_pages(held, r)));
+            for range in ranges.ranges() {
+                let within = cached_pages(inode, range, !is_mappable);
+                within.ranges().iter().for_each(|r| pages.insert(*r));
+            }
             pages
         };
         let attributes = match &plan.inode {
@@ -512,12 +526,7 @@ impl Slice {
                         match request.operation {
                             Operation::Read { .. } => self.serve_read(env, request),
                             Operation::Write { .. } => self.serve_write(env, request),
-                            _ => {
-                                if gate_kind(&request).0 != RequestKind::SetSize {
-                                    self.served(env, ino, ticket);
-                                }
-                                self.serve_set_attr(env, request);
-                            }
+                            _ => unreachable!("the gate serves parked write-back only"),
                         }
                     }
                 }
@@ -553,7 +562,7 @@ impl Slice {
                     let state = self.inode(ino).gate.as_mut().expect("its gate says so");
                     if let Some((ticket, response)) = state.drops.remove(&revoke) {
                         self.drop_gate_if_idle(ino);
-                        self.reply(ticket, response);
+                        self.reply_opened(ticket, response, ino);
                     } else {
                         self.finish_release(env, ino, revoke);
                     }
@@ -574,8 +583,34 @@ impl Slice {
         ticket: Ticket,
         response: Response,
     ) {
-        let mut pages = RangeSet::new();
-        pages.insert(covered_pages(self.inode(ino).holder.held(), &range));
+        let pages = cached_pages(self.inode(ino), &range, false);
+        self.reply_when_dropped(env, ino, pages, ticket, response);
+    }
+
+    /// Answers the first writable open when the kernel has dropped what it may have got under read tokens.
+    pub(crate) fn reply_without_read_pages(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        ticket: Ticket,
+        response: Response,
+    ) {
+        let pages = cached_pages(self.inode(ino), &ByteRange::ALL, true);
+        self.reply_when_dropped(env, ino, pages, ticket, response);
+    }
+
+    /// Answers when the kernel has dropped `pages`, whose tokens stay.
+    fn reply_when_dropped(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        pages: RangeSet,
+        ticket: Ticket,
+        response: Response,
+    ) {
+        if pages.is_empty() {
+            return self.reply_opened(ticket, response, ino);
+        }
         let state = self.gate_of(ino);
         state.next_revoke += 1;
         let id = RevokeId(state.next_revoke);
@@ -695,37 +730,37 @@ fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
             };
             (kind, ByteRange::at(offset, payload.length.into()))
         }
-        Operation::SetAttr { set, .. } => match set.size {
+        _ if new_size(&request.operation).is_some() => {
             // What is cut is not known here: all that may be.
-            Some(size) => (RequestKind::SetSize, ByteRange::new(size, u64::MAX)),
-            None => (RequestKind::Attributes, ByteRange::default()),
-        },
+            (RequestKind::SetSize, ByteRange::ALL)
+        }
+        Operation::SetAttr { .. } => (RequestKind::Attributes, ByteRange::default()),
         _ => (RequestKind::Other, ByteRange::default()),
     }
 }
 
-/// The pages that overlap `range` and that this node's tokens covered whole: only these can be in the
-/// kernel's page cache.
-fn covered_pages(held: &token::Rights, range: &ByteRange) -> ByteRange {
-    let is_covered = |page: u64| {
-        let bytes = ByteRange::at(page, PAGE_SIZE);
-        held.covers_range(RangeMode::Read, &bytes)
-    };
-    let mut begin = range.begin / PAGE_SIZE * PAGE_SIZE;
-    if begin < range.begin && !is_covered(begin) {
-        begin += PAGE_SIZE;
-    }
-    let end = if range.end == u64::MAX || range.end.is_multiple_of(PAGE_SIZE) {
-        range.end
-    } else {
-        let last = range.end / PAGE_SIZE * PAGE_SIZE;
-        if is_covered(last) {
-            last + PAGE_SIZE
-        } else {
-            last
+/// The pages that overlap `range` and that the kernel may have in its page cache: those that the tokens a READ takes
+/// cover whole. Where a mapping may be writable that is the right to write; others must not be notified, for a READ of
+/// them could not be served meanwhile. `with_read`: those that only read tokens cover, too.
+fn cached_pages(inode: &crate::inode::Inode, range: &ByteRange, with_read: bool) -> RangeSet {
+    let range = revoke::round_out(range);
+    let held = inode.holder.held();
+    let mut covered = held.write.ranges_within(&range, PAGE_PIECES_MAX);
+    if with_read {
+        for more in held.read.ranges_within(&range, PAGE_PIECES_MAX).ranges() {
+            covered.insert(*more);
         }
-    };
-    ByteRange::new(begin, end.max(begin))
+    }
+    let mut pages = RangeSet::new();
+    for bytes in covered.ranges() {
+        let begin = bytes.begin.next_multiple_of(PAGE_SIZE);
+        let end = match bytes.end {
+            u64::MAX => u64::MAX,
+            end => end / PAGE_SIZE * PAGE_SIZE,
+        };
+        pages.insert(ByteRange::new(begin, end.max(begin)));
+    }
+    pages
 }
 
 /// The bytes of `set`, as far as anything of the file is cached (`size_end`) one by one, and all that lies

@@ -8,7 +8,7 @@
 //! - a write-back is never parked while a revoke is under way.
 //!
 //! Life cycle of a revoke: `Draining` -> `Notifying` -> `Draining` -> .. -> `Flushing` -> `Leaving` -> released (or back
-//! to `Draining`, if something had to be served meanwhile).
+//! to `Draining`, if something had to be served meanwhile). From the third pass on a flush lies between two passes.
 //!
 //! Caller's duties: a gate exists while the inode has a revoke, a lapse, a parked request or a request that is
 //! not finished within one hold of the slice lock. A request that is finished under the lock (all its bytes
@@ -56,7 +56,23 @@ struct Revoke {
     attributes_due: bool,
     /// Kernel pages of demoted bytes go too: mappings may be writable, or became so meanwhile.
     drops_demoted: bool,
+    /// Passes begun.
+    pass_count: u32,
+    /// Flushed since the last pass, though another one is due.
+    has_paused: bool,
     is_data_lost: bool,
+}
+
+/// After so many passes each further one comes after a flush. Who uses a mapped page all the time wants it back as soon
+/// as it is dropped: if the next pass begins at once, his READ must be served during it (R2), and so on without end.
+/// While the flush runs nothing is notified, so the READ is parked, and the next pass leaves its page out (R3).
+const PASSES_MAX: u32 = 2;
+
+impl Revoke {
+    /// Pages have to be notified before the token may go.
+    fn wants_pass(&self) -> bool {
+        !self.due.is_empty() || !self.again.is_empty()
+    }
 }
 
 /// Pages that the kernel is told to drop while their token stays.
@@ -195,6 +211,8 @@ impl Gate {
             again: RangeSet::new(),
             attributes_due,
             drops_demoted: self.is_mappable,
+            pass_count: 0,
+            has_paused: false,
             is_data_lost: false,
         });
         self.unpark_for(self.revokes.len() - 1, out);
@@ -319,7 +337,7 @@ impl Gate {
                     revoke.id
                 ),
                 State::Notifying(outstanding) => assert!(!outstanding.is_empty()),
-                State::Flushing => assert!(revoke.again.is_empty()),
+                State::Flushing => assert!(revoke.again.is_empty() || revoke.has_paused),
                 State::Leaving => assert!(revoke.again.is_empty() && revoke.due.is_empty()),
             }
         }
@@ -443,7 +461,7 @@ impl Gate {
     fn may_launder(&self) -> bool {
         let notifies = |r: &Revoke| {
             let is_notifying = matches!(r.state, State::Notifying(_));
-            is_notifying || !r.due.is_empty() || !r.again.is_empty()
+            is_notifying || r.wants_pass()
         };
         self.is_mappable && (!self.drops.is_empty() || self.revokes.iter().any(notifies))
     }
@@ -484,7 +502,7 @@ impl Gate {
         while index < self.revokes.len() {
             if self.revokes[index].state != State::Leaving {
                 index += 1;
-            } else if self.is_in_use(index) || !self.revokes[index].due.is_empty() {
+            } else if self.is_in_use(index) || self.revokes[index].wants_pass() {
                 self.revokes[index].state = State::Draining;
             } else if self.is_notified_for_other(index) {
                 index += 1;
@@ -539,6 +557,10 @@ impl Gate {
     fn begin_pass(&mut self, index: usize, out: &mut Outbox) {
         let wants_second = self.is_mappable && self.rules.r6;
         let revoke = &mut self.revokes[index];
+        if revoke.pass_count >= PASSES_MAX && revoke.wants_pass() && !revoke.has_paused {
+            revoke.has_paused = true;
+            return Self::begin_flush(revoke, out);
+        }
         let mut first = std::mem::take(&mut revoke.due);
         let mut pass = std::mem::take(&mut revoke.again);
         add(&mut pass, &first);
@@ -565,15 +587,10 @@ impl Gate {
         }
         revoke.attributes_due = false;
         if outstanding.is_empty() {
-            revoke.state = State::Flushing;
-            let mut ranges = revoke.scope.lost.clone();
-            add(&mut ranges, &revoke.scope.demoted);
-            out.push(Effect::Flush {
-                revoke: revoke.id,
-                ranges,
-            });
-            return;
+            return Self::begin_flush(revoke, out);
         }
+        revoke.pass_count += 1;
+        revoke.has_paused = false;
         for (notify, pages) in &outstanding {
             out.push(Effect::Notify {
                 notify: *notify,
@@ -581,6 +598,16 @@ impl Gate {
             });
         }
         revoke.state = State::Notifying(outstanding);
+    }
+
+    fn begin_flush(revoke: &mut Revoke, out: &mut Outbox) {
+        revoke.state = State::Flushing;
+        let mut ranges = revoke.scope.lost.clone();
+        add(&mut ranges, &revoke.scope.demoted);
+        out.push(Effect::Flush {
+            revoke: revoke.id,
+            ranges,
+        });
     }
 
     fn advance_drops(&mut self, out: &mut Outbox) {

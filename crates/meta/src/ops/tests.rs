@@ -85,7 +85,10 @@ impl Fixture {
         match self.outcome(op, None, Held::All) {
             Outcome::Done(done) => {
                 self.shards.iter().for_each(Shard::check);
-                let has_failed = matches!(done.reply, Reply::Error(_) | Reply::Stale | Reply::Resized(_));
+                let has_failed = matches!(
+                    done.reply,
+                    Reply::Error(_) | Reply::Stale | Reply::Resized(_)
+                );
                 assert!(!has_failed || done.mutations.is_empty());
                 done
             }
