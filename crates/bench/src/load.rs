@@ -61,6 +61,10 @@ impl Small {
             Self::Read | Self::Write => Some(small_file(&path(0))?),
             Self::Create | Self::Unlink | Self::StatMiss | Self::Mkdir => None,
         };
+        if let Some(file) = &file {
+            // Its write-back belongs to the preparation.
+            file.sync_all()?;
+        }
         let mut prng = Prng::new(7);
         let mut buffer = vec![1_u8; 4096];
         let begin = Instant::now();

@@ -37,6 +37,8 @@ const BATCH_PIECES_MAX: usize = 256;
 const BATCH_PIECE_BYTES_MAX: u64 = limits::SMALL_BYTES_MAX as u64;
 /// Pages of one slice that lie in metadata because somebody waited for them.
 const HASTY_PAGES_MAX: usize = 256;
+/// From so many on they go to sectors, without waiting for their age.
+const HASTY_PAGES_MANY: usize = HASTY_PAGES_MAX / 2;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 /// Failed stores of an inode in a row before its writers hear of it.
@@ -98,7 +100,7 @@ pub(crate) struct Batch {
     /// The size was cut while it was on its way: it is written anew.
     is_cut: bool,
     /// Whole pages that went as pieces because somebody waited: they go to sectors later.
-    later: Vec<(u64, types::RangeSet)>,
+    later: Vec<u64>,
 }
 
 impl Batch {
@@ -205,10 +207,20 @@ impl Slice {
         }
         let inode = self.inodes.get_mut(&ino).expect("just written");
         let block = u64::from(limits::BLOCK_SIZE_DEFAULT);
-        let has_block_end = written.begin / block != written.end / block;
+        let end = written.end / block * block;
         let (total, free) = env.pool.frame_counts();
-        if has_block_end && inode.pages.dirty_count() as u64 >= block / PAGE_SIZE {
-            let whole = ByteRange::new(0, written.end / block * block);
+        // A writer that fills blocks does not come back to them. One that writes here and there may: its pages
+        // wait for their age, and go out once for many writes.
+        let is_near = written.begin.abs_diff(inode.write_end) < block || written.length() >= block;
+        inode.write_end = written.end;
+        let is_filled = written.begin / block != written.end / block && {
+            let last = ByteRange::new(end - block, end);
+            let pages = block / PAGE_SIZE;
+            let dirty = pages - inode.pages.newly_dirty_count(&last);
+            dirty * 8 >= pages * if is_near { 1 } else { 7 }
+        };
+        if is_filled && inode.pages.dirty_count() as u64 >= block / PAGE_SIZE {
+            let whole = ByteRange::new(0, end);
             self.start_batches(env, ino, &whole, u64::MAX, false);
             self.pump(env, ino);
         } else if free < total / 2 && inode.pages.dirty_count() > BATCH_PAGES_MAX {
@@ -611,27 +623,16 @@ impl Slice {
                 }
                 for batch in &done {
                     for number in &batch.numbers {
-                        if !batch.later.iter().any(|(n, _)| n == number)
-                            && inode.hasty.remove(number)
-                        {
+                        if !batch.later.contains(number) && inode.hasty.remove(number) {
                             self.hasty_count -= 1;
                         }
                     }
-                    for (number, bytes) in &batch.later {
+                    for number in &batch.later {
                         self.hasty_count += usize::from(inode.hasty.insert(*number));
-                        let owner = env.owner(ino.shard());
-                        if inode.is_revoking() || !env.grants.reserve(owner, 1) {
-                            continue;
-                        }
-                        // Metadata is no place for them for long.
-                        if inode.pages.redirty(*number, bytes) {
-                            inode.reserved += 1;
-                        } else {
-                            env.grants.unreserve(owner, 1);
-                        }
                     }
                 }
-                if inode.pages.dirty_count() > 0 && !inode.is_on_dirty_list {
+                let has_later = inode.pages.dirty_count() > 0 || !inode.hasty.is_empty();
+                if has_later && !inode.is_on_dirty_list {
                     inode.is_on_dirty_list = true;
                     self.dirty.push_back((env.now, ino));
                 }
@@ -668,9 +669,58 @@ impl Slice {
             }
         }
         inode.commit_count += 1;
+        if self.hasty_count > HASTY_PAGES_MANY {
+            self.destage(env, ino);
+        }
         self.pump(env, ino);
         self.retry(env, ino);
         self.drop_if_gone(env, ino);
+    }
+
+    /// Metadata is no place for whole pages for long: those of `ino` that went as pieces because somebody
+    /// waited become dirty again, in the background, and go to sectors together. Not before: each fsync would
+    /// write all of them once more. True: some did.
+    fn destage(&mut self, env: &Env<'_>, ino: InodeId) -> bool {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return false;
+        };
+        // What a revoke lets go of stays where it is.
+        if inode.hasty.is_empty() || inode.is_revoking() {
+            return false;
+        }
+        let owner = env.owner(ino.shard());
+        let whole = types::RangeSet::of(ByteRange::new(0, PAGE_SIZE));
+        let mut has_some = false;
+        while let Some(number) = inode.hasty.pop_first() {
+            if !env.grants.reserve(owner, 1) {
+                inode.hasty.insert(number);
+                break;
+            }
+            self.hasty_count -= 1;
+            // A page that is not ours any more, or not cached, stays where it is.
+            let bytes = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+            if inode.covers(RangeMode::Write, &bytes) && inode.pages.redirty(number, &whole) {
+                inode.reserved += 1;
+                has_some = true;
+            } else {
+                env.grants.unreserve(owner, 1);
+            }
+        }
+        if has_some {
+            self.add_goal(env, ino, Purpose::Background);
+        }
+        has_some
+    }
+
+    /// What is to be looked at when it is old: here what could not be destaged.
+    fn keep_on_dirty_list(&mut self, env: &Env<'_>, ino: InodeId) {
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && !inode.hasty.is_empty()
+            && !inode.is_on_dirty_list
+        {
+            inode.is_on_dirty_list = true;
+            self.dirty.push_back((env.now, ino));
+        }
     }
 
     /// Ends the goals that are reached.
@@ -808,9 +858,12 @@ impl Slice {
             self.dirty.pop_front();
             if let Some(inode) = self.inodes.get_mut(&ino) {
                 inode.is_on_dirty_list = false;
-                if inode.is_dirty() {
+                let is_dirty = inode.is_dirty();
+                let has_destaged = self.destage(env, ino);
+                if is_dirty && !has_destaged {
                     self.add_goal(env, ino, Purpose::Background);
                 }
+                self.keep_on_dirty_list(env, ino);
             }
         }
         for ino in std::mem::take(&mut self.starved) {
@@ -830,14 +883,12 @@ impl Batch {
 }
 
 /// Whole pages that go as pieces, though the file has sectors: to be written there later.
-fn whole_pieces(inode: &crate::inode::Inode, pages: &[DirtyPage]) -> Vec<(u64, types::RangeSet)> {
+fn whole_pieces(inode: &crate::inode::Inode, pages: &[DirtyPage]) -> Vec<u64> {
     if inode.size <= limits::INLINE_SIZE_MAX {
         return Vec::new();
     }
     let whole = pages.iter().filter(|page| page.is_whole(PAGE_SIZE));
-    whole
-        .map(|page| (page.number, page.dirty.clone()))
-        .collect()
+    whole.map(|page| page.number).collect()
 }
 
 /// Keeps as many pages as may go as pieces of one batch; the others are dirty again.

@@ -169,6 +169,8 @@ pub(crate) struct Inode {
     /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
     pub(crate) hasty: std::collections::BTreeSet<u64>,
     pub(crate) is_on_dirty_list: bool,
+    /// End of the last write.
+    pub(crate) write_end: u64,
     /// A write-back failed: told once to fsync or close, and to writes until then.
     pub(crate) error: Option<Errno>,
     /// The kernel may have pages that a READ brought in under read tokens alone.
@@ -218,6 +220,7 @@ impl Inode {
             goals: Vec::new(),
             hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,
+            write_end: 0,
             error: None,
             has_read_pages: false,
             load_error: None,

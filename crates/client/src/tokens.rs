@@ -650,9 +650,8 @@ impl Slice {
         let inode = self.inode(ino);
         let state = inode.gate.as_mut().expect("its gate says so");
         let leaving = state.leaving.get_mut(&revoke).expect("its gate says so");
-        let is_lost = |number: &u64| !inode.hasty.contains(number);
         let mut ranges = leaving.lost.ranges().iter();
-        if !ranges.any(|range| inode.pages.busy(range).iter().any(is_lost)) {
+        if !ranges.any(|range| !inode.pages.busy(range).is_empty()) {
             return false;
         }
         leaving.late_count += 1;

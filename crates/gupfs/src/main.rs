@@ -3,6 +3,9 @@
 
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: os::alloc::Allocator = os::alloc::Allocator;
+
 fn main() -> ExitCode {
     gupfs::cli::main()
 }

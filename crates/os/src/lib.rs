@@ -4,6 +4,7 @@
     reason = "OS boundary: clocks, threads and files are what this crate is for"
 )]
 
+pub mod alloc;
 pub mod clock;
 pub mod daemon;
 pub mod disk;

@@ -200,46 +200,100 @@ impl<A: Decode, B: Decode> Decode for (A, B) {
 }
 
 /// Bytes that travel as metadata (names, inline files, edge pieces, synchronous writes): at most
-/// `limits::SMALL_BYTES_MAX`, so they may be copied by a core.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct SmallBytes(Box<[u8]>);
+/// `limits::SMALL_BYTES_MAX`, so they may be copied by a core. Few enough lie in the value itself: a name is
+/// copied several times on its way from the kernel to the journal, and each copy was an allocation.
+#[derive(Clone)]
+pub struct SmallBytes(Place);
+
+/// Bytes that lie in the value itself; with them it has 32 bytes.
+const SHORT_SIZE_MAX: usize = 30;
+
+#[derive(Clone)]
+enum Place {
+    Short(u8, [u8; SHORT_SIZE_MAX]),
+    Long(Box<[u8]>),
+}
+
+const _: () = assert!(size_of::<SmallBytes>() == 32);
 
 impl SmallBytes {
     /// Copies `bytes`.
     pub fn new(bytes: &[u8]) -> Self {
-        Self(bytes.into())
+        Self::short(bytes).unwrap_or_else(|| Self(Place::Long(bytes.into())))
+    }
+
+    fn short(bytes: &[u8]) -> Option<Self> {
+        let size = u8::try_from(bytes.len()).ok()?;
+        let mut place = [0; SHORT_SIZE_MAX];
+        place.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self(Place::Short(size, place)))
+    }
+}
+
+impl Default for SmallBytes {
+    fn default() -> Self {
+        Self(Place::Short(0, [0; SHORT_SIZE_MAX]))
     }
 }
 
 impl From<Vec<u8>> for SmallBytes {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into_boxed_slice())
+        Self::short(&bytes).unwrap_or_else(|| Self(Place::Long(bytes.into_boxed_slice())))
     }
 }
 
 impl std::ops::Deref for SmallBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.0
+        match &self.0 {
+            Place::Short(size, place) => &place[..usize::from(*size)],
+            Place::Long(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for SmallBytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for SmallBytes {}
+
+impl PartialOrd for SmallBytes {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SmallBytes {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl std::hash::Hash for SmallBytes {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
     }
 }
 
 impl std::fmt::Debug for SmallBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.0.len() <= 64 {
-            write!(f, "b\"{}\"", self.0.escape_ascii())
+        if self.len() <= 64 {
+            write!(f, "b\"{}\"", self.escape_ascii())
         } else {
-            write!(f, "[{} bytes]", self.0.len())
+            write!(f, "[{} bytes]", self.len())
         }
     }
 }
 
 impl Encode for SmallBytes {
     fn encode(&self, out: &mut Vec<u8>) {
-        u32::try_from(self.0.len())
+        u32::try_from(self.len())
             .expect("small bytes are at most 64 KiB")
             .encode(out);
-        out.extend_from_slice(&self.0);
+        out.extend_from_slice(self);
     }
 }
 
@@ -327,6 +381,28 @@ macro_rules! wire_enum {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_bytes_are_the_same_wherever_they_lie() {
+        let all: Vec<u8> = (0..=255).collect();
+        for size in [0, 1, 29, 30, 31, 255] {
+            let (copied, moved) = (
+                SmallBytes::new(&all[..size]),
+                SmallBytes::from(all[..size].to_vec()),
+            );
+            assert_eq!(&*copied, &all[..size]);
+            assert_eq!(copied, moved);
+            assert_eq!(copied.clone(), copied);
+            assert_eq!(copied.cmp(&SmallBytes::new(&all[..30])), size.cmp(&30));
+            let mut bytes = Vec::new();
+            copied.encode(&mut bytes);
+            assert_eq!(
+                SmallBytes::decode(&mut Reader::new(&bytes)).unwrap(),
+                copied
+            );
+        }
+        assert_eq!(SmallBytes::default(), SmallBytes::new(b""));
+    }
 
     #[derive(Debug, PartialEq)]
     struct Point {

@@ -251,6 +251,7 @@ impl Daemon {
             ("messages_unsent".into(), get(&c.unsent)),
             ("journal_bytes".into(), get(&c.journal_size)),
             ("journal_flushes".into(), get(&c.journal_flushes)),
+            ("allocations".into(), crate::alloc::count()),
         ];
         for (name, count) in CLASS_NAMES.iter().zip(&c.messages) {
             pairs.push((format!("sent_{name}"), get(count)));

@@ -1,6 +1,7 @@
 //! The work list: runs slices and owners under their locks, and performs what they want done after
 //! unlocking, on the thread that brought the event.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
@@ -44,26 +45,72 @@ pub(super) enum Deferred {
     Message(NodeId, Box<Message>),
 }
 
+/// The lists of a thread, kept from event to event: what they grew to once they need not allocate again.
+#[derive(Debug, Default)]
+struct Lists {
+    items: VecDeque<Item>,
+    effects: Vec<Effect>,
+    owner_effects: Vec<OwnerEffect>,
+}
+
+/// Lists longer than this are not kept.
+const LIST_LENGTH_MAX: usize = 1024;
+
+thread_local! {
+    static LISTS: Cell<Option<Box<Lists>>> = const { Cell::new(None) };
+}
+
+impl Lists {
+    /// This thread's; new ones in a run within a run.
+    fn take() -> Box<Self> {
+        LISTS.take().unwrap_or_default()
+    }
+
+    fn keep(self: Box<Self>) {
+        assert!(self.items.is_empty() && self.effects.is_empty() && self.owner_effects.is_empty());
+        let length = self.items.capacity().max(self.effects.capacity());
+        if length.max(self.owner_effects.capacity()) <= LIST_LENGTH_MAX {
+            LISTS.set(Some(self));
+        }
+    }
+}
+
 impl Daemon {
     /// Runs an input of a client slice and all that follows from it.
     pub(super) fn input(self: &Arc<Self>, slice: usize, input: Input) {
-        self.run(VecDeque::from([Item::Client(slice, input)]));
+        let mut lists = Lists::take();
+        lists.items.push_back(Item::Client(slice, input));
+        self.work_off(lists);
     }
 
     /// Works the list off.
     pub(super) fn run(self: &Arc<Self>, mut items: VecDeque<Item>) {
-        let mut effects = Vec::new();
+        let mut lists = Lists::take();
+        lists.items.append(&mut items);
+        self.work_off(lists);
+    }
+
+    fn work_off(self: &Arc<Self>, mut lists: Box<Lists>) {
+        let Lists {
+            items,
+            effects,
+            owner_effects,
+        } = &mut *lists;
         while let Some(item) = items.pop_front() {
             match item {
                 Item::Client(slice, input) => {
-                    self.run_slice(slice, input, &mut effects);
+                    self.run_slice(slice, input, effects);
                     items.extend(effects.drain(..).map(Item::Effect));
                 }
-                Item::Effect(effect) => self.perform(effect, &mut items),
-                Item::Owner(work) => self.run_owner(work, &mut items),
-                Item::OwnerEffect(effect) => self.perform_owner(effect, &mut items),
+                Item::Effect(effect) => self.perform(effect, items),
+                Item::Owner(work) => {
+                    self.run_owner(work, owner_effects, items);
+                    items.extend(owner_effects.drain(..).map(Item::OwnerEffect));
+                }
+                Item::OwnerEffect(effect) => self.perform_owner(effect, items),
             }
         }
+        lists.keep();
     }
 
     fn run_slice(&self, slice: usize, input: Input, effects: &mut Vec<Effect>) {
@@ -182,7 +229,12 @@ impl Daemon {
     }
 
     /// Runs an owner's work under the locks of the shards it needs.
-    fn run_owner(self: &Arc<Self>, work: Work, items: &mut VecDeque<Item>) {
+    fn run_owner(
+        self: &Arc<Self>,
+        work: Work,
+        out: &mut Vec<OwnerEffect>,
+        items: &mut VecDeque<Item>,
+    ) {
         if !self.is_serving() {
             let mut held = lock(&self.held_work);
             // The grace period may have ended meanwhile.
@@ -191,7 +243,6 @@ impl Daemon {
                 return;
             }
         }
-        let mut out = Vec::new();
         let mut wanted = vec![work.shard()];
         let mut work = Some(work);
         let env = self.owner_env();
@@ -215,14 +266,11 @@ impl Daemon {
             }
             let mut log = needs_log.then(|| lock(&self.log));
             let mut locked = Locked::new(guards.iter_mut().map(|g| &mut **g).collect());
-            if let Err(NeedShards(more, again)) =
-                locked.run(&env, log.as_deref_mut(), now, &mut out)
-            {
+            if let Err(NeedShards(more, again)) = locked.run(&env, log.as_deref_mut(), now, out) {
                 wanted.extend(more);
                 work = Some(again);
             }
         }
-        items.extend(out.into_iter().map(Item::OwnerEffect));
     }
 
     /// A question for a shard that this node does not own.
