@@ -81,6 +81,7 @@ const GROUPS: &[Group] = &[
     ("untar", single::untar),
     ("messages", pair::messages),
     ("remote", pair::remote),
+    ("both", pair::both),
     ("ping-pong", pair::ping_pong),
     ("interleaved", pair::interleaved),
 ];

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
@@ -12,15 +12,17 @@ use serde_json::Value;
 
 use crate::Scale;
 use crate::load::{self, as_f64};
-use crate::report::{Row, median};
+use crate::report::{Row, Turns, median};
 use crate::rig::{Pair, Rig, run};
 
 /// Bytes of an interleaved record: the documents' size, aligned to nothing.
 const RECORD_SIZE: usize = 47_008;
 /// Port of iperf3 in the lab.
 const PORT: &str = "5201";
+/// Says on which NSDs a directory's files lie.
+const LAYOUT: &str = "trusted.gupfs.layout";
 
-/// Messages of node 2 while it works under tokens that it has.
+/// Messages of both nodes while node 2 works under tokens that it has.
 pub(crate) fn messages(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let pair = rig.pair()?;
     let count = scale.operation_count.min(5_000);
@@ -47,70 +49,145 @@ pub(crate) fn messages(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     };
     cached()?;
     let read = counted(rig, &pair, cached)?;
+    // The same of a file that the other node made, in its directory, and wrote.
+    let other = pair.mount(1).join("others");
+    fs::create_dir(&other).context("cannot make a directory of node 1")?;
+    fs::write(other.join("file"), vec![1; 1 << 20])?;
+    let theirs = pair.mount(2).join("others/file");
+    let cached = || -> Result<()> {
+        for _ in 0..count {
+            let opened = File::open(&theirs)?;
+            opened.metadata()?;
+            fs::symlink_metadata(&theirs)?;
+            opened.read_exact_at(&mut [0; 4096], 8192)?;
+        }
+        Ok(())
+    };
+    cached()?;
+    let read_theirs = counted(rig, &pair, cached)?;
     fs::remove_dir_all(&directory)?;
+    fs::remove_dir_all(&other)?;
     let per = |messages: u64| as_f64(messages) / as_f64(count as u64);
     let zero = |name: &str, messages: u64| Row::plain(name, "", per(messages)).bounds(0.0, 0.0);
     Ok(vec![
         zero("messages per open, stat, read, close under a token", read),
+        zero("the same, of a file of the other node's shard", read_theirs),
         zero("messages per create in an own directory", created),
         zero("messages per unlink in an own directory", removed),
     ])
 }
 
-/// Messages that node 2 sends while `work` runs. Leases are renewed all the time and are not counted.
+/// Messages that both nodes send while `work` runs. Leases are renewed all the time and are not counted.
 fn counted(rig: &Rig, pair: &Pair, work: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let total = || {
-        let all = pair.counter(rig, 2, &["messages", "sent"])?;
-        let leases = pair
-            .counter(rig, 2, &["messages", "sent", "lease"])
-            .unwrap_or(0);
-        Ok::<_, anyhow::Error>(all - leases.min(all))
-    };
-    let before = total()?;
+    let before = pair.messages(rig)?;
     work()?;
-    Ok(total()? - before)
+    Ok(pair.messages(rig)? - before)
 }
 
-/// Large writes and reads of which half goes through the other node's server, against the bare network.
+/// A directory made by `node`, whose files lie on the NSDs that `layout_of` reaches through the other's server.
+fn laid_out(rig: &Rig, pair: &Pair, node: u16, layout_of: u16) -> Result<PathBuf> {
+    let path = pair.mount(node).join(format!("laid-out-{node}"));
+    fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    let layout = pair.remote_layout(rig, layout_of)?;
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&path, LAYOUT, layout.as_bytes(), flags)
+        .with_context(|| format!("cannot lay {} out on {layout}", path.display()))?;
+    Ok(path)
+}
+
+/// Node 2 writes and reads files on node 1's NSDs, against the bare network.
 pub(crate) fn remote(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let pair = rig.pair()?;
-    let (path, other) = (pair.mount(2).join("large"), pair.mount(1).join("large"));
-    let (mut writes, mut reads) = (Vec::new(), Vec::new());
+    // Node 2 writes where only node 1's server can; what it reads node 1 has written there.
+    let written = laid_out(rig, &pair, 2, 2)?.join("large");
+    laid_out(rig, &pair, 1, 2)?;
+    let (read, cold) = (
+        pair.mount(1).join("laid-out-1/large"),
+        pair.mount(2).join("laid-out-1/large"),
+    );
+    // The first turn brings tokens and directories, and is not counted.
+    load::write_file(&written, 64 << 20, false)?;
+    let (mut writes, mut reads) = (Turns::default(), Turns::default());
     for _ in 0..scale.run_count {
-        writes.push(load::write_file(&path, scale.file_size, false)?);
-        reads.push(load::read_file(&other)?);
+        let bare = network(rig, &pair)?;
+        writes.push(load::write_file(&written, scale.file_size, false)?, bare);
+        load::write_file(&read, scale.file_size, false)?;
+        reads.push(load::read_file(&cold)?, bare);
     }
-    let before = pair.counter(rig, 2, &["messages", "sent"])?;
-    load::write_file(&path, scale.file_size, false)?;
-    let sent = pair.counter(rig, 2, &["messages", "sent"])? - before;
-    fs::remove_file(&path)?;
-    let network = network(rig, &pair)?;
-    let note = "striped over all four NSDs: half of the blocks cross the network";
+    fs::remove_file(&written)?;
+    let work = || load::write_file(&written, scale.file_size, false).map(drop);
+    let sent = counted(rig, &pair, work)?;
+    fs::remove_dir_all(pair.mount(2).join("laid-out-2"))?;
+    fs::remove_dir_all(pair.mount(1).join("laid-out-1"))?;
     let mebibytes = as_f64(scale.file_size >> 20);
     Ok(vec![
-        Row::ratio(
-            "1 MiB write, two of four NSDs remote",
+        Row::turns("1 MiB write through the server", "MB/s", &writes, "iperf3")
+            .bounds(0.35, 0.55)
+            .note("with fsync; all on the other node's two NSDs"),
+        Row::turns(
+            "1 MiB read through the server, cold",
             "MB/s",
-            median(&mut writes),
-            ("iperf3", network),
+            &reads,
+            "iperf3",
         )
         .bounds(0.35, 0.55)
-        .note(note),
-        Row::ratio(
-            "1 MiB read by the other node",
+        .note("written by the other node, on its NSDs"),
+        Row::plain("messages per MiB of it", "", as_f64(sent) / mebibytes)
+            .bounds(2.0 + 8.0 / 64.0, 2.0 + 6.0 / 64.0)
+            .note(format!(
+                "{sent} in all for {mebibytes} MiB, create and fsync included"
+            )),
+    ])
+}
+
+/// Both nodes write files of their own and read, at the same time, the ones that the other wrote before.
+pub(crate) fn both(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let pair = rig.pair()?;
+    let size = scale.file_size / 2;
+    let path = |node: u16, name: String| pair.mount(node).join(name);
+    let (mut alone, mut shares) = (Turns::default(), Vec::new());
+    for _ in 0..scale.run_count {
+        for node in [1, 2] {
+            load::write_file(&path(node, format!("read-{node}")), size, false)?;
+        }
+        let one = load::write_file(&path(1, "written-1".into()), size, false)?;
+        let begin = Instant::now();
+        let (alone_path, pair_path) = (&path, &pair);
+        let rates = thread::scope(|scope| -> Result<Vec<f64>> {
+            let writers = [1, 2].map(|node| {
+                let path = alone_path(node, format!("written-{node}"));
+                scope.spawn(move || load::write_file(&path, size, false))
+            });
+            let readers = [1, 2].map(|node| {
+                let path = pair_path.mount(node).join(format!("read-{}", 3 - node));
+                scope.spawn(move || load::read_file(&path))
+            });
+            let all = writers.into_iter().chain(readers);
+            all.map(|t| t.join().expect("a load does not panic"))
+                .collect()
+        })?;
+        let total = as_f64(4 * size) / 1e6 / begin.elapsed().as_secs_f64();
+        alone.push(total, one);
+        let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = rates.iter().copied().fold(0.0, f64::max);
+        shares.push(least / most);
+        for node in [1, 2] {
+            fs::remove_file(path(node, format!("read-{node}")))?;
+            fs::remove_file(path(node, format!("written-{node}")))?;
+        }
+    }
+    Ok(vec![
+        Row::turns(
+            "2 nodes write own and read each other's, all four",
             "MB/s",
-            median(&mut reads),
-            ("iperf3", network),
-        )
-        .bounds(0.35, 0.55)
-        .note(note),
+            &alone,
+            "1 writer",
+        ),
         Row::plain(
-            "messages per MiB of a streaming write",
+            "slowest of the four against the quickest",
             "",
-            as_f64(sent) / mebibytes,
-        )
-        .bounds(2.0 + 8.0 / 64.0, 2.0 + 6.0 / 64.0)
-        .note(note),
+            median(&mut shares),
+        ),
     ])
 }
 
@@ -144,7 +221,7 @@ fn network(rig: &Rig, pair: &Pair) -> Result<f64> {
         "-P",
         "4",
         "-t",
-        "3",
+        "1",
         "-J",
     ];
     let answer = run("ip", &client);
@@ -204,21 +281,24 @@ fn shared(pair: &Pair, name: &str) -> Result<[File; 2]> {
     Ok([open(1)?, open(2)?])
 }
 
-/// Two nodes write every other record of one file, against each its own file.
+/// Two nodes write every other record of one file, against each its own file; then both read all of it back.
 pub(crate) fn interleaved(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let pair = rig.pair()?;
     let count = usize::try_from(scale.file_size).context("a size in memory")? / RECORD_SIZE / 4;
-    let (mut together, mut apart, mut late) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rates, mut late) = (Turns::default(), Vec::new());
+    let mut reads = Vec::new();
     for _ in 0..scale.run_count {
         let files = shared(&pair, "interleaved")?;
         // Each writer's first three records settle who has what.
         write_records(&files, 0..3, 2)?;
         let before = revokes(rig, &pair)?;
-        together.push(write_records(&files, 3..count, 2)?);
+        let together = write_records(&files, 3..count, 2)?;
         late.push(as_f64(revokes(rig, &pair)? - before));
+        reads.push(verify_records(&pair, count)?);
         fs::remove_file(pair.mount(1).join("interleaved"))?;
         let own = [own(&pair.mount(1), "own-1")?, own(&pair.mount(2), "own-2")?];
-        apart.push(write_records(&own, 3..count, 1)?);
+        let apart = write_records(&own, 3..count, 1)?;
+        rates.push(together, apart);
         for node in [1, 2] {
             fs::remove_file(pair.mount(node).join(format!("own-{node}")))?;
         }
@@ -230,13 +310,19 @@ pub(crate) fn interleaved(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
             median(&mut late),
         )
         .bounds(0.0, 0.0),
-        Row::ratio(
+        Row::turns(
             "interleaved 47,008-byte records by two nodes",
             "MB/s",
-            median(&mut together),
-            ("own files", median(&mut apart)),
+            &rates,
+            "own files",
         )
         .bounds(0.3, 0.6),
+        Row::plain(
+            "all of it read back by both nodes",
+            "MB/s",
+            median(&mut reads),
+        )
+        .note("each byte compared"),
     ])
 }
 
@@ -248,15 +334,25 @@ fn own(mount: &Path, name: &str) -> Result<File> {
         .open(mount.join(name))?)
 }
 
+/// The bytes of a record: no two of them are alike.
+fn fill(record: &mut [u8], number: usize) {
+    for (index, word) in record.chunks_mut(8).enumerate() {
+        let value = (number as u64) << 32 | index as u64;
+        word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
+    }
+}
+
 /// Both nodes write records `range` at the same time and fsync; with `stride` 2 they interleave. MB/s.
 fn write_records(files: &[File; 2], range: std::ops::Range<usize>, stride: usize) -> Result<f64> {
     let bytes = 2 * range.len() * RECORD_SIZE;
     let begin = Instant::now();
     let write = |who: usize| -> std::io::Result<()> {
-        let record = vec![7; RECORD_SIZE];
+        let mut record = vec![0; RECORD_SIZE];
         let first = if stride == 2 { who } else { 0 };
         for index in range.clone() {
-            files[who].write_all_at(&record, ((index * stride + first) * RECORD_SIZE) as u64)?;
+            let number = index * stride + first;
+            fill(&mut record, number);
+            files[who].write_all_at(&record, (number * RECORD_SIZE) as u64)?;
         }
         files[who].sync_all()
     };
@@ -268,7 +364,37 @@ fn write_records(files: &[File; 2], range: std::ops::Range<usize>, stride: usize
     Ok(as_f64(bytes as u64) / 1e6 / begin.elapsed().as_secs_f64())
 }
 
-/// Revokes that both nodes have received.
+/// Both nodes read all of the interleaved file at once, each record as a whole; MB/s of both.
+fn verify_records(pair: &Pair, count: usize) -> Result<f64> {
+    let begin = Instant::now();
+    let read = |node: u16| -> Result<()> {
+        let file = File::open(pair.mount(node).join("interleaved"))?;
+        let size = file.metadata()?.len();
+        ensure!(
+            size == (2 * count * RECORD_SIZE) as u64,
+            "node {node} sees {size} bytes"
+        );
+        let (mut record, mut wanted) = (vec![0; RECORD_SIZE], vec![0; RECORD_SIZE]);
+        for number in 0..2 * count {
+            file.read_exact_at(&mut record, (number * RECORD_SIZE) as u64)?;
+            fill(&mut wanted, number);
+            ensure!(
+                record == wanted,
+                "node {node} reads other bytes in record {number}"
+            );
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let other = scope.spawn(|| read(2));
+        let own = read(1);
+        own.and(other.join().expect("the reader does not panic"))
+    })?;
+    let bytes = 2 * 2 * count * RECORD_SIZE;
+    Ok(as_f64(bytes as u64) / 1e6 / begin.elapsed().as_secs_f64())
+}
+
+/// Revokes that both nodes as owners have asked for, also of themselves.
 fn revokes(rig: &Rig, pair: &Pair) -> Result<u64> {
-    Ok(pair.counter(rig, 1, &["revoke"])? + pair.counter(rig, 2, &["revoke"])?)
+    Ok(pair.counter(rig, 1, &["revokes"])? + pair.counter(rig, 2, &["revokes"])?)
 }

@@ -267,6 +267,31 @@ impl Pair {
         found.with_context(|| format!("the daemon has no counter named {words:?}"))
     }
 
+    /// Messages that both nodes have sent so far, as frames on the wire: I/O requests, questions, tokens, and
+    /// their answers; leases and views, which go on all the time, are not counted.
+    pub(crate) fn messages(&self, rig: &Rig) -> Result<u64> {
+        let mut total = 0;
+        for (node, class) in [1, 2]
+            .into_iter()
+            .flat_map(|n| ["nsd", "token", "node"].map(|c| (n, c)))
+        {
+            total += self.counter(rig, node, &["frames_sent", class])?;
+        }
+        Ok(total)
+    }
+
+    /// The NSDs that `node` reaches through the other node's server, as a layout names them.
+    pub(crate) fn remote_layout(&self, rig: &Rig, node: u16) -> Result<String> {
+        let state = self.root.join(format!("n{node}"));
+        let answer = rig.gupfs_command(&["status", "--state", text(&state), "--json"])?;
+        let status: Value = serde_json::from_str(&answer).context("the status is JSON")?;
+        let nsds = status["nsds"].as_array().context("the status has NSDs")?;
+        let remote = nsds.iter().filter(|nsd| nsd["direct"] == false);
+        let numbers: Vec<String> = remote.map(|nsd| nsd["nsd"].to_string()).collect();
+        ensure!(!numbers.is_empty(), "node {node} has all NSDs itself");
+        Ok(format!("nsds={}", numbers.join(",")))
+    }
+
     /// Name space of `node`.
     pub(crate) fn netns(&self, rig: &Rig, node: u16) -> Result<String> {
         let answer = rig.gupfs_command(&["lab", "status", "--dir", text(&self.root), "--json"])?;
