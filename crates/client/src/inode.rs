@@ -330,7 +330,7 @@ impl Inode {
 
     /// Remembers what `name` leads to, under the directory token.
     pub(crate) fn learn_entry(&mut self, name: &Name, ino: Option<InodeId>) {
-        if self.is_contended || self.is_revoking() || self.directory_mode().is_none() {
+        if self.is_revoking() || self.directory_mode().is_none() {
             return;
         }
         let entries = self.entries.get_or_insert_default();

@@ -244,7 +244,8 @@ impl Slice {
         }
     }
 
-    /// Answers a lookup from the entry cache, if the directory token covers it.
+    /// Answers a lookup from the entry cache, if the directory token covers it. In a directory that several
+    /// nodes change the kernel keeps nothing of the answer (time-out 0, rule R11), and asks here each time.
     fn lookup_cached(
         &mut self,
         env: &Env<'_>,
@@ -255,17 +256,16 @@ impl Slice {
         let Some(directory) = self.inodes.get(&parent) else {
             return false;
         };
-        let is_usable = directory.directory_mode().is_some()
-            && !directory.is_revoking()
-            && !directory.is_contended;
+        let is_usable = directory.directory_mode().is_some() && !directory.is_revoking();
         let Some(entry) = directory.entries.as_ref().and_then(|e| e.get(name)) else {
             return false;
         };
         if !is_usable {
             return false;
         }
-        match *entry {
-            None => self.reply(request.ticket, Response::Entry(None, TIMEOUT_NS)),
+        let (entry, timeout) = (*entry, self.entry_timeout(parent));
+        match entry {
+            None => self.reply(request.ticket, Response::Entry(None, timeout)),
             Some(ino) => {
                 let arrival = Arrival {
                     ino,
@@ -273,7 +273,7 @@ impl Slice {
                     attr: None,
                     grants: Vec::new(),
                     request: Some(request.clone()),
-                    entry_timeout_ns: TIMEOUT_NS,
+                    entry_timeout_ns: timeout,
                     is_kept_open: false,
                 };
                 self.send_arrival(env, arrival);

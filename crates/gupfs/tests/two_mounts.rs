@@ -18,6 +18,8 @@ mod calls;
 mod fixture;
 #[path = "two_mounts/layout.rs"]
 mod layout;
+#[path = "two_mounts/messages.rs"]
+mod messages;
 #[path = "two_mounts/model.rs"]
 mod model;
 #[path = "two_mounts/pingpong.rs"]

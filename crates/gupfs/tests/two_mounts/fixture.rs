@@ -140,6 +140,12 @@ impl Fixture {
         Ok(())
     }
 
+    /// The counters of node 1 or 2.
+    pub fn counters(&self, node: u16) -> serde_json::Value {
+        let place = lab(&self.root).place(node).expect("an absolute path");
+        control::require(&place.control(), "counters").expect("the daemon runs")
+    }
+
     /// What the owner knows of the inode at `path` (`gupfs dump inode`), whichever node that is.
     pub fn inode(&self, path: &Path) -> serde_json::Value {
         use std::os::unix::fs::MetadataExt as _;
