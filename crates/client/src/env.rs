@@ -16,9 +16,10 @@ pub trait Grants {
     fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>>;
     /// The owner has committed these runs to a file: they are no longer in hand.
     fn committed(&self, owner: NodeId, runs: &[Run]);
-    /// The outcome of writes to these runs is unknown, or their Commit was refused: they are not written
-    /// again.
+    /// The outcome of writes to these runs is unknown: they are not written again.
     fn burn(&self, owner: NodeId, runs: &[Run]);
+    /// Writes to these runs have ended, and no file has them, nor ever will: they go back to the owner.
+    fn discard(&self, owner: NodeId, runs: &[Run]);
 }
 
 /// Adjacent file sectors to be written.

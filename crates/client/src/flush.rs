@@ -41,6 +41,8 @@ const HASTY_PAGES_MAX: usize = 256;
 const HASTY_PAGES_MANY: usize = HASTY_PAGES_MAX / 2;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
+/// What was acknowledged and lost its sectors to a broken link waits so long for others.
+const STARVED_MAX: Duration = Duration::from_secs(30);
 /// Failed stores of an inode in a row before its writers hear of it.
 const STORE_FAILURES_MAX: u32 = 3;
 
@@ -331,16 +333,17 @@ impl Slice {
                 env.pool.release(page.frame);
             }
             inode.pages.on_flushed(&numbers, false, false);
-            self.out.push(Effect::WantSpace(
-                owner,
-                wanted.iter().map(|w| u64::from(w.count)).sum(),
-            ));
+            inode.starved_since.get_or_insert(env.now);
+            if self.short != Some(owner) {
+                self.out.push(Effect::WantSpace(owner));
+            }
             if !self.starved.contains(&ino) {
                 self.starved.push(ino);
             }
             return false;
         };
         inode.reserved -= reserved;
+        inode.starved_since = None;
         let size = inode.size;
         let mut pieces = Vec::new();
         for page in &rest {
@@ -407,19 +410,20 @@ impl Slice {
                 inode.batches[at].state = BatchState::Stored(extents);
             }
             Err(failure) => {
-                // The sectors are burnt; the pages are written again, elsewhere.
+                // The sectors are used up; the pages are written again, elsewhere.
                 let batch = inode.batches.swap_remove(at);
                 inode.store_failures += u32::from(failure.is_some());
                 let owner = env.owner(ino.shard());
-                env.grants.burn(owner, &batch.runs);
-                let sectors = batch.numbers.len() as u64;
-                let is_over = inode.store_failures > STORE_FAILURES_MAX;
-                if is_over || !env.grants.reserve(owner, sectors) {
+                if failure == Some(IoFailure::Unknown) {
+                    env.grants.burn(owner, &batch.runs);
+                } else {
+                    env.grants.discard(owner, &batch.runs);
+                }
+                if inode.store_failures > STORE_FAILURES_MAX {
                     inode.error = Some(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
                 } else {
-                    inode.reserved += sectors;
-                    inode.pages.on_flushed(&batch.numbers, false, false);
+                    inode.write_again(env, &batch.numbers);
                 }
             }
         }
@@ -428,7 +432,6 @@ impl Slice {
 
     /// The size was cut: batches made before hold bytes that may be cut off. They are written anew.
     pub(crate) fn cut_batches(&mut self, env: &Env<'_>, ino: InodeId) {
-        let owner = env.owner(ino.shard());
         let inode = self.inode(ino);
         for batch in &mut inode.batches {
             batch.is_cut |= batch.state == BatchState::Storing;
@@ -438,15 +441,8 @@ impl Slice {
             .extract_if(.., |batch| matches!(batch.state, BatchState::Stored(_)))
             .collect();
         for batch in stored {
-            env.grants.burn(owner, &batch.runs);
-            let sectors = batch.numbers.len() as u64;
-            if env.grants.reserve(owner, sectors) {
-                inode.reserved += sectors;
-                inode.pages.on_flushed(&batch.numbers, false, false);
-            } else {
-                inode.error = Some(Errno::ENOSPC);
-                inode.pages.on_flushed(&batch.numbers, false, true);
-            }
+            env.grants.discard(env.owner(ino.shard()), &batch.runs);
+            inode.write_again(env, &batch.numbers);
         }
     }
 
@@ -650,13 +646,10 @@ impl Slice {
             Err(errno) => {
                 let owner = env.owner(ino.shard());
                 for batch in &done {
-                    env.grants.burn(owner, &batch.runs);
-                    let sectors = batch.numbers.len() as u64;
-                    let is_again = errno.is_none() && env.grants.reserve(owner, sectors);
-                    inode.reserved += if is_again { sectors } else { 0 };
-                    inode.pages.on_flushed(&batch.numbers, false, !is_again);
-                    if !is_again {
-                        inode.error = Some(errno.unwrap_or(Errno::EIO));
+                    env.grants.discard(owner, &batch.runs);
+                    match errno {
+                        None => inode.write_again(env, &batch.numbers),
+                        Some(_) => inode.pages.on_flushed(&batch.numbers, false, true),
                     }
                 }
                 if let Some(errno) = errno {
@@ -765,42 +758,46 @@ impl Slice {
         self.sync_journal(request.ticket, response);
     }
 
-    /// Sectors arrived from an owner, or it has none.
+    /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
+    /// now, never later.
     pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: types::NodeId, is_there: bool) {
+        self.short = (!is_there).then_some(owner);
         for ino in std::mem::take(&mut self.starved) {
             if env.owner(ino.shard()) != owner {
                 self.starved.push(ino);
-            } else if is_there {
-                self.retry(env, ino);
-                self.pump(env, ino);
-            } else {
-                self.fail_writers(env, ino);
-                let is_waiting = self
-                    .inodes
-                    .get(&ino)
-                    .is_some_and(|i| !i.goals.is_empty() || i.pages.dirty_count() > 0);
-                if is_waiting {
-                    // Space may come back: the tick tries again.
-                    self.starved.push(ino);
-                }
+                continue;
+            }
+            self.retry(env, ino);
+            self.pump(env, ino);
+            // What was acknowledged waits for space to come back: the tick tries again, for some time.
+            let since = self.inodes.get(&ino).and_then(|i| i.starved_since);
+            if since.is_some_and(|since| env.now.since(since) > STARVED_MAX) {
+                self.lose_dirty(env, ino);
             }
         }
+        self.short = None;
     }
 
-    /// There is no space: writes that wait for it hear so now, never later.
-    fn fail_writers(&mut self, env: &Env<'_>, ino: InodeId) {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        let parked = std::mem::take(&mut inode.parked);
-        let (writers, others): (Vec<_>, Vec<_>) = parked
-            .into_iter()
-            .partition(|p| p.why == crate::slice::Waiting::Space);
-        inode.parked = others.into();
-        for writer in writers {
-            self.fail(writer.request.ticket, Errno::ENOSPC);
-            self.served(env, ino, writer.request.ticket);
+    /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.
+    fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino).expect("just seen");
+        loop {
+            let all = &ByteRange::ALL;
+            let lost = inode
+                .pages
+                .take_dirty(all, BATCH_PAGES_MAX, u64::MAX, env.pool);
+            if lost.is_empty() {
+                break;
+            }
+            let numbers: Vec<u64> = numbers_of(&lost).collect();
+            lost.iter().for_each(|page| env.pool.release(page.frame));
+            inode.pages.on_flushed(&numbers, false, true);
         }
+        env.grants
+            .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
+        inode.starved_since = None;
+        inode.error = Some(Errno::ENOSPC);
+        self.pump(env, ino);
     }
 
     /// Frames are short: evict clean pages, write dirty ones back.
@@ -870,6 +867,18 @@ impl Slice {
             self.retry(env, ino);
             self.pump(env, ino);
         }
+    }
+}
+
+impl crate::inode::Inode {
+    /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
+    /// the write-back asks for some.
+    fn write_again(&mut self, env: &Env<'_>, numbers: &[u64]) {
+        let sectors = numbers.len() as u64;
+        if env.grants.reserve(env.owner(self.ino.shard()), sectors) {
+            self.reserved += sectors;
+        }
+        self.pages.on_flushed(numbers, false, false);
     }
 }
 

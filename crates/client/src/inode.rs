@@ -165,6 +165,9 @@ pub(crate) struct Inode {
     /// Stores that failed in a row.
     pub(crate) store_failures: u32,
     pub(crate) reserved: u64,
+    /// Since when dirty pages have found no sectors: what was written to sectors that cannot be used needs
+    /// others.
+    pub(crate) starved_since: Option<types::Instant>,
     pub(crate) goals: Vec<Goal>,
     /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
     pub(crate) hasty: std::collections::BTreeSet<u64>,
@@ -217,6 +220,7 @@ impl Inode {
             commit_count: 0,
             store_failures: 0,
             reserved: 0,
+            starved_since: None,
             goals: Vec::new(),
             hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,

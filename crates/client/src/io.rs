@@ -775,8 +775,12 @@ impl Slice {
         let fresh = inode.pages.newly_dirty_count(&range);
         let sectors = fresh;
         if !env.grants.reserve(owner, sectors) {
-            let ahead = (64u64 << 20) / types::SECTOR_SIZE;
-            self.out.push(Effect::WantSpace(owner, sectors + ahead));
+            if self.short == Some(owner) {
+                self.served(env, ino, ticket);
+                self.misplaced.remove(&ticket);
+                return self.fail(ticket, Errno::ENOSPC);
+            }
+            self.out.push(Effect::WantSpace(owner));
             if !self.starved.contains(&ino) {
                 self.starved.push(ino);
             }

@@ -1,8 +1,9 @@
 //! What the client half asks an owner half, and what it is answered. Between nodes these travel in
 //! frames; on one node the driver calls the owner directly.
 
+use data::{SpaceAnswer, SpaceAsk};
 use token::message::Granted;
-use types::{Attr, Grant, InodeId, NsdId, TokenNumber, Want, wire_enum, wire_struct};
+use types::{Attr, InodeId, TokenNumber, Want, wire_enum, wire_struct};
 
 /// What is asked of the owner of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,18 +25,13 @@ pub enum Ask {
         /// What is wanted.
         wants: Vec<Want>,
     },
-    /// Free sectors for files of this owner's shards. Answer: `Grants`.
-    Grants {
-        /// Sectors wanted; the answer may have fewer or more.
-        sectors: u64,
-        /// On these NSDs if they have room; empty: on all.
-        nsds: Vec<NsdId>,
-    },
+    /// Free sectors for files of this owner's shards, and such that go back to it. Answer: `Space`.
+    Space(SpaceAsk),
     /// Make durable what this owner has executed so far. Answer: `Synced`.
     Sync,
 }
 wire_enum!(Ask {
-    1 => Op { op, durable }, 2 => Acquire { ino, seen, wants }, 3 => Grants { sectors, nsds }, 4 => Sync {},
+    1 => Op { op, durable }, 2 => Acquire { ino, seen, wants }, 4 => Sync {}, 5 => Space(ask),
 });
 
 /// The body of an answer.
@@ -48,18 +44,15 @@ pub enum Body {
         /// Attributes.
         attr: Option<Attr>,
     },
-    /// To `Ask::Grants`; empty when there is no space.
-    Grants {
-        /// The grants.
-        grants: Vec<Grant>,
-    },
+    /// To `Ask::Space`; fewer sectors than are needed when there are no more.
+    Space(SpaceAnswer),
     /// To `Ask::Sync`.
     Synced,
     /// Any: the owner cannot serve now and will not; the operation was not executed.
     Refused(types::Errno),
 }
 wire_enum!(Body {
-    1 => Op(reply), 2 => Acquired { attr }, 3 => Grants { grants }, 4 => Synced {}, 5 => Refused(errno),
+    1 => Op(reply), 2 => Acquired { attr }, 4 => Synced {}, 5 => Refused(errno), 6 => Space(answer),
 });
 
 /// An owner's answer.

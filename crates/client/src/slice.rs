@@ -100,8 +100,10 @@ local_id!(
 pub enum IoFailure {
     /// The bytes do not match their checksum: look at the map again, then at another replica.
     Corrupt,
-    /// The NSD cannot be reached or refuses.
+    /// The NSD cannot be reached or refuses; a write to it has ended, done or not.
     Unreachable,
+    /// No answer: a write may still happen.
+    Unknown,
 }
 
 /// What happens to a slice.
@@ -170,8 +172,8 @@ pub enum Effect {
     Release(ShardId, token::message::Released),
     /// Hand an input to the slice of an inode.
     ForSlice(InodeId, Input),
-    /// Get free sectors from an owner.
-    WantSpace(NodeId, u64),
+    /// Get free sectors from an owner: as many as were last not in hand (`Grants`).
+    WantSpace(NodeId),
 }
 
 /// An open file or directory.
@@ -201,6 +203,8 @@ pub struct Slice {
     pub(crate) hasty_count: usize,
     /// Inodes that wait for sectors or frames.
     pub(crate) starved: Vec<InodeId>,
+    /// This owner has just said that there are no more sectors: who wants some now does not wait.
+    pub(crate) short: Option<NodeId>,
     /// Shard for the directories this node makes: chosen round robin by the driver.
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
@@ -226,6 +230,7 @@ impl Slice {
             dirty: VecDeque::new(),
             hasty_count: 0,
             starved: Vec::new(),
+            short: None,
             placements,
             misplaced: FxHashMap::default(),
             payloads: FxHashMap::default(),

@@ -114,7 +114,7 @@ impl Slice {
             }
             Body::Acquired { attr: None } => Some(Errno::ESTALE),
             Body::Refused(errno) => Some(errno),
-            Body::Op(_) | Body::Grants { .. } | Body::Synced => Some(Errno::EPROTO),
+            Body::Op(_) | Body::Space(_) | Body::Synced => Some(Errno::EPROTO),
         };
         match errno {
             None => {

@@ -11,8 +11,8 @@
 //!   bound is exact in sum and no reservation rounds up. However scattered the free sectors are, runs
 //!   of up to 16 use every one of them: ENOSPC is told at `reserve` or never.
 //!
-//! What this deliberately does not do: it sends nothing. The caller asks the owner when `wants` says
-//! so, and answers recalls from `give_up`.
+//! What this deliberately does not do: it sends nothing and knows no time. `hand` says when to ask the owner
+//! and what to give back.
 
 use types::extent::{CHECKSUMS_PER_SECTOR, checksum_sector_count};
 use types::limits::INLINE_CHECKSUM_COUNT_MAX;
@@ -72,19 +72,24 @@ pub struct Taken {
     pub data: u32,
 }
 
-/// How much to keep in hand.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Levels {
-    /// Ask for more when fewer unreserved sectors are left on an NSD.
-    pub low: u64,
-    /// Ask for so many that this is reached.
-    pub target: u64,
+/// Sectors of a pool by state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PoolCounts {
+    /// Free, reserved ones included.
+    pub free: u64,
+    /// Of the free ones: set aside for acknowledged writes, checksum sectors included.
+    pub reserved: u64,
+    /// Being written, or written and not committed.
+    pub taken: u64,
+    /// Submitted with unknown outcome.
+    pub burnt: u64,
+    /// Submitted, ended, to be given back.
+    pub spent: u64,
 }
 
 /// The grants of one owner node.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct GrantPool {
-    levels: Levels,
     free: SectorSet,
     reserved: u64,
     taken: SectorSet,
@@ -107,9 +112,8 @@ fn data_that_fits(room: u32) -> u32 {
 
 impl GrantPool {
     /// An empty pool.
-    pub const fn new(levels: Levels) -> Self {
+    pub const fn new() -> Self {
         Self {
-            levels,
             free: SectorSet::new(),
             reserved: 0,
             taken: SectorSet::new(),
@@ -224,28 +228,47 @@ impl GrantPool {
         self.burnt.insert(run);
     }
 
-    /// That very write is known to have ended.
+    /// A write has ended and its sectors belong to no file: they were written once and go back.
+    pub fn discard(&mut self, run: Run) {
+        self.taken.remove(run);
+        self.spent.insert(run);
+    }
+
+    /// That very write of burnt sectors is known to have ended.
     pub fn ended(&mut self, run: Run) {
         self.burnt.remove(run);
         self.spent.insert(run);
     }
 
-    /// Sectors that were submitted once, ended and never committed: to be given back to the owner.
-    /// They leave the pool.
-    pub fn take_spent(&mut self) -> Vec<Run> {
-        std::mem::take(&mut self.spent).iter().collect()
+    /// Sectors that were submitted once, ended and never committed: to be given back to the owner, in at
+    /// most `run_count_max` runs. They leave the pool.
+    pub fn take_spent(&mut self, run_count_max: usize) -> Vec<Run> {
+        let runs: Vec<Run> = self.spent.iter().take(run_count_max).collect();
+        runs.iter().for_each(|run| self.spent.remove(*run));
+        runs
     }
 
-    /// Answers a recall, or empties the pool: up to `sectors` unreserved ones leave it. Nothing was
-    /// ever submitted to them.
-    pub fn give_up(&mut self, sectors: u64) -> Vec<Run> {
+    /// Sectors that the owner says are granted to this node and that are in no state here: they go back.
+    pub fn adopt_spent(&mut self, run: Run) {
+        self.spent.insert(run);
+    }
+
+    /// Answers a recall, or empties the pool: up to `sectors` unreserved ones leave it, in at most
+    /// `run_count_max` runs. Nothing was ever submitted to them.
+    pub fn give_up(&mut self, sectors: u64, run_count_max: usize) -> Vec<Run> {
         let mut left = self.unreserved().min(sectors);
+        // The shortest first: what stays is in long runs. But few messages rather than the last sector.
+        let mut all: Vec<Run> = self.free.iter().collect();
+        all.sort_by_key(|run| run.count);
+        if all.len() > run_count_max {
+            all.reverse();
+        }
         let mut runs = Vec::new();
-        while left > 0 {
-            // The shortest first: what stays is in long runs.
-            let run = self.free.iter().min_by_key(|run| run.count);
-            let run = run.expect("unreserved sectors are free sectors");
+        for run in all.into_iter().take(run_count_max) {
             let count = run.count.min(u32::try_from(left).unwrap_or(u32::MAX));
+            if count == 0 {
+                break;
+            }
             let run = Run { count, ..run };
             self.free.remove(run);
             runs.push(run);
@@ -275,21 +298,36 @@ impl GrantPool {
         self.burnt.count()
     }
 
-    /// What to ask the owner for, ahead of need: NSD and sectors. `nsds` are those that are written to.
-    pub fn wants(&self, nsds: &[NsdId]) -> Vec<(NsdId, u64)> {
-        let reserved_each = with_overhead(self.reserved).div_ceil(nsds.len().max(1) as u64);
-        let free = |nsd| -> u64 { self.free.of_nsd(nsd).map(|r| u64::from(r.count)).sum() };
-        nsds.iter()
-            .filter_map(|nsd| {
-                let left = free(*nsd).saturating_sub(reserved_each);
-                (left < self.levels.low).then(|| (*nsd, self.levels.target - left))
-            })
-            .collect()
+    /// Sectors by state.
+    pub fn counts(&self) -> PoolCounts {
+        PoolCounts {
+            free: self.free.count(),
+            reserved: with_overhead(self.reserved),
+            taken: self.taken.count(),
+            burnt: self.burnt.count(),
+            spent: self.spent.count(),
+        }
     }
 
-    /// Whether `wants` would name anything.
-    pub fn wants_more(&self, nsds: &[NsdId]) -> bool {
-        !self.wants(nsds).is_empty()
+    /// The burnt runs: each until its own write is known to have ended.
+    pub fn burnt_runs(&self) -> Vec<Run> {
+        self.burnt.iter().collect()
+    }
+
+    /// The parts of `runs` that are in no state here: granted, but the answer was lost.
+    pub fn unknown(&self, runs: &[Run]) -> Vec<Run> {
+        let mut left = SectorSet::new();
+        for run in runs {
+            left.insert(*run);
+        }
+        for set in [&self.free, &self.taken, &self.burnt, &self.spent] {
+            for run in runs {
+                for known in set.intersection(*run) {
+                    left.remove(known);
+                }
+            }
+        }
+        left.iter().collect()
     }
 
     /// Asserts the invariants; O(runs).

@@ -9,6 +9,7 @@
 //! - `write`: dirty sectors of files and a grant pool -> NSD writes, and the extents they become.
 //! - `checksum`: CRC32C per sector, checksum sectors and their root.
 //! - `grants`: the sectors a client node has in hand.
+//! - `hand`: what a client node asks an owner for, and gives back, when.
 //! - `space`: the sectors an owner node has in hand: regions, grants given, used, freed.
 //!
 //! Invariants: each module's own; across them: a sector is handed out by `space` once until it is
@@ -17,6 +18,7 @@
 
 pub mod checksum;
 pub mod grants;
+pub mod hand;
 pub mod plan;
 pub mod sectors;
 pub mod space;
@@ -25,6 +27,7 @@ pub mod write;
 
 pub use checksum::crc32c;
 pub use grants::{GrantPool, NeedMore, Reservation, Taken};
+pub use hand::{Hand, SpaceAnswer, SpaceAsk};
 pub use plan::{ChecksumCache, Fetch, ReadPiece, RunKey, Verify, join_reads, plan_read};
 pub use sectors::SectorSet;
 pub use space::{RegionId, RegionTable, Space, SpaceMutation, TableMutation};

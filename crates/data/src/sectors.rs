@@ -86,6 +86,27 @@ impl SectorSet {
             .is_some_and(|(begin, count)| begin.sector + count > run.at.sector)
     }
 
+    /// The sectors of `run` that are in the set, as runs in order.
+    pub fn intersection(&self, run: Run) -> Vec<Run> {
+        let mut found = Vec::new();
+        let behind = run.at.sector + u64::from(run.count);
+        let first = self.before(run.at).map_or(run.at, |(begin, _)| begin);
+        for (at, count) in self.runs.range(first..end(run.at, u64::from(run.count))) {
+            let (from, to) = (
+                at.sector.max(run.at.sector),
+                (at.sector + count).min(behind),
+            );
+            if from < to {
+                let begin = Location {
+                    nsd: run.at.nsd,
+                    sector: from,
+                };
+                found.extend(split(begin, to - from));
+            }
+        }
+        found
+    }
+
     /// Adds sectors that are not in the set (else this is a bug of the caller).
     pub fn insert(&mut self, run: Run) {
         if run.count == 0 {
@@ -183,6 +204,11 @@ mod tests {
             let any = sectors.iter().any(|s| twin.contains(s));
             assert_eq!(set.contains(run), all);
             assert_eq!(set.overlaps(run), any);
+            let common: Vec<(u16, u64)> = (set.intersection(run).iter())
+                .flat_map(|r| (0..u64::from(r.count)).map(move |i| (r.at.nsd.0, r.at.sector + i)))
+                .collect();
+            let expected: Vec<_> = sectors.iter().filter(|s| twin.contains(s)).collect();
+            assert_eq!(common.iter().collect::<Vec<_>>(), expected);
             if !any {
                 set.insert(run);
                 twin.extend(sectors);

@@ -341,6 +341,36 @@ impl Space {
         self.execute(SpaceMutation::GivenBack { life, run }, out)
     }
 
+    /// Gives back what of `run` the life holds, and passes over the rest: a repeat finds nothing to do.
+    /// Returns the sectors that became free.
+    pub fn give_back_held(
+        &mut self,
+        life: NodeLife,
+        run: Run,
+        out: &mut Vec<SpaceMutation>,
+    ) -> u64 {
+        let held = self.granted.get(&life);
+        let parts = held.map_or_else(Vec::new, |set| set.intersection(run));
+        for part in &parts {
+            self.execute(SpaceMutation::GivenBack { life, run: *part }, out)
+                .expect("the life holds the part");
+        }
+        parts.iter().map(|part| u64::from(part.count)).sum()
+    }
+
+    /// What is granted to `life`, in order.
+    pub fn granted_to(&self, life: NodeLife) -> impl Iterator<Item = Run> + '_ {
+        self.granted
+            .get(&life)
+            .into_iter()
+            .flat_map(SectorSet::iter)
+    }
+
+    /// Sectors that can be granted now: free ones above the reserve.
+    pub fn grantable(&self) -> u64 {
+        self.free_count().saturating_sub(self.levels.reserve)
+    }
+
     /// A life was declared dead: what it holds is not reused until `release_quarantine`.
     pub fn node_lost(&mut self, life: NodeLife, out: &mut Vec<SpaceMutation>) {
         if self.granted.contains_key(&life) {
@@ -431,7 +461,48 @@ impl Space {
         counts
     }
 
-    /// Total, free and used sectors of one NSD (the other states are not counted by NSD).
+    /// Sectors by state, of one NSD. O(runs).
+    pub fn counts_by_nsd(&self, nsd: NsdId) -> Counts {
+        let of_nsd = |map: &BTreeMap<NodeLife, SectorSet>| -> u64 {
+            let runs = map.values().flat_map(|set| set.of_nsd(nsd));
+            runs.map(|run| u64::from(run.count)).sum()
+        };
+        let pending = self.pending.iter().flat_map(|(_, runs)| runs);
+        let pending = pending.chain(&self.unlogged);
+        let pending = pending.filter(|run| run.at.nsd == nsd);
+        Counts {
+            granted: of_nsd(&self.granted),
+            quarantined: of_nsd(&self.quarantined),
+            pending: pending.map(|run| u64::from(run.count)).sum(),
+            ..self.counts_of(nsd)
+        }
+    }
+
+    /// Regions of an NSD that are held, and how many of them are entirely free.
+    pub fn regions_of(&self, nsd: NsdId) -> (usize, usize) {
+        let regions = self.regions.iter().filter(|(id, _)| id.nsd == nsd);
+        regions.fold((0, 0), |(all, free), (_, region)| {
+            let is_free = region.free.count() == region.place.count;
+            (all + 1, free + usize::from(is_free))
+        })
+    }
+
+    /// All sectors of files: what the maps of this owner's files must name, no more and no less.
+    pub fn used(&self) -> SectorSet {
+        let mut all = SectorSet::new();
+        for region in self.regions.values() {
+            region.used.for_each_run(&mut |begin, count| {
+                let at = Location {
+                    nsd: region.place.at.nsd,
+                    sector: region.place.at.sector + u64::from(begin),
+                };
+                all.insert(Run { at, count });
+            });
+        }
+        all
+    }
+
+    /// Total, free and used sectors of one NSD (the other states are not counted here).
     pub fn counts_of(&self, nsd: NsdId) -> Counts {
         let first = RegionId { nsd, index: 0 };
         let last = RegionId {

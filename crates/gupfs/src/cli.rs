@@ -126,6 +126,8 @@ struct AskArgs {
 enum Dump {
     /// Requests, messages, context switches, copied bytes, flushes, journal bytes.
     Counters,
+    /// Sectors of each NSD by state, what this node has in hand, and whether its files use what is counted.
+    Space,
     /// The configuration that the state directory holds.
     Config,
     /// The cluster view that the state directory holds.
@@ -383,6 +385,7 @@ fn run_dump(what: Dump, of: Option<&str>, args: &AskArgs) -> Result<()> {
     }
     match what {
         Dump::Counters => run_ask(args, "counters"),
+        Dump::Space => run_ask(args, "space"),
         Dump::Config => {
             let state =
                 serde_json::to_value(place.require()?).expect("plain values have a JSON form");

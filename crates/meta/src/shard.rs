@@ -294,6 +294,16 @@ impl Shard {
         open.chain(self.answers.keys().map(|(l, _)| *l)).collect()
     }
 
+    /// Visits every run of sectors that a file's map names, each once.
+    pub fn visit_runs(&self, visit: &mut dyn FnMut(Run)) {
+        for map in self.inodes.values().filter_map(|inode| inode.map()) {
+            let extents: Vec<_> = map.extents().cloned().collect();
+            crate::map::runs_of(&extents)
+                .into_iter()
+                .for_each(&mut *visit);
+        }
+    }
+
     /// Files whose pieces are to be moved to sectors soon (`Op::Destage`), lowest first.
     pub fn needs_destage(&self) -> impl Iterator<Item = InodeId> + '_ {
         self.destage_soon.iter().map(|i| InodeId::new(self.id, *i))

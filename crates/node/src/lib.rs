@@ -5,10 +5,14 @@ pub mod grace;
 pub mod log;
 pub mod message;
 pub mod owner;
+mod steps;
+pub mod supply;
 
 pub use log::OwnerLog;
 pub use message::Message;
 pub use owner::{Locked, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Question, Work};
+
+pub use supply::{Gather, GatherEffect, Supply, SupplyCounters};
 
 // The driver names the parts that it joins through this crate (ARCHITECTURE.md, import table).
 pub use {meta, store, token};

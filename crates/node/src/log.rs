@@ -5,16 +5,18 @@
 
 use std::collections::BTreeMap;
 
-use data::space::{self, RegionId, RegionTable, Space, SpaceMutation, TableMutation};
+use data::SpaceAnswer;
+use data::space::{self, RegionTable, Space, SpaceMutation, TableMutation};
 use meta::{Changes, Mutation, Op, TransactionId};
 use store::format::PartKey;
 use store::journal::{Journal, Part, Urgency};
 use types::{
-    Decode, DecodeError, Encode, Epoch, Errno, Grant, Lsn, NodeId, NodeLife, NsdId, Reader, Run,
-    ShardId, wire_enum,
+    Decode, DecodeError, Encode, Epoch, Errno, Grant, Lsn, NodeLife, NsdId, Reader, Run, ShardId,
+    wire_enum,
 };
 
 use crate::owner::Question;
+use crate::supply::SupplyCounters;
 
 /// A change of an owner's space or of the region table, as the journal holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,9 +43,16 @@ pub struct OwnerLog {
     pub epoch: Epoch,
     /// Bits for grant ids: drawn by the driver at start, stepped here.
     pub random: stdx::prng::Prng,
+    /// The newest answer about sectors to each life, for repeats.
+    pub(crate) space_answers: BTreeMap<NodeLife, (SpaceAnswer, Option<Lsn>)>,
+    /// What was done about sectors.
+    pub supply_counters: SupplyCounters,
     next_nsd: usize,
     nsds: Vec<NsdId>,
 }
+
+/// Runs granted in one answer.
+const GRANT_RUN_COUNT_MAX: usize = 2048;
 
 /// Bytes that a record of this operation takes at the most, roughly: the operation's own and some
 /// inodes' worth.
@@ -81,6 +90,8 @@ impl OwnerLog {
             transactions: BTreeMap::new(),
             epoch,
             random,
+            space_answers: BTreeMap::new(),
+            supply_counters: SupplyCounters::default(),
             next_nsd: 0,
             nsds,
         }
@@ -190,77 +201,69 @@ impl OwnerLog {
         }
     }
 
-    /// Grants sectors to a node, on `of` if it has room (empty: on all NSDs); durable at the LSN returned.
-    /// Empty: no space.
-    pub fn grant(
+    /// Grants up to `sectors` free sectors to a node, on `of` if these NSDs have room, and where they do not have
+    /// all of `need`, on others.
+    pub(crate) fn grant(
         &mut self,
         life: NodeLife,
-        sectors: u64,
+        (need, sectors): (u64, u64),
         of: &[NsdId],
-    ) -> (Vec<Grant>, Option<Lsn>) {
-        let asked: Vec<NsdId> = self
-            .nsds
-            .iter()
-            .copied()
-            .filter(|nsd| of.contains(nsd))
-            .collect();
-        if !asked.is_empty() {
-            let (grants, lsn) = self.grant_on(life, sectors, &asked);
-            if !grants.is_empty() {
-                return (grants, lsn);
-            }
-            // They are full: the bytes go elsewhere rather than nowhere.
-        }
+        mutations: &mut Vec<SpaceMutation>,
+    ) -> Vec<Grant> {
         let all = std::mem::take(&mut self.nsds);
-        let granted = self.grant_on(life, sectors, &all);
+        let asked: Vec<NsdId> = all.iter().copied().filter(|n| of.contains(n)).collect();
+        let mut grants = match asked.is_empty() {
+            true => Vec::new(),
+            false => self.grant_on(life, sectors, &asked, mutations),
+        };
+        let granted: u64 = grants.iter().map(|g| u64::from(g.run.count)).sum();
+        // They are full: the bytes go elsewhere rather than nowhere.
+        let wanted = if granted == 0 { sectors } else { need };
+        grants.extend(self.grant_on(life, wanted.saturating_sub(granted), &all, mutations));
         self.nsds = all;
-        granted
+        grants
     }
 
+    /// A share on every one of `nsds`, so that files stripe over all of them.
     fn grant_on(
         &mut self,
         life: NodeLife,
         sectors: u64,
         nsds: &[NsdId],
-    ) -> (Vec<Grant>, Option<Lsn>) {
-        if !self.journal.has_room(16 << 10, Urgency::Normal) {
-            return (Vec::new(), None);
-        }
-        let mut mutations = Vec::new();
-        let mut grants = Vec::new();
-        // A share on every NSD, so that files stripe over all of them.
+        mutations: &mut Vec<SpaceMutation>,
+    ) -> Vec<Grant> {
+        let mut grants: Vec<Grant> = Vec::new();
         let count = nsds.len().max(1);
-        let share = sectors.div_ceil(count as u64);
-        for step in 0..count {
-            let Some(nsd) = nsds.get((self.next_nsd + step) % count).copied() else {
+        let mut left = sectors;
+        let random = &mut self.random;
+        let mut random =
+            move || u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+        // Scattered free sectors make many small runs: again, until there are enough or no more.
+        while left > 0 && grants.len() < GRANT_RUN_COUNT_MAX {
+            let before = left;
+            let share = left.div_ceil(count as u64);
+            for step in 0..count {
+                let Some(nsd) = nsds.get((self.next_nsd + step) % count).copied() else {
+                    break;
+                };
+                let sectors = share.min(left);
+                let ask = space::Ask { life, nsd, sectors };
+                if let Ok(more) = self.space.grant(ask, &mut random, mutations) {
+                    left -= more.iter().map(|g| u64::from(g.run.count)).sum::<u64>();
+                    grants.extend(more);
+                }
+            }
+            if left == before {
                 break;
-            };
-            let ask = space::Ask {
-                life,
-                nsd,
-                sectors: share,
-            };
-            let mut random = {
-                let random = &mut self.random;
-                move || u128::from(random.next_u64()) << 64 | u128::from(random.next_u64())
-            };
-            if let Ok(more) = self.space.grant(ask, &mut random, &mut mutations) {
-                grants.extend(more);
             }
         }
         self.next_nsd = self.next_nsd.wrapping_add(1);
-        if mutations.is_empty() {
-            return (grants, None);
-        }
-        let lsn = self.append_space(mutations);
-        (grants, Some(lsn))
+        grants
     }
 
-    /// Sectors, or room in the journal, will be there when the journal has been written.
-    pub fn may_grant_soon(&self) -> bool {
-        !self.journal.is_poisoned()
-            && (self.space.counts().pending > 0
-                || !self.journal.has_room(16 << 10, Urgency::Normal))
+    /// Freed sectors are free when the journal has been written.
+    pub fn has_pending_space(&self) -> bool {
+        !self.journal.is_poisoned() && self.space.counts().pending > 0
     }
 
     /// The journal is full now and will have room when it has moved to its other half.
@@ -276,9 +279,14 @@ impl OwnerLog {
 
     /// Journals changes of space alone.
     pub fn append_space(&mut self, mutations: Vec<SpaceMutation>) -> Lsn {
+        self.append_records(mutations.into_iter().map(SpaceRecord::Space))
+    }
+
+    /// Journals changes of space and of the region table.
+    pub(crate) fn append_records(&mut self, records: impl Iterator<Item = SpaceRecord>) -> Lsn {
         let mut bytes = Vec::new();
-        for mutation in mutations {
-            SpaceRecord::Space(mutation).encode(&mut bytes);
+        for record in records {
+            record.encode(&mut bytes);
         }
         self.append_parts(&BTreeMap::from([(PartKey::Space, bytes)]))
     }
@@ -292,44 +300,9 @@ impl OwnerLog {
             .collect()
     }
 
-    /// Gives `owner` regions of an NSD (at shard 0's owner). Durable at the LSN.
-    pub fn take_regions(
-        &mut self,
-        owner: NodeId,
-        nsd: Option<NsdId>,
-        count: usize,
-    ) -> (Vec<RegionId>, Option<Lsn>) {
-        let Some(table) = &mut self.table else {
-            return (Vec::new(), None);
-        };
-        let Some(nsd) = nsd else {
-            return (table.held_by(owner), None);
-        };
-        let mut mutations = Vec::new();
-        let regions = table.take(owner, nsd, count, &mut mutations);
-        if mutations.is_empty() {
-            return (regions, None);
-        }
-        let mut bytes = Vec::new();
-        for mutation in mutations {
-            SpaceRecord::Table(mutation).encode(&mut bytes);
-        }
-        let lsn = self.append_parts(&BTreeMap::from([(PartKey::Space, bytes)]));
-        (regions, Some(lsn))
-    }
-
-    /// This owner holds these regions now (those it knows are left out).
-    pub fn adopt_regions(&mut self, regions: &[RegionId]) -> Option<Lsn> {
-        let mut mutations = Vec::new();
-        for region in self.space.unknown_regions(regions) {
-            // One that does not fit is not of this file system's geometry: not ours to use.
-            let _ = self.space.take_region(region, &mut mutations);
-        }
-        (!mutations.is_empty()).then(|| self.append_space(mutations))
-    }
-
     /// A life is dead and none of its writes can be in flight: what it held is free.
     pub fn free_life(&mut self, life: NodeLife) -> Option<Lsn> {
+        self.space_answers.remove(&life);
         let mut mutations = Vec::new();
         self.space.node_lost(life, &mut mutations);
         self.space.release_quarantine(life, &mut mutations);

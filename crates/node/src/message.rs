@@ -4,7 +4,7 @@
 use client::message::{Answer, Ask};
 use data::space::RegionId;
 use meta::view::{Fact, Origin, Query};
-use types::{Epoch, Errno, NsdId, ShardId, wire_enum};
+use types::{Epoch, Errno, NsdId, ShardId, wire_enum, wire_struct};
 
 /// A message between the halves of two nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -56,14 +56,16 @@ pub enum Message {
         /// The fact, or why there is none.
         result: FactResult,
     },
-    /// Owner half to the owner of shard 0: take regions of an NSD.
+    /// Owner half to the owner of shard 0: take regions.
     TakeRegions {
-        /// Names the question within the sender's life.
+        /// Names the question within the sender's life; grows.
         id: u64,
-        /// The NSD; `None` asks for what the sender holds already.
-        nsd: Option<NsdId>,
-        /// How many.
+        /// Of these NSDs; none: what the sender holds already.
+        nsds: Vec<NsdId>,
+        /// How many of each.
         count: u32,
+        /// When nobody holds any: ask other owners for some that they can spare.
+        is_short: bool,
     },
     /// The answer: regions that the asker holds now. Empty: none is free.
     Regions {
@@ -71,6 +73,35 @@ pub enum Message {
         id: u64,
         /// The regions.
         regions: Vec<RegionId>,
+    },
+    /// The owner of shard 0 to an owner half: give entirely free regions up, if there are any to spare.
+    GiveRegions {
+        /// Names the question within the sender's life; grows.
+        id: u64,
+    },
+    /// The answer: these are not the sender's any more.
+    RegionsBack {
+        /// The question.
+        id: u64,
+        /// The regions.
+        regions: Vec<RegionId>,
+    },
+    /// Owner half to client half: give back what lies unused (`SpaceAsk::recall` is the answer).
+    RecallSpace {
+        /// Names the recall.
+        id: u64,
+    },
+    /// Any half to an owner half: how much space is free?
+    AskFree {
+        /// Names the question within the sender's life.
+        id: u64,
+    },
+    /// The answer.
+    Free {
+        /// The question.
+        id: u64,
+        /// The answer.
+        free: FreeSpace,
     },
     /// A new owner half to client half: what do you hold in my shards?
     AskHeld {
@@ -100,11 +131,32 @@ wire_enum!(Message {
     5 => Transaction(envelope),
     6 => AskFact { id, query },
     7 => Fact { id, result },
-    8 => TakeRegions { id, nsd, count },
+    8 => TakeRegions { id, nsds, count, is_short },
     9 => Regions { id, regions },
     10 => AskHeld { epoch },
     11 => Held { epoch, shard, part },
     12 => Serving { epoch },
+    16 => GiveRegions { id },
+    17 => RegionsBack { id, regions },
+    18 => RecallSpace { id },
+    19 => AskFree { id },
+    20 => Free { id, free },
+});
+
+/// What an owner adds to the sum of a file system's space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FreeSpace {
+    /// Sectors of the regions it holds that belong to no file: free, freed, granted and not committed.
+    pub held: u64,
+    /// Sectors of regions that nobody holds; told by the table's owner.
+    pub unheld: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+wire_struct!(FreeSpace {
+    held,
+    unheld,
+    inodes
 });
 
 /// A fact or the error that takes its place.
@@ -118,7 +170,7 @@ pub enum FactResult {
 wire_enum!(FactResult { 1 => Found(fact), 2 => Failed(errno) });
 
 /// What messages are counted as, by `Message::class`.
-pub const CLASS_NAMES: [&str; 8] = [
+pub const CLASS_NAMES: [&str; 9] = [
     "question",
     "answer",
     "revoke",
@@ -127,6 +179,7 @@ pub const CLASS_NAMES: [&str; 8] = [
     "fact",
     "regions",
     "grace",
+    "space",
 ];
 
 impl Message {
@@ -139,7 +192,11 @@ impl Message {
             Self::Released { .. } => 3,
             Self::Transaction(_) => 4,
             Self::AskFact { .. } | Self::Fact { .. } => 5,
-            Self::TakeRegions { .. } | Self::Regions { .. } => 6,
+            Self::TakeRegions { .. }
+            | Self::Regions { .. }
+            | Self::GiveRegions { .. }
+            | Self::RegionsBack { .. } => 6,
+            Self::RecallSpace { .. } | Self::AskFree { .. } | Self::Free { .. } => 8,
             Self::AskHeld { .. } | Self::Held { .. } | Self::Serving { .. } => 7,
         }
     }

@@ -28,6 +28,8 @@ use types::{
 };
 
 use crate::log::OwnerLog;
+use crate::steps::{attribute_want, inode_of, progress_id};
+use crate::supply;
 
 /// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
 /// it.
@@ -63,6 +65,8 @@ pub struct Question {
     pub since: Instant,
     /// Times it has been run.
     pub tries: u32,
+    /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, more: everything.
+    pub space_round: u32,
 }
 
 /// What an owner runs.
@@ -88,7 +92,7 @@ impl Work {
         match self {
             Self::Question(question) => match &question.ask {
                 Ask::Op { op, .. } => op.is_change() || matches!(op, Op::Closed { .. }),
-                Ask::Grants { .. } => true,
+                Ask::Space(_) => true,
                 Ask::Acquire { .. } | Ask::Sync => false,
             },
             Self::Transaction(_) => true,
@@ -124,6 +128,10 @@ pub enum OwnerEffect {
     AskFacts(Box<Question>, Vec<Query>),
     /// A holder does not answer a revoke.
     Silent(NodeLife, Instant),
+    /// A question for sectors is short of them: gather, then run it again.
+    Gather(Box<Question>),
+    /// A client has answered the recall of this name.
+    Recalled(NodeLife, u64),
 }
 
 /// What an owner is given with every input.
@@ -388,7 +396,7 @@ impl Question {
         self.grants.push(granted);
     }
 
-    fn answer(self, body: Body, after: Option<Lsn>) -> OwnerEffect {
+    pub(crate) fn answer(self, body: Body, after: Option<Lsn>) -> OwnerEffect {
         let answer = Answer {
             body,
             grants: self.grants,
@@ -401,7 +409,7 @@ impl Question {
         }
     }
 
-    fn refused(self, errno: Errno) -> OwnerEffect {
+    pub(crate) fn refused(self, errno: Errno) -> OwnerEffect {
         self.answer(Body::Refused(errno), None)
     }
 }
@@ -495,16 +503,12 @@ impl<'a> Locked<'a> {
                 out.push(question.answer(Body::Synced, Some(Lsn(u64::MAX))));
                 Ok(())
             }
-            Ask::Grants { sectors, nsds } => {
+            Ask::Space(_) => {
                 let log = log.expect("granting needs the journal");
-                let (grants, lsn) = log.grant(question.from, *sectors, nsds);
-                if grants.is_empty() && log.may_grant_soon() && question.tries < TRIES_MAX / 4 {
-                    // Sectors were freed and wait for the journal: that is no ENOSPC.
-                    let home = question.shard;
-                    self.wait(env, home, Work::Question(question));
-                    return Ok(());
+                if let Some(work) = supply::answer(log, question, out) {
+                    let home = work.shard();
+                    self.wait(env, home, work);
                 }
-                out.push(question.answer(Body::Grants { grants }, lsn));
                 Ok(())
             }
         }
@@ -954,42 +958,6 @@ impl<'a> Locked<'a> {
         // Whatever waited for a transaction looks again.
         if let Some(slice) = self.slice(home) {
             slice.resume_waiting(out);
-        }
-    }
-}
-
-/// The inode that a step changes, if it is there already.
-fn inode_of(step: &meta::Step) -> Option<InodeId> {
-    match step {
-        meta::Step::EntryInsert { directory, .. }
-        | meta::Step::EntryRemove { directory, .. }
-        | meta::Step::EntryReplace { directory, .. }
-        | meta::Step::DirectoryTouch { directory, .. } => Some(*directory),
-        meta::Step::InodeCreate { .. } => None,
-        meta::Step::LinkAdd { ino, .. }
-        | meta::Step::LinkDrop { ino, .. }
-        | meta::Step::DirectoryRemove { ino, .. }
-        | meta::Step::DirectoryParentSet { ino, .. }
-        | meta::Step::InodeTouch { ino } => Some(*ino),
-    }
-}
-
-fn progress_id(progress: &transaction::Progress) -> meta::TransactionId {
-    progress
-        .messages
-        .first()
-        .expect("a transaction has a participant")
-        .id
-}
-
-fn attribute_want(kind: FileKind) -> Want {
-    if kind == FileKind::Directory {
-        Want::Directory {
-            mode: types::DirectoryMode::Read,
-        }
-    } else {
-        Want::Inode {
-            mode: InodeMode::Read,
         }
     }
 }

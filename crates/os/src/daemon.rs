@@ -8,6 +8,7 @@
 
 pub mod config;
 mod control;
+mod free;
 mod journal;
 mod membership;
 mod peers;
@@ -23,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
-use client::request::{Operation, Request, Response, Space as SpaceCount, Ticket};
+use client::request::{Operation, Request, Response, Ticket};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
 use node::message::CLASS_NAMES;
 use node::{Message, OwnerLog, OwnerSlice, Question, Work};
@@ -276,10 +277,10 @@ struct Daemon {
     calls: Mutex<peers::Calls>,
     facts: Mutex<BTreeMap<u64, AskedFact>>,
     fact_queries: Mutex<BTreeMap<(NodeId, u64), (InodeId, Name)>>,
-    region_asks: Mutex<BTreeMap<u64, Message>>,
+    regions: space::Regions,
+    free: free::FreeSums,
     /// Questions of other nodes that are being worked on.
     in_progress: Mutex<rustc_hash::FxHashSet<(NodeLife, u64)>>,
-    region_waiters: Mutex<Vec<Work>>,
     held_work: Mutex<Vec<Work>>,
     is_serving: AtomicBool,
     peers: Mutex<BTreeMap<NodeId, types::Incarnation>>,
@@ -447,9 +448,9 @@ impl Daemon {
             calls: Mutex::default(),
             facts: Mutex::default(),
             fact_queries: Mutex::default(),
-            region_asks: Mutex::default(),
+            regions: space::Regions::default(),
+            free: free::FreeSums::default(),
             in_progress: Mutex::default(),
-            region_waiters: Mutex::default(),
             held_work: Mutex::default(),
             is_serving: AtomicBool::new(false),
             peers: Mutex::default(),
@@ -582,7 +583,9 @@ impl Daemon {
             self.is_serving.store(true, Ordering::Release);
             std::mem::take(&mut *held)
         };
-        self.run(held.into_iter().map(Item::Owner).collect());
+        let mut items: VecDeque<Item> = held.into_iter().map(Item::Owner).collect();
+        self.learn_regions(&mut items);
+        self.run(items);
     }
 
     /// What only time brings on, until the daemon is stopped.
@@ -610,6 +613,7 @@ impl Daemon {
             self.top_up(&mut items);
             self.run(items);
             self.snapshot_if_due();
+            self.end_slow_sums();
             if tick.is_multiple_of(REPEAT_TICKS) {
                 self.repeat_stale();
             }
@@ -659,8 +663,7 @@ impl Daemon {
         let index = operation_index(&request.operation);
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
         if request.operation == Operation::StatFs {
-            let response = Response::Space(self.space());
-            self.replier().reply(request.ticket, &response);
+            self.stat_fs(request.ticket);
             return;
         }
         if self.membership.is_evicted() {
@@ -678,38 +681,6 @@ impl Daemon {
     fn take_request(self: &Arc<Self>, request: Request) {
         let slice = home_slice(&request.operation);
         self.input(slice, Input::Request(request));
-    }
-
-    /// Space of the file system. Exact for what this node owns; free space of other owners' regions counts
-    /// as used until owners tell one another.
-    fn space(&self) -> SpaceCount {
-        let sector_count: u64 = self
-            .config
-            .view
-            .nsds
-            .iter()
-            .map(|n| n.sector_count - n.data_begin)
-            .sum();
-        let (counts, unheld) = {
-            let log = lock(&self.log);
-            let unheld = log
-                .table
-                .as_ref()
-                .map_or(0, data::space::RegionTable::free_sectors);
-            (log.space.counts(), unheld)
-        };
-        let inode_count = self
-            .shards
-            .iter()
-            .flatten()
-            .map(|slice| lock(slice).shard.inode_count())
-            .sum();
-        let free = counts.free + counts.pending + counts.granted;
-        SpaceCount {
-            sector_count,
-            sector_free_count: free + unheld,
-            inode_count,
-        }
     }
 
     fn operation_counts(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {

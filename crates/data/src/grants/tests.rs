@@ -17,11 +17,6 @@ impl Random {
     }
 }
 
-const LEVELS: Levels = Levels {
-    low: 10,
-    target: 50,
-};
-
 fn grant(nsd: u16, sector: u64, count: u32) -> Grant {
     Grant {
         id: GrantId(u128::from(sector)),
@@ -67,7 +62,7 @@ fn overhead_is_never_more_than_a_seventeenth() {
 fn reserved_sectors_can_always_be_taken() {
     for seed in 0..150u64 {
         let mut random = Random(seed);
-        let mut pool = GrantPool::new(LEVELS);
+        let mut pool = GrantPool::new();
         let piece_max = [1, 3, 17, 40, 400][random.below(5) as usize];
         let mut sector = 0;
         for _ in 0..40 {
@@ -121,7 +116,7 @@ fn reserved_sectors_can_always_be_taken() {
 #[test]
 fn random_schedules_keep_every_sector_in_one_place() {
     let mut random = Random(99);
-    let mut pool = GrantPool::new(LEVELS);
+    let mut pool = GrantPool::new();
     let mut owned: BTreeSet<(u16, u64)> = BTreeSet::new();
     let mut submitted: BTreeSet<(u16, u64)> = BTreeSet::new();
     let mut in_flight: Vec<Taken> = Vec::new();
@@ -168,10 +163,10 @@ fn random_schedules_keep_every_sector_in_one_place() {
                 if let Some(run) = burnt.pop() {
                     pool.ended(run);
                 }
-                for run in pool.take_spent() {
+                for run in pool.take_spent(100) {
                     assert!(sectors(run).iter().all(|s| submitted.contains(s)));
                 }
-                for run in pool.give_up(random.below(20)) {
+                for run in pool.give_up(random.below(20), 100) {
                     for sector in sectors(run) {
                         assert!(!submitted.contains(&sector), "never submitted");
                         assert!(owned.remove(&sector));
@@ -190,7 +185,7 @@ fn random_schedules_keep_every_sector_in_one_place() {
 
 #[test]
 fn one_long_run_is_taken_whole_and_small_ones_lie_side_by_side() {
-    let mut pool = GrantPool::new(LEVELS);
+    let mut pool = GrantPool::new();
     pool.add(&grant(0, 100, 20));
     pool.add(&grant(0, 1000, 600));
     pool.add(&grant(1, 0, 600));
@@ -210,24 +205,36 @@ fn one_long_run_is_taken_whole_and_small_ones_lie_side_by_side() {
 }
 
 #[test]
-fn more_is_asked_for_below_the_mark() {
-    let mut pool = GrantPool::new(LEVELS);
-    let nsds = [NsdId(0), NsdId(1)];
-    assert_eq!(pool.wants(&nsds), [(NsdId(0), 50), (NsdId(1), 50)]);
+fn what_is_reserved_is_not_given_up_and_lost_grants_are_found() {
+    let mut pool = GrantPool::new();
     pool.add(&grant(0, 0, 50));
     pool.add(&grant(1, 0, 50));
-    assert!(!pool.wants_more(&nsds));
     let reservation = pool.reserve(80).expect("room");
-    assert_eq!(pool.wants(&nsds), [(NsdId(0), 42), (NsdId(1), 42)]);
     assert_eq!(pool.reserve(40), Err(NeedMore { sectors: 27 }));
+    assert_eq!(
+        pool.give_up(100, 9).iter().map(|r| r.count).sum::<u32>(),
+        16
+    );
     pool.release(reservation);
-    assert_eq!(pool.give_up(70).iter().map(|r| r.count).sum::<u32>(), 70);
+    let counts = pool.counts();
+    assert_eq!((counts.free, counts.reserved), (84, 0));
+    assert_eq!(pool.give_up(54, 9).iter().map(|r| r.count).sum::<u32>(), 54);
     assert_eq!(pool.unreserved(), 30);
+    // The owner has granted more than has come here.
+    let held: Vec<Run> = pool.unknown(&[grant(1, 0, 200).run]);
+    assert!(held.iter().all(|run| run.at.nsd == NsdId(1)));
+    let known = 30 - u64::from(pool.unknown(&[grant(0, 0, 50).run])[0].count == 50);
+    assert!(known <= 30);
+    for run in held {
+        pool.adopt_spent(run);
+    }
+    pool.check();
+    assert!(pool.unknown(&[grant(1, 0, 200).run]).is_empty());
 }
 
 #[test]
 fn the_nsds_of_a_layout_are_used_up_before_others() {
-    let mut pool = GrantPool::new(LEVELS);
+    let mut pool = GrantPool::new();
     // Short runs only on the NSD asked for, long ones elsewhere.
     for index in 0..10 {
         assert!(pool.add(&grant(3, index * 10, 5)));

@@ -3,13 +3,12 @@
 #![allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 
 use super::*;
-use crate::grants::Levels;
 use crate::plan::{ReadPiece, Verify, plan_read};
 use std::collections::BTreeMap;
 use types::{ByteRange, Grant, GrantId, NsdId, Run, SECTOR_SIZE, ShardId};
 
 fn pool(pieces: &[(u16, u64, u32)]) -> GrantPool {
-    let mut pool = GrantPool::new(Levels { low: 0, target: 0 });
+    let mut pool = GrantPool::new();
     for (nsd, sector, count) in pieces {
         let at = Location {
             nsd: NsdId(*nsd),

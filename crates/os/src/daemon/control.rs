@@ -66,6 +66,7 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
         "status" => daemon.status(),
         "waiters" => daemon.waiters(),
         "counters" => daemon.counters_json(),
+        "space" => daemon.space_json(),
         "stop" => {
             daemon.stop.set();
             "{\"stopping\":true}".to_owned()
@@ -173,6 +174,9 @@ impl Daemon {
         if calls > 0 {
             all.push((0, format!("{calls} questions wait for other owners")));
         }
+        if let Some((what, since)) = self.gather_waiting() {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
         let held = lock(&self.held_work).len();
         if held > 0 {
             let missing = self.membership.missing();
@@ -256,6 +260,7 @@ impl Daemon {
         for (name, count) in CLASS_NAMES.iter().zip(&c.messages) {
             pairs.push((format!("sent_{name}"), get(count)));
         }
+        self.space_counters(&mut pairs);
         let pool = self.pool.counters();
         pairs.push(("pool_frames".into(), pool.frame_count));
         pairs.push(("pool_frames_free".into(), pool.free_frame_count));
@@ -291,6 +296,49 @@ impl Daemon {
             .map(|(name, value)| format!("{}:{value}", quoted(name)))
             .collect();
         format!("{{{}}}", list.join(","))
+    }
+}
+
+impl Daemon {
+    /// Counters of sectors: this node's hands, and what it supplies as owner.
+    fn space_counters(&self, pairs: &mut Vec<(String, u64)>) {
+        let mut sum = data::hand::HandCounters::default();
+        let mut pool = data::grants::PoolCounts::default();
+        self.hands.each(|_, hand| {
+            let c = hand.counters();
+            sum.asks += c.asks;
+            sum.granted += c.granted;
+            sum.returned += c.returned;
+            sum.spent += c.spent;
+            sum.burnt += c.burnt;
+            sum.recalls += c.recalls;
+            sum.short += c.short;
+            let p = hand.pool().counts();
+            pool.free += p.free;
+            pool.burnt += p.burnt;
+        });
+        let supplied = lock(&self.log).supply_counters;
+        let (rounds, recalls) = self.gather_counters();
+        let all = [
+            ("space_hand_asks", sum.asks),
+            ("space_hand_granted", sum.granted),
+            ("space_hand_returned", sum.returned),
+            ("space_hand_spent", sum.spent),
+            ("space_hand_burnt", sum.burnt),
+            ("space_hand_recalls", sum.recalls),
+            ("space_hand_short", sum.short),
+            ("space_hand_free_now", pool.free),
+            ("space_hand_burnt_now", pool.burnt),
+            ("space_owner_asks", supplied.asks),
+            ("space_owner_granted", supplied.granted),
+            ("space_owner_given_back", supplied.given_back),
+            ("space_owner_no_space", supplied.no_space),
+            ("space_owner_rounds", rounds),
+            ("space_owner_recalls", recalls),
+            ("space_regions_taken", supplied.regions_taken),
+            ("space_regions_given", supplied.regions_given),
+        ];
+        pairs.extend(all.map(|(name, value)| (name.to_owned(), value)));
     }
 }
 

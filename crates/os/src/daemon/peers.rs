@@ -22,7 +22,8 @@ use nsd::server::{DiskTag, Effect as NsdEffect, Operation};
 use types::frame::FRAME_SIZE;
 use types::wire::{Flags, Header};
 use types::{
-    Decode, Encode, Epoch, Errno, Incarnation, NodeId, NodeLife, RequestId, ShardId, Span, limits,
+    Decode, Encode, Epoch, Errno, Incarnation, NodeId, NodeLife, NsdId, RequestId, ShardId, Span,
+    limits,
 };
 
 use super::membership::Parked;
@@ -190,11 +191,8 @@ impl Daemon {
         ask: Ask,
         items: &mut VecDeque<Item>,
     ) {
-        if matches!(ask, Ask::Grants { .. }) && self.take_regions() {
-            // Regions are on their way: the question is run when they are here.
-            let question = self.question(from, call, origin, shard, ask);
-            lock(&self.region_waiters).push(question);
-            return;
+        if matches!(ask, Ask::Space(_)) {
+            self.take_regions(items);
         }
         let question = self.question(from, call, origin, shard, ask);
         items.push_back(Item::Owner(question));
@@ -218,6 +216,7 @@ impl Daemon {
             grants: Vec::new(),
             since: clock::now(),
             tries: 0,
+            space_round: 0,
         }))
     }
 
@@ -320,29 +319,26 @@ impl Daemon {
             }
             Message::AskFact { id, query } => self.find_fact(life, id, query, &mut items),
             Message::Fact { id, result } => self.on_fact(id, result, &mut items),
-            Message::TakeRegions { id, nsd, count } => {
+            Message::TakeRegions {
+                id,
+                nsds,
+                count,
+                is_short,
+            } => {
                 let count = usize::try_from(count).unwrap_or(0).min(64);
-                let (regions, lsn) = lock(&self.log).take_regions(peer, nsd, count);
-                let message = Box::new(Message::Regions { id, regions });
-                let deferred = Deferred::Message(peer, message);
-                match lsn {
-                    Some(lsn) => self.defer(lsn, deferred, &mut items),
-                    None => self.deliver(deferred, &mut items),
-                }
+                self.on_take_regions(peer, id, &nsds, count, is_short, &mut items);
             }
-            Message::Regions { id, regions } => {
-                lock(&self.log).adopt_regions(&regions);
-                let is_last = {
-                    let mut asks = lock(&self.region_asks);
-                    asks.remove(&id);
-                    asks.is_empty()
-                };
-                if is_last {
-                    for work in std::mem::take(&mut *lock(&self.region_waiters)) {
-                        items.push_back(Item::Owner(work));
-                    }
-                }
+            Message::Regions { id, regions } => self.on_regions(id, &regions, &mut items),
+            Message::GiveRegions { id } => self.on_give_regions(id, &mut items),
+            Message::RegionsBack { id, regions } => {
+                self.on_regions_back(peer, id, &regions, &mut items);
             }
+            Message::RecallSpace { id } => self.on_recall(peer, id, &mut items),
+            Message::AskFree { id } => {
+                let free = self.own_free();
+                self.send(peer, &Message::Free { id, free });
+            }
+            Message::Free { id, free } => self.on_free(peer, id, free),
             Message::AskHeld { epoch } => self.tell_held(peer, epoch),
             Message::Held { epoch, shard, part } => self.on_held(life, epoch, shard, &part),
             Message::Serving { epoch } => self.on_serving(peer, epoch),
@@ -504,12 +500,7 @@ impl Daemon {
         let facts = lock(&self.facts);
         messages.extend(facts.values().map(|f| (f.0, f.1.clone())));
         drop(facts);
-        let table_owner = self.owner(ShardId(0));
-        messages.extend(
-            lock(&self.region_asks)
-                .values()
-                .map(|m| (table_owner, m.clone())),
-        );
+        messages.extend(self.region_repeats());
         for (peer, message) in messages {
             self.send(peer, &message);
         }
@@ -692,7 +683,7 @@ fn is_sound(message: &Message) -> bool {
         Message::Question { shard, ask, .. } => match ask {
             Ask::Op { op, .. } => op.home() == *shard,
             Ask::Acquire { ino, .. } => ino.shard() == *shard,
-            Ask::Grants { .. } | Ask::Sync => true,
+            Ask::Space(_) | Ask::Sync => true,
         },
         Message::Released { shard, released } => released.ino.shard() == *shard,
         Message::Held { shard, part, .. } => {
@@ -783,11 +774,30 @@ impl net::Handler for super::Hub {
 
 impl Daemon {
     fn peer_up(self: &Arc<Self>, peer: NodeId, incarnation: Incarnation) {
-        lock(&self.peers).insert(peer, incarnation);
+        let former = lock(&self.peers).insert(peer, incarnation);
         tracing::info!(node = peer.0, "the link is up");
         self.membership_connected(peer);
+        if former.is_some_and(|former| former != incarnation) {
+            self.peer_began_anew(peer);
+        }
         self.repeat_to(peer);
         self.resend_to_servers();
+    }
+
+    /// Another process of a node is there: the one before has ended, with the writes that it was sent; what it
+    /// answered last may be lost.
+    fn peer_began_anew(self: &Arc<Self>, peer: NodeId) {
+        let served: Vec<NsdId> = (self.config.view.nsds.iter())
+            .filter(|nsd| !self.disks.contains_key(&nsd.id) && nsd.servers.first() == Some(&peer))
+            .map(|nsd| nsd.id)
+            .collect();
+        self.hands.server_ended(&served);
+        self.hands.with(peer, data::Hand::on_owner_restarted);
+        if self.owner(ShardId(0)) == peer {
+            let mut items = VecDeque::new();
+            self.learn_regions(&mut items);
+            self.run(items);
+        }
     }
 
     /// A life is over: what it held here is free. `is_gone`: its process has ended, so its sectors are
@@ -816,6 +826,7 @@ impl Daemon {
         } else {
             lock(&self.log).quarantine_life(life);
         }
+        self.gather_life_ended(life, items);
         lock(&self.held_work).retain(|work| !matches!(work, Work::Question(q) if q.from == life));
         items.extend(out.into_iter().map(Item::OwnerEffect));
     }

@@ -295,7 +295,7 @@ impl Daemon {
             tags.iter().filter_map(|tag| remote.remove(tag)).collect()
         };
         for io in lost {
-            (io.done)(self, Err(IoFailure::Unreachable));
+            (io.done)(self, Err(IoFailure::Unknown));
         }
     }
 

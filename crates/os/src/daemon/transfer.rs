@@ -15,7 +15,7 @@ use data::plan::{Fetch, ReadPiece, Verify, plan_read};
 use nsd::message::Verifier;
 use rustc_hash::FxHashMap;
 use types::frame::{FRAME_BYTES, FRAME_SIZE, FRAMES_PER_SLAB};
-use types::{ByteRange, Extent, FrameRef, Location, NsdId, SECTOR_SIZE, Span};
+use types::{ByteRange, Extent, FrameRef, Location, NsdId, Run, SECTOR_SIZE, Span};
 
 use super::sectors::Kind;
 use super::{Daemon, lock};
@@ -269,11 +269,21 @@ impl Daemon {
         for (at, _, frames) in writes {
             let join = Arc::clone(&join);
             let nsd = at.nsd;
+            let count = u32::try_from(frames.len()).expect("a write is at most some blocks");
             let done = Box::new(
                 move |daemon: &Arc<Self>, result: Result<Verifier, IoFailure>| {
                     match result {
                         Ok(verifier) => lock(&join.state).2.push((nsd, verifier)),
-                        Err(failure) => lock(&join.state).3 = Some(failure),
+                        Err(failure) => {
+                            if failure == IoFailure::Unknown {
+                                daemon.hands.in_doubt(Run { at, count });
+                            }
+                            let mut state = lock(&join.state);
+                            // The whole store is in doubt when a part of it is.
+                            if state.3 != Some(IoFailure::Unknown) {
+                                state.3 = Some(failure);
+                            }
+                        }
                     }
                     if join.end() {
                         let (extents, extra, written, failure) =

@@ -165,7 +165,7 @@ impl Daemon {
             Effect::Notify(id, notice) => self.notify(id, notice),
             Effect::Release(shard, released) => self.release_token(shard, released, items),
             Effect::ForSlice(ino, input) => items.push_back(Item::Client(slice_of(ino), input)),
-            Effect::WantSpace(owner, sectors) => self.want_space(owner, sectors, items),
+            Effect::WantSpace(owner) => self.want_space(owner, items),
         }
     }
 
@@ -315,6 +315,8 @@ impl Daemon {
                 self.defer(after, Deferred::Transaction(envelope), items);
             }
             OwnerEffect::AskFacts(question, queries) => self.ask_facts(question, queries, items),
+            OwnerEffect::Gather(question) => self.gather(question, items),
+            OwnerEffect::Recalled(life, id) => self.recalled(life, id, items),
             OwnerEffect::Silent(holder, since) => {
                 let waited_ms = clock::now().since(since).0 / 1_000_000;
                 tracing::warn!(
@@ -383,7 +385,7 @@ impl Daemon {
         let shard = self.call_ended(call, items);
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
-                self.on_grants(shard, answer, items);
+                self.on_space_answer(shard, answer, items);
             }
             return;
         }

@@ -1,0 +1,367 @@
+//! A client node's dealings with one owner about sectors: what to ask for, what to give back, and when.
+//!
+//! Invariants
+//! - One question at a time is under way; it has a number, and the next one a higher number. So a late
+//!   repeat of an older question says nothing, and a run is never given back while the grant that names it
+//!   again is on its way.
+//! - Runs in a question are in no state of the pool any more: they are the owner's when it executes it.
+//! - What lies unused goes back: the reserve follows what was used in the last seconds, down to nothing.
+//!
+//! What this deliberately does not do: send. `next` is called from time to time and when sectors are short;
+//! its question is repeated by the caller until the answer comes.
+
+use types::{Duration, Grant, Instant, NsdId, Run, wire_struct};
+
+use crate::grants::{GrantPool, NeedMore, Reservation};
+
+/// Use is measured over this long.
+const PERIOD: Duration = Duration::from_millis(500);
+/// Sectors in hand for a node that has just begun to write: 64 MiB.
+const BEGIN: u64 = 16 << 10;
+/// Most sectors in hand ahead of need: 256 MiB.
+const AHEAD_MAX: u64 = 64 << 10;
+/// Fewest, while the node writes now and then: 1 MiB.
+const AHEAD_MIN: u64 = 256;
+/// A node that has taken nothing for so long keeps nothing.
+const IDLE: Duration = Duration::from_secs(5);
+/// After "there are no more" nothing is asked for ahead of need for so long.
+const SHORT: Duration = Duration::from_secs(1);
+/// Sectors given back at once because they lie unused: fewer are not worth a message.
+const SURPLUS_MIN: u64 = 1024;
+/// Runs in one question.
+pub const BACK_RUN_COUNT_MAX: usize = 1024;
+
+/// A question to an owner about sectors.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SpaceAsk {
+    /// Grows with each question of this life to this owner.
+    pub number: u64,
+    /// Sectors that acknowledged or waiting writes need now.
+    pub need: u64,
+    /// Sectors wanted, `need` among them.
+    pub want: u64,
+    /// On these NSDs if they have room; empty: on all.
+    pub nsds: Vec<NsdId>,
+    /// Given back: never submitted, or submitted, ended, and in no file.
+    pub back: Vec<Run>,
+    /// The recall that this answers; 0: none.
+    pub recall: u64,
+    /// Say what is granted to this life: answers may have been lost with the owner's process.
+    pub list: bool,
+}
+wire_struct!(SpaceAsk {
+    number,
+    need,
+    want,
+    nsds,
+    back,
+    recall,
+    list
+});
+
+/// The owner's answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct SpaceAnswer {
+    /// The question.
+    pub number: u64,
+    /// Granted, and durably so.
+    pub grants: Vec<Grant>,
+    /// Everything that is granted to the life, if it was asked.
+    pub held: Option<Vec<Run>>,
+}
+wire_struct!(SpaceAnswer {
+    number,
+    grants,
+    held
+});
+
+/// Counted since the beginning of the life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HandCounters {
+    /// Questions answered.
+    pub asks: u64,
+    /// Sectors granted.
+    pub granted: u64,
+    /// Unused sectors given back.
+    pub returned: u64,
+    /// Sectors given back that were written once and belong to no file.
+    pub spent: u64,
+    /// Sectors ever burnt.
+    pub burnt: u64,
+    /// Recalls answered.
+    pub recalls: u64,
+    /// Answers that had fewer sectors than were needed.
+    pub short: u64,
+}
+
+/// What a node has of one owner.
+#[derive(Debug, Default)]
+pub struct Hand {
+    pool: GrantPool,
+    reservation: Reservation,
+    number: u64,
+    asked: Option<SpaceAsk>,
+    need: u64,
+    /// NSDs of a file's layout on which little or nothing is left in hand: asked for next.
+    short: Vec<NsdId>,
+    short_need: u64,
+    /// NSDs on which the owner had nothing when it was asked last: layouts do without them.
+    full: Vec<NsdId>,
+    recall: u64,
+    wants_list: bool,
+    period_begin: Instant,
+    used: u64,
+    rate: u64,
+    last_use: Option<Instant>,
+    short_until: Instant,
+    counters: HandCounters,
+}
+
+impl Hand {
+    /// Nothing in hand.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The sectors.
+    pub const fn pool(&self) -> &GrantPool {
+        &self.pool
+    }
+
+    /// What was done.
+    pub const fn counters(&self) -> HandCounters {
+        self.counters
+    }
+
+    /// Sets room for `sectors` data sectors aside.
+    ///
+    /// # Errors
+    /// Not enough in hand: call `want`, then `next`.
+    pub fn reserve(&mut self, sectors: u64) -> Result<(), NeedMore> {
+        let more = self.pool.reserve(sectors)?;
+        self.reservation.merge(more);
+        Ok(())
+    }
+
+    /// Gives room back that was reserved.
+    pub fn unreserve(&mut self, sectors: u64) {
+        let part = self.reservation.split(sectors);
+        self.pool.release(part);
+    }
+
+    /// Lets `plan` take `needed` sectors out of the pool: those reserved for it, `reserved` of them, and
+    /// others. `None`: not enough, nothing was taken.
+    pub fn take<T>(
+        &mut self,
+        now: Instant,
+        needed: u64,
+        reserved: u64,
+        plan: impl FnOnce(&mut GrantPool, &mut Reservation) -> T,
+    ) -> Option<T> {
+        let reserved = reserved.min(self.reservation.sectors());
+        let mut part = self.reservation.split(reserved);
+        if part.sectors() < needed {
+            match self.pool.reserve(needed - part.sectors()) {
+                Ok(more) => part.merge(more),
+                Err(_) => {
+                    self.reservation.merge(part);
+                    return None;
+                }
+            }
+        }
+        let planned = plan(&mut self.pool, &mut part);
+        self.pool.release(part);
+        self.used += needed;
+        self.last_use = Some(now);
+        Some(planned)
+    }
+
+    /// The owner has committed the run to a file.
+    pub fn committed(&mut self, run: Run) {
+        self.pool.committed(run);
+    }
+
+    /// The outcome of a write to the run is unknown.
+    pub fn burn(&mut self, run: Run) {
+        self.counters.burnt += u64::from(run.count);
+        self.pool.burn(run);
+    }
+
+    /// A write to the run has ended, and no file has it: it goes back with the next question.
+    pub fn discard(&mut self, run: Run) {
+        self.pool.discard(run);
+    }
+
+    /// The writes of burnt runs for which `has_ended` holds are known to have ended.
+    pub fn ended(&mut self, mut has_ended: impl FnMut(&Run) -> bool) {
+        for run in self.pool.burnt_runs() {
+            if has_ended(&run) {
+                self.pool.ended(run);
+            }
+        }
+    }
+
+    /// A write waits for this many sectors.
+    pub fn want(&mut self, sectors: u64) {
+        self.need = self.need.max(sectors);
+        // Who has just begun to write will soon want more.
+        self.rate = self.rate.max(BEGIN / 2);
+    }
+
+    /// Whether `needed` sectors can be taken on the NSDs that a file's layout names (none: anywhere); notes where
+    /// they are short. NSDs that the owner has nothing on do not count: then the bytes go elsewhere.
+    pub fn has_room_on(&mut self, mut named: Vec<NsdId>, needed: u64) -> bool {
+        named.retain(|nsd| !self.full.contains(nsd));
+        if named.is_empty() {
+            return true;
+        }
+        let is_there = self.pool.has_room_on(&named, needed);
+        if self.pool.free_on(&named) < needed + BEGIN / 2 {
+            self.short = named;
+            self.short_need = needed;
+            self.rate = self.rate.max(BEGIN / 2);
+        }
+        is_there
+    }
+
+    /// A question should be asked soon.
+    pub fn is_low(&self, now: Instant) -> bool {
+        let is_short = self.pool.unreserved() < self.target(now) / 2 || !self.short.is_empty();
+        self.asked.is_none() && is_short
+    }
+
+    /// The owner needs what lies unused here: the next question gives it back and names `recall`.
+    pub fn on_recall(&mut self, now: Instant, recall: u64) {
+        self.recall = recall;
+        self.short_until = now + SHORT;
+    }
+
+    /// The owner's process began anew: answers may have been lost with the old one.
+    pub fn on_owner_restarted(&mut self) {
+        self.wants_list = self.number > 0;
+    }
+
+    /// Sectors to have in hand ahead of need.
+    fn target(&self, now: Instant) -> u64 {
+        let is_idle = self.last_use.is_none_or(|last| now.since(last) > IDLE);
+        if is_idle || now < self.short_until {
+            return 0;
+        }
+        (self.rate * 2).clamp(AHEAD_MIN, AHEAD_MAX)
+    }
+
+    /// The next question, if one is due and none is under way.
+    pub fn next(&mut self, now: Instant) -> Option<SpaceAsk> {
+        if now.since(self.period_begin) >= PERIOD {
+            self.rate = self.used.max(self.rate / 2);
+            self.used = 0;
+            self.period_begin = now;
+        }
+        if self.asked.is_some() {
+            return None;
+        }
+        let target = self.target(now);
+        let in_hand = self.pool.unreserved();
+        let mut ask = SpaceAsk {
+            need: std::mem::take(&mut self.need),
+            ..SpaceAsk::default()
+        };
+        if ask.need > 0 {
+            self.last_use = Some(now);
+            let is_short = now < self.short_until;
+            ask.want = ask.need + if is_short { 0 } else { target.max(BEGIN) };
+        } else if in_hand < target / 2 {
+            ask.want = target - in_hand;
+        }
+        if !self.short.is_empty() {
+            self.last_use = Some(now);
+            ask.nsds = std::mem::take(&mut self.short);
+            ask.want = ask.want.max(ask.need + self.short_need + BEGIN);
+        }
+        let is_recalled = self.recall != 0;
+        let surplus = if is_recalled && ask.need == 0 {
+            in_hand
+        } else if ask.want > 0 {
+            0
+        } else {
+            in_hand.saturating_sub(target * 2)
+        };
+        let is_surplus = surplus >= SURPLUS_MIN || (target == 0 && surplus > 0);
+        if is_recalled || is_surplus {
+            let runs = self.pool.give_up(surplus, BACK_RUN_COUNT_MAX);
+            self.counters.returned += runs.iter().map(|r| u64::from(r.count)).sum::<u64>();
+            ask.back = runs;
+        }
+        let room = BACK_RUN_COUNT_MAX - ask.back.len();
+        let spent = self.pool.take_spent(room);
+        self.counters.spent += spent.iter().map(|r| u64::from(r.count)).sum::<u64>();
+        ask.back.extend(spent);
+        ask.recall = std::mem::take(&mut self.recall);
+        self.counters.recalls += u64::from(is_recalled);
+        ask.list = std::mem::take(&mut self.wants_list);
+        let is_due = ask.want > 0 || !ask.back.is_empty() || is_recalled || ask.list;
+        if !is_due {
+            return None;
+        }
+        self.number += 1;
+        ask.number = self.number;
+        self.asked = Some(ask.clone());
+        Some(ask)
+    }
+
+    /// An answer. `None`: it is not to the question under way. Else: whether what was needed has come.
+    pub fn on_answer(&mut self, now: Instant, answer: &SpaceAnswer) -> Option<bool> {
+        let asked = self.asked.take_if(|ask| ask.number == answer.number)?;
+        self.counters.asks += 1;
+        let has = |nsd: &NsdId| answer.grants.iter().any(|grant| grant.run.at.nsd == *nsd);
+        self.full.retain(|nsd| !has(nsd));
+        if !asked.nsds.iter().any(has) {
+            self.full.extend(&asked.nsds);
+            self.full.sort_unstable();
+            self.full.dedup();
+        }
+        let mut granted = 0;
+        for grant in &answer.grants {
+            if self.pool.add(grant) {
+                granted += u64::from(grant.run.count);
+            }
+        }
+        self.counters.granted += granted;
+        if let Some(held) = &answer.held {
+            for run in self.pool.unknown(held) {
+                self.pool.adopt_spent(run);
+            }
+        }
+        let is_enough = granted >= asked.need;
+        if !is_enough || (granted < asked.want && asked.want > 0) {
+            self.short_until = now + SHORT;
+        }
+        self.counters.short += u64::from(!is_enough);
+        Some(is_enough)
+    }
+
+    /// The question under way was refused: what it gave back is tried again with the next one.
+    pub fn on_refused(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            for run in asked.back {
+                self.pool.adopt_spent(run);
+            }
+            self.wants_list |= asked.list;
+        }
+    }
+
+    /// A question is under way.
+    pub const fn is_asking(&self) -> bool {
+        self.asked.is_some()
+    }
+
+    /// Asserts the invariants; O(runs).
+    pub fn check(&self) {
+        self.pool.check();
+        assert!(self.reservation.sectors() <= self.pool.counts().free);
+    }
+}
+
+#[cfg(test)]
+#[path = "hand/tests.rs"]
+mod tests;

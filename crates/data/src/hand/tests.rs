@@ -1,0 +1,187 @@
+//! A hand against a naive owner: nothing is lost, nothing is in two places, and what is unused goes back.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use types::{GrantId, Location, NsdId};
+
+fn run(sector: u64, count: u32) -> Run {
+    let at = Location {
+        nsd: NsdId(1),
+        sector,
+    };
+    Run { at, count }
+}
+
+/// Grants single runs of free sectors, and remembers what it has given.
+#[derive(Default)]
+struct Owner {
+    granted: BTreeSet<u64>,
+    last: Option<(u64, SpaceAnswer)>,
+}
+
+const SIZE: u64 = 40_000;
+
+impl Owner {
+    fn on_ask(&mut self, ask: &SpaceAsk) -> SpaceAnswer {
+        if let Some((number, answer)) = &self.last {
+            assert!(*number <= ask.number);
+            if *number == ask.number {
+                return answer.clone();
+            }
+        }
+        for run in &ask.back {
+            for sector in run.at.sector..run.at.sector + u64::from(run.count) {
+                assert!(self.granted.remove(&sector), "given back once");
+            }
+        }
+        let free: Vec<u64> = (0..SIZE).filter(|s| !self.granted.contains(s)).collect();
+        let count = usize::try_from(ask.want).expect("small").min(free.len());
+        let mut answer = SpaceAnswer {
+            number: ask.number,
+            ..SpaceAnswer::default()
+        };
+        for sector in &free[..count] {
+            self.granted.insert(*sector);
+            answer.grants.push(Grant {
+                id: GrantId(0),
+                run: run(*sector, 1),
+                mac: 0,
+            });
+        }
+        if ask.list {
+            answer.held = Some(self.granted.iter().map(|s| run(*s, 1)).collect());
+        }
+        self.last = Some((ask.number, answer.clone()));
+        answer
+    }
+}
+
+fn at(ms: u64) -> Instant {
+    Instant(0) + Duration::from_millis(ms)
+}
+
+fn serve(hand: &mut Hand, owner: &mut Owner, now: Instant) -> Option<bool> {
+    let ask = hand.next(now)?;
+    assert!(hand.next(now).is_none(), "one question at a time");
+    let answer = owner.on_ask(&ask);
+    let done = hand.on_answer(now, &answer);
+    assert!(done.is_some());
+    assert!(hand.on_answer(now, &answer).is_none(), "a repeat");
+    hand.check();
+    done
+}
+
+fn use_up(hand: &mut Hand, now: Instant, sectors: u32) -> Vec<Run> {
+    let order = [NsdId(1)];
+    let taken = hand.take(now, sectors.into(), 0, |pool, part| {
+        pool.take(part, &order, sectors)
+    });
+    let taken = taken.expect("in hand");
+    taken.iter().map(|t| t.run).collect()
+}
+
+#[test]
+fn the_reserve_follows_use_and_goes_back_when_idle() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    assert!(hand.next(at(0)).is_none(), "who does not write has nothing");
+    assert!(hand.reserve(10).is_err());
+    hand.want(10);
+    assert_eq!(serve(&mut hand, &mut owner, at(10)), Some(true));
+    assert_eq!(hand.pool().unreserved(), 10 + BEGIN);
+    let mut now = 20;
+    for run in use_up(&mut hand, at(now), 10) {
+        hand.committed(run);
+        for sector in run.at.sector..run.at.sector + u64::from(run.count) {
+            owner.granted.remove(&sector);
+        }
+    }
+    // A little use: a little reserve.
+    while now < 5000 {
+        now += 20;
+        hand.last_use = hand.last_use.max(Some(at(now - 1)));
+        serve(&mut hand, &mut owner, at(now));
+    }
+    assert!(hand.pool().unreserved() <= 2 * AHEAD_MIN + SURPLUS_MIN);
+    assert!(hand.pool().unreserved() > 0);
+    while now < 12_000 {
+        now += 20;
+        serve(&mut hand, &mut owner, at(now));
+    }
+    assert_eq!(hand.pool().unreserved(), 0);
+    assert!(owner.granted.is_empty(), "{:?}", owner.granted.len());
+}
+
+#[test]
+fn a_recall_takes_all_that_is_not_reserved() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    hand.want(100);
+    serve(&mut hand, &mut owner, at(1));
+    hand.reserve(100).expect("in hand");
+    hand.on_recall(at(2), 7);
+    let ask = hand.next(at(2)).expect("a recall is answered at once");
+    assert_eq!(ask.recall, 7);
+    assert_eq!(ask.want, 0);
+    let back: u64 = ask.back.iter().map(|r| u64::from(r.count)).sum();
+    assert_eq!(back, BEGIN - 100 / 17);
+    let answer = owner.on_ask(&ask);
+    hand.on_answer(at(2), &answer);
+    assert!(hand.next(at(500)).is_none(), "no more ahead of need");
+    // A need is asked for all the same.
+    hand.want(50);
+    assert_eq!(hand.next(at(500)).expect("needed").want, 50);
+}
+
+#[test]
+fn spent_and_burnt_sectors_go_back_when_their_writes_have_ended() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    hand.want(40);
+    serve(&mut hand, &mut owner, at(1));
+    let runs = use_up(&mut hand, at(1), 8);
+    hand.discard(runs[0]);
+    let ask = hand.next(at(2)).expect("spent sectors are given back");
+    assert_eq!(ask.back, runs);
+    // The answer is lost with the owner's process, after it was executed.
+    owner.on_ask(&ask);
+    let answer = owner.on_ask(&ask);
+    assert_eq!(hand.on_answer(at(3), &answer), Some(true));
+    let runs = use_up(&mut hand, at(4), 8);
+    hand.burn(runs[0]);
+    assert!(hand.next(at(5)).is_none_or(|ask| ask.back.is_empty()));
+    let mut answer = owner.last.clone().expect("asked").1;
+    answer.number = u64::MAX;
+    assert!(hand.on_answer(at(5), &answer).is_none());
+    hand.on_refused();
+    hand.ended(|run| run.at.nsd == NsdId(2));
+    assert_eq!(hand.pool().counts().burnt, 8);
+    hand.ended(|run| run.at.nsd == NsdId(1));
+    assert_eq!(hand.next(at(6)).expect("ended").back, runs);
+}
+
+#[test]
+fn a_grant_whose_answer_was_lost_is_found_again() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    hand.want(40);
+    serve(&mut hand, &mut owner, at(1));
+    hand.want(30_000);
+    let ask = hand.next(at(2)).expect("needed");
+    owner.on_ask(&ask);
+    // A new process of the owner: it does not know the question any more and grants again.
+    owner.last = None;
+    hand.on_owner_restarted();
+    let mut again = ask.clone();
+    again.want = 1000;
+    let answer = owner.on_ask(&again);
+    hand.on_answer(at(3), &answer);
+    let in_hand = hand.pool().counts().free;
+    assert!(u64::try_from(owner.granted.len()).expect("small") > in_hand);
+    for ms in 4..10 {
+        serve(&mut hand, &mut owner, at(ms));
+    }
+    let counts = hand.pool().counts();
+    assert_eq!(counts.spent, 0);
+    assert_eq!(
+        u64::try_from(owner.granted.len()).expect("small"),
+        counts.free
+    );
+}

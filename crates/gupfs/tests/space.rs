@@ -1,0 +1,422 @@
+//! Sectors on real mounts: a small file system is filled to the brim from two nodes, and every sector is accounted
+//! for afterwards, also when nodes are killed in the middle.
+//!
+//! Needs root and /dev/fuse; passes without looking where these are missing. Every command is bounded by
+//! `timeout`, and the lab is removed in any case.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test of mounts does I/O"
+)]
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Seconds for any command.
+const LIMIT: u32 = 60;
+
+fn can_run() -> bool {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
+    let is_able = is_root && Path::new("/dev/fuse").exists();
+    if !is_able {
+        eprintln!("passed without looking: needs root and /dev/fuse");
+    }
+    is_able
+}
+
+fn bounded(seconds: u32, words: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["-k", "2", &seconds.to_string()])
+        .args(words)
+        .output()
+        .expect("coreutils are there")
+}
+
+/// A lab of two nodes, removed when it is dropped.
+struct Lab {
+    directory: tempfile::TempDir,
+}
+
+impl Lab {
+    fn up(size: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let lab = Self { directory };
+        lab.gupfs(&["up", "--nodes", "2", "--size", size, "--backing", "file"]);
+        lab
+    }
+
+    fn root(&self) -> &str {
+        self.directory.path().to_str().expect("a plain name")
+    }
+
+    fn try_gupfs(&self, words: &[&str]) -> Output {
+        let mut all = vec![env!("CARGO_BIN_EXE_gupfs"), "lab"];
+        all.extend(words);
+        all.extend(["--dir", self.root()]);
+        bounded(LIMIT, &all)
+    }
+
+    fn gupfs(&self, words: &[&str]) {
+        let output = self.try_gupfs(words);
+        assert!(output.status.success(), "lab {words:?}: {output:?}");
+    }
+
+    fn mount(&self, node: usize) -> PathBuf {
+        self.directory.path().join(format!("n{node}/mnt"))
+    }
+
+    fn dump(&self, node: usize, what: &str) -> Value {
+        let state = format!("{}/n{node}", self.root());
+        let gupfs = env!("CARGO_BIN_EXE_gupfs");
+        let output = bounded(LIMIT, &[gupfs, "dump", what, "--state", &state, "--json"]);
+        assert!(output.status.success(), "dump {what}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Free sectors as df on this node says.
+    fn free(&self, node: usize) -> u64 {
+        let mount = self.mount(node);
+        let words = ["stat", "-f", "-c", "%f", mount.to_str().unwrap()];
+        let output = bounded(LIMIT, &words);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.trim().parse().unwrap()
+    }
+
+    /// What both nodes say of a state, summed over all NSDs.
+    fn sum(&self, what: &str) -> u64 {
+        let of_node = |node| {
+            let space = self.dump(node, "space");
+            let nsds = space["nsds"].as_array().unwrap().clone();
+            nsds.iter().map(|n| n[what].as_u64().unwrap()).sum::<u64>()
+        };
+        of_node(1) + of_node(2)
+    }
+
+    /// Every sector that counts as used belongs to a file, and only to one.
+    fn check_walk(&self) {
+        for node in [1, 2] {
+            let walk = self.dump(node, "space")["walk"].clone();
+            for what in ["leaked", "missing", "twice"] {
+                assert_eq!(walk[what], 0, "node {node}: {walk}");
+            }
+        }
+    }
+
+    /// Waits until nothing is in anybody's hands but files.
+    fn settle(&self) {
+        let until = Instant::now() + Duration::from_secs(40);
+        loop {
+            let left = ["granted", "pending", "quarantined"].map(|what| self.sum(what));
+            if left == [0, 0, 0] {
+                return;
+            }
+            let dump = || format!("{} {}", self.dump(1, "space"), self.dump(2, "space"));
+            assert!(Instant::now() < until, "unused sectors stay: {}", dump());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn logs(&self) -> String {
+        let tails = [1, 2].map(|node| {
+            let text = fs::read_to_string(format!("{}/n{node}/log", self.root()));
+            let text = text.unwrap_or_default();
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(15)..].join("\n")
+        });
+        tails.join("\n--\n")
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        let output = self.try_gupfs(&["down"]);
+        if !std::thread::panicking() {
+            assert!(output.status.success(), "lab down: {output:?}");
+        }
+    }
+}
+
+/// The bytes of a file follow from its name's seed.
+fn bytes(seed: u64, size: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut all = Vec::with_capacity(size + 8);
+    while all.len() < size {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        all.extend(state.to_le_bytes());
+    }
+    all.truncate(size);
+    all
+}
+
+/// What fsync acknowledged: path below the mount, and the seed and size of its bytes.
+type Acknowledged = BTreeMap<String, (u64, usize)>;
+
+struct Filler<'a> {
+    lab: &'a Lab,
+    node: usize,
+    seed: u64,
+    files: Acknowledged,
+}
+
+impl<'a> Filler<'a> {
+    fn new(lab: &'a Lab, node: usize) -> Self {
+        Self {
+            lab,
+            node,
+            seed: node as u64 * 1_000_000,
+            files: BTreeMap::new(),
+        }
+    }
+
+    fn write(&mut self, size: usize) -> std::io::Result<()> {
+        self.seed += 1;
+        let name = format!("d{}-{}/f{}", self.node, self.seed % 4, self.seed);
+        let path = self.lab.mount(self.node).join(&name);
+        let write = || {
+            let mut file = File::create(&path)?;
+            for part in bytes(self.seed, size).chunks(100_000) {
+                file.write_all(part)?;
+            }
+            file.sync_all()
+        };
+        let result = write();
+        match &result {
+            Ok(()) => {
+                self.files.insert(name, (self.seed, size));
+            }
+            Err(_) => {
+                // What was not acknowledged is not kept; a dead mount has nothing to remove.
+                let _ = fs::remove_file(&path);
+            }
+        }
+        result
+    }
+
+    /// Writes files until the smallest meets ENOSPC. `is_over`: stop earlier.
+    fn fill(&mut self, is_over: &AtomicBool) -> u64 {
+        let mut full = 0;
+        for step in 0.. {
+            let largest = [900_000, 300_000, 60_000, 4096][full];
+            let size = if full == 3 {
+                4096
+            } else {
+                4096 + step * 37_777 % largest
+            };
+            match self.write(size) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::StorageFull => {
+                    full += 1;
+                    if full == 4 {
+                        return u64::try_from(step).unwrap();
+                    }
+                }
+                Err(error) if is_over.load(Ordering::Relaxed) => {
+                    eprintln!("node {} was killed: {error}", self.node);
+                    return 0;
+                }
+                Err(error) => panic!("node {}: {error}\n{}", self.node, self.lab.logs()),
+            }
+        }
+        unreachable!("a disk is full some time")
+    }
+
+    fn bytes(&self) -> usize {
+        self.files.values().map(|(_, size)| size).sum()
+    }
+}
+
+fn make_directories(lab: &Lab) {
+    for node in [1, 2] {
+        for directory in 0..4 {
+            let path = lab.mount(node).join(format!("d{node}-{directory}"));
+            fs::create_dir(path).unwrap();
+        }
+    }
+}
+
+fn fill_both(fillers: &mut [Filler<'_>; 2]) {
+    let never = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for filler in fillers.iter_mut() {
+            let never = &never;
+            scope.spawn(move || filler.fill(never));
+        }
+    });
+}
+
+fn verify(lab: &Lab, files: &Acknowledged) {
+    for (name, (seed, size)) in files {
+        let expected = bytes(*seed, *size);
+        for node in [1, 2] {
+            let found = fs::read(lab.mount(node).join(name));
+            let found =
+                found.unwrap_or_else(|e| panic!("node {node}: {name}: {e}\n{}", lab.logs()));
+            assert!(
+                found == expected,
+                "node {node}: {name} is not what was acknowledged\n{}",
+                lab.logs()
+            );
+        }
+    }
+}
+
+fn remove(lab: &Lab, files: &mut Acknowledged, is_gone: impl Fn(usize) -> bool) -> usize {
+    let names: Vec<String> = files.keys().cloned().collect();
+    let mut removed = 0;
+    for (index, name) in names.into_iter().enumerate() {
+        if is_gone(index) {
+            // Each half by the node that did not write it.
+            let node = if name.starts_with("d1") { 2 } else { 1 };
+            fs::remove_file(lab.mount(node).join(&name)).unwrap();
+            removed += files.remove(&name).unwrap().1;
+        }
+    }
+    removed
+}
+
+/// df of both nodes, once the answers of others are not older than the last change.
+fn frees(lab: &Lab) -> [u64; 2] {
+    std::thread::sleep(Duration::from_millis(250));
+    [lab.free(1), lab.free(2)]
+}
+
+#[test]
+fn a_full_file_system_loses_nothing_and_gives_all_sectors_back() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::up("256M");
+    make_directories(&lab);
+    let begin = frees(&lab);
+    assert_eq!(begin[0], begin[1], "df is the same on both nodes");
+    let mut fillers = [Filler::new(&lab, 1), Filler::new(&lab, 2)];
+    fill_both(&mut fillers);
+    lab.check_walk();
+    let mut all: Acknowledged = BTreeMap::new();
+    for filler in &mut fillers {
+        assert!(!filler.files.is_empty());
+        all.append(&mut filler.files);
+    }
+    verify(&lab, &all);
+    lab.settle();
+    let full = frees(&lab);
+    assert_eq!(full[0], full[1]);
+    let data: u64 = all
+        .values()
+        .map(|(_, size)| size.div_ceil(4096) as u64)
+        .sum();
+    let used = begin[0] - full[0];
+    eprintln!(
+        "{} files, {data} sectors of data, {used} used, {} free of {}",
+        all.len(),
+        full[0],
+        begin[0]
+    );
+    assert!(
+        used >= data && used <= data + data / 17,
+        "{used} for {data}"
+    );
+    // What both owners keep for themselves, and parts of regions that the other one cannot use.
+    assert!(
+        full[0] < begin[0] / 20,
+        "{} of {} are free",
+        full[0],
+        begin[0]
+    );
+    // Room again at once.
+    let removed = remove(&lab, &mut all, |index| index % 2 == 0);
+    fill_both(&mut fillers);
+    let again: usize = fillers.iter().map(Filler::bytes).sum();
+    assert!(again > removed / 10 * 9, "{again} of {removed}");
+    for filler in &mut fillers {
+        all.append(&mut filler.files);
+    }
+    verify(&lab, &all);
+    lab.check_walk();
+    remove(&lab, &mut all, |_| true);
+    lab.settle();
+    lab.check_walk();
+    assert_eq!(lab.sum("used"), 0);
+    assert_eq!(frees(&lab), begin, "{}", lab.dump(1, "space"));
+    // A node that does not write has nothing to recall for long.
+    let counters = [1, 2].map(|node| lab.dump(node, "counters"));
+    eprintln!(
+        "{}\n{}",
+        space_counters(&counters[0]),
+        space_counters(&counters[1])
+    );
+}
+
+fn space_counters(counters: &Value) -> String {
+    let all = counters.as_object().unwrap().iter();
+    let mut of_space: Vec<String> = all
+        .filter(|(name, _)| name.starts_with("space_"))
+        .map(|(name, value)| format!("{}={value}", &name[6..]))
+        .collect();
+    of_space.sort();
+    of_space.join(" ")
+}
+
+#[test]
+fn nodes_killed_while_it_fills_leak_no_sector() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::up("256M");
+    make_directories(&lab);
+    let begin = frees(&lab);
+    let mut all: Acknowledged = BTreeMap::new();
+    for victim in [2, 1] {
+        let is_over = AtomicBool::new(false);
+        let mut fillers = [Filler::new(&lab, 1), Filler::new(&lab, 2)];
+        for filler in &mut fillers {
+            filler.seed += 10_000 * victim as u64;
+        }
+        std::thread::scope(|scope| {
+            for filler in &mut fillers {
+                let is_over = &is_over;
+                scope.spawn(move || filler.fill(is_over));
+            }
+            std::thread::sleep(Duration::from_millis(1500));
+            is_over.store(true, Ordering::Relaxed);
+            let name = format!("n{victim}");
+            lab.gupfs(&["kill", &name]);
+            lab.gupfs(&["start", &name]);
+        });
+        for filler in &mut fillers {
+            all.append(&mut filler.files);
+        }
+        verify(&lab, &all);
+        lab.check_walk();
+        // Room for the next round.
+        remove(&lab, &mut all, |index| index % 3 != 0);
+    }
+    assert!(!all.is_empty());
+    for node in [1, 2] {
+        // What was being written when its node was killed is there or not.
+        for directory in 0..4 {
+            let path = lab.mount(node).join(format!("d{node}-{directory}"));
+            for entry in fs::read_dir(path).unwrap() {
+                fs::remove_file(entry.unwrap().path()).unwrap();
+            }
+        }
+    }
+    lab.settle();
+    lab.check_walk();
+    assert_eq!(lab.sum("used"), 0);
+    assert_eq!(frees(&lab), begin, "{}", lab.dump(1, "space"));
+}

@@ -1,0 +1,237 @@
+//! How much space the file system has: the sum over all owners, as statfs shows it, and the walk that compares
+//! what owners count with what their files use.
+//!
+//! Nothing is sent while nobody asks. An answer of another owner serves for `FRESH`; who asks later waits for new
+//! ones, `PATIENCE` at the most, and then gets the last known.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use client::request::{Response, Space, Ticket};
+use data::SectorSet;
+use data::space::RegionTable;
+use node::OwnerSlice;
+use node::message::{FreeSpace, Message};
+use types::{Duration, Instant, NodeId, Run};
+
+use super::{Daemon, lock};
+use crate::clock;
+
+/// How old another owner's answer may be.
+const FRESH: Duration = Duration::from_millis(200);
+/// How long statfs waits for other owners.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What other owners have told.
+#[derive(Debug, Default)]
+pub(super) struct FreeSums {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    told: BTreeMap<NodeId, (Instant, FreeSpace)>,
+    /// Owners that have not answered the question of this name.
+    asked: BTreeMap<NodeId, u64>,
+    since: Instant,
+    waiting: Vec<Ticket>,
+}
+
+impl Daemon {
+    /// STATFS.
+    pub(super) fn stat_fs(self: &Arc<Self>, ticket: Ticket) {
+        let now = clock::now();
+        let me = self.me.node;
+        let mut others = self.config.view.owners.clone();
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|owner| *owner != me && *owner != NodeId::default());
+        let mut ask = Vec::new();
+        {
+            let mut state = lock(&self.free.state);
+            let is_fresh = |owner: &NodeId| {
+                let told = state.told.get(owner);
+                told.is_some_and(|(at, _)| now.since(*at) < FRESH)
+            };
+            if !others.iter().all(is_fresh) {
+                state.waiting.push(ticket);
+                if state.asked.is_empty() {
+                    state.since = now;
+                    for owner in others {
+                        let id = self.draw_call();
+                        state.asked.insert(owner, id);
+                        ask.push((owner, id));
+                    }
+                }
+                drop(state);
+                for (owner, id) in ask {
+                    self.send(owner, &Message::AskFree { id });
+                }
+                return;
+            }
+        }
+        self.reply_stat_fs(&[ticket]);
+    }
+
+    /// Another owner has told.
+    pub(super) fn on_free(self: &Arc<Self>, from: NodeId, id: u64, free: FreeSpace) {
+        let waiting = {
+            let mut state = lock(&self.free.state);
+            if state.asked.get(&from) != Some(&id) {
+                return;
+            }
+            state.asked.remove(&from);
+            // From the question on: what has happened since may be in it or not.
+            let since = state.since;
+            state.told.insert(from, (since, free));
+            if !state.asked.is_empty() {
+                return;
+            }
+            std::mem::take(&mut state.waiting)
+        };
+        self.reply_stat_fs(&waiting);
+    }
+
+    /// Owners that do not answer are not waited for any longer.
+    pub(super) fn end_slow_sums(&self) {
+        let waiting = {
+            let mut state = lock(&self.free.state);
+            if state.asked.is_empty() || clock::now().since(state.since) < PATIENCE {
+                return;
+            }
+            state.asked.clear();
+            std::mem::take(&mut state.waiting)
+        };
+        self.reply_stat_fs(&waiting);
+    }
+
+    fn reply_stat_fs(&self, tickets: &[Ticket]) {
+        if tickets.is_empty() {
+            return;
+        }
+        let mut sum = self.own_free();
+        for (_, free) in lock(&self.free.state).told.values() {
+            sum.held += free.held;
+            sum.unheld += free.unheld;
+            sum.inodes += free.inodes;
+        }
+        let nsds = self.config.view.nsds.iter();
+        let sector_count: u64 = nsds.map(|n| n.sector_count - n.data_begin).sum();
+        let space = Space {
+            sector_count,
+            // Answers of different moments may count a region twice that changed hands between.
+            sector_free_count: (sum.held + sum.unheld).min(sector_count),
+            inode_count: sum.inodes,
+        };
+        for ticket in tickets {
+            self.replier().reply(*ticket, &Response::Space(space));
+        }
+    }
+
+    /// What this owner adds to the sum.
+    pub(super) fn own_free(&self) -> FreeSpace {
+        let (counts, unheld) = {
+            let log = lock(&self.log);
+            let unheld = log.table.as_ref().map_or(0, RegionTable::free_sectors);
+            (log.space.counts(), unheld)
+        };
+        let shards = self.shards.iter().flatten();
+        FreeSpace {
+            held: counts.free + counts.pending + counts.granted,
+            unheld,
+            inodes: shards.map(|slice| lock(slice).shard.inode_count()).sum(),
+        }
+    }
+
+    /// Sectors by NSD and state, and whether what the files of this owner use is what its space says: as JSON,
+    /// for `gupfs dump space`. All shards are locked meanwhile.
+    pub(super) fn space_json(&self) -> String {
+        let mut walk = Walk::default();
+        let guards: Vec<MutexGuard<'_, OwnerSlice>> = self
+            .shards
+            .iter()
+            .flatten()
+            .map(|slice| lock(slice))
+            .collect();
+        for guard in &guards {
+            guard.shard.visit_runs(&mut |run| walk.visit(run));
+        }
+        let log = lock(&self.log);
+        let used = log.space.used();
+        walk.compare(&used);
+        let mut nsds = Vec::new();
+        for nsd in &self.config.view.nsds {
+            let counts = log.space.counts_by_nsd(nsd.id);
+            let (held, free) = log.space.regions_of(nsd.id);
+            let unheld = log.table.as_ref().map(|table| table.free_count(nsd.id));
+            nsds.push(format!(
+                "{{\"nsd\":{},\"regions_held\":{held},\"regions_free\":{free},\"regions_unheld\":{},\
+                 \"held\":{},\"free\":{},\"granted\":{},\"used\":{},\"pending\":{},\"quarantined\":{}}}",
+                nsd.id.0,
+                unheld.map_or_else(|| "null".to_owned(), |count| count.to_string()),
+                counts.total,
+                counts.free,
+                counts.granted,
+                counts.used,
+                counts.pending,
+                counts.quarantined,
+            ));
+        }
+        drop(log);
+        drop(guards);
+        let mut hands = Vec::new();
+        self.hands.each(|owner, hand| {
+            let counts = hand.pool().counts();
+            hands.push(format!(
+                "{{\"owner\":{},\"free\":{},\"reserved\":{},\"taken\":{},\"burnt\":{},\"spent\":{}}}",
+                owner.0, counts.free, counts.reserved, counts.taken, counts.burnt, counts.spent
+            ));
+        });
+        let mut out = String::new();
+        let _ = write!(
+            out,
+            "{{\"nsds\":[{}],\"in_hand\":[{}],\"walk\":{{\"mapped\":{},\"used\":{},\"leaked\":{},\
+             \"missing\":{},\"twice\":{}}}}}",
+            nsds.join(","),
+            hands.join(","),
+            walk.mapped.count(),
+            used.count(),
+            walk.leaked,
+            walk.missing,
+            walk.twice,
+        );
+        out
+    }
+}
+
+/// The sectors that maps name.
+#[derive(Debug, Default)]
+struct Walk {
+    mapped: SectorSet,
+    /// Named by two runs.
+    twice: u64,
+    /// In use, but in no map.
+    leaked: u64,
+    /// In a map, but not in use.
+    missing: u64,
+}
+
+impl Walk {
+    fn visit(&mut self, run: Run) {
+        if self.mapped.overlaps(run) {
+            self.twice += u64::from(run.count);
+        } else {
+            self.mapped.insert(run);
+        }
+    }
+
+    fn compare(&mut self, used: &SectorSet) {
+        let common: u64 = (self.mapped.iter())
+            .flat_map(|run| used.intersection(run))
+            .map(|run| u64::from(run.count))
+            .sum();
+        self.leaked = used.count() - common;
+        self.missing = self.mapped.count() - common;
+    }
+}
