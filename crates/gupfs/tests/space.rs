@@ -380,11 +380,11 @@ fn nodes_killed_while_it_fills_leak_no_sector() {
     make_directories(&lab);
     let begin = frees(&lab);
     let mut all: Acknowledged = BTreeMap::new();
-    for victim in [2, 1] {
+    for victim in [2u64, 1] {
         let is_over = AtomicBool::new(false);
         let mut fillers = [Filler::new(&lab, 1), Filler::new(&lab, 2)];
         for filler in &mut fillers {
-            filler.seed += 10_000 * victim as u64;
+            filler.seed += 10_000 * victim;
         }
         std::thread::scope(|scope| {
             for filler in &mut fillers {
