@@ -197,12 +197,51 @@ pub(crate) fn in_processes(
     Ok(rate(part * process_count, begin))
 }
 
-/// The work of one process of [`in_processes`].
+/// `process_count` processes make `count` files of 4 KiB each, in one new directory below `directory` or each
+/// in its own; files per second of all together.
+pub(crate) fn make_files(
+    directory: &Path,
+    process_count: u64,
+    count: u64,
+    is_shared: bool,
+) -> Result<f64> {
+    let own = std::env::current_exe().context("cannot find myself")?;
+    let root = directory.join("files");
+    fs::create_dir(&root)?;
+    let mut commands = Vec::new();
+    for index in 0..process_count {
+        let path = root.join(if is_shared { 0 } else { index }.to_string());
+        fs::create_dir_all(&path)?;
+        let mut command = Command::new(&own);
+        let numbers = [(index * count).to_string(), count.to_string()];
+        command.args([WORKER, "files"]).arg(&path).args(numbers);
+        commands.push(command);
+    }
+    let begin = Instant::now();
+    let started: Vec<_> = commands.iter_mut().map(Command::spawn).collect();
+    for child in started {
+        let mut child = child.context("cannot start a worker")?;
+        ensure!(child.wait()?.success(), "a worker failed");
+    }
+    let time = begin.elapsed().as_secs_f64();
+    fs::remove_dir_all(&root)?;
+    Ok(as_f64(process_count * count) / time)
+}
+
+/// The work of one process of [`in_processes`] or [`make_files`].
 pub(crate) fn work(arguments: &[String]) -> Result<()> {
     let [what, path, offset, size] = arguments else {
-        bail!("a worker needs: write|read PATH OFFSET SIZE");
+        bail!("a worker needs: write|read PATH OFFSET SIZE, or files DIRECTORY FIRST COUNT");
     };
     let (offset, size): (u64, u64) = (offset.parse()?, size.parse()?);
+    if what == "files" {
+        let block = [0x66; 4096];
+        for index in offset..offset + size {
+            let path = Path::new(path).join(format!("f{index:06}"));
+            File::create_new(path)?.write_all(&block)?;
+        }
+        return Ok(());
+    }
     let is_write = what == "write";
     let file = OpenOptions::new()
         .read(!is_write)
@@ -269,6 +308,13 @@ mod tests {
         work(&words(&["read", path, "0", "4194304"])).expect("all");
         work(&words(&["read", path])).expect_err("too few words");
         fs::remove_file(&file).expect("removed");
+        let path = directory.to_str().expect("text");
+        work(&words(&["files", path, "7", "3"])).expect("three files");
+        for index in 7..10 {
+            let file = directory.join(format!("f{index:06}"));
+            assert_eq!(fs::metadata(&file).expect("there").len(), 4096);
+            fs::remove_file(&file).expect("removed");
+        }
         assert!(write_fsync(&file, 3).expect("durable") > 0.0);
         assert!(switches(std::process::id()).expect("my own") > 0);
         assert_eq!(fs::read_dir(&directory).expect("list").count(), 0);

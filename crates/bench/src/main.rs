@@ -79,6 +79,7 @@ const GROUPS: &[Group] = &[
     ("processes", single::processes),
     ("fsync", single::small_fsync),
     ("untar", single::untar),
+    ("files", single::files),
     ("messages", pair::messages),
     ("remote", pair::remote),
     ("both", pair::both),

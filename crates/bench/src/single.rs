@@ -198,29 +198,61 @@ pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let archive = rig.scratch().join("archive.tar");
     make_archive(rig.scratch(), &archive)?;
     let (g, t, x) = (rig.gupfs()?, rig.trivial()?, rig.xfs()?);
-    let unpack = |target: &Target| -> Result<f64> {
+    // Time until all is unpacked and synced, and until each file's fsync has returned.
+    let unpack = |target: &Target| -> Result<(f64, f64)> {
         let directory = target.mount.join("unpacked");
         fs::create_dir(&directory)?;
         let begin = Instant::now();
         run("tar", &["-xf", text(&archive), "-C", text(&directory)])?;
         run("sync", &["-f", text(&directory)])?;
         let time = begin.elapsed().as_secs_f64();
+        let each = format!("find {} -type f -print0 | xargs -0 sync", text(&directory));
+        run("sh", &["-c", &each])?;
+        let durable = begin.elapsed().as_secs_f64();
         fs::remove_dir_all(&directory)?;
-        Ok(time)
+        Ok((time, durable))
     };
-    let mut local = Vec::new();
-    let mut turns = Turns::default();
+    let (mut turns, mut durable, mut local) = (Turns::default(), Turns::default(), Vec::new());
     for _ in 0..scale.run_count {
-        turns.push(unpack(&g)?, unpack(&t)?);
-        local.push(unpack(&x)?);
+        let (ours, theirs, xfs) = (unpack(&g)?, unpack(&t)?, unpack(&x)?);
+        turns.push(ours.0, theirs.0);
+        durable.push(ours.1, xfs.1);
+        local.push(xfs.0);
     }
-    let note = format!("X {:.2} s", median(&mut local));
-    let name = format!("untar of {ARCHIVE_FILE_COUNT} files + sync");
+    let note = format!(
+        "X {:.2} s; no FUSE server hears of sync(2), so G may still hold data",
+        median(&mut local)
+    );
+    let name = format!("untar of {ARCHIVE_FILE_COUNT} files");
     Ok(vec![
-        Row::turns(name, "s", &turns, "T")
+        Row::turns(format!("{name} + sync"), "s", &turns, "T")
             .bounds(1.4, 1.15)
             .note(note),
+        Row::turns(format!("{name} + fsync of each"), "s", &durable, "X"),
     ])
+}
+
+/// Four processes make small files, each in its own directory and all in one: against T, X beside it.
+pub(crate) fn files(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (g, t, x) = (rig.gupfs()?, rig.trivial()?, rig.xfs()?);
+    let count = scale.operation_count as u64 / 4;
+    let row = |(is_shared, name): (bool, &str)| {
+        let make =
+            |target: &Target| load::make_files(&target.mount, PROCESS_COUNT, count, is_shared);
+        let mut local = Vec::new();
+        let mut turns = Turns::default();
+        for _ in 0..scale.run_count {
+            turns.push(make(&g)?, make(&t)?);
+            local.push(make(&x)?);
+        }
+        let note = format!("X {:.2} 1/s", median(&mut local));
+        Ok(Row::turns(name, "1/s", &turns, "T").note(note))
+    };
+    let what = [
+        (false, "4 processes making 4 KiB files, own directories"),
+        (true, "4 processes making 4 KiB files, one directory"),
+    ];
+    what.into_iter().map(row).collect()
 }
 
 /// An archive whose sizes are those of a source tree: most files below 8 KiB.

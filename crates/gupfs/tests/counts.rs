@@ -1,0 +1,159 @@
+//! What an operation costs, in exact counts: allocations of cached operations, journal bytes of a small fsync.
+//!
+//! Rates are noisy, counts are not: who adds an allocation to a hot path, or a second write to an fsync, hears of
+//! it here. Needs root and /dev/fuse; says so and passes where these are missing.
+#![deny(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a test at the OS boundary"
+)]
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Operations of one measurement.
+const COUNT: u64 = 2000;
+
+/// One mounted node, gone when it is dropped.
+struct Node {
+    root: PathBuf,
+}
+
+impl Node {
+    /// `None`: it cannot be made here.
+    fn new() -> Option<Self> {
+        let is_root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
+        if !is_root || !Path::new("/dev/fuse").exists() {
+            eprintln!("passed without looking: needs root and /dev/fuse");
+            return None;
+        }
+        let directory = tempfile::Builder::new().prefix("gupfs-counts-").tempdir();
+        let node = Self {
+            root: directory.unwrap().keep(),
+        };
+        fs::create_dir(node.mount()).unwrap();
+        let mount = node.mount();
+        let mount = mount.to_str().unwrap();
+        node.gupfs(&["up", "--mount", mount, "--size", "2G"]);
+        Some(node)
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.root.join("mnt")
+    }
+
+    fn gupfs(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs")]);
+        command
+            .args(arguments)
+            .arg("--state")
+            .arg(self.root.join("state"));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let text = self.gupfs(&["dump", "counters", "--json"]);
+        find(&serde_json::from_str(&text).unwrap(), name).expect("the counter is there")
+    }
+
+    /// How much the counter grew per operation, in hundredths: the dump itself and the daemon's ticks are in it,
+    /// and far below one per operation.
+    fn per_operation(&self, name: &str, mut operation: impl FnMut(u64)) -> u64 {
+        // Caches and lists have their size after these.
+        (0..COUNT / 4).for_each(|index| operation(COUNT + index));
+        let before = self.counter(name);
+        (0..COUNT).for_each(&mut operation);
+        (self.counter(name) - before) * 100 / COUNT
+    }
+}
+
+fn find(value: &serde_json::Value, name: &str) -> Option<u64> {
+    let map = value.as_object()?;
+    let own = map.get(name).and_then(serde_json::Value::as_u64);
+    own.or_else(|| map.values().find_map(|inner| find(inner, name)))
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let state = self.root.join("state");
+        let mut down = Command::new("timeout");
+        down.args(["-k", "5", "45", env!("CARGO_BIN_EXE_gupfs"), "down"]);
+        let _ = down.arg("--destroy").arg("--state").arg(state).output();
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// A file of 1 MiB, committed.
+fn megabyte(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create_new(true).open(path);
+    let file = file.unwrap();
+    file.write_all_at(&vec![7; 1 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    file
+}
+
+#[test]
+fn cached_operations_allocate_little() {
+    let Some(node) = Node::new() else { return };
+    let file = megabyte(&node.mount().join("file"));
+    let read = node.per_operation("allocations", |index| {
+        let mut bytes = [0; 4096];
+        file.read_exact_at(&mut bytes, index % 256 * 4096).unwrap();
+    });
+    let miss = node.per_operation("allocations", |index| {
+        let path = node.mount().join(format!("absent{index}"));
+        fs::symlink_metadata(path).unwrap_err();
+    });
+    // create, getattr of the directory, flush, release.
+    let create = node.per_operation("allocations", |index| {
+        File::create_new(node.mount().join(format!("made{index}"))).unwrap();
+    });
+    eprintln!("allocations in hundredths: read {read}, stat-miss {miss}, create {create}");
+    assert!(
+        read <= READ_MAX,
+        "{read} hundredths of an allocation per read"
+    );
+    assert!(
+        miss <= MISS_MAX,
+        "{miss} hundredths of an allocation per miss"
+    );
+    assert!(
+        create <= CREATE_MAX,
+        "{create} hundredths of an allocation per create"
+    );
+}
+
+/// Hundredths of allocations; lower them when the code needs fewer.
+const READ_MAX: u64 = 250;
+const MISS_MAX: u64 = 900;
+const CREATE_MAX: u64 = 4700;
+
+/// A 4 KiB write and fsync takes its record and its bytes: two sectors of journal. What earlier ones wrote is not
+/// written again (it once was, up to 16 times).
+#[test]
+fn a_small_fsync_writes_what_is_new() {
+    let Some(node) = Node::new() else { return };
+    let file = megabyte(&node.mount().join("file"));
+    let bytes = node.per_operation("journal_bytes", |index| {
+        let offset = index * 101 % 256 * 4096;
+        file.write_all_at(&[9; 4096], offset).unwrap();
+        file.sync_all().unwrap();
+    });
+    assert!(
+        bytes <= 12_288 * 100,
+        "{} bytes of journal per fsync",
+        bytes / 100
+    );
+    let mut seen = [0; 4096];
+    file.read_exact_at(&mut seen, 0).unwrap();
+    assert_eq!(seen, [9; 4096]);
+}
