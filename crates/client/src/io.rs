@@ -764,7 +764,7 @@ impl Slice {
             // The kernel writes whole pages; what lies behind the end of the file is not file content.
             range.end = range.end.min(inode.size.max(range.begin));
             if range.is_empty() {
-                self.reply(ticket, Response::Written(payload.length));
+                self.yield_reply(ticket, Response::Written(payload.length));
                 return self.served(env, ino, ticket);
             }
         }
@@ -816,6 +816,8 @@ impl Slice {
         let response = Response::Written(payload.length);
         if self.misplaced.remove(&ticket).is_some() {
             self.reply_after_drop(env, ino, range, ticket, response);
+        } else if is_write_back {
+            self.yield_reply(ticket, response);
         } else {
             self.reply(ticket, response);
         }

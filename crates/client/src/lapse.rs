@@ -1,16 +1,25 @@
-//! What a slice says when an owner or this node's membership begins anew: to a new owner instance, what it
-//! holds; at the end of an evicted life, who waits and what the kernel has.
+//! What a slice does when the node's lease ends and comes back, and what it says when an owner or this node's
+//! membership begins anew: to a new owner instance, what it holds; at the end of an evicted life, who waits,
+//! what the kernel has, and what is lost.
 //!
-//! Invariant: what was told is at least what is held. Grants of the owner's former life that are still on
-//! their way are void from then on (`token::Holder::reassert`).
+//! Invariants:
+//! - what was told is at least what is held. Grants of the owner's former life that are still on their way are void
+//!   from then on (`token::Holder::reassert`);
+//! - from `Lapsed` to `Regained` every inode that is open, or asked for, has a suspended gate: nothing of it is served
+//!   but write-backs of mapped pages, which become dirty data of this life.
 //!
-//! What this deliberately does not do: the lapse of a lease. The driver parks requests until the lease is
-//! back; an evicted life ends with its process, and with it every cache.
+//! Only open files are dropped from the kernel: of the others nobody can see a page before an open, which waits for
+//! the lease, and names and attributes end with their time-outs, which never exceed the lease.
+//!
+//! What this deliberately does not do: go on after an eviction. An evicted life ends with its process, and with it
+//! every cache and descriptor.
 
 use token::server::first_number;
 use types::{Epoch, Holding, InodeId, ShardId};
 
-use crate::request::Ticket;
+use crate::env::Env;
+use crate::request::{Notice, Request, Ticket};
+use crate::slice::Effect;
 use crate::slice::Slice;
 
 impl Slice {
@@ -34,6 +43,70 @@ impl Slice {
         }
         all.sort_by_key(|(ino, _)| *ino);
         all
+    }
+
+    /// The lease is over.
+    pub(crate) fn on_lapsed(&mut self, env: &Env<'_>, requests: Vec<Request>) {
+        // Those that have a gate wait in it before it notifies, so that it leaves their pages alone.
+        let (mut others, mut held) = (Vec::new(), Vec::new());
+        for request in requests {
+            match self.hold(env, &request) {
+                Some(ino) => held.push(ino),
+                None => others.push(request),
+            }
+        }
+        self.is_lapsed = true;
+        for ino in held {
+            self.suspend(env, ino);
+        }
+        let open = self.inodes.iter().filter(|(_, inode)| inode.open_count > 0);
+        let mut open: Vec<_> = open
+            .map(|(ino, inode)| (*ino, inode.directory_mode().is_some()))
+            .collect();
+        open.sort_unstable();
+        for (ino, is_directory) in open {
+            if is_directory {
+                // It has no pages, and its attributes go without a wait.
+                let notice = Notice::Attributes { ino };
+                self.out.push(Effect::Notify(None, notice));
+            } else {
+                self.suspend(env, ino);
+            }
+        }
+        for request in others {
+            self.start(env, request);
+        }
+    }
+
+    /// The lease is back and no view has ended this life: its tokens were valid all the time.
+    pub(crate) fn on_regained(&mut self, env: &Env<'_>) {
+        self.is_lapsed = false;
+        self.undropped.clear();
+        let mut waiting: Vec<InodeId> = self
+            .inodes
+            .iter()
+            .filter(|(_, inode)| inode.gate.is_some() || !inode.parked.is_empty())
+            .map(|(ino, _)| *ino)
+            .collect();
+        waiting.sort_unstable();
+        for ino in waiting {
+            self.resume(env, ino);
+            self.retry(env, ino);
+        }
+    }
+
+    /// Open files of which the kernel has not dropped everything since the lease ended.
+    pub fn undropped_count(&self) -> usize {
+        self.undropped.len()
+    }
+
+    /// Inodes with data or times that no owner has, and their dirty bytes: lost with this life.
+    pub fn uncommitted(&self) -> (usize, u64) {
+        let dirty = self.inodes.values().filter(|inode| inode.is_dirty());
+        dirty.fold((0, 0), |(count, size), inode| {
+            let pages = inode.pages.dirty_count() as u64;
+            (count + 1, size + pages * crate::pages::PAGE_SIZE)
+        })
     }
 
     /// This life is over and the slice is not used any more: the requests that wait on inodes, to be

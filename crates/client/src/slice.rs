@@ -145,6 +145,11 @@ pub enum Input {
     Tour(Box<crate::listing::Tour>),
     /// Write all dirty data back: the daemon stops.
     WriteBack,
+    /// The node's lease is over: the kernel drops what it has, and nothing more is served (rule R8). Of the requests
+    /// that came since, those that a notification may wait for.
+    Lapsed(Vec<Request>),
+    /// The lease is back, and the tokens with it.
+    Regained,
     /// Frames are short: evict, write back.
     Shrink,
     /// Some time has passed.
@@ -156,6 +161,9 @@ pub enum Input {
 pub enum Effect {
     /// Answer a request. `pinned`: inodes whose slice wants `Input::Replied` once it is written.
     Reply(Ticket, Response, Vec<InodeId>),
+    /// Answer a request without a look at the lease: what holds a notification to the kernel up, and tells nobody
+    /// anything (a write-back is taken, a request is failed for the notification's sake).
+    Yield(Ticket, Response),
     /// Ask the owner of a shard; the answer comes as `Input::Answer`.
     Call(CallId, ShardId, Ask),
     /// Drop a reference of each frame of a parked write's payload.
@@ -211,6 +219,10 @@ pub struct Slice {
     pub(crate) misplaced: FxHashMap<Ticket, (InodeId, types::ByteRange)>,
     /// Payloads of parked writes, with a reference of each frame.
     pub(crate) payloads: FxHashMap<Ticket, Span>,
+    /// The node has no valid lease.
+    pub(crate) is_lapsed: bool,
+    /// Open files of which the kernel has not dropped everything since the lease ended.
+    pub(crate) undropped: rustc_hash::FxHashSet<InodeId>,
     pub(crate) out: Vec<Effect>,
     next_id: u64,
 }
@@ -234,6 +246,8 @@ impl Slice {
             placements,
             misplaced: FxHashMap::default(),
             payloads: FxHashMap::default(),
+            is_lapsed: false,
+            undropped: rustc_hash::FxHashSet::default(),
             out: Vec::new(),
             next_id: 0,
         }
@@ -273,6 +287,8 @@ impl Slice {
             Input::LinkNow(request, kind) => self.link_now(*request, kind),
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::WriteBack => self.write_all_back(env),
+            Input::Lapsed(requests) => self.on_lapsed(env, requests),
+            Input::Regained => self.on_regained(env),
             Input::Shrink => self.shrink(env),
             Input::Tick => self.on_tick(env),
         }
@@ -283,6 +299,14 @@ impl Slice {
             self.out.push(Effect::DropPayload(payload));
         }
         self.out.push(Effect::Reply(ticket, response, Vec::new()));
+    }
+
+    /// Answers what holds a notification up: also without a lease.
+    pub(crate) fn yield_reply(&mut self, ticket: Ticket, response: Response) {
+        if let Some(payload) = self.payloads.remove(&ticket) {
+            self.out.push(Effect::DropPayload(payload));
+        }
+        self.out.push(Effect::Yield(ticket, response));
     }
 
     pub(crate) fn fail(&mut self, ticket: Ticket, errno: Errno) {
@@ -403,6 +427,12 @@ impl Slice {
         };
         for parked in std::mem::take(&mut inode.parked) {
             match &parked.request.operation {
+                Operation::Write {
+                    is_write_back: true,
+                    ..
+                } => self.start(env, parked.request),
+                // Without a lease it waits; it is run again when the lease is back.
+                _ if self.is_lapsed => self.inode(ino).parked.push_back(parked),
                 Operation::Read { .. } if parked.is_admitted => {
                     self.serve_read(env, parked.request)
                 }
@@ -437,7 +467,8 @@ impl Slice {
         }
         self.misplaced.remove(&ticket);
         self.abandon(env, ino, ticket);
-        self.fail(ticket, Errno::EINTR);
+        // It tells nothing: also without a lease.
+        self.yield_reply(ticket, Response::Error(Errno::EINTR));
     }
 
     /// Who waits, for what, since when: for `gupfs waiters`.

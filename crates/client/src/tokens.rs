@@ -174,6 +174,9 @@ impl Slice {
         range: ByteRange,
         has_token: bool,
     ) -> Admission {
+        if self.is_lapsed {
+            self.suspend(env, ino);
+        }
         let inode = self.inode(ino);
         let Some(state) = &mut inode.gate else {
             if has_token {
@@ -222,13 +225,13 @@ impl Slice {
                         Admission::Refused
                     }
                     Verdict::Fail(why) => {
-                        self.fail(ticket, errno_of(why));
+                        self.yield_error(ticket, why);
                         Admission::Refused
                     }
                 }
             }
             Verdict::Fail(why) => {
-                self.fail(ticket, errno_of(why));
+                self.yield_error(ticket, why);
                 Admission::Refused
             }
         };
@@ -250,6 +253,44 @@ impl Slice {
         if self.ungate(ino, ticket).is_some() {
             self.gate_call(env, ino, |gate, out| gate.on_abandoned(ticket, out));
         }
+    }
+
+    /// Answers a request that holds a notification up with an error.
+    fn yield_error(&mut self, ticket: Ticket, why: Failure) {
+        self.yield_reply(ticket, Response::Error(errno_of(why)));
+    }
+
+    /// Parks a READ, a write-back or a change of size in its inode's gate, for the lease is over and the gate is about
+    /// to be suspended. What needs no gate is left to the caller.
+    pub(crate) fn hold(&mut self, env: &Env<'_>, request: &Request) -> Option<InodeId> {
+        let (kind, range) = gate_kind(request);
+        let ino = match &request.operation {
+            Operation::Read { ino, .. }
+            | Operation::Write { ino, .. }
+            | Operation::SetAttr { ino, .. }
+            | Operation::Open { ino, .. } => *ino,
+            _ => return None,
+        };
+        self.gate_of(ino);
+        match self.admit(env, ino, request, kind, range, false) {
+            // Only a write-back is admitted without its tokens (rule R5).
+            Admission::Served => self.serve_write(env, request.clone()),
+            Admission::NeedsToken | Admission::Refused => {}
+        }
+        Some(ino)
+    }
+
+    /// Has the kernel drop all of a file whose tokens are in doubt, once per lapse.
+    pub(crate) fn suspend(&mut self, env: &Env<'_>, ino: InodeId) {
+        if !self.gate_of(ino).gate.is_suspended() {
+            self.undropped.insert(ino);
+            self.gate_call(env, ino, Gate::suspend);
+        }
+    }
+
+    /// The tokens are good again.
+    pub(crate) fn resume(&mut self, env: &Env<'_>, ino: InodeId) {
+        self.gate_call(env, ino, Gate::resume);
     }
 
     fn gate_call(
@@ -460,8 +501,10 @@ impl Slice {
     fn notify(&mut self, env: &Env<'_>, ino: InodeId, gate_id: u64, notice: Notice) {
         let id = NotifyId(self.draw_id());
         self.notifies.insert(id, (ino, gate_id));
+        // Without a lease no reply is written before it is back: nothing waits for that.
+        let is_held = !self.is_lapsed;
         let inode = self.inode(ino);
-        if inode.unwritten_replies > 0 {
+        if is_held && inode.unwritten_replies > 0 {
             let state = inode
                 .gate
                 .as_mut()
@@ -537,7 +580,7 @@ impl Slice {
                 }
                 revoke::Effect::Fail { ticket, why } => {
                     self.ungate(ino, ticket);
-                    self.fail(ticket, errno_of(why));
+                    self.yield_error(ticket, why);
                 }
                 revoke::Effect::Notify { notify, pages } => {
                     let notice = match pages {
@@ -567,7 +610,10 @@ impl Slice {
                         self.finish_release(env, ino, revoke);
                     }
                 }
-                revoke::Effect::LapseDone => {}
+                revoke::Effect::LapseDone => {
+                    self.undropped.remove(&ino);
+                }
+                // The driver has a limit of its own for all files together.
                 revoke::Effect::Abort => {}
             }
         }

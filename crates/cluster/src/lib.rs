@@ -59,18 +59,23 @@ pub struct Timing {
 
 impl Default for Timing {
     fn default() -> Self {
-        let lease = Duration::from_millis(limits::LEASE_MS);
-        Self {
-            lease,
-            renewal: Duration::from_millis(limits::LEASE_RENEWAL_MS),
-            // 5 %: a hundred times what a quartz clock does, and short against the lease.
-            margin: Duration(lease.0 / 20),
-            retry: Duration(limits::LEASE_RENEWAL_MS * 1_000_000 / 4),
-        }
+        Self::of_lease(Duration::from_millis(limits::LEASE_MS))
     }
 }
 
 impl Timing {
+    /// The times that go with leases of this length: five renewals in each.
+    pub const fn of_lease(lease: Duration) -> Self {
+        const RENEWALS: u64 = limits::LEASE_MS / limits::LEASE_RENEWAL_MS;
+        Self {
+            lease,
+            renewal: Duration(lease.0 / RENEWALS),
+            // 5 %: a hundred times what a quartz clock does, and short against the lease.
+            margin: Duration(lease.0 / 20),
+            retry: Duration(lease.0 / RENEWALS / 4),
+        }
+    }
+
     /// Drift between two clocks, in parts per million, below which the lease rule holds.
     pub const fn drift_tolerance_ppm(&self) -> u64 {
         // lease * (1 + d) <= (lease + margin) * (1 - d)  <=>  d <= margin / (2 * lease + margin)

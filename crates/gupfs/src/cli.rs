@@ -13,7 +13,7 @@ use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::inspect;
 use crate::lab::{self, Lab, Plan};
 use crate::size::parse_argument;
-use crate::state::{Backing, Disk, Place, State, Transport};
+use crate::state::{self, Backing, Disk, Place, State, Transport};
 use crate::{daemon, files, system, up};
 
 /// GUPFS: a POSIX parallel file system in user space.
@@ -230,6 +230,9 @@ enum LabCommand {
         /// Bytes of memory for caching, of each node.
         #[arg(long, default_value = "1G", value_parser = parse_argument)]
         pagepool: u64,
+        /// Milliseconds of a node's lease: how long a silent node is waited for.
+        #[arg(long, default_value_t = types::limits::LEASE_MS, value_parser = lease_range())]
+        lease_ms: u64,
     },
     /// What each node is doing.
     Status {
@@ -314,6 +317,10 @@ pub struct DemoArgs {
     /// Print JSON at the end.
     #[arg(long)]
     pub json: bool,
+}
+
+fn lease_range() -> clap::builder::RangedU64ValueParser {
+    clap::value_parser!(u64).range(state::LEASE_MS)
 }
 
 fn parse_node(text: &str) -> std::result::Result<u16, String> {
@@ -595,8 +602,10 @@ fn run_lab(command: LabCommand) -> Result<()> {
             size,
             transport,
             pagepool,
+            lease_ms,
         } => {
             let plan = Plan::new(nodes, backing, size).with(transport, pagepool);
+            let plan = plan.with_lease(lease_ms);
             lab::up(&Lab::new(&dir)?, &plan).map(|done| report(&done))
         }
         LabCommand::Status { dir, json } => {

@@ -80,6 +80,7 @@ pub fn config(place: &Place, state: &State) -> Result<Config> {
         },
         fuse_thread_count: (2 * cpu_count).clamp(2, 16),
         loop_count: cpu_count.clamp(1, 16),
+        lease: types::Duration::from_millis(state.lease_ms),
         pagepool_size: state.pagepool_size,
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),

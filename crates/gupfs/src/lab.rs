@@ -47,6 +47,13 @@ pub struct Plan {
     pub transport: Transport,
     /// Bytes of each node's pagepool.
     pub pagepool_size: u64,
+    /// Milliseconds of a node's lease.
+    #[serde(default = "lease_ms_default")]
+    pub lease_ms: u64,
+}
+
+const fn lease_ms_default() -> u64 {
+    limits::LEASE_MS
 }
 
 impl Plan {
@@ -60,7 +67,14 @@ impl Plan {
             size,
             transport: Transport::Device,
             pagepool_size: up::PAGEPOOL_SIZE_DEFAULT,
+            lease_ms: lease_ms_default(),
         }
+    }
+
+    /// With leases of another length.
+    #[must_use]
+    pub fn with_lease(self, lease_ms: u64) -> Self {
+        Self { lease_ms, ..self }
     }
 
     /// With another FUSE transport and pagepool size.
@@ -322,6 +336,7 @@ fn node_state(lab: &Lab, plan: &Plan, view: &ClusterView, paths: &[PathBuf], nod
         size: plan.size,
         transport: plan.transport,
         pagepool_size: plan.pagepool_size,
+        lease_ms: plan.lease_ms,
         disks: own
             .map(|(nsd, path)| up::disk(nsd, path, plan.backing))
             .collect(),

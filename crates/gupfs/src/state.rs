@@ -101,6 +101,10 @@ pub struct State {
     pub size: u64,
     /// FUSE transport.
     pub transport: Transport,
+    /// Milliseconds of a node's lease; the same on all nodes. Shorter ones find a dead node sooner, and take a slow
+    /// one for dead.
+    #[serde(default = "lease_ms_default", skip_serializing_if = "is_default_lease")]
+    pub lease_ms: u64,
     /// Bytes of the pagepool.
     pub pagepool_size: u64,
     /// Disks seen directly.
@@ -108,6 +112,21 @@ pub struct State {
     /// The other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<Peer>,
+}
+
+/// Leases that make sense, in milliseconds: shorter ones end while a busy machine schedules somebody else.
+pub const LEASE_MS: std::ops::RangeInclusive<u64> = 1000..=600_000;
+
+const fn lease_ms_default() -> u64 {
+    types::limits::LEASE_MS
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_default_lease(ms: &u64) -> bool {
+    *ms == lease_ms_default()
 }
 
 /// The paths inside a state directory.
@@ -251,7 +270,20 @@ fn parse(text: &str, path: &Path) -> Result<State> {
         ))
         .help("use the gupfs version that made it"));
     }
-    toml::from_str(text).map_err(bad)
+    let state: State = toml::from_str(text).map_err(bad)?;
+    if !LEASE_MS.contains(&state.lease_ms) {
+        return Err(Failure::new(format!(
+            "{}: lease_ms is {}",
+            path.display(),
+            state.lease_ms
+        ))
+        .help(format!(
+            "give {} to {}, the same on all nodes",
+            LEASE_MS.start(),
+            LEASE_MS.end()
+        )));
+    }
+    Ok(state)
 }
 
 /// An id as the configuration writes it.
@@ -284,6 +316,7 @@ mod tests {
             backing: Some(Backing::Ram),
             size: 8 << 30,
             transport: Transport::Device,
+            lease_ms: 3000,
             pagepool_size: 1 << 30,
             disks: vec![Disk {
                 nsd: 3,
@@ -317,6 +350,13 @@ mod tests {
         std::fs::write(place.config(), "format = 1\nnode = 'x'\n").expect("written");
         let failure = place.load().expect_err("damaged");
         assert!(failure.what().contains("damaged"), "{failure}");
+        let short = State {
+            lease_ms: 10,
+            ..example()
+        };
+        place.store(&short).expect("stored");
+        let failure = place.load().expect_err("no lease is so short");
+        assert!(failure.what().contains("lease_ms is 10"), "{failure}");
     }
 
     #[test]

@@ -160,6 +160,7 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
         backing: None,
         size: view.nsds.iter().map(|n| n.sector_count * SECTOR_SIZE).sum(),
         transport: Transport::Device,
+        lease_ms: limits::LEASE_MS,
         pagepool_size: PAGEPOOL_SIZE_DEFAULT,
         disks: Vec::new(),
         peers: Vec::new(),

@@ -16,6 +16,8 @@
 mod calls;
 #[path = "two_mounts/fixture.rs"]
 mod fixture;
+#[path = "two_mounts/lapse.rs"]
+mod lapse;
 #[path = "two_mounts/layout.rs"]
 mod layout;
 #[path = "two_mounts/messages.rs"]

@@ -10,6 +10,7 @@ pub mod config;
 mod control;
 mod free;
 mod journal;
+mod lapse;
 mod membership;
 mod peers;
 mod sectors;
@@ -515,10 +516,17 @@ impl Daemon {
             .map_err(Error::Thread)?;
         tracing::info!(mount = %self.config.mount.display(), "mounted");
         self.tick_until_stopped();
-        if self.membership.is_evicted() {
+        let is_stuck = self.membership.is_stuck.load(Ordering::Acquire);
+        if self.membership.is_evicted() || is_stuck {
             // Nothing of this life may be written or answered any more.
             self.fail_parked();
-            self.drop_kernel_caches();
+            if !is_stuck {
+                self.drop_kernel_caches();
+            }
+            // A notification that waits for a page would keep the process from ending.
+            if let Err(error) = session.connection().abort() {
+                tracing::error!(%error, "the mount cannot be aborted");
+            }
             return Err(membership::start_anew());
         }
         self.fail_parked();

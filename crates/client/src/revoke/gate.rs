@@ -86,8 +86,12 @@ struct Drop {
 
 #[derive(Debug)]
 struct Lapse {
-    outstanding: Vec<NotifyId>,
+    /// The lease is over and the tokens may come back with it: requests wait. Else they are gone, and it fails them.
+    is_suspended: bool,
+    outstanding: Vec<(NotifyId, ByteRange)>,
     pass_count_left: u8,
+    /// The kernel holds nothing of the inode but pages that wait to be READ.
+    is_dropped: bool,
 }
 
 /// See the module.
@@ -100,6 +104,8 @@ pub struct Gate {
     revokes: Vec<Revoke>,
     drops: Vec<Drop>,
     lapse: Option<Lapse>,
+    /// Notifications of a suspension that ended before they returned.
+    late: Vec<(NotifyId, ByteRange)>,
     notify_next: u64,
 }
 
@@ -114,6 +120,7 @@ impl Gate {
             revokes: Vec::new(),
             drops: Vec::new(),
             lapse: None,
+            late: Vec::new(),
             notify_next: 0,
         }
     }
@@ -125,6 +132,12 @@ impl Gate {
             && self.revokes.is_empty()
             && self.drops.is_empty()
             && self.lapse.is_none()
+            && self.late.is_empty()
+    }
+
+    /// Between `suspend` and `resume`.
+    pub fn is_suspended(&self) -> bool {
+        self.lapse.as_ref().is_some_and(|lapse| lapse.is_suspended)
     }
 
     /// Says whether a writable handle is open here, so that pages may be dirtied through a mapping.
@@ -237,10 +250,9 @@ impl Gate {
 
     /// INVAL_INODE has returned.
     pub fn on_notified(&mut self, notify: NotifyId, out: &mut Outbox) {
+        self.late.retain(|(id, _)| *id != notify);
         if let Some(lapse) = &mut self.lapse {
-            lapse.outstanding.retain(|n| *n != notify);
-            self.advance_lapse(out);
-            return;
+            lapse.outstanding.retain(|(id, _)| *id != notify);
         }
         for drop in &mut self.drops {
             drop.outstanding.retain(|(id, _)| *id != notify);
@@ -254,6 +266,7 @@ impl Gate {
                 }
             }
         }
+        self.advance_lapse(out);
         self.advance(out);
     }
 
@@ -265,6 +278,53 @@ impl Gate {
         assert!(self.revokes[index].state == State::Flushing);
         self.revokes[index].is_data_lost |= outcome == FlushOutcome::Lost;
         self.revokes[index].state = State::Leaving;
+        self.advance(out);
+    }
+
+    /// The node's lease is over; its tokens may come back with it (R8). First what a notification would wait for
+    /// is served or failed, then the kernel drops all it has but the pages of READs that wait: these are locked
+    /// and empty. `Effect::LapseDone` says that it has. Everything else waits for `resume` or `begin_lapse`.
+    pub fn suspend(&mut self, out: &mut Outbox) {
+        assert!(self.lapse.is_none(), "a lease that is over cannot end");
+        if self.rules.r8 {
+            for entry in std::mem::take(&mut self.parked) {
+                let ticket = entry.ticket;
+                match entry.kind {
+                    RequestKind::WriteBack => {
+                        out.push(Effect::Serve { ticket });
+                        self.serving.retain(|e| e.ticket != ticket); // Canary R9 only.
+                        self.serving.push(entry);
+                    }
+                    RequestKind::SetSize if self.is_mappable => {
+                        self.serving.retain(|e| e.ticket != ticket); // Canary R9 only.
+                        let why = Failure::Interrupted;
+                        out.push(Effect::Fail { ticket, why });
+                    }
+                    RequestKind::Read
+                    | RequestKind::DirectRead
+                    | RequestKind::Write
+                    | RequestKind::SetSize
+                    | RequestKind::Attributes
+                    | RequestKind::Other => self.parked.push(entry),
+                }
+            }
+        }
+        self.lapse = Some(Lapse {
+            is_suspended: true,
+            outstanding: Vec::new(),
+            pass_count_left: self.pass_count(),
+            is_dropped: false,
+        });
+        self.advance_lapse(out);
+    }
+
+    /// The lease is back and the tokens with it: what waited goes on.
+    pub fn resume(&mut self, out: &mut Outbox) {
+        let Some(lapse) = self.lapse.take_if(|lapse| lapse.is_suspended) else {
+            return;
+        };
+        self.late.extend(lapse.outstanding);
+        self.retry_unblocked(|_| true, out);
         self.advance(out);
     }
 
@@ -282,22 +342,29 @@ impl Gate {
                 });
             }
         }
-        let pass_count_left = if self.is_mappable && self.rules.r6 {
+        let before = self.lapse.take();
+        self.lapse = Some(Lapse {
+            is_suspended: false,
+            outstanding: before.map_or_else(Vec::new, |lapse| lapse.outstanding),
+            pass_count_left: self.pass_count(),
+            is_dropped: false,
+        });
+        self.advance_lapse(out);
+    }
+
+    /// Notifications until nothing is left: twice where the kernel may hide -EBUSY (R6).
+    const fn pass_count(&self) -> u8 {
+        if self.is_mappable && self.rules.r6 {
             2
         } else {
             1
-        };
-        self.lapse = Some(Lapse {
-            outstanding: Vec::new(),
-            pass_count_left,
-        });
-        self.advance_lapse(out);
+        }
     }
 
     /// A notification did not return within its limit. Only a lapse has a last resort; a revoke waits, and the
     /// manager expels a holder that stays silent.
     pub fn on_notify_overdue(&self, out: &mut Outbox) {
-        if self.lapse.is_some() {
+        if self.lapse.as_ref().is_some_and(|lapse| !lapse.is_dropped) {
             out.push(Effect::Abort);
         }
     }
@@ -349,8 +416,10 @@ impl Gate {
     }
 
     fn decide(&self, entry: &Entry, has_token: bool) -> Verdict {
-        if self.lapse.is_some() {
-            return self.decide_in_lapse(entry);
+        match &self.lapse {
+            Some(lapse) if lapse.is_suspended => return self.decide_suspended(entry),
+            Some(_) => return self.decide_in_lapse(entry),
+            None => {}
         }
         let is_blocked = self.revokes.iter().any(|r| blocks(r, entry));
         let is_awaited = || self.rules.r2 && self.is_notifying(&entry.range);
@@ -379,6 +448,30 @@ impl Gate {
             | RequestKind::SetSize
             | RequestKind::Attributes => Verdict::Park,
             RequestKind::Other => Verdict::Serve,
+        }
+    }
+
+    /// Without a lease nothing is served but write-backs, and nothing fails but what a notification in progress
+    /// waits for.
+    fn decide_suspended(&self, entry: &Entry) -> Verdict {
+        let is_dropped = self.lapse.as_ref().is_some_and(|lapse| lapse.is_dropped);
+        match entry.kind {
+            RequestKind::WriteBack if self.rules.r8 => Verdict::Serve,
+            RequestKind::Read if self.rules.r8 && self.is_notifying(&entry.range) => {
+                Verdict::Fail(Failure::LeaseLost)
+            }
+            RequestKind::SetSize
+                if self.rules.r8 && self.is_mappable && (!is_dropped || self.may_launder()) =>
+            {
+                Verdict::Fail(Failure::Interrupted)
+            }
+            RequestKind::Read
+            | RequestKind::DirectRead
+            | RequestKind::Write
+            | RequestKind::WriteBack
+            | RequestKind::SetSize
+            | RequestKind::Attributes
+            | RequestKind::Other => Verdict::Park,
         }
     }
 
@@ -480,9 +573,12 @@ impl Gate {
         };
         let revokes = self.revokes.iter().flat_map(of_revoke);
         let drops = self.drops.iter().flat_map(|drop| &drop.outstanding);
+        let suspended = self.lapse.iter().filter(|lapse| lapse.is_suspended);
+        let suspended = suspended.flat_map(|lapse| &lapse.outstanding);
+        let others = drops.chain(suspended).chain(&self.late);
         revokes
             .filter_map(|(_, pages)| pages)
-            .chain(drops.map(|(_, pages)| *pages))
+            .chain(others.map(|(_, pages)| *pages))
     }
 
     fn is_in_use(&self, index: usize) -> bool {
@@ -647,22 +743,36 @@ impl Gate {
         let Some(lapse) = &mut self.lapse else {
             return;
         };
-        if !lapse.outstanding.is_empty() {
+        if !lapse.outstanding.is_empty() || lapse.is_dropped {
             return;
         }
         if lapse.pass_count_left > 0 {
             lapse.pass_count_left -= 1;
-            let notify = NotifyId(self.notify_next);
-            self.notify_next += 1;
-            lapse.outstanding.push(notify);
-            out.push(Effect::Notify {
-                notify,
-                pages: Some(ByteRange::ALL),
-            });
+            let mut pages = RangeSet::of(ByteRange::ALL);
+            if lapse.is_suspended && self.rules.r8 {
+                // Of a READ that is on its way to the disks or waits: locked, and empty until it is answered (R3).
+                let reads = self.parked.iter().chain(&self.serving);
+                for read in reads.filter(|e| e.kind == RequestKind::Read) {
+                    pages.remove(round_out(&read.range));
+                }
+            }
+            for range in pages.ranges() {
+                let notify = NotifyId(self.notify_next);
+                self.notify_next += 1;
+                lapse.outstanding.push((notify, *range));
+                out.push(Effect::Notify {
+                    notify,
+                    pages: Some(*range),
+                });
+            }
+            return;
+        }
+        lapse.is_dropped = true;
+        out.push(Effect::LapseDone);
+        if lapse.is_suspended {
             return;
         }
         self.lapse = None;
-        out.push(Effect::LapseDone);
         self.retry_unblocked(|_| true, out);
         self.advance(out);
     }

@@ -298,6 +298,109 @@ fn a_lapse_fails_first_and_notifies_then() {
 }
 
 #[test]
+fn a_lease_that_is_over_drops_pages_and_keeps_requests() {
+    let mut s = Script::new(true);
+    let rest = ByteRange::new(pages(0, 3).end, u64::MAX);
+    assert_eq!(s.ask(1, RequestKind::Read, pages(0, 1)), Verdict::Serve);
+    assert_eq!(
+        s.ask_without(2, RequestKind::Read, pages(1, 2)),
+        Verdict::Park
+    );
+    assert_eq!(
+        s.ask_without(3, RequestKind::WriteBack, pages(2, 3)),
+        Verdict::Park
+    );
+    assert_eq!(s.ask_without(4, RequestKind::SetSize, rest), Verdict::Park);
+    s.gate.suspend(&mut s.out);
+    // What a notification would wait for goes first; pages that wait to be READ hold nothing old.
+    let serve = Effect::Serve { ticket: Ticket(3) };
+    let give_up = Effect::Fail {
+        ticket: Ticket(4),
+        why: Failure::Interrupted,
+    };
+    let rest = ByteRange::new(pages(0, 2).end, u64::MAX);
+    s.expect(&[serve, give_up, notify(0, rest)]);
+    s.gate.on_served(Ticket(3), &mut s.out);
+    assert_eq!(
+        s.ask(5, RequestKind::Read, pages(4, 5)),
+        Verdict::Fail(Failure::LeaseLost)
+    );
+    assert_eq!(
+        s.ask(6, RequestKind::WriteBack, pages(4, 5)),
+        Verdict::Serve
+    );
+    s.gate.on_served(Ticket(6), &mut s.out);
+    assert_eq!(s.ask(7, RequestKind::Write, pages(4, 5)), Verdict::Park);
+    assert_eq!(
+        s.ask(8, RequestKind::Attributes, ByteRange::default()),
+        Verdict::Park
+    );
+    s.gate.on_notify_overdue(&mut s.out);
+    s.expect(&[Effect::Abort]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[notify(1, rest)]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.expect(&[Effect::LapseDone]);
+    assert_eq!(s.ask(9, RequestKind::Read, pages(4, 5)), Verdict::Park);
+    s.gate.on_notify_overdue(&mut s.out);
+    s.expect(&[]);
+    s.gate.resume(&mut s.out);
+    s.expect(&[retry(2), retry(7), retry(8), retry(9)]);
+    s.gate.on_served(Ticket(1), &mut s.out);
+    assert!(s.gate.is_idle());
+}
+
+#[test]
+fn revokes_wait_for_the_lease_and_go_on() {
+    let mut s = Script::new(false);
+    s.gate
+        .begin_revoke(RevokeId(1), lost(pages(0, 1)), &mut s.out);
+    s.expect(&[notify(0, pages(0, 1))]);
+    s.gate.suspend(&mut s.out);
+    s.expect(&[notify(1, ByteRange::ALL)]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[]);
+    s.gate
+        .begin_revoke(RevokeId(2), lost(pages(2, 3)), &mut s.out);
+    s.expect(&[]);
+    // The lease comes back while a notification of its end is still under way: a READ of its pages is served.
+    s.gate.resume(&mut s.out);
+    s.expect(&[flush(1, pages(0, 1)), notify(2, pages(2, 3))]);
+    assert_eq!(s.ask(1, RequestKind::Read, pages(5, 6)), Verdict::Serve);
+    assert_eq!(
+        s.ask_without(2, RequestKind::Read, pages(5, 6)),
+        Verdict::Fail(Failure::Again)
+    );
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    // A READ of the page could still come, which only the old token can serve.
+    s.expect(&[]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.expect(&[release(1)]);
+    s.gate.check();
+}
+
+#[test]
+fn tokens_that_are_gone_after_all_fail_what_waits() {
+    let mut s = Script::new(false);
+    s.gate.suspend(&mut s.out);
+    s.expect(&[notify(0, ByteRange::ALL)]);
+    assert_eq!(s.ask(1, RequestKind::Write, pages(0, 1)), Verdict::Park);
+    s.gate.begin_lapse(&mut s.out);
+    let fail = Effect::Fail {
+        ticket: Ticket(1),
+        why: Failure::LeaseLost,
+    };
+    s.expect(&[fail]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[notify(1, ByteRange::ALL)]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.expect(&[Effect::LapseDone]);
+    assert!(s.gate.is_idle());
+}
+
+#[test]
 fn a_directory_is_made_shared_once() {
     let now = Instant(5);
     let mut gate = DirectoryGate::new(Rules::DEFAULT, true);

@@ -6,6 +6,7 @@
 //! - The lab is gone when the fixture is dropped, also by a panic.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use gupfs::control::{self, Answer};
 use gupfs::lab::Lab;
 use gupfs::{inspect, service};
+use serde_json::Value;
 
 /// A step that takes longer hangs.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -61,6 +63,7 @@ pub fn reason_to_skip() -> Option<&'static str> {
 pub struct Fixture {
     root: PathBuf,
     shared: Arc<Shared>,
+    shell: Mutex<Shell>,
     stop: Option<Sender<()>>,
     watchdog: Option<JoinHandle<()>>,
 }
@@ -68,6 +71,11 @@ pub struct Fixture {
 impl Fixture {
     /// Makes the lab.
     pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// Makes the lab with these options of `lab up`.
+    pub fn with(options: &[&str]) -> Self {
         let directory = tempfile::Builder::new().prefix("gupfs-two-").tempdir();
         let root = directory.expect("a directory").keep();
         let shared = Arc::new(Shared::default());
@@ -93,10 +101,12 @@ impl Fixture {
         let fixture = Self {
             root,
             shared,
+            shell: Mutex::new(Shell::new()),
             stop: Some(stop),
             watchdog: Some(watchdog),
         };
-        let up = ["up", "--nodes", "2", "--size", "2G", "--backing", "file"];
+        let mut up = vec!["up", "--nodes", "2", "--size", "2G", "--backing", "file"];
+        up.extend(options);
         let said = fixture.lab(&up).expect("the lab comes up");
         assert!(said.contains("node n2 is up"), "{said}");
         fixture
@@ -141,13 +151,13 @@ impl Fixture {
     }
 
     /// The counters of node 1 or 2.
-    pub fn counters(&self, node: u16) -> serde_json::Value {
+    pub fn counters(&self, node: u16) -> Value {
         let place = lab(&self.root).place(node).expect("an absolute path");
         control::require(&place.control(), "counters").expect("the daemon runs")
     }
 
     /// What the owner knows of the inode at `path` (`gupfs dump inode`), whichever node that is.
-    pub fn inode(&self, path: &Path) -> serde_json::Value {
+    pub fn inode(&self, path: &Path) -> Value {
         use std::os::unix::fs::MetadataExt as _;
         let number = fs::metadata(path).expect("it is there").ino();
         let mut said = Vec::new();
@@ -161,6 +171,47 @@ impl Fixture {
             said.push(answer);
         }
         panic!("no node owns inode {number}: {said:?}");
+    }
+
+    /// What the daemon of a node answers to `status` or `waiters`; nothing while it is away.
+    pub fn ask(&self, node: u16, request: &str) -> Option<Value> {
+        let place = lab(&self.root).place(node).expect("an absolute path");
+        match control::ask(&place.control(), request, Duration::from_secs(3)) {
+            Ok(Answer::Said(value)) => Some(value),
+            Ok(Answer::Absent | Answer::Silent) | Err(_) => None,
+        }
+    }
+
+    fn run(&self, command: &str) {
+        self.shell.lock().expect("never poisoned").run(command);
+    }
+
+    /// The log of a node.
+    pub fn log(&self, node: u16) -> String {
+        fs::read_to_string(self.root.join(format!("n{node}/log"))).unwrap_or_default()
+    }
+
+    /// Cuts a node off from the other, or joins it again.
+    pub fn link(&self, node: u16, is_up: bool) {
+        let place = lab(&self.root).place(node).expect("an absolute path");
+        let state = place.load().expect("readable").expect("a state directory");
+        let name = state.netns.expect("a lab has name spaces");
+        let state = if is_up { "up" } else { "down" };
+        self.run(&format!("ip -n {name} link set lab0 {state}"));
+    }
+
+    /// Sends a signal to the daemon of a node.
+    pub fn signal(&self, node: u16, signal: &str) {
+        let place = lab(&self.root).place(node).expect("an absolute path");
+        let pids = gupfs::system::process::daemons_of(place.root()).expect("readable");
+        assert_eq!(pids.len(), 1, "one daemon of n{node}");
+        self.run(&format!("kill -{signal} {}", pids[0]));
+    }
+
+    /// Ends the mounts as a crash does.
+    pub fn end(&self) {
+        abort(&self.root);
+        kill(&self.root);
     }
 
     /// Ends the lab as a user does: what is dirty is written back first.
@@ -198,8 +249,7 @@ impl Drop for Fixture {
             }
         }
         // What was written is of no use any more, and a daemon in trouble must not hold the others' tests up.
-        abort(&self.root);
-        kill(&self.root);
+        self.end();
         if !self.root.exists() {
             return;
         }
@@ -207,6 +257,39 @@ impl Drop for Fixture {
             eprintln!("left behind: {}: {said}", self.root.display());
         }
         let _ = fs::remove_dir(&self.root);
+    }
+}
+
+/// A shell that runs commands for the test. A process that the test itself starts would close the test's files
+/// when it begins, and a close waits on a node without a lease.
+struct Shell {
+    child: std::process::Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Shell {
+    fn new() -> Self {
+        let script = "while read -r line; do eval \"$line\" >/dev/null 2>&1; echo $?; done";
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", script]).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a shell");
+        let said = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, said }
+    }
+
+    fn run(&mut self, command: &str) {
+        let input = self.child.stdin.as_mut().expect("piped");
+        writeln!(input, "{command}").expect("the shell reads");
+        let mut code = String::new();
+        self.said.read_line(&mut code).expect("the shell answers");
+        assert_eq!(code.trim(), "0", "{command}");
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
     }
 }
 

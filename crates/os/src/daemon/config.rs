@@ -59,6 +59,8 @@ pub struct Config {
     pub fuse_thread_count: usize,
     /// Event loop threads.
     pub loop_count: usize,
+    /// Length of a node's lease; the same on all nodes.
+    pub lease: types::Duration,
     /// Bytes of the pagepool.
     pub pagepool_size: u64,
     /// Unix socket for status, waiters, counters and stop.

@@ -117,6 +117,12 @@ impl Daemon {
                 format!("{{\"node\":{},\"connected\":{is_up}}}", node.0)
             })
             .collect();
+        let lapse = self
+            .lapse_state()
+            .map_or_else(String::new, |(since, left)| {
+                let ms = since.0 / 1_000_000;
+                format!("\"lapse\":{{\"since_ms\":{ms},\"open_files_left\":{left}}},")
+            });
         let counts = lock(&self.log).space.counts();
         let nsds: Vec<String> = self
             .config
@@ -129,7 +135,7 @@ impl Daemon {
             })
             .collect();
         format!(
-            "{{\"mounted\":{},\"node\":{},\"epoch\":{},\"lease_ms\":{},\"shards_owned\":{shards},\
+            "{{\"mounted\":{},\"node\":{},\"epoch\":{},\"lease_ms\":{},{lapse}\"shards_owned\":{shards},\
              \"serving\":{},\"journal\":{{\"last_lsn\":{last},\"durable_lsn\":{durable},\
              \"failed\":{is_poisoned}}},\"space\":{{\"held\":{},\"free\":{},\"granted\":{},\
              \"used\":{}}},\"in_hand\":{},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
@@ -187,7 +193,7 @@ impl Daemon {
                 ),
             ));
         }
-        let parked = self.membership.parked_count();
+        let parked = self.parked_count();
         if parked > 0 {
             all.push((
                 0,

@@ -2,8 +2,6 @@
 //! period of its shards, and what waits while there is no lease.
 //!
 //! Invariants
-//! - Without a valid lease no request is begun, no reply is written, no other node is answered and none of
-//!   its messages is looked at: all of that is parked, in order, and goes on when the lease is there.
 //! - Owners serve (`Daemon::is_serving`) only after every member of the first view of this life has told
 //!   what it holds, or is not a member any more.
 //! - A life that a view does not have any more is ended at the owners once; nothing it says is heard later.
@@ -11,17 +9,13 @@
 //!
 //! Lock order: `core` before shards, log and the NSD server. Nothing is sent or run under `core`.
 //!
-//! What this deliberately does not do: drop the kernel's pages when the lease lapses (rule R8). They go when
-//! the life is evicted; until then a file that is open may be read as it was when the lease ended.
+//! What happens without a lease is in `lapse`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use client::request::{Notice, Operation, Request, Response};
-use client::slice::{Effect, frames_of};
-use client::{Pool as _, request::Ticket};
 use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER, ToManager, ToMember, redirect};
 use cluster::{Grace, Manager, Member, Revision, StoredView, Timing, client as member, grace};
 use cluster::{lives, server};
@@ -29,35 +23,20 @@ use node::Message;
 use node::token::message::Reassert;
 use types::wire::Flags;
 use types::{
-    ClusterView, Decode, Duration, Encode, Epoch, Errno, Holding, NodeId, NodeLife, RequestId,
-    ShardId,
+    ClusterView, Decode, Duration, Encode, Epoch, Holding, NodeId, NodeLife, RequestId, ShardId,
 };
 
 use super::config::Config;
-use super::work::{Deferred, Item};
+use super::lapse::Waiting;
+use super::work::Item;
 use super::{Daemon, Error, lock, stores};
 use crate::clock;
 use crate::net::{Frame, Lane};
 
 /// Holdings in one message: far below the size of a frame.
 const HOLDINGS_MAX: usize = 1024;
-/// How long an evicted life waits for the kernel to drop what it has.
-const DROP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// How long a stop waits for the manager to say good-bye.
 const LEAVE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
-
-/// What waits for the lease.
-#[derive(Debug)]
-pub(super) enum Parked {
-    /// A request of the front end.
-    Request(Request),
-    /// A message of another node, in the life that sent it.
-    Message(NodeLife, Box<Message>),
-    /// A reply to the front end.
-    Item(Box<Item>),
-    /// An answer to another node.
-    Deferred(Box<Deferred>),
-}
 
 /// Membership of one node.
 #[derive(Debug)]
@@ -69,7 +48,12 @@ pub(super) struct Membership {
     epoch: AtomicU64,
     is_evicted: AtomicBool,
     core: Mutex<Core>,
-    parked: Mutex<VecDeque<Parked>>,
+    /// What waits for the lease.
+    pub(super) waiting: Mutex<Waiting>,
+    /// When the lapse under way began, for the one thread that performs lapses; no lapse: none.
+    pub(super) lapsed_at: Mutex<Option<types::Instant>>,
+    /// The kernel does not drop what it has: this life ends.
+    pub(super) is_stuck: AtomicBool,
     /// What was told to an owner instance, until it serves.
     told: Mutex<BTreeMap<NodeId, (Epoch, Vec<Message>)>>,
 }
@@ -102,7 +86,7 @@ impl Membership {
         };
         let former = stores::add_life(&config.lives_path, config.incarnation)?;
         let now = clock::now();
-        let timing = Timing::default();
+        let timing = Timing::of_lease(config.lease);
         let node = config.view.node(config.node);
         let mut member = member::Config {
             life,
@@ -137,7 +121,9 @@ impl Membership {
                 view: None,
                 dead: BTreeSet::new(),
             }),
-            parked: Mutex::default(),
+            waiting: Mutex::default(),
+            lapsed_at: Mutex::default(),
+            is_stuck: AtomicBool::new(false),
             told: Mutex::default(),
         })
     }
@@ -170,9 +156,10 @@ impl Membership {
         lock(&self.core).dead.contains(&life)
     }
 
-    /// How many things wait for the lease, for `gupfs waiters`.
-    pub(super) fn parked_count(&self) -> usize {
-        lock(&self.parked).len()
+    /// There was a lease, and it is over.
+    pub(super) fn has_lapsed(&self) -> bool {
+        let until = self.valid_until.load(Ordering::Acquire);
+        !self.is_alone && until != 0 && types::Instant(until) <= clock::now()
     }
 
     /// Members that have not told what they hold.
@@ -412,9 +399,7 @@ impl Daemon {
             self.grace_effects(out, &mut asks);
         });
         self.finish_membership(asks);
-        if self.lease_left() > Duration(0) {
-            self.resume_parked();
-        }
+        self.settle_lapse();
     }
 
     /// Writes the manager's view, outside of the lock: the disk may be slow.
@@ -490,141 +475,6 @@ impl Daemon {
         while !has_left() && std::time::Instant::now() < until {
             self.tick_membership();
             std::thread::sleep(std::time::Duration::from_millis(2));
-        }
-    }
-
-    /// Whether something must wait for the lease. Not while the daemon stops: then nothing waits.
-    pub(super) fn must_park(&self) -> bool {
-        let may_end = self.stop.is_set() && !self.membership.is_evicted();
-        !self.membership.is_alone() && self.lease_left() == Duration(0) && !may_end
-    }
-
-    /// Parks a request. The front end drops a payload's frames when it has handed the request over.
-    pub(super) fn park_request(&self, request: Request) {
-        if let Operation::Write { payload, .. } = request.operation
-            && payload.length > 0
-        {
-            frames_of(payload).for_each(|frame| self.pool.retain(frame));
-        }
-        self.park(Parked::Request(request));
-    }
-
-    /// Parks anything else.
-    pub(super) fn park(&self, parked: Parked) {
-        lock(&self.membership.parked).push_back(parked);
-    }
-
-    /// A request that waits for the lease is given up; it was found.
-    pub(super) fn unpark(&self, ticket: Ticket) -> bool {
-        let found = {
-            let mut parked = lock(&self.membership.parked);
-            let is_it = |p: &Parked| matches!(p, Parked::Request(r) if r.ticket == ticket);
-            let at = parked.iter().position(is_it);
-            at.and_then(|at| parked.remove(at))
-        };
-        let Some(Parked::Request(request)) = found else {
-            return false;
-        };
-        self.release_payload(&request);
-        self.replier().reply(ticket, &Response::Error(Errno::EINTR));
-        true
-    }
-
-    fn release_payload(&self, request: &Request) {
-        if let Operation::Write { payload, .. } = request.operation
-            && payload.length > 0
-        {
-            frames_of(payload).for_each(|frame| self.pool.release(frame));
-        }
-    }
-
-    /// The lease is there: what waited goes on.
-    fn resume_parked(self: &Arc<Self>) {
-        let mut waiting = std::mem::take(&mut *lock(&self.membership.parked));
-        while let Some(parked) = waiting.pop_front() {
-            if self.must_park() {
-                // Lapsed again: the rest waits in its order, before what came meanwhile.
-                waiting.push_front(parked);
-                let mut queue = lock(&self.membership.parked);
-                waiting.append(&mut queue);
-                *queue = waiting;
-                return;
-            }
-            match parked {
-                Parked::Request(request) => {
-                    let copy = request.clone();
-                    self.take_request(request);
-                    self.release_payload(&copy);
-                }
-                Parked::Message(from, message) => {
-                    if self.peer_life(from.node) == Some(from) {
-                        self.handle_message(from, *message);
-                    }
-                }
-                Parked::Item(item) => self.run(VecDeque::from([*item])),
-                Parked::Deferred(deferred) => {
-                    let mut items = VecDeque::new();
-                    self.deliver(*deferred, &mut items);
-                    self.run(items);
-                }
-            }
-        }
-    }
-
-    /// The daemon stops without a lease: what waits fails.
-    pub(super) fn fail_parked(&self) {
-        for parked in std::mem::take(&mut *lock(&self.membership.parked)) {
-            let ticket = match parked {
-                Parked::Request(request) => {
-                    self.release_payload(&request);
-                    request.ticket
-                }
-                Parked::Item(item) => match *item {
-                    Item::Effect(Effect::Reply(ticket, _, _)) => ticket,
-                    _ => continue,
-                },
-                Parked::Message(..) | Parked::Deferred(_) => continue,
-            };
-            self.replier().reply(ticket, &Response::Error(Errno::EIO));
-        }
-    }
-
-    /// An evicted life ends: the kernel forgets what it has cached, so that files that stay open do not
-    /// show it (the rest of rule R8: first what waits fails, then the kernel is told, and the end of the
-    /// process ends the connection). Bounded.
-    pub(super) fn drop_kernel_caches(&self) {
-        let until = std::time::Instant::now() + DROP_PATIENCE;
-        let outstanding = Arc::new(AtomicU64::new(0));
-        for slice in &self.slices {
-            let (tickets, known) = lock(slice).expired();
-            for ticket in tickets {
-                self.replier().reply(ticket, &Response::Error(Errno::EIO));
-            }
-            for ino in known {
-                let notice = Notice::Data {
-                    ino,
-                    offset: 0,
-                    length: 0,
-                };
-                loop {
-                    outstanding.fetch_add(1, Ordering::AcqRel);
-                    let count = Arc::clone(&outstanding);
-                    let done = move |_| {
-                        count.fetch_sub(1, Ordering::AcqRel);
-                    };
-                    if self.notifier().notify(&notice, Box::new(done)).is_ok() {
-                        break;
-                    }
-                    outstanding.fetch_sub(1, Ordering::AcqRel);
-                    if std::time::Instant::now() > until {
-                        return;
-                    }
-                    std::thread::sleep(std::time::Duration::from_millis(1));
-                }
-            }
-        }
-        while outstanding.load(Ordering::Acquire) > 0 && std::time::Instant::now() < until {
-            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 

@@ -26,7 +26,7 @@ use types::{
     limits,
 };
 
-use super::membership::Parked;
+use super::lapse::Parked;
 use super::sectors::SERVER_TAG;
 use super::work::{Deferred, Item};
 use super::{Daemon, FACT_CALL, lock};

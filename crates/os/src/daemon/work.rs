@@ -13,7 +13,7 @@ use client::{Env, Pool as _};
 use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
 use types::{Errno, Lsn, NodeId, NodeLife, ShardId};
 
-use super::membership::Parked;
+use super::lapse::Parked;
 use super::{DRIVER_CALL, Daemon, FACT_CALL, lock};
 use crate::clock;
 
@@ -141,9 +141,7 @@ impl Daemon {
         match effect {
             Effect::Reply(ticket, mut response, pinned) => {
                 if self.must_park() {
-                    let effect = Effect::Reply(ticket, response, pinned);
-                    self.park(Parked::Item(Box::new(Item::Effect(effect))));
-                    return;
+                    return self.park_reply(ticket, response, pinned);
                 }
                 clamp(&mut response, self.lease_left().0);
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
@@ -151,6 +149,10 @@ impl Daemon {
                 for ino in pinned {
                     items.push_back(Item::Client(slice_of(ino), Input::Replied(ino)));
                 }
+            }
+            Effect::Yield(ticket, response) => {
+                self.counters.replies.fetch_add(1, Ordering::Relaxed);
+                self.replier().reply(ticket, &response);
             }
             Effect::DropPayload(span) => frames_of(span).for_each(|f| self.pool.release(f)),
             Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
