@@ -26,10 +26,13 @@ use super::output::{Drained, Outgoing, Output, Refused};
 use super::socket::{self, Moved};
 use super::{add, class};
 use crate::clock;
-use crate::loops::{self, PollId, Source, lock};
+use crate::loops::{self, Loops, PollId, Source, lock};
 
 /// Longest wait for the other side's handshake, and for all lanes of its link.
 const HANDSHAKE_WAIT: Duration = Duration::from_secs(5);
+
+/// Bytes of payload from which on a sender that is no loop leaves the writing to the connection's loop.
+const LEFT_SIZE_MIN: usize = 128 << 10;
 
 const fn mask(events: libc::c_short) -> u32 {
     events.cast_unsigned() as u32
@@ -177,7 +180,12 @@ impl Connection {
     /// Sends a frame, or gives it back.
     pub(super) fn send(self: &Arc<Self>, kind: u16, frame: Outgoing) -> Result<(), Refused> {
         let size = frame.size() as u64;
-        let drained = self.output.send(&self.stream, &self.net.pool, frame)?;
+        // Sending a large payload takes longer than receiving the next request of an application: a thread that
+        // serves these leaves it to the loop.
+        let is_left = frame.payload_size() >= LEFT_SIZE_MIN && Loops::current().is_none();
+        let drained = self
+            .output
+            .send(&self.stream, &self.net.pool, frame, is_left)?;
         let counters = &self.net.counters;
         add(&counters.sent[class(kind)], 1);
         add(&counters.sent_size, size);
@@ -189,6 +197,14 @@ impl Connection {
         match drained {
             Drained::Done => {}
             Drained::Blocked => add(&self.net.counters.blocked, 1),
+            Drained::Left => {
+                let index = lock(&self.home).loop_index;
+                let this = Arc::clone(self);
+                let drain = move || {
+                    this.after_drain(this.output.on_writable(&this.stream, &this.net.pool));
+                };
+                self.net.loops.post(index, Box::new(drain));
+            }
             Drained::Broken => self.fail("sending failed"),
         }
     }

@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! - `is_writing` is true while exactly one thread drains the queue; others only append.
-//! - The queue is not empty and nobody writes: the socket was full (`is_blocked`), and its loop is told
-//!   when it no longer is. Readiness that is told while somebody writes makes the writer try again.
+//! - The queue is not empty and nobody writes: the socket was full, and its loop is told when it no longer
+//!   is, or the sender has left the writing to the loop (`is_blocked` in both cases; `on_writable` ends it).
+//!   Readiness that is told while somebody writes makes the writer try again.
 
 use std::collections::VecDeque;
 use std::net::TcpStream;
@@ -31,8 +32,12 @@ pub(super) struct Outgoing {
 
 impl Outgoing {
     pub(super) fn size(&self) -> usize {
-        let payload: usize = self.payload.iter().map(|span| span.length as usize).sum();
-        HEADER_SIZE + self.meta.len() + payload
+        HEADER_SIZE + self.meta.len() + self.payload_size()
+    }
+
+    /// Bytes of the payload.
+    pub(super) fn payload_size(&self) -> usize {
+        self.payload.iter().map(|span| span.length as usize).sum()
     }
 
     /// Appends its pieces but for the first `skip` bytes.
@@ -98,17 +103,21 @@ pub(super) enum Drained {
     Done,
     /// The socket is full.
     Blocked,
+    /// The loop is to call `on_writable`.
+    Left,
     /// The connection is broken.
     Broken,
 }
 
 impl Output {
-    /// Takes a frame, and sends as much as the socket takes now unless another thread is at it.
+    /// Takes a frame, and sends as much as the socket takes now unless another thread is at it, or the sender
+    /// leaves that to the connection's loop (`is_left`).
     pub(super) fn send(
         &self,
         stream: &TcpStream,
         pool: &Pagepool,
         frame: Outgoing,
+        is_left: bool,
     ) -> Result<Drained, Refused> {
         let size = frame.size();
         let mut state = lock(&self.state);
@@ -128,6 +137,10 @@ impl Output {
         }
         if state.is_blocked {
             return Ok(Drained::Blocked);
+        }
+        if is_left {
+            state.is_blocked = true;
+            return Ok(Drained::Left);
         }
         state.is_writing = true;
         drop(state);
