@@ -624,6 +624,11 @@ impl Slice {
                         }
                     }
                     for number in &batch.later {
+                        let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+                        if inode.pages.is_busy(&page) {
+                            // Written again meanwhile: it goes by itself, and a release waits for that.
+                            continue;
+                        }
                         self.hasty_count += usize::from(inode.hasty.insert(*number));
                     }
                 }

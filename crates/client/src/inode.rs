@@ -178,6 +178,10 @@ pub(crate) struct Inode {
     pub(crate) error: Option<Errno>,
     /// The kernel may have pages that a READ brought in under read tokens alone.
     pub(crate) has_read_pages: bool,
+    /// The kernel was told to believe attributes since the inode token was last revoked.
+    pub(crate) is_attr_believed: bool,
+    /// So many more answers show attributes for once only.
+    pub(crate) unbelieved_shows: u8,
     /// A load failed since the last retry: told to the readers that wait for it.
     pub(crate) load_error: Option<Errno>,
     /// A checksum did not match once; the map was asked for again.
@@ -227,6 +231,8 @@ impl Inode {
             write_end: 0,
             error: None,
             has_read_pages: false,
+            is_attr_believed: false,
+            unbelieved_shows: 0,
             load_error: None,
             is_second_look: false,
             open_count: 0,

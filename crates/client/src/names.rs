@@ -683,7 +683,10 @@ impl Slice {
         let inode = self.inode(ino);
         let attr = inode.visible_attr()?;
         let is_believable = inode.is_attr_current() && !inode.is_revoking();
-        let attr_timeout_ns = if is_believable { TIMEOUT_NS } else { 0 };
+        let is_believed = is_believable && inode.unbelieved_shows == 0;
+        inode.unbelieved_shows -= u8::from(is_believable && !is_believed);
+        inode.is_attr_believed |= is_believed;
+        let attr_timeout_ns = if is_believed { TIMEOUT_NS } else { 0 };
         Some(Entry {
             attr,
             entry_timeout_ns,

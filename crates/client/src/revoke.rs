@@ -188,6 +188,10 @@ pub struct Scope {
     pub demoted_pages: RangeSet,
     /// The inode token.
     pub attributes: AttributesGo,
+    /// The kernel was given no attributes to believe since they were last notified: they need no notification. That
+    /// spares more than time: each one voids the answers to all GETATTRs that the kernel has sent before and not
+    /// taken yet, so that a cached read goes by the size it knew before.
+    pub is_attr_unknown: bool,
 }
 
 /// How a flush ended. Either way the token goes: a silent holder is expelled.

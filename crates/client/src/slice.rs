@@ -11,6 +11,9 @@
 //! Life cycle of a request: `on_request` -> served at once, or parked on its inode -> an answer, a load, a
 //! flush, a grant arrives -> `retry` -> served.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;

@@ -22,6 +22,9 @@ use crate::revoke::{
 };
 use crate::slice::{Effect, NotifyId, Slice, Waiting};
 
+/// After the inode token was revoked the kernel is shown attributes so often without being told to believe them: while
+/// another node keeps changing the file that is cheaper than the notifications.
+const UNBELIEVED_SHOWS: u8 = 8;
 /// Flushes of a release that writes under the old token can bring about.
 const LATE_FLUSHES_MAX: u32 = 100;
 /// Pieces of a pattern that are looked at one by one for whole pages.
@@ -427,13 +430,21 @@ impl Slice {
             Some(change) if change.to == Some(types::InodeMode::Read) => AttributesGo::Demoted,
             Some(_) => AttributesGo::Lost,
         };
+        let is_attr_lost = attributes == AttributesGo::Lost;
+        // Another revoke's notification may still be on its way.
+        let is_attr_unknown = !inode.is_attr_believed && !inode.is_revoking();
         let scope = Scope {
+            is_attr_unknown,
             lost_pages: pages_of(&lost),
             demoted_pages: pages_of(&demoted),
             lost: lost.clone(),
             demoted,
             attributes,
         };
+        if is_attr_lost {
+            inode.is_attr_believed = false;
+            inode.unbelieved_shows = UNBELIEVED_SHOWS;
+        }
         // A prefetch is nobody's request: its bytes are dropped when they come.
         for load in inode
             .loads
@@ -445,7 +456,6 @@ impl Slice {
         let state = self.gate_of(ino);
         state.next_revoke += 1;
         let id = RevokeId(state.next_revoke);
-        let is_attr_lost = attributes == AttributesGo::Lost;
         let leaving = Leaving {
             release: plan.release,
             lost,

@@ -215,7 +215,7 @@ impl Gate {
         if self.is_mappable {
             add(&mut due, &scope.demoted_pages);
         }
-        let attributes_due = scope.attributes == AttributesGo::Lost;
+        let attributes_due = scope.attributes == AttributesGo::Lost && !scope.is_attr_unknown;
         self.revokes.push(Revoke {
             id: revoke,
             scope,

@@ -234,6 +234,46 @@ fn a_downgrade_leaves_reads_and_pages_alone() {
     s.expect(&[notify(0, ALL_PAGES)]);
 }
 
+/// Who uses a mapped page all the time asks for it again in each pass: from the third on he is parked by a flush.
+#[test]
+fn a_page_in_constant_use_is_given_up() {
+    let mut s = Script::new(true);
+    let page = pages(0, 1);
+    s.gate.begin_revoke(RevokeId(1), lost(page), &mut s.out);
+    for pass in 0..2 {
+        s.expect(&[notify(pass, page)]);
+        assert_eq!(s.ask(pass, RequestKind::Read, page), Verdict::Serve);
+        s.gate.on_served(Ticket(pass), &mut s.out);
+        s.gate.on_notified(NotifyId(pass), &mut s.out);
+    }
+    s.expect(&[flush(1, page)]);
+    // Nothing is notified now, so that the page can wait.
+    assert_eq!(s.ask(2, RequestKind::Read, page), Verdict::Park);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[flush(1, page)]);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[release(1), Effect::Retry { ticket: Ticket(2) }]);
+}
+
+#[test]
+fn attributes_that_the_kernel_was_not_given_are_not_notified() {
+    let mut s = Script::new(false);
+    let attributes = |is_attr_unknown| Scope {
+        attributes: AttributesGo::Lost,
+        is_attr_unknown,
+        ..Scope::default()
+    };
+    s.gate
+        .begin_revoke(RevokeId(1), attributes(true), &mut s.out);
+    assert!(matches!(s.out[..], [Effect::Flush { .. }]));
+    s.out.clear();
+    s.gate
+        .begin_revoke(RevokeId(2), attributes(false), &mut s.out);
+    assert!(matches!(s.out[..], [Effect::Notify { pages: None, .. }]));
+}
+
 #[test]
 fn a_release_waits_while_another_revoke_notifies_its_pages() {
     let mut s = Script::new(false);

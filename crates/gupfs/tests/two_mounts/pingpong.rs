@@ -818,7 +818,7 @@ pub fn seed() -> u64 {
 /// How long it runs.
 pub fn duration() -> Duration {
     let seconds = std::env::var("GUPFS_PINGPONG_SECONDS");
-    let seconds = seconds.map_or(15, |s| {
+    let seconds = seconds.map_or(60, |s| {
         s.parse().expect("GUPFS_PINGPONG_SECONDS is a number")
     });
     Duration::from_secs(seconds)

@@ -405,6 +405,7 @@ impl File {
             },
         };
         let scope = Scope {
+            is_attr_unknown: false,
             lost_pages: self.pages(&lost),
             lost,
             demoted_pages: self.pages(&demoted),

@@ -1,0 +1,443 @@
+//! Stories of one inode at a slice: what it asks, answers and gives up, input by input.
+
+use std::cell::RefCell;
+
+use token::message::{Granted, Revoke};
+use types::frame::FRAME_SIZE;
+use types::id::NodeLife;
+use types::{
+    Attr, ByteRange, Duration, Holding, Incarnation, InodeMode, Pattern, RangeMode, Run,
+    SmallBytes, Timestamp, TokenKind, TokenNumber, Want,
+};
+
+use super::*;
+use crate::env::{Grants, TakenRun, WantedRun};
+use crate::message::Body;
+use crate::request::{Caller, OpenFlags};
+
+const PAGE: u64 = FRAME_SIZE as u64;
+const INO: InodeId = InodeId::new(ShardId(0), 2);
+
+/// Frames in plain memory.
+#[derive(Default)]
+struct Memory(RefCell<Vec<(u32, Vec<u8>)>>);
+
+impl Memory {
+    fn bytes(&self, span: Span) -> Vec<u8> {
+        let frames = self.0.borrow();
+        let begin = span.offset as usize;
+        frames[span.frame.0 as usize].1[begin..begin + span.length as usize].to_vec()
+    }
+
+    fn put(&self, span: Span, bytes: &[u8]) {
+        let begin = span.offset as usize;
+        let frame = &mut self.0.borrow_mut()[span.frame.0 as usize].1;
+        frame[begin..begin + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl crate::Pool for Memory {
+    fn alloc(&self) -> Option<FrameRef> {
+        let mut frames = self.0.borrow_mut();
+        frames.push((1, vec![0xee; FRAME_SIZE]));
+        Some(FrameRef(u32::try_from(frames.len() - 1).expect("few")))
+    }
+    fn alloc_slab(&self) -> Option<FrameRef> {
+        None
+    }
+    fn retain(&self, frame: FrameRef) {
+        self.0.borrow_mut()[frame.0 as usize].0 += 1;
+    }
+    fn release(&self, frame: FrameRef) {
+        self.0.borrow_mut()[frame.0 as usize].0 -= 1;
+    }
+    fn is_shared(&self, frame: FrameRef) -> bool {
+        self.0.borrow()[frame.0 as usize].0 > 1
+    }
+    fn copy(&self, source: Span, target: Span) {
+        let bytes = self.bytes(source);
+        self.put(target, &bytes);
+    }
+    fn zero(&self, target: Span) {
+        self.put(target, &vec![0; target.length as usize]);
+    }
+    fn load(&self, source: Span) -> SmallBytes {
+        SmallBytes::new(&self.bytes(source))
+    }
+    fn store(&self, target: Span, bytes: &[u8]) {
+        self.put(target, bytes);
+    }
+    fn crc(&self, _source: Span) -> u32 {
+        0
+    }
+    fn frame_counts(&self) -> (u64, u64) {
+        (1 << 20, 1 << 20)
+    }
+}
+
+/// Any number of sectors to reserve, none to write to: what is small goes inside of Commits.
+struct Plenty;
+
+impl Grants for Plenty {
+    fn reserve(&self, _owner: NodeId, _sectors: u64) -> bool {
+        true
+    }
+    fn unreserve(&self, _owner: NodeId, _sectors: u64) {}
+    fn take(&self, _owner: NodeId, _wanted: &[WantedRun], _reserved: u64) -> Option<Vec<TakenRun>> {
+        None
+    }
+    fn committed(&self, _owner: NodeId, _runs: &[Run]) {}
+    fn burn(&self, _owner: NodeId, _runs: &[Run]) {}
+}
+
+struct Story {
+    slice: Slice,
+    memory: Memory,
+    ticket: u64,
+    number: u64,
+    attr: Attr,
+}
+
+impl Story {
+    fn new(size: u64) -> Self {
+        let now = Timestamp::default();
+        let attr = Attr {
+            ino: INO,
+            generation: 7,
+            kind: types::FileKind::File,
+            permissions: 0o644,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size,
+            sector_count: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            change: 1,
+            size_generation: 0,
+            layout: types::Layout::default(),
+        };
+        Self {
+            slice: Slice::new(slice_of(INO), vec![ShardId(0)]),
+            memory: Memory::default(),
+            ticket: 0,
+            number: 0,
+            attr,
+        }
+    }
+
+    fn input(&mut self, input: Input) -> Vec<Effect> {
+        let env = Env {
+            now: Instant(1),
+            timestamp: Timestamp { secs: 9, nanos: 0 },
+            lease: Duration::from_secs(10),
+            life: NodeLife {
+                node: NodeId(1),
+                incarnation: Incarnation(1),
+            },
+            pool: &self.memory,
+            grants: &Plenty,
+            owners: &[NodeId(2)],
+            has_volatile_nsd: false,
+        };
+        let mut out = Vec::new();
+        self.slice.on_input(&env, input, &mut out);
+        self.slice.check();
+        out
+    }
+
+    fn ask(&mut self, operation: Operation) -> Vec<Effect> {
+        self.ticket += 1;
+        self.input(Input::Request(Request {
+            ticket: Ticket(self.ticket),
+            caller: Caller {
+                uid: 0,
+                gid: 0,
+                pid: 1,
+            },
+            operation,
+        }))
+    }
+
+    /// Write-back of the first page, full of `byte`.
+    fn write_back(&mut self, byte: u8) -> Vec<Effect> {
+        let frame = crate::Pool::alloc(&self.memory).expect("plenty");
+        let payload = Span::whole(frame);
+        self.memory.put(payload, &[byte; FRAME_SIZE]);
+        self.ask(Operation::Write {
+            ino: INO,
+            handle: Handle(0),
+            offset: 0,
+            payload,
+            is_write_back: true,
+            append: false,
+            sync: false,
+            kill_set_id: false,
+        })
+    }
+
+    /// Opens the file for writing, with these tokens.
+    fn open(&mut self, mode: InodeMode, writes: ByteRange) {
+        let effects = self.ask(Operation::Open {
+            ino: INO,
+            flags: OpenFlags {
+                write: true,
+                ..OpenFlags::default()
+            },
+        });
+        self.grant(&effects, mode, writes);
+    }
+
+    /// Answers the token question among `effects`: these are held from now on.
+    fn grant(&mut self, effects: &[Effect], mode: InodeMode, writes: ByteRange) -> Vec<Effect> {
+        let call = effects.iter().find_map(|effect| match effect {
+            Effect::Call(call, _, Ask::Acquire { .. }) => Some(*call),
+            _ => None,
+        });
+        self.number += 1;
+        let number = TokenNumber(self.number);
+        let holding = |kind| Holding {
+            ino: INO,
+            number,
+            kind,
+        };
+        let patterns = vec![Pattern::plain(writes)];
+        let granted = Granted {
+            ticket: 0,
+            ino: INO,
+            number,
+            holdings: vec![
+                holding(TokenKind::Inode { mode }),
+                holding(TokenKind::Range {
+                    mode: RangeMode::Write,
+                    patterns,
+                }),
+            ],
+            contended: false,
+        };
+        let answer = Answer {
+            body: Body::Acquired {
+                attr: Some(self.attr),
+            },
+            grants: vec![granted],
+        };
+        self.input(Input::Answer(call.expect("tokens are asked for"), answer))
+    }
+
+    fn revoke(&mut self, revoke: u64, wants: Vec<Want>) -> Vec<Effect> {
+        self.input(Input::Revoke(
+            NodeId(2),
+            Revoke {
+                ino: INO,
+                number: TokenNumber(self.number),
+                revoke,
+                wants,
+            },
+        ))
+    }
+
+    fn answer(&mut self, call: CallId, reply: meta::Reply) -> Vec<Effect> {
+        self.input(Input::Answer(call, Answer::bare(Body::Op(reply))))
+    }
+}
+
+fn write_want(range: ByteRange) -> Want {
+    let required = Pattern::plain(range);
+    Want::Range {
+        mode: RangeMode::Write,
+        required,
+        desired: required,
+    }
+}
+
+fn commit_of(effects: &[Effect]) -> Option<(CallId, meta::Commit)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::Commit(commit),
+                ..
+            },
+        ) => Some((*call, commit.clone())),
+        _ => None,
+    })
+}
+
+fn is_released(effects: &[Effect]) -> bool {
+    let is_release = |effect: &Effect| matches!(effect, Effect::Release(..));
+    effects.iter().any(is_release)
+}
+
+/// Another node truncated what this node's range does not cover: nobody told this node, whose bytes are its own.
+#[test]
+fn a_commit_under_an_old_size_is_made_anew() {
+    let mut s = Story::new(4 * PAGE);
+    s.open(InodeMode::SharedWrite, ByteRange::new(0, PAGE));
+    s.write_back(1);
+    // The inode token goes, with what the file was written by; the range stays.
+    let wants = vec![Want::Inode {
+        mode: InodeMode::Exclusive,
+    }];
+    let effects = s.revoke(1, wants);
+    let (call, _) = commit_of(&effects).expect("times are committed first");
+    s.attr.change += 1;
+    assert!(is_released(&s.answer(call, meta::Reply::Attr(s.attr))));
+    s.write_back(2);
+    s.attr.size = 2 * PAGE;
+    s.attr.change += 1;
+    s.attr.size_generation += 1;
+    let effects = s.revoke(2, vec![write_want(ByteRange::new(0, PAGE))]);
+    let (call, commit) = commit_of(&effects).expect("the page is dirty");
+    assert_eq!(commit.size_generation, 0);
+    let effects = s.answer(call, meta::Reply::Resized(s.attr));
+    assert!(!is_released(&effects), "its bytes are not with the owner");
+    let (call, commit) = commit_of(&effects).expect("committed anew");
+    assert_eq!(commit.size_generation, 1);
+    assert_eq!(commit.pieces[0].bytes[..], [2; FRAME_SIZE][..]);
+    s.attr.change += 1;
+    assert!(is_released(&s.answer(call, meta::Reply::Attr(s.attr))));
+}
+
+fn open_with_truncate() -> Operation {
+    Operation::Open {
+        ino: INO,
+        flags: OpenFlags {
+            write: true,
+            truncate: true,
+            ..OpenFlags::default()
+        },
+    }
+}
+
+fn set_attr_of(effects: &[Effect]) -> Option<CallId> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::SetAttr { .. },
+                ..
+            },
+        ) => Some(*call),
+        _ => None,
+    })
+}
+
+/// An open that truncates has all tokens before it goes to the owner, and they stay until that has answered: with
+/// NOWRITE set in the kernel it must wait for nobody there.
+#[test]
+fn an_open_that_truncates_takes_its_tokens_first_and_keeps_them() {
+    let mut s = Story::new(4 * PAGE);
+    let effects = s.ask(open_with_truncate());
+    assert!(set_attr_of(&effects).is_none(), "without tokens it waits");
+    let wants = effects.iter().find_map(|effect| match effect {
+        Effect::Call(_, _, Ask::Acquire { wants, .. }) => Some(wants.clone()),
+        _ => None,
+    });
+    let exclusive = Want::Inode {
+        mode: InodeMode::Exclusive,
+    };
+    assert_eq!(
+        wants,
+        Some(vec![exclusive.clone(), write_want(ByteRange::ALL)])
+    );
+    let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    let call = set_attr_of(&effects).expect("now it goes");
+    let effects = s.revoke(1, vec![exclusive, write_want(ByteRange::ALL)]);
+    assert!(
+        effects.is_empty(),
+        "{effects:?}: the truncate is at the owner"
+    );
+    s.attr.size = 0;
+    s.attr.change += 1;
+    s.attr.size_generation += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    let is_opened = |e: &Effect| matches!(e, Effect::Reply(_, Response::Opened(_), _));
+    assert!(effects.iter().any(is_opened), "{effects:?}");
+    assert!(is_released(&effects), "{effects:?}: then its tokens go");
+}
+
+/// A page whose bytes went into metadata for haste is not clean when it was written again since.
+#[test]
+fn a_late_write_to_a_hasty_page_is_committed_before_the_release() {
+    let mut s = Story::new(4 * PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s.write_back(1);
+    let handle = Handle(0);
+    let effects = s.ask(Operation::Fsync {
+        ino: INO,
+        handle,
+        data_only: false,
+    });
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    let effects = s.revoke(1, vec![write_want(ByteRange::ALL)]);
+    let (call, _) = commit_of(&effects).expect("the page is to go to sectors, and times are new");
+    // The kernel writes the page back while the revoke's flush is on its way (rule R5).
+    s.write_back(2);
+    s.attr.change += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    assert!(!is_released(&effects), "{effects:?}");
+    let (call, commit) = commit_of(&effects).expect("the late write is committed");
+    assert_eq!(commit.pieces[0].bytes[..], [2; FRAME_SIZE][..]);
+    s.attr.change += 1;
+    assert!(is_released(&s.answer(call, meta::Reply::Attr(s.attr))));
+}
+
+/// A page that the kernel waits for is answered whole under its range token, whoever changes the size meanwhile.
+#[test]
+fn a_page_cache_read_needs_no_size() {
+    let mut s = Story::new(PAGE + 100);
+    s.open(InodeMode::SharedWrite, ByteRange::new(0, 2 * PAGE));
+    s.write_back(5);
+    let wants = vec![Want::Inode {
+        mode: InodeMode::Exclusive,
+    }];
+    let effects = s.revoke(1, wants);
+    let (call, _) = commit_of(&effects).expect("times are committed first");
+    s.attr.change += 1;
+    assert!(is_released(&s.answer(call, meta::Reply::Attr(s.attr))));
+    let effects = s.ask(Operation::Read {
+        ino: INO,
+        handle: Handle(0),
+        offset: 0,
+        length: u32::try_from(2 * PAGE).expect("small"),
+        fills_page_cache: true,
+    });
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::GetMap { .. },
+                ..
+            },
+        ) => Some(*call),
+        Effect::Call(_, _, ask) => panic!("{ask:?}: no token is missing"),
+        _ => None,
+    });
+    let map = meta::Reply::Map {
+        extents: Vec::new(),
+        pieces: Vec::new(),
+        end: u64::MAX,
+        map_version: 1,
+        attr: s.attr,
+    };
+    let effects = s.answer(call.expect("the second page is loaded"), map);
+    let mut replies = Vec::new();
+    for effect in effects {
+        if let Effect::ForSlice(_, input) = effect {
+            replies.extend(s.input(input));
+        }
+    }
+    let length = replies.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Data(spans), _) => Some(spans.iter().map(|s| s.length).sum()),
+        _ => None,
+    });
+    assert_eq!(length, Some(u32::try_from(2 * PAGE).expect("small")));
+}
