@@ -182,6 +182,8 @@ pub(crate) struct Inode {
     pub(crate) is_attr_believed: bool,
     /// So many more answers show attributes for once only.
     pub(crate) unbelieved_shows: u8,
+    /// Its last name went while nobody had it open here, and the owner was told so: it cannot be opened any more.
+    pub(crate) is_gone: bool,
     /// A load failed since the last retry: told to the readers that wait for it.
     pub(crate) load_error: Option<Errno>,
     /// A checksum did not match once; the map was asked for again.
@@ -231,6 +233,7 @@ impl Inode {
             write_end: 0,
             error: None,
             has_read_pages: false,
+            is_gone: false,
             is_attr_believed: false,
             unbelieved_shows: 0,
             load_error: None,

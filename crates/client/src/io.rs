@@ -34,6 +34,10 @@ impl Slice {
             unreachable!("only open comes here");
         };
         let inode = self.inode(ino);
+        if inode.is_gone {
+            // The kernel had looked the name up before: it looks again.
+            return self.fail(request.ticket, Errno::ESTALE);
+        }
         if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
             return self.resize(env, ino, request);
         }

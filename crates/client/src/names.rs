@@ -674,6 +674,9 @@ impl Slice {
             inode.is_attr_fresh = false;
         }
         if arrival.is_kept_open && !is_open {
+            if let Some(inode) = self.inodes.get_mut(&arrival.ino) {
+                inode.is_gone = true;
+            }
             self.send_op(Op::Closed { ino: arrival.ino }, Continuation::Ignore);
         }
     }

@@ -808,7 +808,9 @@ fn cached_pages(inode: &crate::inode::Inode, range: &ByteRange, with_read: bool)
     }
     let mut pages = RangeSet::new();
     for bytes in covered.ranges() {
-        let begin = bytes.begin.next_multiple_of(PAGE_SIZE);
+        let Some(begin) = bytes.begin.checked_next_multiple_of(PAGE_SIZE) else {
+            continue;
+        };
         let end = match bytes.end {
             u64::MAX => u64::MAX,
             end => end / PAGE_SIZE * PAGE_SIZE,

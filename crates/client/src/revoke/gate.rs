@@ -161,10 +161,15 @@ impl Gate {
 
     /// Decides on a request. To be called once per request, and again after `Effect::Retry`.
     pub fn on_request(&mut self, request: GateRequest, out: &mut Outbox) -> Verdict {
+        // The kernel clips what it writes back to the end of the file, but a notification of the page waits for it.
+        let range = match request.kind {
+            RequestKind::WriteBack => round_out(&request.range),
+            _ => request.range,
+        };
         let entry = Entry {
             ticket: request.ticket,
             kind: request.kind,
-            range: request.range,
+            range,
         };
         assert!(!self.knows(request.ticket), "{:?} twice", request.ticket);
         let verdict = self.decide(&entry, request.has_token);

@@ -257,6 +257,31 @@ fn a_page_in_constant_use_is_given_up() {
     s.expect(&[release(1), Effect::Retry { ticket: Ticket(2) }]);
 }
 
+/// The last page of a file is written back up to the file's end only, and what leaves may begin behind that.
+#[test]
+fn write_back_of_a_part_of_a_notified_page_is_served() {
+    let mut s = Script::new(true);
+    let part = ByteRange::new(0, 864);
+    assert_eq!(
+        s.ask_without(1, RequestKind::WriteBack, part),
+        Verdict::Park
+    );
+    let scope = Scope {
+        lost: RangeSet::of(ByteRange::new(864, u64::MAX)),
+        lost_pages: RangeSet::of(pages(0, 1)),
+        ..Scope::default()
+    };
+    s.gate.begin_revoke(RevokeId(1), scope, &mut s.out);
+    let ticket = Ticket(1);
+    s.expect(&[Effect::Serve { ticket }]);
+    s.gate.on_served(ticket, &mut s.out);
+    s.expect(&[notify(0, pages(0, 1))]);
+    assert_eq!(
+        s.ask_without(2, RequestKind::WriteBack, part),
+        Verdict::Serve
+    );
+}
+
 #[test]
 fn attributes_that_the_kernel_was_not_given_are_not_notified() {
     let mut s = Script::new(false);

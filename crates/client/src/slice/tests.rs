@@ -441,3 +441,13 @@ fn a_page_cache_read_needs_no_size() {
     });
     assert_eq!(length, Some(u32::try_from(2 * PAGE).expect("small")));
 }
+
+/// A truncate at the very end of what a file can have revokes a range that begins in no whole page.
+#[test]
+fn a_revoke_of_the_last_bytes_there_can_be_is_harmless() {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let last = ByteRange::new(u64::MAX - 10, u64::MAX);
+    assert!(is_released(&s.revoke(1, vec![write_want(last)])));
+    assert!(is_released(&s.revoke(2, vec![write_want(ByteRange::ALL)])));
+}

@@ -244,7 +244,10 @@ impl Drop for Fixture {
                 let log = fs::read_to_string(self.root.join(format!("n{node}/log")));
                 let log = log.unwrap_or_default();
                 let lines: Vec<&str> = log.lines().collect();
-                let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+                // From a panic on, if there is one.
+                let panic = lines.iter().position(|line| line.contains("panicked"));
+                let first = panic.unwrap_or(lines.len().saturating_sub(15));
+                let tail = lines[first..lines.len().min(first + 40)].join("\n");
                 eprintln!("end of the log of n{node}:\n{tail}");
             }
         }
