@@ -166,7 +166,8 @@ impl Daemon {
             Effect::Flush(io, stores) => self.flush_stores(io, &stores),
             Effect::Notify(id, notice) => self.notify(id, notice),
             Effect::Release(shard, released) => self.release_token(shard, released, items),
-            Effect::ForSlice(ino, input) => items.push_back(Item::Client(slice_of(ino), input)),
+            // Before what follows: who is answered that a file was unlinked must not be shown its link count of before.
+            Effect::ForSlice(ino, input) => items.push_front(Item::Client(slice_of(ino), input)),
             Effect::WantSpace(owner) => self.want_space(owner, items),
         }
     }
