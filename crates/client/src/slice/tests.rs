@@ -88,6 +88,7 @@ impl Grants for Plenty {
     }
     fn committed(&self, _owner: NodeId, _runs: &[Run]) {}
     fn burn(&self, _owner: NodeId, _runs: &[Run]) {}
+    fn discard(&self, _owner: NodeId, _runs: &[Run]) {}
 }
 
 struct Story {
@@ -376,8 +377,9 @@ fn a_late_write_to_a_hasty_page_is_committed_before_the_release() {
     let (call, _) = commit_of(&effects).expect("fsync commits");
     s.attr.change += 1;
     s.answer(call, meta::Reply::Attr(s.attr));
+    s.write_back(3);
     let effects = s.revoke(1, vec![write_want(ByteRange::ALL)]);
-    let (call, _) = commit_of(&effects).expect("the page is to go to sectors, and times are new");
+    let (call, _) = commit_of(&effects).expect("the page is dirty");
     // The kernel writes the page back while the revoke's flush is on its way (rule R5).
     s.write_back(2);
     s.attr.change += 1;
