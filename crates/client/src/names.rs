@@ -526,6 +526,7 @@ impl Slice {
             | meta::Reply::Resized(_)
             | meta::Reply::Listing { .. }
             | meta::Reply::Map { .. }
+            | meta::Reply::Chain(_)
             | meta::Reply::Statistics { .. } => self.fail(request.ticket, Errno::EPROTO),
         }
     }

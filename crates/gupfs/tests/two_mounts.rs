@@ -24,6 +24,8 @@ mod layout;
 mod messages;
 #[path = "two_mounts/model.rs"]
 mod model;
+#[path = "two_mounts/names.rs"]
+mod names;
 #[path = "two_mounts/pingpong.rs"]
 mod pingpong;
 #[path = "two_mounts/rules.rs"]

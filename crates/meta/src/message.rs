@@ -281,6 +281,12 @@ pub enum Op {
         /// Shard.
         shard: ShardId,
     },
+    /// The directories above a directory, as far as this owner holds them. Only for who holds the
+    /// cluster-wide rename token: without it the answer may be old before it is read. Answer: `Chain`.
+    Ancestors {
+        /// Directory.
+        ino: InodeId,
+    },
 }
 wire_enum!(Op {
     1 => Lookup { parent, name },
@@ -304,6 +310,7 @@ wire_enum!(Op {
     19 => Destage { ino, map_version, extents },
     20 => Closed { ino },
     21 => StatFs { shard },
+    22 => Ancestors { ino },
 });
 
 impl Op {
@@ -328,6 +335,7 @@ impl Op {
             | Self::RemoveXattr { ino, .. }
             | Self::GetMap { ino, .. }
             | Self::Destage { ino, .. }
+            | Self::Ancestors { ino }
             | Self::Closed { ino } => ino.shard(),
             Self::Commit(commit) => commit.ino.shard(),
             Self::StatFs { shard } => *shard,
@@ -347,6 +355,7 @@ impl Op {
             | Self::ListXattr { .. }
             | Self::GetMap { .. }
             | Self::Closed { .. }
+            | Self::Ancestors { .. }
             | Self::StatFs { .. } => false,
             Self::SetAttr { .. }
             | Self::Make { .. }
@@ -496,6 +505,9 @@ pub enum Reply {
         /// Inodes in the shard.
         inode_count: u64,
     },
+    /// Ancestors: the directory itself first, each followed by its parent. The last is the root, or the
+    /// first of another owner's: ask there for the rest.
+    Chain(Vec<InodeId>),
 }
 wire_enum!(Reply {
     1 => Error(errno),
@@ -512,4 +524,5 @@ wire_enum!(Reply {
     12 => Done {},
     13 => Statistics { inode_count },
     14 => Resized(attr),
+    15 => Chain(chain),
 });

@@ -109,6 +109,8 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Vec<Wanted> {
         | Op::Commit(_)
         | Op::Destage { .. }
         | Op::Closed { .. }
+        // The rename token keeps a parent what it is; nobody caches it.
+        | Op::Ancestors { .. }
         | Op::StatFs { .. } => {}
     }
     let mut wants = list.wants;

@@ -4,13 +4,17 @@
 pub mod grace;
 pub mod log;
 pub mod message;
+pub mod moves;
 pub mod owner;
+pub mod question;
 mod steps;
 pub mod supply;
 
 pub use log::OwnerLog;
 pub use message::Message;
-pub use owner::{Locked, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Question, Work};
+pub use moves::MoveToken;
+pub use owner::{Locked, NeedShards, OwnerSlice};
+pub use question::{OwnerEffect, OwnerEnv, Question, Work};
 
 pub use supply::{Gather, GatherEffect, Supply, SupplyCounters};
 

@@ -15,7 +15,7 @@ use types::{
     wire_enum,
 };
 
-use crate::owner::Question;
+use crate::question::Question;
 use crate::supply::SupplyCounters;
 
 /// A change of an owner's space or of the region table, as the journal holds it.

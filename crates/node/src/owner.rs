@@ -15,25 +15,29 @@
 //! - An answer to another node, and everything that a transaction says, leaves after what it shows is
 //!   durable (commit on share).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use client::message::{Answer, Ask, Body};
-use meta::view::{Context, Fact, Held, Origin, Query};
+use client::message::{Ask, Body};
+use meta::view::{Context, Held};
 use meta::{Executed, Op, Outcome, Reply, Shard, View, transaction};
-use token::message::{Acquire, Granted, Released, Revoke};
+use token::message::{Acquire, Granted, Released};
 use token::{Effect as TokenEffect, Manager};
 use types::{
     ByteRange, Errno, FileKind, InodeId, InodeMode, Instant, Lsn, NodeId, NodeLife, Pattern,
-    RangeMode, ShardId, Timestamp, TokenKind, TokenNumber, Want,
+    RangeMode, ShardId, TokenKind, TokenNumber, Want,
 };
 
 use crate::log::OwnerLog;
+use crate::moves::RENAME_TOKEN;
+use crate::question::{OwnerEffect, OwnerEnv, Question, Work};
 use crate::steps::{attribute_want, inode_of, progress_id};
 use crate::supply;
 
 /// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
 /// it.
 const TRIES_MAX: u32 = 1000;
+/// Lives that are remembered as over: no question is on its way for longer than so many deaths.
+const LOST_COUNT_MAX: usize = 64;
 /// How long an operation waits for the journal to move to its other half before it is told ENOSPC.
 const ROOM_PATIENCE: types::Duration = types::Duration::from_secs(20);
 /// A holder that is no node: what it wants, nobody else may hold.
@@ -43,111 +47,6 @@ const NOBODY: NodeLife = NodeLife {
 };
 /// Marks the tickets of operations among those of a node's own questions.
 const OPERATION_TICKET: u64 = 1 << 63;
-
-/// A question on its way through an owner.
-#[derive(Clone, Debug)]
-pub struct Question {
-    /// Who asks.
-    pub from: NodeLife,
-    /// The question's name at the asker.
-    pub call: u64,
-    /// Slot of a remote asker.
-    pub origin: Option<Origin>,
-    /// Whose owner is asked.
-    pub shard: ShardId,
-    /// What is asked.
-    pub ask: Ask,
-    /// What other owners have told about it.
-    pub facts: Vec<Fact>,
-    /// Tokens that were granted on the way.
-    pub grants: Vec<Granted>,
-    /// When it arrived.
-    pub since: Instant,
-    /// Times it has been run.
-    pub tries: u32,
-    /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, more: everything.
-    pub space_round: u32,
-}
-
-/// What an owner runs.
-#[derive(Clone, Debug)]
-pub enum Work {
-    /// A client half's question.
-    Question(Box<Question>),
-    /// Another owner's transaction message.
-    Transaction(Box<meta::Envelope>),
-}
-
-impl Work {
-    /// The first shard to lock.
-    pub fn shard(&self) -> ShardId {
-        match self {
-            Self::Question(question) => question.shard,
-            Self::Transaction(envelope) => envelope.to,
-        }
-    }
-
-    /// It may change something: the journal is locked with the shards.
-    pub fn needs_log(&self) -> bool {
-        match self {
-            Self::Question(question) => match &question.ask {
-                Ask::Op { op, .. } => op.is_change() || matches!(op, Op::Closed { .. }),
-                Ask::Space(_) => true,
-                Ask::Acquire { .. } | Ask::Sync => false,
-            },
-            Self::Transaction(_) => true,
-        }
-    }
-}
-
-/// What an owner wants done.
-#[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the large variant is the usual one: a box would cost each answer an allocation"
-)]
-pub enum OwnerEffect {
-    /// Answer a question, when the journal is durable up to `after`.
-    Answer {
-        /// Who asked.
-        to: NodeLife,
-        /// Which question.
-        call: u64,
-        /// The answer.
-        answer: Answer,
-        /// Not before this is durable.
-        after: Option<Lsn>,
-    },
-    /// Tell a holder to give up.
-    Revoke(NodeLife, Revoke),
-    /// Run this (again).
-    Run(Work),
-    /// Say this to another owner (or another shard of this one), when durable.
-    Transaction(meta::Envelope, Lsn),
-    /// Find these facts out, then run the question again.
-    AskFacts(Box<Question>, Vec<Query>),
-    /// A holder does not answer a revoke.
-    Silent(NodeLife, Instant),
-    /// A question for sectors is short of them: gather, then run it again.
-    Gather(Box<Question>),
-    /// A client has answered the recall of this name.
-    Recalled(NodeLife, u64),
-}
-
-/// What an owner is given with every input.
-#[derive(Debug)]
-pub struct OwnerEnv<'a> {
-    /// Now.
-    pub now: Instant,
-    /// Now, as files show it.
-    pub timestamp: Timestamp,
-    /// This node.
-    pub me: NodeLife,
-    /// Owner of each shard.
-    pub owners: &'a [NodeId],
-    /// Fresh random bits.
-    pub random: u128,
-}
 
 /// A shard as its owner keeps it.
 #[derive(Debug)]
@@ -160,6 +59,9 @@ pub struct OwnerSlice {
     pub last_lsn: Lsn,
     parked: BTreeMap<u64, Work>,
     waiting: Vec<(Instant, Work)>,
+    /// Lives that are over, newest last: what they asked and is still on its way is not run any more, for
+    /// nobody would ever give the tokens back that it takes.
+    lost: VecDeque<NodeLife>,
     next_ticket: u64,
 }
 
@@ -176,6 +78,7 @@ impl OwnerSlice {
             last_lsn,
             parked: BTreeMap::new(),
             waiting: Vec::new(),
+            lost: VecDeque::new(),
             next_ticket: OPERATION_TICKET,
         }
     }
@@ -212,12 +115,23 @@ impl OwnerSlice {
         life: NodeLife,
         out: &mut Vec<OwnerEffect>,
     ) {
+        if self.lost.len() >= LOST_COUNT_MAX {
+            self.lost.pop_front();
+        }
+        self.lost.push_back(life);
         let changes = self.shard.on_node_lost(life);
         if !changes.mutations.is_empty() {
             self.last_lsn = log.append_changes(self.shard.id(), &changes);
         }
-        self.parked
-            .retain(|_, work| !matches!(work, Work::Question(q) if q.from == life));
+        self.parked.retain(|_, work| match work {
+            Work::Question(q) if q.from == life => {
+                if q.is_mover {
+                    out.push(OwnerEffect::MoveDropped(q.from, q.call));
+                }
+                false
+            }
+            Work::Question(_) | Work::Transaction(_) => true,
+        });
         let mut effects = Vec::new();
         self.tokens.on_node_lost(env.now, life, &mut effects);
         self.on_token_effects(effects, out);
@@ -390,30 +304,6 @@ impl OwnerSlice {
     }
 }
 
-impl Question {
-    fn keep_grant(&mut self, granted: Granted) {
-        self.grants.retain(|g| g.ino != granted.ino);
-        self.grants.push(granted);
-    }
-
-    pub(crate) fn answer(self, body: Body, after: Option<Lsn>) -> OwnerEffect {
-        let answer = Answer {
-            body,
-            grants: self.grants,
-        };
-        OwnerEffect::Answer {
-            to: self.from,
-            call: self.call,
-            answer,
-            after,
-        }
-    }
-
-    pub(crate) fn refused(self, errno: Errno) -> OwnerEffect {
-        self.answer(Body::Refused(errno), None)
-    }
-}
-
 /// The shards that are locked now, by id.
 pub struct Locked<'a> {
     slices: Vec<&'a mut OwnerSlice>,
@@ -487,6 +377,10 @@ impl<'a> Locked<'a> {
         mut question: Box<Question>,
         out: &mut Vec<OwnerEffect>,
     ) -> Result<(), NeedShards> {
+        if self.slices.iter().any(|s| s.lost.contains(&question.from)) {
+            question.dropped(out);
+            return Ok(());
+        }
         question.tries += 1;
         if question.tries > TRIES_MAX {
             out.push(question.refused(Errno::EAGAIN));
@@ -523,7 +417,8 @@ impl<'a> Locked<'a> {
         let (ino, seen, wants) = (*ino, *seen, wants.clone());
         let holder = question.from;
         let home = question.shard;
-        if self.slice(home).is_none_or(|s| s.shard.attr(ino).is_none()) {
+        let is_move = ino == RENAME_TOKEN;
+        if !is_move && self.slice(home).is_none_or(|s| s.shard.attr(ino).is_none()) {
             let after = Some(self.last_lsn());
             out.push(question.answer(Body::Acquired { attr: None }, after));
             return;
@@ -547,6 +442,11 @@ impl<'a> Locked<'a> {
                 return;
             };
             question = q;
+        }
+        if is_move {
+            // No inode: there is nothing to show, and nothing that must be durable.
+            out.push(question.answer(Body::Acquired { attr: None }, None));
+            return;
         }
         match self.execute(env, &question, &Op::GetAttr { ino }, Held::Nothing) {
             Outcome::Done(Executed {
@@ -667,15 +567,15 @@ impl<'a> Locked<'a> {
                     Ok(())
                 }
                 Outcome::NeedShards(shards) => Err(NeedShards(shards, Work::Question(question))),
-                _ => Ok(()),
+                _ => {
+                    question.dropped(out);
+                    Ok(())
+                }
             };
         }
         // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
         // a revoke never waits for itself (rule R10).
-        let waits_for_tokens = !matches!(
-            op,
-            Op::Commit(_) | Op::Destage { .. } | Op::Closed { .. } | Op::GetMap { .. }
-        );
+        let waits_for_tokens = waits_for_tokens(&op);
         loop {
             if !waits_for_tokens {
                 break;
@@ -739,7 +639,10 @@ impl<'a> Locked<'a> {
                 self.wait(env, home, Work::Question(question));
                 Ok(())
             }
-            Outcome::Ignore => Ok(()),
+            Outcome::Ignore => {
+                question.dropped(out);
+                Ok(())
+            }
         }
     }
 
@@ -952,7 +855,11 @@ impl<'a> Locked<'a> {
                     self.grant_along(env, &mut question, &reply);
                     out.push(question.answer(Body::Op(reply), Some(after)));
                 }
-                None => out.push(OwnerEffect::Run(Work::Question(question))),
+                None => {
+                    // What it knew of other owners may be what made it fail.
+                    question.facts.clear();
+                    out.push(OwnerEffect::Run(Work::Question(question)));
+                }
             }
         }
         // Whatever waited for a transaction looks again.
@@ -960,4 +867,16 @@ impl<'a> Locked<'a> {
             slice.resume_waiting(out);
         }
     }
+}
+
+/// The operation waits until the tokens are there that it wants.
+const fn waits_for_tokens(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::Commit(_)
+            | Op::Destage { .. }
+            | Op::Closed { .. }
+            | Op::GetMap { .. }
+            | Op::Ancestors { .. }
+    )
 }

@@ -26,7 +26,7 @@ use types::id::NodeLife;
 use types::{Duration, Errno, Instant, Lsn, NodeId, NsdId, Run};
 
 use crate::log::{OwnerLog, SpaceRecord};
-use crate::owner::{OwnerEffect, Question, Work};
+use crate::question::{OwnerEffect, Question, Work};
 
 /// Runs told of when a life asks what it holds: what does not fit goes back when the life ends.
 const HELD_RUN_COUNT_MAX: usize = 16 << 10;

@@ -12,6 +12,7 @@ mod free;
 mod journal;
 mod lapse;
 mod membership;
+mod moves;
 mod peers;
 mod sectors;
 mod space;
@@ -49,6 +50,8 @@ use work::Item;
 const DRIVER_CALL: u64 = 1 << 63;
 /// Marks lookups that another owner needs as facts.
 const FACT_CALL: u64 = 1 << 62;
+/// Marks calls of the driver itself that ask for the rename token.
+const MOVE_CALL: u64 = 1 << 61;
 /// Between two rounds of what only time brings on.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 /// Journal records that nobody waits for are written after this many ticks.
@@ -258,6 +261,8 @@ impl Handler for Hub {
 
 /// A question that waits for facts: whom they are asked from, with which message.
 type AskedFact = (NodeId, Message, Box<Question>);
+/// What another owner wants to know: the directory, and which of its names (none: its ancestors).
+type FactQuery = (InodeId, Option<Name>);
 
 /// One node's daemon.
 #[derive(Debug)]
@@ -277,7 +282,8 @@ struct Daemon {
     log: Mutex<OwnerLog>,
     calls: Mutex<peers::Calls>,
     facts: Mutex<BTreeMap<u64, AskedFact>>,
-    fact_queries: Mutex<BTreeMap<(NodeId, u64), (InodeId, Name)>>,
+    fact_queries: Mutex<BTreeMap<(NodeId, u64), FactQuery>>,
+    moves: Mutex<node::MoveToken>,
     regions: space::Regions,
     free: free::FreeSums,
     /// Questions of other nodes that are being worked on.
@@ -449,6 +455,7 @@ impl Daemon {
             calls: Mutex::default(),
             facts: Mutex::default(),
             fact_queries: Mutex::default(),
+            moves: Mutex::default(),
             regions: space::Regions::default(),
             free: free::FreeSums::default(),
             in_progress: Mutex::default(),

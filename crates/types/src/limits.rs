@@ -22,6 +22,12 @@ pub const BLOCK_SIZE_DEFAULT: u32 = 1 << 20;
 pub const SHARD_COUNT: u16 = 64;
 /// Most names that one inode can have.
 pub const LINK_COUNT_MAX: u32 = 65_000;
+/// Directories above one another of which one owner tells in one answer.
+pub const ANCESTOR_COUNT_MAX: usize = 1024;
+/// Directories above one another: a chain that is longer is a loop.
+pub const DEPTH_MAX: usize = 65_536;
+/// Moves of directories that wait for the rename token at one owner.
+pub const MOVES_WAITING_MAX: usize = 1024;
 /// Request slots of one (node, incarnation) in one shard.
 pub const SLOTS_PER_SHARD: u16 = 128;
 /// Longest time for which the kernel may answer from its own caches, in milliseconds.

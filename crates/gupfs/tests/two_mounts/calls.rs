@@ -166,3 +166,18 @@ pub fn as_user<T: Send>(uid: libc::uid_t, step: impl FnOnce() -> T + Send) -> T 
     };
     std::thread::scope(|scope| scope.spawn(thread).join().expect("the step does not panic"))
 }
+
+/// renameat2(2): fail with EEXIST rather than replace.
+pub const RENAME_NOREPLACE: u32 = libc::RENAME_NOREPLACE;
+/// renameat2(2): both names stay and change places.
+pub const RENAME_EXCHANGE: u32 = libc::RENAME_EXCHANGE;
+
+/// renameat2(2).
+pub fn rename_with(from: &Path, to: &Path, flags: u32) -> Result<()> {
+    let (from, to, at) = (c_path(from), c_path(to), libc::AT_FDCWD);
+    // SAFETY: strings that end in NUL.
+    match unsafe { libc::renameat2(at, from.as_ptr(), at, to.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}

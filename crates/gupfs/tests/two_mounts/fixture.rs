@@ -219,7 +219,8 @@ impl Fixture {
         self.lab(&["down"])
     }
 
-    fn lab(&self, arguments: &[&str]) -> Result<String, String> {
+    /// Runs `gupfs lab` on it; what it said, or why it failed.
+    pub fn lab(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new("timeout");
         command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs"), "lab"]);
         command.arg(arguments[0]).arg("--dir").arg(&self.root);

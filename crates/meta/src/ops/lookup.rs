@@ -1,8 +1,8 @@
 //! Lookup, LookupParent, ReadLink: what leads where.
 
-use types::{Errno, FileKind, InodeId, Name};
+use types::{Errno, FileKind, InodeId, Name, limits};
 
-use super::{directory, inode, settled, shard};
+use super::{directory, inode, live_directory, settled, shard};
 use crate::execute::{Resolved, Target};
 use crate::inode::Body;
 use crate::message::Reply;
@@ -39,6 +39,24 @@ pub(super) fn parent(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
         Body::Directory { parent, .. } => found(view, (parent, FileKind::Directory)),
         Body::File(_) | Body::Symlink(_) | Body::Special => Err(Stop::Fail(Errno::ENOTDIR)),
     }
+}
+
+/// Ancestors. A directory that a transaction is changing is waited for: it may be about to move.
+pub(super) fn ancestors(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
+    let mut chain = vec![ino];
+    let mut at = ino;
+    while at != InodeId::ROOT && chain.len() <= limits::ANCESTOR_COUNT_MAX {
+        if at != ino && !view.is_mine(at.shard()) {
+            break;
+        }
+        // Who has no name any more has no ancestors either.
+        let Body::Directory { parent, .. } = &live_directory(view, at)?.body else {
+            return Err(Stop::Fail(Errno::ENOTDIR));
+        };
+        at = *parent;
+        chain.push(at);
+    }
+    Ok(Resolved::Answer(Reply::Chain(chain)))
 }
 
 /// ReadLink.

@@ -28,6 +28,7 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
     match op {
         Op::Lookup { parent, name } => lookup::lookup(view, *parent, name),
         Op::LookupParent { ino } => lookup::parent(view, *ino),
+        Op::Ancestors { ino } => lookup::ancestors(view, *ino),
         Op::GetAttr { ino } => attr::get(view, *ino),
         Op::SetAttr { ino, set } => attr::set(view, ctx, *ino, set),
         Op::Make {

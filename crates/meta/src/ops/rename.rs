@@ -33,7 +33,7 @@ fn check_cycle(ctx: &Context<'_>, below: InodeId, moved: InodeId) -> Result<(), 
     let chain = chain.ok_or(Stop::Fact(Query::Ancestors { directory: below }))?;
     // A chain that does not reach the root is of a directory that was removed meanwhile.
     if chain.first() != Some(&below) || chain.last() != Some(&InodeId::ROOT) {
-        return Err(Stop::Fail(Errno::ESTALE));
+        return Err(Stop::Fail(Errno::ENOENT));
     }
     if would_cycle(chain, moved) {
         return Err(Stop::Fail(Errno::EINVAL));

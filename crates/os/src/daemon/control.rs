@@ -172,6 +172,9 @@ impl Daemon {
                 all.push((now.since(since).0 / 1_000_000, what));
             }
         }
+        for (what, since) in lock(&self.moves).waiters() {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
         let durable = self.durable_waiter_count();
         if durable > 0 {
             all.push((0, format!("{durable} answers wait for the journal")));

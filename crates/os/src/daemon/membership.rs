@@ -20,6 +20,7 @@ use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER, ToManager, ToMember, red
 use cluster::{Grace, Manager, Member, Revision, StoredView, Timing, client as member, grace};
 use cluster::{lives, server};
 use node::Message;
+use node::moves::RENAME_TOKEN;
 use node::token::message::Reassert;
 use types::wire::Flags;
 use types::{
@@ -517,6 +518,11 @@ impl Daemon {
                     _ => parts.push(holdings),
                 }
             }
+        }
+        if let Some(parts) = by_shard.get_mut(&RENAME_TOKEN.shard()) {
+            let mut held = lock(&self.moves).reassert(epoch);
+            // Every shard has a first part, and an inode's holdings are in one.
+            parts[0].append(&mut held);
         }
         let mut messages = Vec::new();
         for (shard, parts) in by_shard {

@@ -16,20 +16,21 @@ use client::slice::{Input, slice_of};
 use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER};
 use node::message::FactResult;
 use node::meta::view::{Fact, Origin, Query};
+use node::moves::RENAME_TOKEN;
 use node::{Message, Question, Work};
 use nsd::message::{KIND_REPLY, KIND_REQUEST};
 use nsd::server::{DiskTag, Effect as NsdEffect, Operation};
 use types::frame::FRAME_SIZE;
 use types::wire::{Flags, Header};
 use types::{
-    Decode, Encode, Epoch, Errno, Incarnation, NodeId, NodeLife, NsdId, RequestId, ShardId, Span,
-    limits,
+    Decode, Encode, Epoch, Errno, Incarnation, Name, NodeId, NodeLife, NsdId, RequestId, ShardId,
+    Span, limits,
 };
 
 use super::lapse::Parked;
 use super::sectors::SERVER_TAG;
-use super::work::{Deferred, Item};
-use super::{Daemon, FACT_CALL, lock};
+use super::work::Item;
+use super::{Daemon, FACT_CALL, FactQuery, lock};
 use crate::clock;
 use crate::disk::DiskError;
 use crate::net::{self, Frame, Lane};
@@ -217,6 +218,8 @@ impl Daemon {
             since: clock::now(),
             tries: 0,
             space_round: 0,
+            walk: Vec::new(),
+            is_mover: false,
         }))
     }
 
@@ -305,6 +308,9 @@ impl Daemon {
                 self.ask_here(life, call, origin, shard, ask, &mut items);
             }
             Message::Answer { call, answer } => self.on_answer(call, answer, &mut items),
+            Message::Revoke(revoke) if revoke.ino == RENAME_TOKEN => {
+                self.revoke_moves(&revoke, &mut items);
+            }
             Message::Revoke(revoke) => {
                 items.push_back(Item::Client(
                     slice_of(revoke.ino),
@@ -349,7 +355,7 @@ impl Daemon {
     /// An operation needs to know something of another owner's shard.
     pub(super) fn ask_facts(
         self: &Arc<Self>,
-        mut question: Box<Question>,
+        question: Box<Question>,
         queries: Vec<Query>,
         items: &mut VecDeque<Item>,
     ) {
@@ -359,18 +365,10 @@ impl Daemon {
             return;
         };
         let shard = match &query {
-            Query::Entry { directory, .. } | Query::Ancestors { directory } => directory.shard(),
+            Query::Entry { directory, .. } => directory.shard(),
+            Query::Ancestors { directory } => return self.begin_move(question, *directory, items),
             Query::Number { shard } => *shard,
         };
-        if matches!(query, Query::Ancestors { .. }) {
-            // Moving a directory to another parent across owners needs the cluster-wide rename token,
-            // which comes with the next versions: mv copies instead.
-            question.tries = 0;
-            let answer = Answer::bare(Body::Refused(Errno::EXDEV));
-            let deferred = Deferred::Answer(question.from, question.call, answer);
-            self.deliver(deferred, items);
-            return;
-        }
         let id = self.draw_call();
         let owner = self.owner(shard);
         let message = Message::AskFact { id, query };
@@ -378,7 +376,7 @@ impl Daemon {
         self.send(owner, &message);
     }
 
-    fn find_fact(
+    pub(super) fn find_fact(
         self: &Arc<Self>,
         from: NodeLife,
         id: u64,
@@ -405,44 +403,66 @@ impl Daemon {
                     parent: directory,
                     name: name.clone(),
                 };
-                lock(&self.fact_queries).insert((from.node, id), (directory, name));
-                let ask = Ask::Op { op, durable: true };
-                let call = id | FACT_CALL;
-                items.push_back(Item::Owner(self.question(
-                    from,
-                    call,
-                    None,
-                    directory.shard(),
-                    ask,
-                )));
+                self.run_fact(from, id, (directory, Some(name)), op, items);
             }
-            Query::Ancestors { .. } => {
-                let result = FactResult::Failed(Errno::EXDEV);
-                self.send(from.node, &Message::Fact { id, result });
+            Query::Ancestors { directory } => {
+                let op = node::meta::Op::Ancestors { ino: directory };
+                self.run_fact(from, id, (directory, None), op, items);
             }
         }
     }
 
-    /// A lookup that another owner needs as a fact has its answer.
-    pub(super) fn answer_fact(self: &Arc<Self>, to: NodeId, id: u64, answer: Answer) {
+    fn run_fact(
+        self: &Arc<Self>,
+        from: NodeLife,
+        id: u64,
+        asked: FactQuery,
+        op: node::meta::Op,
+        items: &mut VecDeque<Item>,
+    ) {
+        let shard = op.home();
+        lock(&self.fact_queries).insert((from.node, id), asked);
+        // An answer to another node is durable in any case.
+        let ask = Ask::Op { op, durable: false };
+        let question = self.question(from, id | FACT_CALL, None, shard, ask);
+        items.push_back(Item::Owner(question));
+    }
+
+    /// An operation that an owner runs for a fact has its answer.
+    pub(super) fn answer_fact(
+        self: &Arc<Self>,
+        to: NodeId,
+        id: u64,
+        answer: Answer,
+        items: &mut VecDeque<Item>,
+    ) {
         let Some((directory, name)) = lock(&self.fact_queries).remove(&(to, id)) else {
             return;
         };
-        let found = match answer.body {
-            Body::Op(node::meta::Reply::Entry { ino, kind, .. }) => Ok(Some((ino, kind))),
-            Body::Op(node::meta::Reply::Absent) => Ok(None),
-            Body::Op(node::meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
-            _ => Err(Errno::EPROTO),
-        };
-        let result = match found {
-            Ok(found) => FactResult::Found(Fact::Entry {
+        let entry = |name: Option<Name>, found| {
+            let name = name.ok_or(Errno::EPROTO)?;
+            Ok(Fact::Entry {
                 directory,
                 name,
                 found,
-            }),
+            })
+        };
+        let fact = match answer.body {
+            Body::Op(node::meta::Reply::Entry { ino, kind, .. }) => entry(name, Some((ino, kind))),
+            Body::Op(node::meta::Reply::Absent) => entry(name, None),
+            Body::Op(node::meta::Reply::Chain(chain)) => Ok(Fact::Ancestors { directory, chain }),
+            Body::Op(node::meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        };
+        let result = match fact {
+            Ok(fact) => FactResult::Found(fact),
             Err(errno) => FactResult::Failed(errno),
         };
-        self.send(to, &Message::Fact { id, result });
+        if to == self.me.node {
+            self.on_fact(id, result, items);
+        } else {
+            self.send(to, &Message::Fact { id, result });
+        }
     }
 
     fn on_fact(self: &Arc<Self>, id: u64, result: FactResult, items: &mut VecDeque<Item>) {
@@ -450,16 +470,15 @@ impl Daemon {
             return;
         };
         match result {
+            FactResult::Found(Fact::Ancestors { chain, .. }) => {
+                self.walk_on(question, &chain, items);
+            }
             FactResult::Found(fact) => {
                 question.facts.push(fact);
                 items.push_back(Item::Owner(Work::Question(question)));
             }
             FactResult::Failed(errno) => {
-                let answer = Answer::bare(Body::Refused(errno));
-                self.deliver(
-                    Deferred::Answer(question.from, question.call, answer),
-                    items,
-                );
+                items.push_back(Item::OwnerEffect(question.refused(errno)));
             }
         }
     }
@@ -498,7 +517,8 @@ impl Daemon {
             }
         }
         let facts = lock(&self.facts);
-        messages.extend(facts.values().map(|f| (f.0, f.1.clone())));
+        let remote = facts.values().filter(|f| f.0 != self.me.node);
+        messages.extend(remote.map(|f| (f.0, f.1.clone())));
         drop(facts);
         messages.extend(self.region_repeats());
         for (peer, message) in messages {
@@ -827,6 +847,7 @@ impl Daemon {
             lock(&self.log).quarantine_life(life);
         }
         self.gather_life_ended(life, items);
+        lock(&self.fact_queries).retain(|(node, _), _| *node != life.node);
         lock(&self.held_work).retain(|work| !matches!(work, Work::Question(q) if q.from == life));
         items.extend(out.into_iter().map(Item::OwnerEffect));
     }

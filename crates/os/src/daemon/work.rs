@@ -10,11 +10,12 @@ use client::message::{Answer, Body};
 use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
 use client::{Env, Pool as _};
+use node::moves::RENAME_TOKEN;
 use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
 use types::{Errno, Lsn, NodeId, NodeLife, ShardId};
 
 use super::lapse::Parked;
-use super::{DRIVER_CALL, Daemon, FACT_CALL, lock};
+use super::{DRIVER_CALL, Daemon, FACT_CALL, MOVE_CALL, lock};
 use crate::clock;
 
 /// Something to be done now.
@@ -196,7 +197,7 @@ impl Daemon {
         }
     }
 
-    fn release_token(
+    pub(super) fn release_token(
         self: &Arc<Self>,
         shard: ShardId,
         released: node::token::message::Released,
@@ -286,6 +287,7 @@ impl Daemon {
                 call,
                 answer,
                 after: None,
+                ends_move: question.is_mover,
             }));
         }
     }
@@ -297,16 +299,23 @@ impl Daemon {
                 call,
                 answer,
                 after,
+                ends_move,
             } => {
+                if ends_move {
+                    self.end_move((to, call), items);
+                }
                 let deferred = Deferred::Answer(to, call, answer);
                 match after {
                     Some(lsn) => self.defer(lsn, deferred, items),
                     None => self.deliver(deferred, items),
                 }
             }
+            OwnerEffect::MoveDropped(from, call) => self.end_move((from, call), items),
             OwnerEffect::Revoke(to, revoke) => {
                 self.counters.revokes.fetch_add(1, Ordering::Relaxed);
-                if to.node == self.me.node {
+                if to.node == self.me.node && revoke.ino == RENAME_TOKEN {
+                    self.revoke_moves(&revoke, items);
+                } else if to.node == self.me.node {
                     let slice = slice_of(revoke.ino);
                     items.push_back(Item::Client(slice, Input::Revoke(self.me.node, revoke)));
                 } else {
@@ -353,7 +362,7 @@ impl Daemon {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to.node, call & !FACT_CALL, answer);
+                    self.answer_fact(to.node, call & !FACT_CALL, answer, items);
                 } else if to.node != self.me.node {
                     if self.must_park() {
                         let answer = Deferred::Answer(to, call, answer);
@@ -386,6 +395,9 @@ impl Daemon {
         items: &mut VecDeque<Item>,
     ) {
         let shard = self.call_ended(call, items);
+        if call & MOVE_CALL != 0 {
+            return self.on_rename_token(answer, items);
+        }
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
                 self.on_space_answer(shard, answer, items);

@@ -1,0 +1,153 @@
+//! What an owner runs, with what, and what it wants done.
+
+use client::message::{Answer, Ask, Body};
+use meta::Op;
+use meta::view::{Fact, Origin, Query};
+use token::message::{Granted, Revoke};
+use types::{Errno, InodeId, Instant, Lsn, NodeId, NodeLife, ShardId, Timestamp};
+
+/// A question on its way through an owner.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Who asks.
+    pub from: NodeLife,
+    /// The question's name at the asker.
+    pub call: u64,
+    /// Slot of a remote asker.
+    pub origin: Option<Origin>,
+    /// Whose owner is asked.
+    pub shard: ShardId,
+    /// What is asked.
+    pub ask: Ask,
+    /// What other owners have told about it.
+    pub facts: Vec<Fact>,
+    /// Tokens that were granted on the way.
+    pub grants: Vec<Granted>,
+    /// When it arrived.
+    pub since: Instant,
+    /// Times it has been run.
+    pub tries: u32,
+    /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, more: everything.
+    pub space_round: u32,
+    /// The part of a chain of ancestors that is known; its first is the directory asked about.
+    pub walk: Vec<InodeId>,
+    /// It uses the rename token (`crate::moves`).
+    pub is_mover: bool,
+}
+
+/// What an owner runs.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// A client half's question.
+    Question(Box<Question>),
+    /// Another owner's transaction message.
+    Transaction(Box<meta::Envelope>),
+}
+
+impl Work {
+    /// The first shard to lock.
+    pub fn shard(&self) -> ShardId {
+        match self {
+            Self::Question(question) => question.shard,
+            Self::Transaction(envelope) => envelope.to,
+        }
+    }
+
+    /// It may change something: the journal is locked with the shards.
+    pub fn needs_log(&self) -> bool {
+        match self {
+            Self::Question(question) => match &question.ask {
+                Ask::Op { op, .. } => op.is_change() || matches!(op, Op::Closed { .. }),
+                Ask::Space(_) => true,
+                Ask::Acquire { .. } | Ask::Sync => false,
+            },
+            Self::Transaction(_) => true,
+        }
+    }
+}
+
+/// What an owner wants done.
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "the large variant is the usual one: a box would cost each answer an allocation"
+)]
+pub enum OwnerEffect {
+    /// Answer a question, when the journal is durable up to `after`.
+    Answer {
+        /// Who asked.
+        to: NodeLife,
+        /// Which question.
+        call: u64,
+        /// The answer.
+        answer: Answer,
+        /// Not before this is durable.
+        after: Option<Lsn>,
+        /// It used the rename token, which is free now (`MoveToken::on_over`).
+        ends_move: bool,
+    },
+    /// A question is dropped without an answer that used the rename token: it is free now.
+    MoveDropped(NodeLife, u64),
+    /// Tell a holder to give up.
+    Revoke(NodeLife, Revoke),
+    /// Run this (again).
+    Run(Work),
+    /// Say this to another owner (or another shard of this one), when durable.
+    Transaction(meta::Envelope, Lsn),
+    /// Find these facts out, then run the question again.
+    AskFacts(Box<Question>, Vec<Query>),
+    /// A holder does not answer a revoke.
+    Silent(NodeLife, Instant),
+    /// A question for sectors is short of them: gather, then run it again.
+    Gather(Box<Question>),
+    /// A client has answered the recall of this name.
+    Recalled(NodeLife, u64),
+}
+
+/// What an owner is given with every input.
+#[derive(Debug)]
+pub struct OwnerEnv<'a> {
+    /// Now.
+    pub now: Instant,
+    /// Now, as files show it.
+    pub timestamp: Timestamp,
+    /// This node.
+    pub me: NodeLife,
+    /// Owner of each shard.
+    pub owners: &'a [NodeId],
+    /// Fresh random bits.
+    pub random: u128,
+}
+
+impl Question {
+    pub(crate) fn keep_grant(&mut self, granted: Granted) {
+        self.grants.retain(|g| g.ino != granted.ino);
+        self.grants.push(granted);
+    }
+
+    pub(crate) fn answer(self, body: Body, after: Option<Lsn>) -> OwnerEffect {
+        let answer = Answer {
+            body,
+            grants: self.grants,
+        };
+        OwnerEffect::Answer {
+            to: self.from,
+            call: self.call,
+            answer,
+            after,
+            ends_move: self.is_mover,
+        }
+    }
+
+    /// The answer that says that the operation was not executed.
+    pub fn refused(self, errno: Errno) -> OwnerEffect {
+        self.answer(Body::Refused(errno), None)
+    }
+
+    /// It ends without an answer.
+    pub(crate) fn dropped(&self, out: &mut Vec<OwnerEffect>) {
+        if self.is_mover {
+            out.push(OwnerEffect::MoveDropped(self.from, self.call));
+        }
+    }
+}

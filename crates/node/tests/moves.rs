@@ -1,0 +1,241 @@
+//! Directories that move to other parents, through several owners at once: no loop arises, exactly one of two
+//! moves that exclude one another wins, whatever is lost, repeated, reordered or killed; and all this is
+//! noticed when the rename token is switched off.
+#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(unreachable_pub, reason = "a module of a test program")]
+#![allow(missing_debug_implementations, reason = "tests")]
+#![allow(clippy::large_enum_variant, reason = "a test moves few of them")]
+
+#[path = "moves/world.rs"]
+mod world;
+
+use meta::{Caller, NewKind, Op, Reply};
+use types::{Errno, InodeId, ShardId};
+use world::{Faults, World, name};
+
+fn mkdir(parent: InodeId, text: &str, shard: u16) -> Op {
+    Op::Make {
+        parent,
+        name: name(text),
+        kind: NewKind::Directory {
+            permissions: 0o755,
+            placement: InodeId::new(ShardId(shard), 0),
+        },
+        caller: Caller::default(),
+    }
+}
+
+fn rename(from: (InodeId, &str), to: (InodeId, &str), exchange: bool) -> Op {
+    Op::Rename {
+        parent: from.0,
+        name: name(from.1),
+        new_parent: to.0,
+        new_name: name(to.1),
+        no_replace: false,
+        exchange,
+        known: None,
+    }
+}
+
+fn made(world: &mut World, op: Op) -> InodeId {
+    match world.now(1, op) {
+        Ok(Reply::Made { ino, .. }) => ino,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// /p/a and /q/b, each below a directory of another owner; node 1 moves a/ into b/, node 2 b/ into a/.
+struct Crossing {
+    world: World,
+    moves: [(u16, Op); 2],
+}
+
+fn crossing(seed: u64, nodes: u16, has_token: bool) -> Crossing {
+    let mut world = World::new(seed, nodes, has_token);
+    let root = InodeId::ROOT;
+    let p = made(&mut world, mkdir(root, "p", 0));
+    let q = made(&mut world, mkdir(root, "q", 1));
+    // The directories moved are owned by the other node than their parents, or by a third.
+    let a = made(&mut world, mkdir(p, "a", 5));
+    let b = made(&mut world, mkdir(q, "b", 4));
+    let moves = [
+        (1, rename((p, "a"), (b, "a"), false)),
+        (2, rename((q, "b"), (a, "b"), false)),
+    ];
+    Crossing { world, moves }
+}
+
+/// One step: what may happen next, chosen by the seed.
+fn step(world: &mut World) {
+    let nodes = world.nodes.len() as u64;
+    let node = u16::try_from(1 + world.random.below(nodes)).unwrap();
+    match world.random.below(10) {
+        0..6 if !world.network.is_empty() => world.deliver(),
+        6..9 => world.flush(node),
+        _ => world.tick(node),
+    }
+}
+
+#[test]
+fn of_two_moves_into_one_another_exactly_one_wins() {
+    for seed in 0..300 {
+        let nodes = 2 + u16::try_from(seed % 2).unwrap();
+        let Crossing { mut world, moves } = crossing(seed, nodes, true);
+        world.faults = Faults {
+            loss: [0, 0, 10][usize::try_from(seed % 3).unwrap()],
+            duplicates: [0, 10][usize::try_from(seed % 2).unwrap()],
+            is_reordered: seed % 5 != 0,
+        };
+        let calls = moves.map(|(node, op)| (node, world.submit(node, op)));
+        for _ in 0..60 {
+            step(&mut world);
+        }
+        world.settle();
+        let replies = calls.map(|(node, call)| {
+            let requests = &world.nodes[usize::from(node) - 1].requests;
+            requests[&call].reply.clone().unwrap()
+        });
+        let won = replies.iter().filter(|r| r.is_ok()).count();
+        let refused = replies.iter().filter(|r| **r == Err(Errno::EINVAL)).count();
+        assert_eq!((won, refused), (1, 1), "seed {seed}: {replies:?}");
+        assert_eq!(world.check_tree(), Ok(5), "seed {seed}");
+    }
+}
+
+/// kill -9 of every set of nodes after every event of the crossing moves.
+#[test]
+fn a_crash_after_any_event_leaves_a_tree() {
+    let mut tried = 0;
+    for nodes in [2, 3] {
+        for set in 1..(1_u16 << nodes) {
+            let mut at = 0_u32;
+            loop {
+                let Crossing { mut world, moves } = crossing(u64::from(at), nodes, true);
+                for (node, op) in moves {
+                    world.submit(node, op);
+                }
+                let mut events = 0;
+                while events < at && event(&mut world) {
+                    events += 1;
+                }
+                let is_over = events < at;
+                for node in (1..=nodes).filter(|node| set >> (node - 1) & 1 == 1) {
+                    world.crash(node);
+                }
+                world.settle();
+                let tree = world.check_tree();
+                assert_eq!(tree, Ok(5), "{nodes} nodes, set {set}, after event {at}");
+                // Nobody keeps the token: a move of each node still goes.
+                for node in 1..=nodes {
+                    assert!(can_move(&mut world, node), "set {set}, after event {at}");
+                }
+                tried += 1;
+                if is_over {
+                    break;
+                }
+                at += 1;
+            }
+        }
+    }
+    assert!(tried > 100, "{tried}");
+}
+
+fn can_move(world: &mut World, node: u16) -> bool {
+    let text = format!("free{node}");
+    let root = InodeId::ROOT;
+    let home = made(world, mkdir(root, &text, node % 2));
+    made(world, mkdir(home, "x", 1 - node % 2));
+    world
+        .now(
+            node,
+            rename((home, "x"), (root, &format!("y{node}")), false),
+        )
+        .is_ok()
+}
+
+/// One event in a fixed order: a message, else a flush, else a round of repeats. False: nothing was left.
+fn event(world: &mut World) -> bool {
+    if !world.network.is_empty() {
+        world.deliver();
+        return true;
+    }
+    let nodes = u16::try_from(world.nodes.len()).unwrap();
+    if let Some(node) = (1..=nodes).find(|n| world.is_behind(*n)) {
+        world.flush(node);
+        return true;
+    }
+    let is_open = |n: &world::Node| n.requests.values().any(|r| r.reply.is_none());
+    if world.nodes.iter().any(is_open) {
+        (1..=nodes).for_each(|node| world.tick(node));
+        return true;
+    }
+    false
+}
+
+/// Moves and exchanges of six directories by all nodes, under loss, duplicates, reordering and kill -9.
+fn storm(seed: u64, has_token: bool, crashes: u64) -> Result<(), String> {
+    let nodes = 2 + u16::try_from(seed % 2).unwrap();
+    let mut world = World::new(seed, nodes, has_token);
+    let mut directories = vec![InodeId::ROOT];
+    for (index, text) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate() {
+        let shard = u16::try_from(index % 6).unwrap();
+        let parent = *world.random.pick(&directories).unwrap();
+        directories.push(made(&mut world, mkdir(parent, text, shard)));
+    }
+    world.faults = Faults {
+        loss: world.random.below(2) * 5,
+        duplicates: world.random.below(2) * 5,
+        is_reordered: world.random.chance(1, 2),
+    };
+    let texts = ["a", "b", "c", "d", "e", "f"];
+    for _ in 0..400 {
+        if world.random.chance(1, 6) {
+            let node = u16::try_from(1 + world.random.below(u64::from(nodes))).unwrap();
+            let parent = *world.random.pick(&directories).unwrap();
+            let new_parent = *world.random.pick(&directories).unwrap();
+            let (from, to) = (
+                *world.random.pick(&texts).unwrap(),
+                *world.random.pick(&texts).unwrap(),
+            );
+            let exchange = world.random.chance(1, 4);
+            // A directory that is replaced would be gone; names are unique, so only exchanges meet.
+            let to = if exchange { to } else { from };
+            world.submit(node, rename((parent, from), (new_parent, to), exchange));
+        }
+        if crashes > 0 && world.random.below(1000) < crashes {
+            let node = u16::try_from(1 + world.random.below(u64::from(nodes))).unwrap();
+            world.crash(node);
+        }
+        step(&mut world);
+    }
+    world.settle();
+    world.check_tree().map(drop)
+}
+
+#[test]
+fn storms_leave_a_tree() {
+    for seed in 0..40 {
+        let crashes = [0, 10][usize::try_from(seed / 2 % 2).unwrap()];
+        let tree = storm(seed, true, crashes);
+        assert_eq!(tree, Ok(()), "seed {seed}");
+    }
+}
+
+/// The canary: without the token some run ends with directories that are below themselves.
+#[test]
+fn without_the_token_loops_arise() {
+    let is_caught = |seed: &u64| {
+        let Crossing { mut world, moves } = crossing(*seed, 2, false);
+        world.faults.is_reordered = true;
+        for (node, op) in moves {
+            world.submit(node, op);
+        }
+        for _ in 0..60 {
+            step(&mut world);
+        }
+        world.settle();
+        world.check_tree().is_err()
+    };
+    let caught = (0..100).filter(is_caught).count();
+    assert!(caught > 0, "the switched-off token is not noticed");
+}
