@@ -662,7 +662,7 @@ impl Daemon {
                 return;
             }
             if std::time::Instant::now() > until {
-                tracing::error!("dirty data could not be written back in time");
+                self.tell_lost();
                 return;
             }
             self.kick_journal();
@@ -671,6 +671,23 @@ impl Daemon {
             }
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
+    }
+
+    /// The daemon stops, and data cannot be written back: says what is lost.
+    fn tell_lost(&self) {
+        let (mut files, mut bytes) = (0, 0);
+        for slice in &self.slices {
+            let (count, size) = lock(slice).uncommitted();
+            files += count;
+            bytes += size;
+        }
+        let waited_s = STOP_PATIENCE.as_secs();
+        tracing::error!(
+            files,
+            bytes,
+            waited_s,
+            "dirty data could not be written back in time and is lost: is the owner of these files away?"
+        );
     }
 
     fn on_request(self: &Arc<Self>, request: Request) {

@@ -27,5 +27,5 @@ pub use memory::{Memory, Slabs};
 pub use mount::{Connection, MountError};
 pub use notifier::{Done, Notifier, NotifyError};
 pub use session::{
-    Handler, InterruptOutcome, Replier, Session, SessionConfig, SessionError, TransportKind,
+    Follow, Handler, InterruptOutcome, Replier, Session, SessionConfig, SessionError, TransportKind,
 };

@@ -146,10 +146,22 @@ impl Daemon {
                 }
                 clamp(&mut response, self.lease_left().0);
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
-                self.replier().reply(ticket, &response);
-                for ino in pinned {
-                    items.push_back(Item::Client(slice_of(ino), Input::Replied(ino)));
+                if pinned.is_empty() || self.replier().is_immediate(ticket) {
+                    self.replier().reply(ticket, &response);
+                    for ino in pinned {
+                        items.push_back(Item::Client(slice_of(ino), Input::Replied(ino)));
+                    }
+                    return;
                 }
+                // A notification that the slices hold back until then must not overtake the answer.
+                let daemon = Arc::clone(self);
+                let replied = move || {
+                    for ino in pinned {
+                        daemon.input(slice_of(ino), Input::Replied(ino));
+                    }
+                };
+                let replied = crate::fuse::Follow(Box::new(replied));
+                self.replier().reply_then(ticket, &response, replied);
             }
             Effect::Yield(ticket, response) => {
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);

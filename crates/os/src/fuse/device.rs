@@ -6,7 +6,9 @@
 
 use super::crew::{Arrival, Crew};
 use super::memory::{Memory, frames_of};
-use super::session::{self, Dispatched, InterruptOutcome, Serving, SessionError, Transport};
+use super::session::{
+    self, Dispatched, Follow, InterruptOutcome, Serving, SessionError, Transport,
+};
 use fuse::abi::{self, InHeader, WRITE_PREFIX_SIZE};
 use fuse::{Call, Decoded, Encoded, Route, Tail};
 use std::io;
@@ -302,6 +304,20 @@ impl Received {
 }
 
 impl Transport for Device {
+    fn is_immediate(&self, _route: Route) -> bool {
+        true
+    }
+
+    fn send_then(
+        &self,
+        (memory, route, unique): (&dyn Memory, Route, u64),
+        answer: &Encoded<'_>,
+        done: Follow,
+    ) {
+        self.send(memory, route, unique, answer);
+        (done.0)();
+    }
+
     fn send(&self, memory: &dyn Memory, route: Route, unique: u64, answer: &Encoded<'_>) {
         let Some(descriptor) = self.descriptors.get(usize::from(route.0)) else {
             return;

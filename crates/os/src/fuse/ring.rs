@@ -16,7 +16,7 @@
 
 use super::device::{Device, release_slab, wait_for_slab};
 use super::memory::{Memory, frames_of};
-use super::session::{self, Serving, SessionError, Transport};
+use super::session::{self, Follow, Serving, SessionError, Transport};
 use fuse::abi::{self, RingHeader};
 use fuse::{Call, Encoded, Route, Tail};
 use io_uring::{IoUring, cqueue, opcode, squeue, types::Fd};
@@ -74,8 +74,8 @@ struct Queue {
     entry_count_first: usize,
     /// Entries that hold a request.
     parked_count: AtomicUsize,
-    /// Entries whose answer lies in them.
-    answered: Mutex<Vec<u16>>,
+    /// Entries whose answer lies in them, and what follows when the kernel has it.
+    answered: Mutex<Vec<(u16, Option<Follow>)>>,
     wake: OwnedFd,
 }
 
@@ -229,7 +229,10 @@ impl Ring {
         };
         while !self.has_ended.load(Ordering::Acquire) {
             let Some(index) = loop_state.next() else {
-                loop_state.commit_answered();
+                if loop_state.commit_answered() {
+                    // What followed may have answered more.
+                    continue;
+                }
                 if loop_state.grow() {
                     poke(queue.cpu, &self.mount_point);
                 }
@@ -285,20 +288,26 @@ impl Ring {
         }
     }
 
-    fn send_to_entry(&self, memory: &dyn Memory, at: usize, unique: u64, answer: &Encoded<'_>) {
+    /// Gives `done` back where the request is gone.
+    fn send_to_entry(
+        &self,
+        (memory, at, unique): (&dyn Memory, usize, u64),
+        answer: &Encoded<'_>,
+        done: Option<Follow>,
+    ) -> Result<(), Option<Follow>> {
         let Some(queue) = self.queues.get(at / self.entry_count_max) else {
-            return;
+            return Err(done);
         };
         let index = at % self.entry_count_max;
         if index >= queue.entry_count.load(Ordering::Acquire) {
-            return;
+            return Err(done);
         }
         let entry = queue.entry(index);
         let taken = entry
             .unique
             .compare_exchange(unique, 0, Ordering::AcqRel, Ordering::Acquire);
         if taken.is_err() {
-            return;
+            return Err(done);
         }
         let size = answer.body().len() + answer.tail_size();
         // SAFETY: the entry is with us, and the exchange made us the only one to answer it.
@@ -312,10 +321,13 @@ impl Ring {
         }
         queue.parked_count.fetch_sub(1, Ordering::AcqRel);
         let index = u16::try_from(index).expect("at most 256");
-        queue.answered.lock().expect("no holder panics").push(index);
+        let mut answered = queue.answered.lock().expect("no holder panics");
+        answered.push((index, done));
+        drop(answered);
         if SERVED.get() != ptr::from_ref(queue) {
             queue.wake();
         }
+        Ok(())
     }
 }
 
@@ -367,7 +379,7 @@ struct QueueLoop<'a> {
     queue: &'a Queue,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     woken: Box<u64>,
-    ready: Vec<u16>,
+    ready: Vec<(u16, Option<Follow>)>,
 }
 
 impl<'a> QueueLoop<'a> {
@@ -471,11 +483,13 @@ impl<'a> QueueLoop<'a> {
         Some(Completed::Request(index))
     }
 
-    /// Hands the answered entries back to the kernel.
-    fn commit_answered(&mut self) {
+    /// Hands the answered entries back to the kernel. True: something followed, with all of them in the kernel.
+    fn commit_answered(&mut self) -> bool {
         let mut ready = std::mem::take(&mut self.ready);
         ready.append(&mut self.queue.answered.lock().expect("no holder panics"));
-        for index in ready.drain(..) {
+        let mut followers: Vec<Follow> = Vec::new();
+        for (index, done) in ready.drain(..) {
+            followers.extend(done);
             let entry = self.queue.entry(usize::from(index));
             // SAFETY: the entry was answered and is not yet with the kernel.
             let commit_id = unsafe { (*entry.header()).entry.commit_id };
@@ -483,6 +497,15 @@ impl<'a> QueueLoop<'a> {
             self.push(&sqe.user_data(u64::from(index)));
         }
         self.ready = ready;
+        if followers.is_empty() {
+            return false;
+        }
+        // A COMMIT is carried out within the system call that submits it.
+        if let Err(error) = self.ring.submit() {
+            tracing::error!(%error, cpu = self.queue.cpu, "submit");
+        }
+        followers.into_iter().for_each(|done| (done.0)());
+        true
     }
 
     fn wait(&mut self) -> io::Result<()> {
@@ -591,7 +614,27 @@ impl Transport for Ring {
     fn send(&self, memory: &dyn Memory, route: Route, unique: u64, answer: &Encoded<'_>) {
         match usize::from(route.0).checked_sub(DEVICE_ROUTE_COUNT) {
             None => self.device.send(memory, route, unique, answer),
-            Some(at) => self.send_to_entry(memory, at, unique, answer),
+            // A request that is gone needs no answer.
+            Some(at) => drop(self.send_to_entry((memory, at, unique), answer, None)),
+        }
+    }
+
+    fn is_immediate(&self, route: Route) -> bool {
+        usize::from(route.0) < DEVICE_ROUTE_COUNT
+    }
+
+    fn send_then(
+        &self,
+        (memory, route, unique): (&dyn Memory, Route, u64),
+        answer: &Encoded<'_>,
+        done: Follow,
+    ) {
+        let Some(at) = usize::from(route.0).checked_sub(DEVICE_ROUTE_COUNT) else {
+            self.device.send(memory, route, unique, answer);
+            return (done.0)();
+        };
+        if let Err(Some(done)) = self.send_to_entry((memory, at, unique), answer, Some(done)) {
+            (done.0)();
         }
     }
 

@@ -121,10 +121,23 @@ impl SessionError {
     }
 }
 
+/// What is to be done when the kernel has an answer.
+pub struct Follow(pub Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Follow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Follow")
+    }
+}
+
 /// A way for requests and answers. There are two: `Device` and `Ring`.
 pub(super) trait Transport: Send + Sync + std::fmt::Debug {
     /// Sends an answer the way its request came. An answer to a request that is gone is dropped.
     fn send(&self, memory: &dyn Memory, route: Route, unique: u64, answer: &Encoded<'_>);
+    /// The kernel has an answer of this route when `send` returns.
+    fn is_immediate(&self, route: Route) -> bool;
+    /// As `send`; `done` is called when the kernel has the answer, or at once if the request is gone.
+    fn send_then(&self, to: (&dyn Memory, Route, u64), answer: &Encoded<'_>, done: Follow);
     /// Routes of this transport are below this number.
     fn route_count(&self) -> u16;
     /// Starts the serving threads. Each calls `Serving::dispatch` for what it receives.
@@ -153,6 +166,27 @@ impl Replier {
                 self.memory.release_span(*span);
             }
         }
+    }
+
+    /// The kernel has the answer of this ticket when `reply` returns. Otherwise a notification sent then could
+    /// overtake it: `reply_then` says when.
+    pub fn is_immediate(&self, ticket: Ticket) -> bool {
+        fuse::ticket::unique(ticket) == 0
+            || self.transport.is_immediate(fuse::ticket::route(ticket))
+    }
+
+    /// As `reply` for an answer without data; `done` is called on some thread when the kernel has the answer; not
+    /// at all when the connection ends before.
+    pub fn reply_then(&self, ticket: Ticket, response: &Response, done: Follow) {
+        let unique = fuse::ticket::unique(ticket);
+        if unique == 0 || matches!(response, Response::Data(_)) {
+            self.reply(ticket, response);
+            return (done.0)();
+        }
+        let route = fuse::ticket::route(ticket);
+        let answer = fuse::encode_reply(ticket, response);
+        let to = (&*self.memory, route, unique);
+        self.transport.send_then(to, &answer, done);
     }
 
     /// The pagepool that payloads and data lie in.

@@ -3,7 +3,7 @@
 use crate::server::{Fixture, arrives, in_thread};
 use crate::{fixture, is};
 use client::request::{Response, Ticket};
-use os::fuse::{Memory, TransportKind};
+use os::fuse::{Follow, Memory, TransportKind};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -72,6 +72,34 @@ fn xattr(fixture: &Fixture, file: &str) -> Vec<u8> {
     };
     value.truncate(usize::try_from(size).expect("user.a is there"));
     value
+}
+
+/// `reply_then` calls when the kernel has the answer: the call that asked can end while `done` waits for that. (On the
+/// ring an answer is with the kernel only when the queue's thread has submitted it.)
+#[test]
+fn what_follows_an_answer_comes_after_it() {
+    for transport in BOTH {
+        let fixture = fixture!(transport);
+        let path = fixture.path("file");
+        fixture.hold(is!(Lookup { .. }));
+        let call = in_thread(move || std::fs::metadata(path));
+        fixture.wait_held(1);
+        let ticket = fixture.held_tickets()[0];
+        let replier = fixture.session().replier().clone();
+        assert_eq!(
+            replier.is_immediate(ticket),
+            transport == TransportKind::Device
+        );
+        let (send, came) = std::sync::mpsc::channel();
+        let done = move || {
+            let _ = send.send(call.recv_timeout(std::time::Duration::from_secs(2)));
+        };
+        let failed = Response::Error(Errno::EIO);
+        replier.reply_then(ticket, &failed, Follow(Box::new(done)));
+        let answer = arrives(&came).expect("the call ended while `done` waited for it");
+        assert_eq!(answer.err().unwrap().raw_os_error(), Some(libc::EIO));
+        fixture.forget_held();
+    }
 }
 
 /// Payloads that a front end keeps are not written over by later requests, and no frame leaks.

@@ -194,6 +194,19 @@ impl Fixture {
         assert!(outcome.timed_out(), "held: {}", state.held.len());
     }
 
+    /// Tickets of what is held.
+    pub(crate) fn held_tickets(&self) -> Vec<Ticket> {
+        let state = self.state();
+        state.held.iter().map(|held| held.request.ticket).collect()
+    }
+
+    /// Holds nothing any more; what was held has been answered otherwise.
+    pub(crate) fn forget_held(&self) {
+        let mut state = self.state();
+        state.holds.clear();
+        state.held.clear();
+    }
+
     /// Holds nothing any more and answers all that was held.
     pub(crate) fn release(&self) {
         let replier = self.server.replier();
