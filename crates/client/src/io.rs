@@ -777,8 +777,14 @@ impl Slice {
             u32::try_from(range.length()).expect("within the payload"),
         );
         let fresh = inode.pages.newly_dirty_count(&range);
-        let sectors = fresh;
-        if !env.grants.reserve(owner, sectors) {
+        let mut sectors = fresh;
+        let has_sectors = env.grants.reserve(owner, sectors);
+        if !has_sectors && is_write_back && self.is_lapsed {
+            // The kernel drops the page now or never, and no owner can be asked. Stores through a mapping were never
+            // promised sectors: they are asked for when the page is stored.
+            self.out.push(Effect::WantSpace(owner));
+            sectors = 0;
+        } else if !has_sectors {
             if self.short == Some(owner) {
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);

@@ -71,6 +71,8 @@ impl Slice {
                 self.out.push(Effect::Notify(None, notice));
             } else {
                 self.suspend(env, ino);
+                // Write-backs that wait for sectors do without.
+                self.retry(env, ino);
             }
         }
         for request in others {
