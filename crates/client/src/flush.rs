@@ -17,7 +17,7 @@ use types::{
 use crate::env::{Env, StorePiece, TakenRun, WantedRun};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
-use crate::pages::{DirtyPage, PAGE_SIZE, pieces_of};
+use crate::pages::{DirtyPage, PAGE_SIZE, parts_of, pieces_of};
 use crate::request::{Operation, Request, Response};
 use crate::revoke::{FlushOutcome, RevokeId};
 use crate::slice::{Effect, Input, IoFailure, IoId, Slice, slice_of};
@@ -290,7 +290,7 @@ impl Slice {
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let bytes: u64 = dirty
             .iter()
-            .flat_map(|p| p.dirty.ranges())
+            .flat_map(|p| p.dirty())
             .map(ByteRange::length)
             .sum();
         // Bytes in metadata are few at a time: those that are there already, and a bounded number more.
@@ -611,10 +611,9 @@ impl Slice {
                 for batch in &done {
                     env.grants.committed(env.owner(ino.shard()), &batch.runs);
                     inode.pages.on_flushed(&batch.numbers, true, false);
-                    for number in &batch.numbers {
-                        inode
-                            .map
-                            .forget(&ByteRange::at(number * PAGE_SIZE, PAGE_SIZE));
+                    for run in parts_of(&batch.numbers, |a, b| a + 1 == b) {
+                        let bytes = ByteRange::at(run[0] * PAGE_SIZE, run.len() as u64 * PAGE_SIZE);
+                        inode.map.forget(&bytes);
                     }
                 }
                 for batch in &done {
@@ -915,13 +914,8 @@ fn cap_pieces(
     let mut kept = Vec::with_capacity(pages.len());
     let mut excess = Vec::new();
     for page in pages {
-        count += page.dirty.ranges().len();
-        bytes += page
-            .dirty
-            .ranges()
-            .iter()
-            .map(ByteRange::length)
-            .sum::<u64>();
+        count += page.dirty().len();
+        bytes += page.dirty().iter().map(ByteRange::length).sum::<u64>();
         // One page always goes: it is within what an owner takes, however torn it is.
         if kept.is_empty() || (count <= BATCH_PIECES_MAX && bytes <= BATCH_PIECE_BYTES_MAX) {
             kept.push(page);

@@ -124,6 +124,15 @@ pub(crate) struct Load {
     pub(crate) is_wanted: bool,
 }
 
+impl Load {
+    /// The bytes of its pages, which are adjacent.
+    pub(crate) fn range(&self) -> ByteRange {
+        let page = crate::pages::PAGE_SIZE;
+        let first = self.pages.first().map_or(0, |(number, _)| *number);
+        ByteRange::at(first * page, self.pages.len() as u64 * page)
+    }
+}
+
 /// One inode.
 #[derive(Debug)]
 pub(crate) struct Inode {
@@ -214,7 +223,7 @@ impl Inode {
             activity: token::Activity::default(),
             is_acquiring: false,
             is_contended: false,
-            pages: Pages::default(),
+            pages: Pages::new(ino),
             map: MapCache::default(),
             is_map_asked: false,
             loads: Vec::new(),

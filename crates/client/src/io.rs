@@ -5,8 +5,8 @@
 //! that waits holds nothing (rule R9).
 
 use meta::Op;
-use types::frame::FRAME_SIZE;
-use types::{ByteRange, Errno, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
+use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
+use types::{ByteRange, Errno, FrameRef, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
 
 use crate::env::{Env, LoadPiece};
 use crate::inode::{Load, kill_mask, sectors_around};
@@ -22,6 +22,8 @@ use crate::tokens::Admission;
 const PREFETCH_SIZE_MAX: u64 = 8 << 20;
 /// A reader counts as sequential from this many bytes in a row on.
 const SEQUENTIAL_SIZE_MIN: u64 = 256 << 10;
+/// What is loaded at once: a slab, and a stripe unit of the default layout.
+const BLOCK_SIZE: u64 = FRAMES_PER_SLAB as u64 * PAGE_SIZE;
 /// Bytes of map asked for at once.
 const MAP_SIZE: u64 = 64 << 20;
 /// Extents and pieces in one answer.
@@ -476,16 +478,21 @@ impl Slice {
         let inode = self.inodes.get_mut(&ino).expect("its request is here");
         let mut wanted = inode.map.known.intersection(&range);
         for load in inode.loads.iter_mut().filter(|l| !l.is_stale) {
-            for (page, _) in &load.pages {
-                let bytes = ByteRange::at(page * PAGE_SIZE, PAGE_SIZE);
-                if wanted.overlaps(&bytes) {
-                    load.is_wanted |= is_wanted;
-                    wanted.remove(bytes);
-                }
+            let bytes = load.range();
+            if wanted.overlaps(&bytes) {
+                load.is_wanted |= is_wanted;
+                wanted.remove(bytes);
             }
         }
-        for part in wanted.ranges().to_vec() {
-            self.load_part(env, ino, part, is_wanted);
+        // Block by block: the first one is of use before the last one is here, and each block is verified
+        // by the loop that got it.
+        for part in wanted.ranges() {
+            let mut begin = part.begin;
+            while begin < part.end {
+                let end = part.end.min((begin / BLOCK_SIZE + 1) * BLOCK_SIZE);
+                self.load_part(env, ino, ByteRange::new(begin, end), is_wanted);
+                begin = end;
+            }
         }
     }
 
@@ -504,19 +511,7 @@ impl Slice {
     }
 
     fn load_part(&mut self, env: &Env<'_>, ino: InodeId, part: ByteRange, is_wanted: bool) {
-        let mut pages = Vec::new();
-        let (total, mut free) = env.pool.frame_counts();
-        for number in part.begin / PAGE_SIZE..part.end / PAGE_SIZE {
-            // Some frames are kept for what writes dirty ones back.
-            if free <= total / crate::pages::RESERVE_PART {
-                break;
-            }
-            free -= 1;
-            match env.pool.alloc() {
-                Some(frame) => pages.push((number, frame)),
-                None => break,
-            }
-        }
+        let pages = frames_for(part, env.pool);
         if pages.is_empty() {
             self.starve(ino, is_wanted);
             return;
@@ -626,6 +621,7 @@ impl Slice {
         };
         let load = inode.loads.swap_remove(at);
         let is_kept = result.is_ok() && !load.is_stale;
+        let is_covered = inode.covers(RangeMode::Read, &load.range());
         for (number, frame) in &load.pages {
             if !is_kept {
                 env.pool.release(*frame);
@@ -634,7 +630,11 @@ impl Slice {
             for piece in &load.pieces {
                 Pages::overlay(piece, *number, *frame, env.pool);
             }
-            let covered = inode.covered_part(*number);
+            let covered = if is_covered {
+                None
+            } else {
+                inode.covered_part(*number)
+            };
             inode
                 .pages
                 .fill(*number, *frame, covered.as_ref(), env.pool);
@@ -645,11 +645,7 @@ impl Slice {
             Err(failure) => {
                 // A mismatch may mean that the map we read by is old: ask the owner once more before
                 // the application hears of it.
-                let bytes = ByteRange::new(
-                    load.pages[0].0 * PAGE_SIZE,
-                    (load.pages[load.pages.len() - 1].0 + 1) * PAGE_SIZE,
-                );
-                inode.map.forget(&sectors_around(&bytes));
+                inode.map.forget(&sectors_around(&load.range()));
                 if !load.is_wanted {
                     // Nobody asked: whoever reads it looks for himself.
                 } else if failure == IoFailure::Corrupt && !inode.is_second_look {
@@ -887,6 +883,31 @@ pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
         }
         _ => None,
     }
+}
+
+/// Frames for the pages of `part`, adjacent ones for a whole block: fewer than it has when the pool is full.
+fn frames_for(part: ByteRange, pool: &dyn crate::Pool) -> Vec<(u64, FrameRef)> {
+    let numbers = part.begin / PAGE_SIZE..part.end / PAGE_SIZE;
+    let (total, free) = pool.frame_counts();
+    // Some frames are kept for what writes dirty ones back.
+    let room = free.saturating_sub(total / crate::pages::RESERVE_PART);
+    if part.length() == BLOCK_SIZE
+        && room >= u64::from(FRAMES_PER_SLAB)
+        && let Some(first) = pool.alloc_slab()
+    {
+        return numbers.zip((first.0..).map(FrameRef)).collect();
+    }
+    let mut pages = Vec::with_capacity(usize::try_from(part.length() / PAGE_SIZE).unwrap_or(0));
+    for number in numbers {
+        if pages.len() as u64 >= room {
+            break;
+        }
+        match pool.alloc() {
+            Some(frame) => pages.push((number, frame)),
+            None => break,
+        }
+    }
+    pages
 }
 
 const _: () = assert!(FRAME_SIZE as u64 == types::SECTOR_SIZE);

@@ -9,12 +9,15 @@
 //! A write to a frozen frame (an answer or a disk write holds it) goes to a copy, so that what was
 //! checksummed is what is written.
 
+mod group;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use types::frame::FRAME_SIZE;
-use types::{ByteRange, FrameRef, Piece, RangeSet, SmallBytes, Span};
+use types::{ByteRange, FrameRef, InodeId, Piece, RangeSet, SmallBytes, Span};
 
 use crate::Pool;
+use group::{GROUP_PAGES, Group, bits};
 
 /// Bytes of a page: one frame, one sector.
 pub const PAGE_SIZE: u64 = FRAME_SIZE as u64;
@@ -23,71 +26,6 @@ pub const PAGE_SIZE: u64 = FRAME_SIZE as u64;
 /// nothing dirty could ever be written back.
 pub(crate) const RESERVE_PART: u64 = 32;
 
-/// Which bytes of a page: everything, or parts of it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum Part {
-    All,
-    Some(RangeSet),
-}
-
-impl Part {
-    const NONE: Self = Self::Some(RangeSet::new());
-
-    fn insert(&mut self, range: ByteRange) {
-        if let Self::Some(set) = self {
-            set.insert(range);
-            if set.contains(&ByteRange::new(0, PAGE_SIZE)) {
-                *self = Self::All;
-            }
-        }
-    }
-
-    fn contains(&self, range: &ByteRange) -> bool {
-        match self {
-            Self::All => true,
-            Self::Some(set) => set.contains(range),
-        }
-    }
-
-    fn overlaps(&self, range: &ByteRange) -> bool {
-        match self {
-            Self::All => !range.is_empty(),
-            Self::Some(set) => set.overlaps(range),
-        }
-    }
-
-    fn is_none(&self) -> bool {
-        matches!(self, Self::Some(set) if set.is_empty())
-    }
-
-    fn set(&self) -> RangeSet {
-        match self {
-            Self::All => RangeSet::of(ByteRange::new(0, PAGE_SIZE)),
-            Self::Some(set) => set.clone(),
-        }
-    }
-
-    fn remove(&mut self, range: ByteRange) {
-        let mut set = self.set();
-        set.remove(range);
-        *self = Self::Some(set);
-    }
-}
-
-/// One cached page.
-#[derive(Debug)]
-struct Page {
-    frame: FrameRef,
-    valid: Part,
-    dirty: Part,
-    /// Sequence at which it became dirty.
-    dirtied: u64,
-    /// What a running flush carries of it, and since when that was dirty; none when no flush runs.
-    in_flight: Option<(Part, u64)>,
-    /// Seen since the clock hand passed.
-    is_recent: bool,
-}
-
 /// A dirty page as a flush takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirtyPage {
@@ -95,10 +33,10 @@ pub struct DirtyPage {
     pub number: u64,
     /// The frame; the flush holds a reference of its own.
     pub frame: FrameRef,
-    /// Dirty byte ranges within the page.
-    pub dirty: RangeSet,
+    /// Dirty byte ranges within the page; `None`: all of it, as in most pages of a large write.
+    part: Option<RangeSet>,
     /// Valid from the page's first byte up to here (its end when the page is whole).
-    pub valid_begin_to: u64,
+    valid_begin_to: u64,
 }
 
 impl DirtyPage {
@@ -106,6 +44,12 @@ impl DirtyPage {
     /// page before the end of the file), behind which only zeros are.
     pub fn is_whole(&self, size_end: u64) -> bool {
         self.valid_begin_to >= size_end.min(PAGE_SIZE)
+    }
+
+    /// Dirty byte ranges within the page.
+    pub fn dirty(&self) -> &[ByteRange] {
+        const ALL: &[ByteRange] = &[ByteRange::new(0, PAGE_SIZE)];
+        self.part.as_ref().map_or(ALL, RangeSet::ranges)
     }
 }
 
@@ -123,28 +67,40 @@ pub enum Found {
 pub struct NoFrame;
 
 /// The page index of an inode.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pages {
-    pages: BTreeMap<u64, Page>,
-    /// Pages with dirty bytes that no running flush carries.
+    ino: InodeId,
+    groups: BTreeMap<u64, Box<Group>>,
+    /// Groups with dirty pages.
     dirty: BTreeSet<u64>,
-    /// Pages that a running flush carries.
+    /// Groups with pages that a running flush carries.
     flying: BTreeSet<u64>,
+    count: usize,
+    dirty_count: usize,
     /// Grows with each `mark_goal`.
     sequence: u64,
-    /// Pages dirty or in flight, by the sequence at which they became dirty.
-    outstanding: BTreeMap<u64, usize>,
+    outstanding: Outstanding,
     clock_hand: u64,
 }
 
-/// One page less that became dirty at `since`.
-fn settle(outstanding: &mut BTreeMap<u64, usize>, since: u64) {
-    let count = outstanding
-        .get_mut(&since)
-        .expect("every dirty page is counted");
-    *count -= 1;
-    if *count == 0 {
-        outstanding.remove(&since);
+/// Pages dirty or in flight, by the sequence at which they became dirty.
+#[derive(Debug, Default)]
+struct Outstanding(BTreeMap<u64, usize>);
+
+impl Outstanding {
+    fn add(&mut self, since: u64, count: u32) {
+        if count > 0 {
+            *self.0.entry(since).or_default() += count as usize;
+        }
+    }
+
+    /// So many pages less that became dirty at `since`.
+    fn settle(&mut self, since: u64, count: usize) {
+        let left = self.0.get_mut(&since).expect("every dirty page is counted");
+        *left -= count;
+        if *left == 0 {
+            self.0.remove(&since);
+        }
     }
 }
 
@@ -190,28 +146,88 @@ fn push_span(spans: &mut Vec<Span>, span: Span) {
     spans.push(span);
 }
 
+/// Cuts `numbers` where two neighbours do not belong together.
+pub(crate) fn parts_of(
+    numbers: &[u64],
+    belong: impl Fn(u64, u64) -> bool,
+) -> impl Iterator<Item = &[u64]> {
+    let mut rest = numbers;
+    std::iter::from_fn(move || {
+        let cut = rest.windows(2).position(|pair| !belong(pair[0], pair[1]));
+        let (part, behind) = rest.split_at(cut.map_or(rest.len(), |at| at + 1));
+        rest = behind;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// Group of page `number` and its place in it.
+fn place(number: u64) -> (u64, u8) {
+    let at = u8::try_from(number % GROUP_PAGES).expect("below 64");
+    (number / GROUP_PAGES, at)
+}
+
+/// The pages of `group` that `range` (not empty) touches, one bit for each.
+fn mask_of(group: u64, range: &ByteRange) -> u64 {
+    let base = group * GROUP_PAGES;
+    let first = page_of(range.begin).max(base) - base;
+    let last = page_of(range.end - 1).min(base + GROUP_PAGES - 1) - base;
+    u64::MAX << first & u64::MAX >> (GROUP_PAGES - 1 - last)
+}
+
+fn groups_of(range: &ByteRange) -> std::ops::RangeInclusive<u64> {
+    page_of(range.begin) / GROUP_PAGES..=page_of(range.end - 1) / GROUP_PAGES
+}
+
+/// What became of a frame that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GivenUp {
+    /// The page index does not have it (any more).
+    Gone,
+    /// An answer or a disk write holds it: ask again.
+    InUse,
+    /// Its page is dirty and there was no frame to move it to: write it back, ask again.
+    Dirty,
+}
+
 impl Pages {
+    /// No page of `ino`.
+    pub fn new(ino: InodeId) -> Self {
+        Self {
+            ino,
+            groups: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            flying: BTreeSet::new(),
+            count: 0,
+            dirty_count: 0,
+            sequence: 0,
+            outstanding: Outstanding::default(),
+            clock_hand: 0,
+        }
+    }
+
     /// No page is cached.
     pub fn is_empty(&self) -> bool {
-        self.pages.is_empty()
+        self.count == 0
     }
 
     /// Pages cached.
     pub fn count(&self) -> usize {
-        self.pages.len()
+        self.count
     }
 
     /// Pages with dirty bytes that no running flush carries.
     pub fn dirty_count(&self) -> usize {
-        self.dirty.len()
+        self.dirty_count
     }
 
     /// Pages of `range` that a write would make dirty and that are not dirty yet: what has to be
     /// reserved before the write.
     pub fn newly_dirty_count(&self, range: &ByteRange) -> u64 {
         let all = page_of(range.end - 1) - page_of(range.begin) + 1;
-        let dirty = self.dirty.range(pages_of(range)).count();
-        all - dirty as u64
+        let groups = self.dirty.range(groups_of(range));
+        let dirty =
+            groups.map(|group| (self.groups[group].dirty & mask_of(*group, range)).count_ones());
+        all - u64::from(dirty.sum::<u32>())
     }
 
     /// Looks up `range` (not empty, within the file's size).
@@ -221,10 +237,17 @@ impl Pages {
             return Found::Missing(missing);
         }
         let mut spans = Vec::with_capacity(4);
-        for (number, page) in self.pages.range_mut(pages_of(range)) {
-            page.is_recent = true;
-            pool.retain(page.frame);
-            push_span(&mut spans, span_of(page.frame, &part_of(range, *number)));
+        for (index, group) in self.groups.range_mut(groups_of(range)) {
+            let mask = mask_of(*index, range);
+            group.recent |= mask;
+            for at in bits(mask) {
+                let part = part_of(range, index * GROUP_PAGES + u64::from(at));
+                push_span(&mut spans, span_of(group.frame(at), &part));
+            }
+        }
+        for span in &spans {
+            let count = (span.offset + span.length).div_ceil(types::frame::FRAME_BYTES);
+            pool.retain_run(span.frame, count);
         }
         Found::All(spans)
     }
@@ -232,19 +255,17 @@ impl Pages {
     /// Pages of `range` of which bytes in it are not valid, as whole pages.
     pub fn missing(&self, range: &ByteRange) -> RangeSet {
         let mut missing = RangeSet::new();
-        let mut next = page_of(range.begin);
-        let last = page_of(range.end - 1);
-        for (number, page) in self.pages.range(pages_of(range)) {
-            if next < *number {
-                missing.insert(ByteRange::new(next * PAGE_SIZE, *number * PAGE_SIZE));
+        for index in groups_of(range) {
+            let mask = mask_of(index, range);
+            let group = self.groups.get(&index);
+            let whole = group.map_or(0, |group| group.whole);
+            for at in bits(mask & !whole) {
+                let number = index * GROUP_PAGES + u64::from(at);
+                let part = part_of(range, number);
+                if !group.is_some_and(|group| group.is_valid(at, &part)) {
+                    missing.insert(ByteRange::at(number * PAGE_SIZE, PAGE_SIZE));
+                }
             }
-            if !page.valid.contains(&part_of(range, *number)) {
-                missing.insert(ByteRange::at(*number * PAGE_SIZE, PAGE_SIZE));
-            }
-            next = *number + 1;
-        }
-        if next <= last {
-            missing.insert(ByteRange::new(next * PAGE_SIZE, (last + 1) * PAGE_SIZE));
         }
         missing
     }
@@ -257,28 +278,34 @@ impl Pages {
         let may_move = payload.offset == 0
             && offset.is_multiple_of(PAGE_SIZE)
             && payload.length >= MOVE_SIZE_MIN;
-        let mut fresh = self.frames_for(&range, may_move, pool)?;
-        let mut done = 0u32;
-        for number in pages_of(&range) {
-            let part = part_of(&range, number);
+        // What is moved comes first; at most the last page is copied.
+        let moved = if may_move {
+            payload.length / types::frame::FRAME_BYTES
+        } else {
+            0
+        };
+        let begin = offset + u64::from(moved) * PAGE_SIZE;
+        let copied = ByteRange::new(begin, range.end);
+        let mut fresh = self.frames_for(&copied, pool)?;
+        if moved > 0 {
+            let range = ByteRange::new(offset, begin);
+            self.put(&range, payload.frame, moved, pool);
+        }
+        if copied.is_empty() {
+            return Ok(());
+        }
+        let mut done = moved * types::frame::FRAME_BYTES;
+        for number in pages_of(&copied) {
+            let part = part_of(&copied, number);
             let source = payload.part(done, span_of(payload.frame, &part).length);
             done += source.length;
-            if may_move && source.length as usize == FRAME_SIZE {
-                pool.retain(source.frame);
-                self.put(number, source.frame, part, pool);
-                continue;
+            if let Some((_, frame)) = fresh.pop_if(|(at, _)| *at == number) {
+                self.replace_frame(number, frame, pool);
             }
-            let frame = match fresh.pop() {
-                Some((at, frame)) if at == number => {
-                    self.replace_frame(number, frame, pool);
-                    frame
-                }
-                other => {
-                    fresh.extend(other);
-                    self.pages[&number].frame
-                }
-            };
-            pool.copy(source, span_of(frame, &part));
+            let (index, at) = place(number);
+            let group = self.groups.get_mut(&index).expect("it has a frame now");
+            pool.copy(source, span_of(group.frame(at), &part));
+            group.recent |= 1 << at;
             self.mark(number, part);
         }
         assert!(fresh.is_empty());
@@ -290,7 +317,6 @@ impl Pages {
     fn frames_for(
         &self,
         range: &ByteRange,
-        may_move: bool,
         pool: &dyn Pool,
     ) -> Result<Vec<(u64, FrameRef)>, NoFrame> {
         let mut fresh = Vec::new();
@@ -298,14 +324,13 @@ impl Pages {
         if free <= total / RESERVE_PART {
             return Err(NoFrame);
         }
+        if range.is_empty() {
+            return Ok(fresh);
+        }
         for number in pages_of(range).rev() {
-            if may_move && part_of(range, number).length() == PAGE_SIZE {
-                continue;
-            }
             if self
-                .pages
-                .get(&number)
-                .is_some_and(|p| !pool.is_shared(p.frame))
+                .frame_of(number)
+                .is_some_and(|frame| !pool.is_shared(frame))
             {
                 continue;
             }
@@ -320,61 +345,75 @@ impl Pages {
         Ok(fresh)
     }
 
-    /// Gives page `number` the new `frame`, with the old one's bytes if there is an old one.
-    fn replace_frame(&mut self, number: u64, frame: FrameRef, pool: &dyn Pool) {
-        match self.pages.get_mut(&number) {
-            Some(page) => {
-                pool.copy(Span::whole(page.frame), Span::whole(frame));
-                pool.release(page.frame);
-                page.frame = frame;
-            }
-            None => {
-                let page = Page {
-                    frame,
-                    valid: Part::NONE,
-                    dirty: Part::NONE,
-                    dirtied: 0,
-                    in_flight: None,
-                    is_recent: true,
-                };
-                self.pages.insert(number, page);
-            }
-        }
+    /// The frame of page `number`.
+    fn frame_of(&self, number: u64) -> Option<FrameRef> {
+        let (index, at) = place(number);
+        let group = self.groups.get(&index)?;
+        (group.present & 1 << at != 0).then(|| group.frame(at))
     }
 
-    /// Gives page `number` a frame whose bytes in `part` are new and dirty.
-    fn put(&mut self, number: u64, frame: FrameRef, part: ByteRange, pool: &dyn Pool) {
-        assert!(part.length() == PAGE_SIZE);
-        if let Some(page) = self.pages.get_mut(&number) {
-            pool.release(page.frame);
-            page.frame = frame;
+    /// Gives page `number` the new `frame`, with the old one's bytes if there is an old one.
+    fn replace_frame(&mut self, number: u64, frame: FrameRef, pool: &dyn Pool) {
+        let (index, at) = place(number);
+        let group = self.groups.entry(index).or_default();
+        if group.present & 1 << at == 0 {
+            self.count += 1;
         } else {
-            let page = Page {
-                frame,
-                valid: Part::NONE,
-                dirty: Part::NONE,
-                dirtied: 0,
-                in_flight: None,
-                is_recent: true,
-            };
-            self.pages.insert(number, page);
+            pool.copy(Span::whole(group.frame(at)), Span::whole(frame));
+            pool.release(group.frame(at));
         }
-        self.mark(number, part);
+        group.set_frame(at, frame);
+        pool.own_run(frame, 1, self.ino, number);
+    }
+
+    /// Gives the pages of `range` (whole pages) the `count` frames from `first` on, whose bytes are new and
+    /// dirty; a reference of each is added.
+    fn put(&mut self, range: &ByteRange, first: FrameRef, count: u32, pool: &dyn Pool) {
+        pool.retain_run(first, count);
+        pool.own_run(first, count, self.ino, page_of(range.begin));
+        let mut frame = first.0;
+        for index in groups_of(range) {
+            let mask = mask_of(index, range);
+            let group = self.groups.entry(index).or_default();
+            let old = mask & group.present;
+            self.count += (mask & !old).count_ones() as usize;
+            for at in bits(mask) {
+                if old & 1 << at != 0 {
+                    pool.release(group.frame(at));
+                }
+                group.set_frame(at, FrameRef(frame));
+                frame += 1;
+            }
+            group.set_whole(mask);
+            let fresh = group.add_dirty_whole(mask, self.sequence).count_ones();
+            self.note_dirty(index, fresh);
+        }
     }
 
     fn mark(&mut self, number: u64, part: ByteRange) {
-        let page = self
-            .pages
-            .get_mut(&number)
-            .expect("the caller has just put it there");
-        if page.dirty.is_none() {
-            self.dirty.insert(number);
-            page.dirtied = self.sequence;
-            *self.outstanding.entry(self.sequence).or_default() += 1;
+        let (index, at) = place(number);
+        let group = self.groups.get_mut(&index);
+        let group = group.expect("the caller has just put it there");
+        group.add_valid(at, part);
+        let is_fresh = group.add_dirty(at, part, self.sequence);
+        self.note_dirty(index, is_fresh.into());
+    }
+
+    /// So many clean pages of a group became dirty just now.
+    fn note_dirty(&mut self, index: u64, fresh: u32) {
+        if fresh > 0 {
+            self.outstanding.add(self.sequence, fresh);
+            self.dirty_count += fresh as usize;
+            self.dirty.insert(index);
         }
-        page.valid.insert(part);
-        page.dirty.insert(part);
-        page.is_recent = true;
+    }
+
+    /// A page of a group is dirty no more.
+    fn note_clean(&mut self, index: u64) {
+        self.dirty_count -= 1;
+        if self.groups[&index].dirty == 0 {
+            self.dirty.remove(&index);
+        }
     }
 
     /// Takes the bytes that a load brought for page `number`: those that tokens cover (`covered`; `None`
@@ -386,38 +425,30 @@ impl Pages {
         covered: Option<&RangeSet>,
         pool: &dyn Pool,
     ) {
-        let loaded = match covered {
-            None => Part::All,
-            Some(set) => Part::Some(set.clone()),
-        };
-        let Some(page) = self.pages.get_mut(&number) else {
-            if loaded.is_none() {
-                pool.release(frame);
-                return;
-            }
-            let page = Page {
-                frame,
-                valid: loaded,
-                dirty: Part::NONE,
-                dirtied: 0,
-                in_flight: None,
-                is_recent: true,
-            };
-            self.pages.insert(number, page);
-            return;
-        };
-        if page.valid == Part::All || loaded.is_none() {
+        if covered.is_some_and(RangeSet::is_empty) {
             pool.release(frame);
             return;
         }
-        // The loaded frame is ours alone: put the newer bytes of the page into it.
-        for newer in page.valid.set().ranges() {
-            pool.copy(span_of(page.frame, newer), span_of(frame, newer));
+        let (index, at) = place(number);
+        let group = self.groups.entry(index).or_default();
+        if group.whole & 1 << at != 0 {
+            pool.release(frame);
+            return;
         }
-        pool.release(page.frame);
-        page.frame = frame;
-        for range in loaded.set().ranges() {
-            page.valid.insert(*range);
+        if group.present & 1 << at == 0 {
+            self.count += 1;
+        } else {
+            // The loaded frame is ours alone: put the newer bytes of the page into it.
+            for newer in group.valid(at).ranges() {
+                pool.copy(span_of(group.frame(at), newer), span_of(frame, newer));
+            }
+            pool.release(group.frame(at));
+        }
+        group.set_frame(at, frame);
+        pool.own_run(frame, 1, self.ino, number);
+        match covered {
+            None => group.set_whole(1 << at),
+            Some(set) => set.ranges().iter().for_each(|r| group.add_valid(at, *r)),
         }
     }
 
@@ -449,122 +480,154 @@ impl Pages {
         if self.dirty.is_empty() || range.is_empty() {
             return taken;
         }
-        let numbers: Vec<u64> = self
-            .dirty
-            .range(pages_of(range))
-            .filter(|number| !self.flying.contains(number))
-            .filter(|number| self.pages[number].dirtied <= until)
-            .take(count_max)
-            .copied()
-            .collect();
-        taken.reserve(numbers.len());
-        for number in numbers {
-            let page = self.pages.get_mut(&number).expect("a dirty page is cached");
-            let dirty = std::mem::replace(&mut page.dirty, Part::NONE);
-            let valid_begin_to = match &page.valid {
-                Part::All => PAGE_SIZE,
-                Part::Some(set) => set
-                    .ranges()
-                    .first()
-                    .filter(|r| r.begin == 0)
-                    .map_or(0, |r| r.end),
-            };
-            pool.retain(page.frame);
-            let bytes = dirty.set();
-            taken.push(DirtyPage {
-                number,
-                frame: page.frame,
-                dirty: bytes,
-                valid_begin_to,
-            });
-            page.in_flight = Some((dirty, page.dirtied));
-            self.dirty.remove(&number);
-            self.flying.insert(number);
+        taken.reserve(self.dirty_count.min(count_max));
+        let indexes: Vec<u64> = self.dirty.range(groups_of(range)).copied().collect();
+        for index in indexes {
+            let group = self.groups.get_mut(&index).expect("a dirty page is cached");
+            let mask = group.dirty & !group.flying & mask_of(index, range);
+            let before = taken.len();
+            for at in bits(mask) {
+                if taken.len() == count_max {
+                    break;
+                }
+                if group.dirtied(at) > until {
+                    continue;
+                }
+                let frame = group.frame(at);
+                pool.retain(frame);
+                let valid_begin_to = match group.whole & 1 << at {
+                    0 => {
+                        let valid = group.valid(at);
+                        let first = valid.ranges().first().filter(|r| r.begin == 0);
+                        first.map_or(0, |r| r.end)
+                    }
+                    _ => PAGE_SIZE,
+                };
+                taken.push(DirtyPage {
+                    number: index * GROUP_PAGES + u64::from(at),
+                    frame,
+                    part: group.dirty_part(at),
+                    valid_begin_to,
+                });
+                group.take_off(at);
+            }
+            if taken.len() > before {
+                self.flying.insert(index);
+                if group.dirty == 0 {
+                    self.dirty.remove(&index);
+                }
+            }
+            if taken.len() == count_max {
+                break;
+            }
         }
+        self.dirty_count -= taken.len();
         taken
     }
 
     /// A flush of `numbers` ended. On failure what it carried is dirty again, unless `drop_failed`.
     pub fn on_flushed(&mut self, numbers: &[u64], is_ok: bool, drop_failed: bool) {
-        for number in numbers {
-            let Some(page) = self.pages.get_mut(number) else {
+        let is_over = is_ok || drop_failed;
+        for of_group in parts_of(numbers, |a, b| a / GROUP_PAGES == b / GROUP_PAGES) {
+            let index = of_group[0] / GROUP_PAGES;
+            let Some(group) = self.groups.get_mut(&index) else {
                 continue;
             };
-            let Some((carried, since)) = page.in_flight.take() else {
-                continue;
-            };
-            self.flying.remove(number);
-            let mut again = RangeSet::new();
-            if !is_ok && !drop_failed {
-                // What was cut off meanwhile does not come back.
-                for range in carried.set().ranges() {
-                    for still in page.valid.set().intersection(range).ranges() {
-                        again.insert(*still);
-                    }
+            let mask = of_group.iter().fold(0, |mask, n| mask | 1 << place(*n).1);
+            let flown = group.flying & mask;
+            for at in bits(flown) {
+                let since = group.carried_since(at).expect("it is in flight");
+                if is_over {
+                    self.outstanding.settle(since, 1);
+                } else {
+                    Self::land_again(group, at, since, &mut self.outstanding);
                 }
             }
-            if again.is_empty() {
-                settle(&mut self.outstanding, since);
-                continue;
+            let before = if is_over { group.dirty } else { 0 };
+            if is_over && flown != 0 {
+                group.land_all(flown);
             }
-            if page.dirty.is_none() {
-                self.dirty.insert(*number);
-                page.dirtied = since;
-            } else {
-                // One entry for the page: the older one.
-                settle(&mut self.outstanding, since.max(page.dirtied));
-                page.dirtied = since.min(page.dirtied);
+            assert!(!is_over || before == group.dirty);
+            if group.flying == 0 {
+                self.flying.remove(&index);
             }
-            for range in again.ranges() {
-                page.dirty.insert(*range);
+            if group.dirty != 0 {
+                self.dirty.insert(index);
             }
+        }
+        if !is_over {
+            let dirty = self.dirty.iter().map(|g| self.groups[g].dirty.count_ones());
+            self.dirty_count = dirty.sum::<u32>() as usize;
+        }
+    }
+
+    /// What a failed flush carried is dirty again, but not what was cut off meanwhile.
+    fn land_again(group: &mut Group, at: u8, since: u64, outstanding: &mut Outstanding) {
+        let carried = group.land(at);
+        let valid = group.valid(at);
+        let was_dirty = group.dirty & 1 << at != 0;
+        let dirtied = if was_dirty {
+            group.dirtied(at)
+        } else {
+            u64::MAX
+        };
+        let mut is_again = false;
+        for range in carried.ranges() {
+            for still in valid.intersection(range).ranges() {
+                is_again = true;
+                group.add_dirty(at, *still, since);
+            }
+        }
+        if !is_again {
+            outstanding.settle(since, 1);
+        } else if was_dirty {
+            // One entry for the page: the older one.
+            outstanding.settle(since.max(dirtied), 1);
+            group.set_dirtied(at, since.min(dirtied));
         }
     }
 
     /// Makes clean bytes dirty again, so that a later flush puts them elsewhere. True: the page is dirty by
     /// it now, and was not before.
     pub fn redirty(&mut self, number: u64, bytes: &RangeSet) -> bool {
-        let Some(page) = self.pages.get_mut(&number) else {
+        let (index, at) = place(number);
+        let Some(group) = self.groups.get_mut(&index) else {
             return false;
         };
-        if page.in_flight.is_some() || !page.dirty.is_none() {
+        if (group.flying | group.dirty | !group.present) & 1 << at != 0 {
             return false;
         }
-        let valid = page.valid.set();
+        let valid = group.valid(at);
+        let mut is_dirty = false;
         for range in bytes.ranges() {
             for still in valid.intersection(range).ranges() {
-                page.dirty.insert(*still);
+                group.add_dirty(at, *still, self.sequence);
+                is_dirty = true;
             }
         }
-        if page.dirty.is_none() {
-            return false;
-        }
-        page.dirtied = self.sequence;
-        self.dirty.insert(number);
-        *self.outstanding.entry(self.sequence).or_default() += 1;
-        true
+        self.note_dirty(index, is_dirty.into());
+        is_dirty
     }
 
     /// Pages with bytes of `range` that are dirty or in flight.
     pub fn busy(&self, range: &ByteRange) -> Vec<u64> {
+        let mut found = Vec::new();
         if range.is_empty() {
-            return Vec::new();
+            return found;
         }
-        let is_busy = |number: &&u64| {
-            let page = &self.pages[*number];
-            let part = part_of(range, **number);
-            let carried = page
-                .in_flight
-                .as_ref()
-                .is_some_and(|(bytes, _)| bytes.overlaps(&part));
-            carried || page.dirty.overlaps(&part)
-        };
-        let dirty = self.dirty.range(pages_of(range));
-        dirty
-            .chain(self.flying.range(pages_of(range)))
-            .filter(is_busy)
-            .copied()
-            .collect()
+        let dirty = self.dirty.range(groups_of(range));
+        let flying = self.flying.range(groups_of(range));
+        let indexes: BTreeSet<u64> = dirty.chain(flying).copied().collect();
+        for index in indexes {
+            let group = &self.groups[&index];
+            for at in bits((group.dirty | group.flying) & mask_of(index, range)) {
+                let number = index * GROUP_PAGES + u64::from(at);
+                if group.is_busy(at, &part_of(range, number)) {
+                    found.push(number);
+                }
+            }
+        }
+        found
     }
 
     /// Names what is dirty or in flight now: `is_reached` says when all of it is clean.
@@ -575,28 +638,28 @@ impl Pages {
 
     /// What was dirty at `goal` has been flushed (or dropped).
     pub fn is_reached(&self, goal: u64) -> bool {
-        self.outstanding
-            .first_key_value()
-            .is_none_or(|(oldest, _)| *oldest > goal)
+        let oldest = self.outstanding.0.first_key_value();
+        oldest.is_none_or(|(oldest, _)| *oldest > goal)
     }
 
     /// One of `numbers` became dirty before `goal`.
     pub fn has_older(&self, numbers: &[u64], goal: u64) -> bool {
         let since = |number: &u64| {
-            self.pages
-                .get(number)?
-                .in_flight
-                .as_ref()
-                .map(|(_, at)| *at)
+            let (index, at) = place(*number);
+            self.groups.get(&index)?.carried_since(at)
         };
         numbers.iter().filter_map(since).any(|at| at <= goal)
     }
 
     /// Some page of `range` has dirty bytes or is in flight.
     pub fn is_busy(&self, range: &ByteRange) -> bool {
-        !range.is_empty()
-            && (self.dirty.range(pages_of(range)).next().is_some()
-                || self.flying.range(pages_of(range)).next().is_some())
+        if range.is_empty() {
+            return false;
+        }
+        let mut dirty = self.dirty.range(groups_of(range));
+        let mut flying = self.flying.range(groups_of(range));
+        dirty.any(|index| self.groups[index].dirty & mask_of(*index, range) != 0)
+            || flying.any(|index| self.groups[index].flying & mask_of(*index, range) != 0)
     }
 
     /// Forgets the bytes of `range`, dirty ones too. Returns how many pages stopped being dirty.
@@ -604,24 +667,36 @@ impl Pages {
         if range.is_empty() {
             return 0;
         }
-        let before = self.dirty.len();
-        let numbers: Vec<u64> = self.pages.range(pages_of(range)).map(|(n, _)| *n).collect();
-        for number in numbers {
-            let page = self.pages.get_mut(&number).expect("just listed");
-            let part = part_of(range, number);
-            let was_dirty = !page.dirty.is_none();
-            page.valid.remove(part);
-            page.dirty.remove(part);
-            if was_dirty && page.dirty.is_none() {
-                self.dirty.remove(&number);
-                settle(&mut self.outstanding, page.dirtied);
+        let before = self.dirty_count;
+        let touched = self.groups.range(groups_of(range));
+        let indexes: Vec<u64> = touched.map(|(index, _)| *index).collect();
+        for index in indexes {
+            let group = self.groups.get_mut(&index).expect("just listed");
+            for at in bits(group.present & mask_of(index, range)) {
+                let group = self.groups.get_mut(&index).expect("just listed");
+                let part = part_of(range, index * GROUP_PAGES + u64::from(at));
+                let since = (group.dirty & 1 << at != 0).then(|| group.dirtied(at));
+                group.remove_valid(at, part);
+                let is_clean = group.remove_dirty(at, part);
+                if group.is_blank(at) && group.flying & 1 << at == 0 {
+                    pool.release(group.frame(at));
+                    group.remove(1 << at);
+                    self.count -= 1;
+                }
+                if is_clean {
+                    self.outstanding.settle(since.expect("it was dirty"), 1);
+                    self.note_clean(index);
+                }
             }
-            if page.valid.is_none() && page.in_flight.is_none() {
-                pool.release(page.frame);
-                self.pages.remove(&number);
-            }
+            self.drop_if_empty(index);
         }
-        before - self.dirty.len()
+        before - self.dirty_count
+    }
+
+    fn drop_if_empty(&mut self, index: u64) {
+        if self.groups[&index].present == 0 {
+            self.groups.remove(&index);
+        }
     }
 
     /// The file now ends at `size`: later bytes are forgotten; bytes behind it in the last page are zero.
@@ -633,79 +708,125 @@ impl Pages {
     /// an old end of file. Does nothing when the page is not cached; a frozen frame is copied first.
     pub fn zero_gap(&mut self, range: &ByteRange, pool: &dyn Pool) -> Result<(), NoFrame> {
         let number = page_of(range.begin);
-        let Some(page) = self.pages.get_mut(&number) else {
+        let (index, at) = place(number);
+        let part = part_of(range, number);
+        let Some(frame) = self.frame_of(number) else {
             return Ok(());
         };
-        let part = part_of(range, number);
-        let missing = match &page.valid {
-            Part::All => return Ok(()),
-            Part::Some(set) => set.missing(&part),
-        };
+        let missing = self.groups[&index].valid(at).missing(&part);
         if missing.is_empty() {
             return Ok(());
         }
-        if pool.is_shared(page.frame) {
+        if pool.is_shared(frame) {
             let frame = pool.alloc().ok_or(NoFrame)?;
-            pool.copy(Span::whole(page.frame), Span::whole(frame));
-            pool.release(page.frame);
-            page.frame = frame;
+            self.replace_frame(number, frame, pool);
         }
+        let group = self.groups.get_mut(&index).expect("just seen");
         for gap in missing.ranges() {
-            pool.zero(span_of(page.frame, gap));
-            page.valid.insert(*gap);
+            pool.zero(span_of(group.frame(at), gap));
+            group.add_valid(at, *gap);
         }
         Ok(())
     }
 
     /// Frees up to `count_max` clean pages that nobody uses, those not seen lately first. Returns how many.
     pub fn evict(&mut self, count_max: usize, pool: &dyn Pool) -> usize {
-        let mut victims = Vec::new();
-        let hand = self.clock_hand;
-        let mut last = hand;
-        for (number, page) in self.pages.range_mut(hand..) {
-            if victims.len() == count_max {
+        let mut freed = 0;
+        let first = self.clock_hand / GROUP_PAGES;
+        let mut last = first;
+        let mut empty = Vec::new();
+        for (index, group) in self.groups.range_mut(first..) {
+            if freed >= count_max {
                 break;
             }
-            last = *number + 1;
-            let is_busy = !page.dirty.is_none() || page.in_flight.is_some();
-            if is_busy || pool.is_shared(page.frame) {
-                continue;
+            last = index + 1;
+            let mut idle = group.present & !group.dirty & !group.flying;
+            for at in bits(idle) {
+                if pool.is_shared(group.frame(at)) {
+                    idle &= !(1 << at);
+                }
             }
-            if std::mem::replace(&mut page.is_recent, false) {
-                continue;
+            let victims = idle & !group.recent;
+            group.recent &= !idle;
+            bits(victims).for_each(|at| pool.release(group.frame(at)));
+            group.remove(victims);
+            freed += victims.count_ones() as usize;
+            if group.present == 0 {
+                empty.push(*index);
             }
-            victims.push(*number);
         }
-        let wrapped = self.pages.range(last..).next().is_none();
-        self.clock_hand = if wrapped { 0 } else { last };
-        for number in &victims {
-            let page = self.pages.remove(number).expect("just listed");
-            pool.release(page.frame);
+        let is_over = self.groups.range(last..).next().is_none();
+        self.clock_hand = if is_over { 0 } else { last * GROUP_PAGES };
+        for index in empty {
+            self.groups.remove(&index);
         }
-        victims.len()
+        self.count -= freed;
+        freed
+    }
+
+    /// The pool wants `frame`, in which page `number` was: the page goes, or moves to another frame. Clean
+    /// pages move only if they were used lately and `may_move` says that there is room.
+    pub fn give_up(
+        &mut self,
+        number: u64,
+        frame: FrameRef,
+        may_move: bool,
+        pool: &dyn Pool,
+    ) -> GivenUp {
+        if self.frame_of(number) != Some(frame) {
+            return GivenUp::Gone;
+        }
+        if pool.is_shared(frame) {
+            return GivenUp::InUse;
+        }
+        let (index, at) = place(number);
+        let group = &self.groups[&index];
+        let is_dirty = (group.dirty | group.flying) & 1 << at != 0;
+        let is_recent = group.recent & 1 << at != 0;
+        if (is_dirty || (may_move && is_recent))
+            && let Some(other) = pool.alloc()
+        {
+            self.replace_frame(number, other, pool);
+            return GivenUp::Gone;
+        }
+        if is_dirty {
+            return GivenUp::Dirty;
+        }
+        let group = self.groups.get_mut(&index).expect("just seen");
+        group.remove(1 << at);
+        pool.release(frame);
+        self.count -= 1;
+        self.drop_if_empty(index);
+        GivenUp::Gone
     }
 
     /// Drops everything, dirty bytes too.
     pub fn clear(&mut self, pool: &dyn Pool) {
-        for page in std::mem::take(&mut self.pages).into_values() {
-            pool.release(page.frame);
+        for group in std::mem::take(&mut self.groups).into_values() {
+            bits(group.present).for_each(|at| pool.release(group.frame(at)));
         }
         self.dirty.clear();
         self.flying.clear();
-        self.outstanding.clear();
+        self.outstanding = Outstanding::default();
+        self.count = 0;
+        self.dirty_count = 0;
     }
 
     /// Asserts the invariants.
     pub fn check(&self) {
-        for (number, page) in &self.pages {
-            assert_eq!(self.dirty.contains(number), !page.dirty.is_none());
-            assert_eq!(self.flying.contains(number), page.in_flight.is_some());
+        let mut counts = (0, 0, 0);
+        for (index, group) in &self.groups {
+            group.check();
+            assert!(group.present != 0, "a group has a page");
+            assert_eq!(self.dirty.contains(index), group.dirty != 0);
+            assert_eq!(self.flying.contains(index), group.flying != 0);
+            counts.0 += group.present.count_ones() as usize;
+            counts.1 += group.dirty.count_ones() as usize;
+            counts.2 += (group.dirty.count_ones() + group.flying.count_ones()) as usize;
         }
-        for page in self.pages.values() {
-            for range in page.dirty.set().ranges() {
-                assert!(page.valid.contains(range), "dirty bytes are valid");
-            }
-        }
+        let outstanding: usize = self.outstanding.0.values().sum();
+        let ours = (self.count, self.dirty_count, outstanding);
+        assert_eq!(ours, counts, "pages are counted");
     }
 }
 
@@ -719,5 +840,8 @@ pub fn pieces_of(page: &DirtyPage, pool: &dyn Pool) -> Vec<Piece> {
             bytes,
         }
     };
-    page.dirty.ranges().iter().map(piece).collect()
+    page.dirty().iter().map(piece).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,7 @@
 //! disk write in flight. A frame with more than one reference is frozen: who wants to write it takes a
 //! copy first, so that what was checksummed is what is written.
 
-use types::{FrameRef, SmallBytes, Span};
+use types::{FrameRef, InodeId, SmallBytes, Span};
 
 /// Frames by handle. All methods may be called from any thread; a method never blocks.
 pub trait Pool {
@@ -16,6 +16,15 @@ pub trait Pool {
     fn retain(&self, frame: FrameRef);
     /// Drops a reference; the last one frees the frame.
     fn release(&self, frame: FrameRef);
+    /// Adds a reference to each of `count` adjacent frames from `first` on.
+    fn retain_run(&self, first: FrameRef, count: u32) {
+        for number in first.0..first.0 + count {
+            self.retain(FrameRef(number));
+        }
+    }
+    /// Notes whose pages `count` adjacent frames from `first` on are: those of `ino` from `page` on.
+    /// A pool that never asks for frames back need not know.
+    fn own_run(&self, _first: FrameRef, _count: u32, _ino: InodeId, _page: u64) {}
     /// More than one reference: frozen.
     fn is_shared(&self, frame: FrameRef) -> bool;
     /// Copies bytes; the spans have the same length and do not overlap.

@@ -155,6 +155,8 @@ pub enum Input {
     Regained,
     /// Frames are short: evict, write back.
     Shrink,
+    /// The pool wants these frames back.
+    GiveUp(Vec<crate::reclaim::Wanted>),
     /// Some time has passed.
     Tick,
 }
@@ -293,6 +295,7 @@ impl Slice {
             Input::Lapsed(requests) => self.on_lapsed(env, requests),
             Input::Regained => self.on_regained(env),
             Input::Shrink => self.shrink(env),
+            Input::GiveUp(frames) => self.give_up(env, &frames),
             Input::Tick => self.on_tick(env),
         }
     }

@@ -28,6 +28,8 @@ mod model;
 mod names;
 #[path = "two_mounts/pingpong.rs"]
 mod pingpong;
+#[path = "two_mounts/pressure.rs"]
+mod pressure;
 #[path = "two_mounts/rules.rs"]
 mod rules;
 

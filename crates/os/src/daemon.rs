@@ -14,6 +14,7 @@ mod lapse;
 mod membership;
 mod moves;
 mod peers;
+mod reclaim;
 mod sectors;
 mod space;
 mod start;
@@ -270,6 +271,7 @@ struct Daemon {
     me: NodeLife,
     config: Config,
     pool: Arc<Pagepool>,
+    drain: Mutex<reclaim::Drain>,
     loops: Arc<Loops>,
     disks: BTreeMap<NsdId, Arc<DiskQueue>>,
     has_volatile_nsd: bool,
@@ -314,11 +316,20 @@ pub fn run(config: Config) -> Result<(), Error> {
         netns::enter(name)?;
     }
     let disks = start::open_disks(&config)?;
+    let pool = Pagepool::new(config.pagepool_size)?;
+    let populated = Arc::clone(&pool);
+    // Beside the replay of the journal.
+    let populate = std::thread::Builder::new()
+        .name("populate".to_owned())
+        .spawn(move || populated.populate(POPULATE_SIZE))
+        .map_err(Error::Thread)?;
     let mut state = start::recover(&config, &disks)?;
     tracing::info!(operations = state.operation_count, "journal replayed");
     restart_journal(&config, &disks, &mut state)?;
     let hub = Arc::new(Hub::default());
-    let pool = Pagepool::new(config.pagepool_size)?;
+    // Mounted means ready: the first reads and writes do not compete for memory that is touched for the
+    // first time. A panic in the thread has been reported; the pool works without.
+    let _ = populate.join();
     let loops = Loops::start(config.loop_count, hub.clone())?;
     let membership = membership::Membership::start(&config)?;
     let daemon = Daemon::new(config, disks, (state, membership), &pool, &loops, &hub);
@@ -438,6 +449,7 @@ impl Daemon {
         let daemon = Arc::new(Self {
             me,
             pool: Arc::clone(pool),
+            drain: Mutex::default(),
             loops: Arc::clone(loops),
             disks: queues,
             has_volatile_nsd: disks.has_volatile,
@@ -477,6 +489,7 @@ impl Daemon {
             config,
         });
         daemon.set_durable(durable_lsn);
+        daemon.watch_pool();
         daemon
     }
 
@@ -510,12 +523,6 @@ impl Daemon {
         }
         let mut session = self.mount()?;
         session.start(hub.clone())?;
-        let pool = Arc::clone(&self.pool);
-        // Memory touched for the first time is slow: not on the path of a write.
-        let populate = std::thread::Builder::new()
-            .name("populate".to_owned())
-            .spawn(move || pool.populate(POPULATE_SIZE))
-            .map_err(Error::Thread)?;
         let daemon = Arc::clone(self);
         let control = std::thread::Builder::new()
             .name("control".to_owned())
@@ -545,7 +552,6 @@ impl Daemon {
         // Wakes the control thread out of accept.
         let _ = std::os::unix::net::UnixStream::connect(&self.config.control_socket);
         let _ = control.join();
-        let _ = populate.join();
         tracing::info!("stopped");
         Ok(())
     }

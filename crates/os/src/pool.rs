@@ -1,21 +1,27 @@
-//! The pagepool: one memfd, mapped once, in slabs of 256 frames with a reference count per frame.
+//! The pagepool: one file in memory, mapped once, in slabs of 256 frames with a reference count and a
+//! descriptor per frame.
 //!
 //! Invariants
 //! - The mapping never moves while the pool lives, and never grows beyond the limit it was made with.
 //! - A frame is free (no reference; in its slab's bitmap of free frames) or held (one or more).
 //! - A slab is `Free` exactly when all its frames are free and no thread carves it.
 //! - The three sets of slabs (free, carved, leftover) name only slabs in the matching state; a slab that
-//!   is full, or that a thread carves, is in none.
+//!   is full, that drains or that a thread carves is in none.
+//! - A frame of the page index has its inode and page in its descriptor. Of others the descriptor is old:
+//!   who reads it asks the inode whether the frame is there.
 //! - Lock order: carve, slab, sets. `retain` and `release` of a frame that stays held take no lock.
 //!
 //! Single frames come from slabs that are carved already, then from a free slab, and only when there is
 //! none from what is left of slabs handed out whole: those tend to come back whole, and whole slabs are
-//! what the kernel's large writes need.
+//! what the kernel's large writes need. When whole slabs get few, those with the fewest frames in use are
+//! *drained*: nothing of them is handed out, and the owners of what lies in them are asked to give it up
+//! or to move it (`reclaim`).
 //!
 //! Bytes are shared with the kernel (reads and writes in flight) and with other threads, so they are
 //! reached by raw copies; who may write a frame when is decided above (a shared frame is frozen).
 
 mod map;
+mod reclaim;
 mod slabs;
 
 use std::sync::Arc;
@@ -24,9 +30,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use client::pool::Pool;
 use thiserror::Error;
 use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
-use types::{FrameRef, SmallBytes, Span, limits};
+use types::{FrameRef, InodeId, SmallBytes, Span, limits};
 
 use map::Map;
+use reclaim::{Descriptor, Shortage};
 use slabs::Slabs;
 
 /// Bytes of a slab.
@@ -72,8 +79,12 @@ pub struct PoolCounters {
 #[derive(Debug)]
 pub struct Pagepool {
     map: Map,
+    /// Apart from the descriptors: sixteen counts share a cache line, and every use of a frame on another
+    /// processor moves the line.
     references: Box<[AtomicU32]>,
+    descriptors: Box<[Descriptor]>,
     slabs: Slabs,
+    shortage: Shortage,
     free_frame_count: AtomicU64,
     slab_alloc_count: AtomicU64,
     refused_count: AtomicU64,
@@ -92,7 +103,9 @@ impl Pagepool {
         Ok(Arc::new(Self {
             map,
             references: (0..frame_count).map(|_| AtomicU32::new(0)).collect(),
+            descriptors: (0..frame_count).map(|_| Descriptor::default()).collect(),
             slabs: Slabs::new(slab_count),
+            shortage: Shortage::default(),
             free_frame_count: AtomicU64::new(frame_count.into()),
             slab_alloc_count: AtomicU64::new(0),
             refused_count: AtomicU64::new(0),
@@ -232,7 +245,11 @@ impl Pool for Pagepool {
     }
 
     fn alloc_slab(&self) -> Option<FrameRef> {
-        let Some(slab) = self.slabs.take_slab() else {
+        let slab = self.slabs.take_slab();
+        if self.is_short_of_slabs() {
+            self.shortage.tell();
+        }
+        let Some(slab) = slab else {
             self.refused_count.fetch_add(1, Ordering::Relaxed);
             return None;
         };
@@ -251,6 +268,12 @@ impl Pool for Pagepool {
         let old = self.references(frame).fetch_add(1, Ordering::Relaxed);
         assert!(old > 0, "only who holds a reference adds one");
         assert!(old < u32::MAX / 2, "references are released");
+    }
+
+    fn own_run(&self, first: FrameRef, count: u32, ino: InodeId, page: u64) {
+        for (at, page) in (first.0..first.0 + count).zip(page..) {
+            self.descriptors[at as usize].set(ino, page);
+        }
     }
 
     fn release(&self, frame: FrameRef) {

@@ -4,7 +4,7 @@
 //! that threads rarely meet.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use types::FrameRef;
@@ -23,6 +23,8 @@ enum State {
     Carved,
     /// Handed out whole; in the set of leftover slabs when it has free frames.
     Whole,
+    /// Wanted whole: its frames are not handed out, those that come back stay.
+    Draining,
 }
 
 #[derive(Debug)]
@@ -85,6 +87,7 @@ pub(super) struct Slabs {
     slabs: Box<[Mutex<Slab>]>,
     sets: Mutex<Sets>,
     carves: [Mutex<Option<u32>>; CARVE_COUNT],
+    free_slab_count: AtomicU32,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -124,6 +127,7 @@ impl Slabs {
                 leftover: SlabSet::new(slab_count),
             }),
             carves: [const { Mutex::new(None) }; CARVE_COUNT],
+            free_slab_count: AtomicU32::new(slab_count),
         }
     }
 
@@ -169,17 +173,77 @@ impl Slabs {
         match (slab.state, slab.free_count) {
             (State::Carving, _) => {}
             (State::Free, _) => unreachable!("a free slab has no frame to give back"),
-            (State::Carved | State::Whole, FRAMES_PER_SLAB) => {
+            (State::Carved | State::Whole | State::Draining, FRAMES_PER_SLAB) => {
                 slab.state = State::Free;
                 let mut sets = lock(&self.sets);
                 sets.carved.remove(index);
                 sets.leftover.remove(index);
                 sets.free.insert(index);
+                self.free_slab_count.fetch_add(1, Ordering::Relaxed);
             }
             (State::Carved, 1) => lock(&self.sets).carved.insert(index),
             (State::Whole, 1) => lock(&self.sets).leftover.insert(index),
-            (State::Carved | State::Whole, _) => {}
+            (State::Carved | State::Whole | State::Draining, _) => {}
         }
+    }
+
+    /// Slabs all of whose frames are free, but for those that threads carve.
+    pub(super) fn free_slab_count(&self) -> u32 {
+        self.free_slab_count.load(Ordering::Relaxed)
+    }
+
+    /// Slabs that may be drained, those with the fewest frames in use first; of equal ones those behind
+    /// `hand` first. Looks at every slab.
+    pub(super) fn candidates(&self, hand: u32) -> Vec<u32> {
+        let count = u32::try_from(self.slabs.len()).expect("slab numbers are u32");
+        let mut found = Vec::new();
+        for step in 0..count {
+            let index = (hand + step) % count;
+            let slab = lock(&self.slabs[index as usize]);
+            if matches!(slab.state, State::Carved | State::Whole) {
+                found.push((FRAMES_PER_SLAB - slab.free_count, index));
+            }
+        }
+        found.sort_by_key(|(held, _)| *held);
+        found.into_iter().map(|(_, index)| index).collect()
+    }
+
+    /// From now on nothing of the slab is handed out. False: it is in another use by now.
+    pub(super) fn drain(&self, index: u32) -> bool {
+        let mut slab = lock(&self.slabs[index as usize]);
+        if !matches!(slab.state, State::Carved | State::Whole) {
+            return false;
+        }
+        slab.state = State::Draining;
+        let mut sets = lock(&self.sets);
+        sets.carved.remove(index);
+        sets.leftover.remove(index);
+        true
+    }
+
+    /// The slab still drains.
+    pub(super) fn is_draining(&self, index: u32) -> bool {
+        lock(&self.slabs[index as usize]).state == State::Draining
+    }
+
+    /// Gives draining up: its free frames are handed out again.
+    pub(super) fn undrain(&self, index: u32) {
+        let mut slab = lock(&self.slabs[index as usize]);
+        if slab.state == State::Draining {
+            slab.state = State::Carved;
+            if slab.free_count > 0 {
+                lock(&self.sets).carved.insert(index);
+            }
+        }
+    }
+
+    /// Frames of a slab that are in use.
+    pub(super) fn held(&self, index: u32) -> Vec<FrameRef> {
+        let slab = lock(&self.slabs[index as usize]);
+        let is_held = |frame: &u32| slab.free[*frame as usize / 64] & (1 << (frame % 64)) == 0;
+        let held = (0..FRAMES_PER_SLAB).filter(is_held);
+        held.map(|frame| FrameRef(index * FRAMES_PER_SLAB + frame))
+            .collect()
     }
 
     fn take_from_carve(&self, carve: &mut Option<u32>, refill: bool) -> Option<FrameRef> {
@@ -211,7 +275,9 @@ impl Slabs {
             let set = match state {
                 State::Carved => &mut sets.carved,
                 State::Whole => &mut sets.leftover,
-                State::Free | State::Carving => unreachable!("not partly free"),
+                State::Free | State::Carving | State::Draining => {
+                    unreachable!("not partly free and in a set")
+                }
             };
             let index = set.pop()?;
             drop(sets);
@@ -228,6 +294,7 @@ impl Slabs {
     /// A slab out of the set of free ones, in its new state: `Whole` slabs have no free frame.
     fn pop_free(&self, target: State) -> Option<u32> {
         let index = lock(&self.sets).free.pop()?;
+        self.free_slab_count.fetch_sub(1, Ordering::Relaxed);
         let mut slab = lock(&self.slabs[index as usize]);
         // Only who popped it from the set can change a free slab, so it still is one.
         assert_eq!(slab.state, State::Free);

@@ -212,3 +212,92 @@ fn threads_never_get_the_same_frame() {
     assert_eq!(pool.frame_counts(), (6 * 256, 6 * 256));
     assert_eq!(std::iter::from_fn(|| pool.alloc_slab()).count(), 6);
 }
+
+/// Small things all over the pool: three quarters of the frames are free, and no slab is whole.
+fn scattered(pool: &Pagepool) -> Vec<FrameRef> {
+    let mut held = drain(pool);
+    assert_eq!(pool.alloc_slab(), None);
+    for (page, frame) in held.iter().enumerate() {
+        pool.own_run(*frame, 1, InodeId::from_raw(7), page as u64);
+    }
+    held.retain(|frame| {
+        let is_kept = frame.0 % 4 == 0;
+        if !is_kept {
+            pool.release(*frame);
+        }
+        is_kept
+    });
+    assert_eq!(pool.alloc_slab(), None, "frames are free, but no slab");
+    held
+}
+
+#[test]
+fn a_scattered_pool_gets_whole_slabs_back_by_moving_a_few_frames() {
+    let pool = pool(256);
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
+    pool.on_shortage(Box::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    }));
+    let mut held = scattered(&pool);
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "told once");
+    let wanted = pool.wanted_slab_count();
+    assert!((2..=16).contains(&wanted), "some, not all: {wanted}");
+    // What the daemon does, with an owner that moves all that it has.
+    let mut rounds = 0;
+    while pool.wanted_slab_count() > 0 {
+        rounds += 1;
+        assert!(rounds <= 3, "each round drains what it takes on");
+        for slab in pool.drain_more(pool.wanted_slab_count()) {
+            assert!(pool.is_draining(slab));
+            for wanted in pool.held(slab).collect::<Vec<_>>() {
+                assert_eq!(wanted.ino, InodeId::from_raw(7));
+                let other = pool.alloc().expect("three quarters are free");
+                assert_ne!(
+                    other.0 / 256,
+                    slab,
+                    "nothing of a draining slab is handed out"
+                );
+                pool.own_run(other, 1, wanted.ino, wanted.page);
+                pool.release(wanted.frame);
+                let at = held.iter().position(|frame| *frame == wanted.frame);
+                held[at.expect("it was held")] = other;
+            }
+            assert!(!pool.is_draining(slab), "its last frame made it whole");
+        }
+    }
+    pool.relieved();
+    assert!(!pool.is_short_of_slabs());
+    let slab = pool.alloc_slab().expect("whole slabs are there again");
+    // The hard limit holds: every frame is free or held once.
+    assert_eq!(pool.frame_counts().1, 65536 - 256 - held.len() as u64);
+    pool.release_span(Span {
+        frame: slab,
+        offset: 0,
+        length: 1 << 20,
+    });
+    held.into_iter().for_each(|frame| pool.release(frame));
+    assert_eq!(pool.frame_counts(), (65536, 65536));
+}
+
+#[test]
+fn a_slab_that_does_not_drain_is_used_as_before() {
+    let pool = pool(8);
+    let held = scattered(&pool);
+    let drained = pool.drain_more(8);
+    // Threads may carve some, and those are left alone.
+    assert!(!drained.is_empty());
+    let free = pool.frame_counts().1;
+    let others = drain(&pool);
+    assert!(
+        (others.len() as u64) < free,
+        "free frames of draining slabs stay"
+    );
+    drained.iter().for_each(|slab| pool.undrain(*slab));
+    let rest = drain(&pool);
+    assert_eq!((others.len() + rest.len()) as u64, free);
+    for frame in held.into_iter().chain(others).chain(rest) {
+        pool.release(frame);
+    }
+    assert_eq!(std::iter::from_fn(|| pool.alloc_slab()).count(), 8);
+}
