@@ -509,6 +509,16 @@ impl Slice {
         (self.inodes.len(), pages, dirty)
     }
 
+    /// What this node holds on `ino`, also while it is being given up: for checks from outside.
+    pub fn held(&self, ino: InodeId) -> Option<&token::Rights> {
+        self.inodes.get(&ino).map(|inode| inode.holder.held())
+    }
+
+    /// End of file in bytes as this node has it, its own writes included: for checks from outside.
+    pub fn size_seen(&self, ino: InodeId) -> Option<u64> {
+        self.inodes.get(&ino).map(|inode| inode.size)
+    }
+
     /// Asserts the invariants of all inodes.
     pub fn check(&self) {
         for (ino, inode) in &self.inodes {

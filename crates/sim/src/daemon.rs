@@ -146,7 +146,11 @@ impl Daemon {
             | Ask::Write { .. }
             | Ask::WriteBack { .. }
             | Ask::SetSize(_)
-            | Ask::GetAttr => self.files[request.file].present(&mut self.shared, request),
+            | Ask::GetAttr
+            | Ask::Fsync
+            | Ask::Create(_)
+            | Ask::Remove(_)
+            | Ask::Move(..) => self.files[request.file].present(&mut self.shared, request),
         }
     }
 

@@ -240,7 +240,11 @@ impl Kernel {
             | Ask::SetSize(_)
             | Ask::GetAttr
             | Ask::Lookup(_)
-            | Ask::Bind(..) => {
+            | Ask::Bind(..)
+            | Ask::Fsync
+            | Ask::Create(_)
+            | Ask::Remove(_)
+            | Ask::Move(..) => {
                 self.answers.insert(id, answer);
             }
         }

@@ -14,6 +14,7 @@ pub mod model;
 pub mod options;
 pub mod owner;
 pub mod task;
+pub mod whole;
 pub mod world;
 
 pub use client::revoke::Rules;

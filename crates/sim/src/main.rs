@@ -1,15 +1,20 @@
-//! `sim [SEED] [--runs N] [--canary R4]...`: runs seeds, prints what they did, fails with the first violation.
+//! `sim [SEED] [--runs N] [--whole] [--canary R4]...`: runs seeds, prints what they did, fails with the first violation.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a command line program speaks")]
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
-use sim::{Rules, World};
+use sim::whole::node::Canary;
+use sim::{Rules, World, whole};
 
 struct Arguments {
     seed: u64,
     run_count: u64,
     rules: Rules,
+    canary: Canary,
+    is_whole: bool,
+    goes_on: bool,
     has_log: bool,
 }
 
@@ -18,6 +23,9 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         seed: 0,
         run_count: 1,
         rules: Rules::DEFAULT,
+        canary: Canary::default(),
+        is_whole: false,
+        goes_on: false,
         has_log: false,
     };
     while let Some(word) = words.next() {
@@ -27,9 +35,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 arguments.run_count = count.ok_or("--runs needs a number")?;
             }
             "--canary" => {
-                let name = words.next().ok_or("--canary needs a rule")?;
-                switch_off(&mut arguments.rules, &name)?;
+                let name = words.next().ok_or("--canary needs a name")?;
+                if !arguments.canary.set(&name) {
+                    switch_off(&mut arguments.rules, &name)?;
+                }
             }
+            "--whole" => arguments.is_whole = true,
+            "--go-on" => arguments.goes_on = true,
             "--log" => arguments.has_log = true,
             seed => arguments.seed = seed.parse().map_err(|_| format!("not a seed: {seed}"))?,
         }
@@ -61,25 +73,65 @@ fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(text) => {
-            println!("{text}\nusage: sim [SEED] [--runs N] [--canary R4]... [--log]");
+            println!("{text}\nusage: sim [SEED] [--runs N] [--whole] [--go-on] [--canary R4]... [--log]");
             return ExitCode::from(2);
         }
     };
+    let mut failures = Vec::new();
     for seed in arguments.seed..arguments.seed + arguments.run_count {
-        let options = sim::options(seed, arguments.rules);
-        println!("seed {seed} {options:?}");
-        let (report, log) = World::new(seed, options, arguments.has_log).run();
-        for line in log {
-            println!("{line}");
-        }
-        println!(
-            "seed {seed}: {} steps, {} accesses, trace {:016x}",
-            report.step_count, report.access_count, report.trace_hash
-        );
-        if let Some(violation) = report.violation {
+        let violation = if arguments.is_whole {
+            run_whole(seed, &arguments)
+        } else {
+            run_gates(seed, &arguments)
+        };
+        if let Some(violation) = violation {
             println!("seed {seed}: VIOLATION {violation}");
-            return ExitCode::FAILURE;
+            failures.push(seed);
+            if !arguments.goes_on {
+                break;
+            }
         }
     }
-    ExitCode::SUCCESS
+    if failures.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("failed seeds: {failures:?}");
+    ExitCode::FAILURE
+}
+
+fn run_gates(seed: u64, arguments: &Arguments) -> Option<String> {
+    let options = sim::options(seed, arguments.rules);
+    println!("seed {seed} {options:?}");
+    let (report, log) = World::new(seed, options, arguments.has_log).run();
+    for line in log {
+        println!("{line}");
+    }
+    println!(
+        "seed {seed}: {} steps, {} accesses, trace {:016x}",
+        report.step_count, report.access_count, report.trace_hash
+    );
+    report.violation
+}
+
+fn run_whole(seed: u64, arguments: &Arguments) -> Option<String> {
+    let options = whole::options(seed, arguments.canary);
+    println!("seed {seed} {options:?}");
+    let run = AssertUnwindSafe(|| whole::World::new(seed, options, arguments.has_log).run());
+    match catch_unwind(run) {
+        Ok((report, log)) => {
+            for line in log {
+                println!("{line}");
+            }
+            println!(
+                "seed {seed}: {} steps, {} accesses, trace {:016x}",
+                report.step_count, report.access_count, report.trace_hash
+            );
+            report.violation
+        }
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
+            Some(format!("a check failed: {}", text.unwrap_or_default()))
+        }
+    }
 }

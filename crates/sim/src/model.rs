@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use types::ByteRange;
+use types::{ByteRange, Errno};
 
 /// Bytes of a cell.
 pub const CELL_SIZE: u64 = 1024;
@@ -17,7 +17,7 @@ pub const PAGE_COUNT: usize = 4;
 /// Cells of a file.
 pub const CELL_COUNT: usize = PAGE_CELLS * PAGE_COUNT;
 /// Names in the one directory.
-pub const NAME_COUNT: usize = 2;
+pub const NAME_COUNT: usize = 3;
 /// Time-outs that answers carry, in ticks of a millisecond.
 pub const TIMEOUT_TICKS: u64 = types::limits::KERNEL_TIMEOUT_MS_MAX;
 
@@ -75,6 +75,14 @@ pub enum Ask {
     Lookup(usize),
     /// A name is made to mean something else (CREATE, RENAME over it).
     Bind(usize, Value),
+    /// FSYNC.
+    Fsync,
+    /// CREATE with O_EXCL.
+    Create(usize),
+    /// UNLINK.
+    Remove(usize),
+    /// RENAME within the directory.
+    Move(usize, usize),
 }
 
 /// A request in the FUSE queue.
@@ -117,6 +125,10 @@ pub enum Answer {
         /// Of the file that the name leads to, if at hand.
         attributes: Option<Attributes>,
     },
+    /// Fsync, Remove, Move: done.
+    Done,
+    /// Create, Remove, Move: the names are not as it needs.
+    Refused(Errno),
     /// EIO and such.
     Failed,
     /// EINTR.
@@ -150,4 +162,12 @@ pub enum Action {
     Lookup(usize),
     /// Make a name mean something else.
     Bind(usize, Value),
+    /// fsync(2).
+    Fsync,
+    /// open(2) with O_CREAT and O_EXCL, and close(2).
+    Create(usize),
+    /// unlink(2).
+    Remove(usize),
+    /// rename(2) within the directory.
+    Move(usize, usize),
 }

@@ -4,9 +4,12 @@
 //! blocked on a lock, a folio or an answer. Everything it may be blocked on is looked at again, never signalled, so
 //! the scheduler is free to take any order.
 
+mod names;
+
 use std::ops::Range;
 
 use stdx::Prng;
+use types::Errno;
 
 use crate::kernel::{Dentry, Folio, Kernel};
 use crate::model::{
@@ -37,6 +40,8 @@ pub enum Outcome {
     Failed,
     /// EINTR: it had no effect.
     Interrupted,
+    /// The names were not as it needs.
+    Refused(Errno),
 }
 
 /// What a task runs.
@@ -48,6 +53,8 @@ pub enum Program {
     NotifyPages(usize, Range<usize>),
     /// INVAL_ENTRY of every name.
     NotifyEntries,
+    /// INVAL_ENTRY of one name.
+    NotifyEntry(usize),
 }
 
 /// What surrounds a step.
@@ -109,7 +116,7 @@ impl Task {
     pub fn new(program: Program) -> Self {
         let file = match &program {
             Program::Call(file, _) | Program::NotifyPages(file, _) => *file,
-            Program::NotifyEntries => 0,
+            Program::NotifyEntries | Program::NotifyEntry(_) => 0,
         };
         Self {
             program,
@@ -153,6 +160,14 @@ impl Task {
                     self.invalidate(pages, true);
                     return Step::Progress;
                 }
+                Step::Done
+            }
+            Program::NotifyEntry(name) => {
+                if !kernel.directory.try_write(&mut self.is_waiting) {
+                    return Step::Blocked;
+                }
+                kernel.dentries[name] = None;
+                kernel.directory.write_unlock();
                 Step::Done
             }
             Program::NotifyEntries => {
@@ -212,6 +227,10 @@ impl Task {
             }
             Action::Lookup(name) => self.step_lookup(*name, kernel, context),
             Action::Bind(name, value) => self.step_bind(*name, *value, kernel, context),
+            Action::Fsync => self.step_fsync(kernel),
+            Action::Create(_) | Action::Remove(_) | Action::Move(..) => {
+                self.step_change(action, kernel, context)
+            }
         }
     }
 
@@ -411,6 +430,8 @@ impl Task {
                     Answer::Data(_)
                     | Answer::Written(_)
                     | Answer::Entry { .. }
+                    | Answer::Done
+                    | Answer::Refused(_)
                     | Answer::Failed => {
                         self.outcome = Outcome::Failed;
                     }

@@ -499,7 +499,12 @@ fn void_timeout(answer: &mut Answer) {
             *timeout = 0;
             *attributes = None;
         }
-        Answer::Data(_) | Answer::Written(_) | Answer::Failed | Answer::Interrupted => {}
+        Answer::Data(_)
+        | Answer::Written(_)
+        | Answer::Done
+        | Answer::Refused(_)
+        | Answer::Failed
+        | Answer::Interrupted => {}
     }
 }
 

@@ -147,7 +147,12 @@ impl File {
                 ByteRange::new(bytes(&(*size..*size)).begin, u64::MAX),
             ),
             Ask::GetAttr => (RequestKind::Attributes, ByteRange::default()),
-            Ask::Lookup(_) | Ask::Bind(..) => unreachable!("not of a file"),
+            Ask::Lookup(_)
+            | Ask::Bind(..)
+            | Ask::Fsync
+            | Ask::Create(_)
+            | Ask::Remove(_)
+            | Ask::Move(..) => unreachable!("not in this world"),
         }
     }
 
@@ -238,7 +243,12 @@ impl File {
                     self.answer(shared, id, Answer::Attributes(attributes));
                 }
             },
-            Ask::Lookup(_) | Ask::Bind(..) => unreachable!("not of a file"),
+            Ask::Lookup(_)
+            | Ask::Bind(..)
+            | Ask::Fsync
+            | Ask::Create(_)
+            | Ask::Remove(_)
+            | Ask::Move(..) => unreachable!("not in this world"),
         }
     }
 

@@ -332,7 +332,14 @@ impl World {
                 self.history
                     .add((names, *name), Access::Write(*value), known, who);
             }
-            Action::Truncate(_) | Action::Store(..) | Action::Msync | Action::Stat => {}
+            Action::Truncate(_)
+            | Action::Store(..)
+            | Action::Msync
+            | Action::Stat
+            | Action::Fsync
+            | Action::Create(_)
+            | Action::Remove(_)
+            | Action::Move(..) => {}
         }
     }
 
@@ -364,7 +371,7 @@ impl World {
                         .add((file, cell), Access::Write(value), (span.0, None), who);
                 }
             }
-            Outcome::Done | Outcome::Nothing | Outcome::Interrupted => {}
+            Outcome::Done | Outcome::Nothing | Outcome::Interrupted | Outcome::Refused(_) => {}
         }
     }
 }

@@ -1,0 +1,175 @@
+//! A node's start: its journal is replayed and begun anew (the twin of `os::daemon::start`), on disks that answer at once.
+
+use std::collections::BTreeMap;
+
+use data::space::{Geometry, Levels, RegionTable, Space};
+use meta::{HashKey, Shard};
+use node::log::{replay_shard, replay_space};
+use node::{OwnerLog, OwnerSlice};
+use stdx::Prng;
+use store::format::{Area, PartKey};
+use store::journal::{Config, Journal, Part};
+use store::recovery::Recovery;
+use token::Manager;
+use types::{Epoch, InodeId, Instant, Location, NsdId, ShardId};
+
+use super::disk::Disk;
+use super::node::{Node, Setting, timestamp};
+
+/// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
+const SPACE_RESERVE: u64 = 256;
+/// Bytes of one record of a snapshot.
+const RECORD_SIZE: usize = 64 << 10;
+
+/// Disks by NSD.
+pub type Disks = BTreeMap<NsdId, Disk>;
+
+struct State {
+    shards: Vec<Option<Shard>>,
+    space: Space,
+    table: Option<RegionTable>,
+}
+
+/// Starts a node from what its journal says.
+///
+/// # Errors
+/// The journal cannot be replayed, or the state does not fit: what a crash may never bring about.
+pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Node, String> {
+    let view = &setting.view;
+    let geometry: Vec<Geometry> = view
+        .nsds
+        .iter()
+        .map(|n| Geometry {
+            nsd: n.id,
+            data_begin: n.data_begin,
+            sector_count: n.sector_count,
+            region_sectors: Geometry::default_region_sectors(n.sector_count),
+        })
+        .collect();
+    let levels = Levels {
+        reserve: SPACE_RESERVE,
+        low: setting.ask_sectors,
+    };
+    let has_table = view.owner(ShardId(0)) == Some(setting.me.node);
+    let owners = view.owners.iter().zip(0u16..);
+    let mut state = State {
+        shards: owners
+            .map(|(owner, id)| {
+                (*owner == setting.me.node).then(|| Shard::new(ShardId(id), HashKey(77)))
+            })
+            .collect(),
+        space: Space::new(&geometry, levels),
+        table: has_table.then(|| RegionTable::new(&geometry)),
+    };
+    let recovered = {
+        let mut recovery = Recovery::new(setting.area, view.fs, setting.me.node);
+        while let Some(read) = recovery.next_read() {
+            let bytes = disks[&setting.area.nsd].read(read.at.sector, read.count);
+            recovery
+                .on_read(&bytes, &mut |part| match part.key {
+                    PartKey::RegionTable => Ok(()),
+                    PartKey::Space => replay_space(part.bytes, &mut state.space, &mut state.table),
+                    PartKey::Shard(id) => {
+                        match state.shards.get_mut(usize::from(id.0)) {
+                            Some(Some(shard)) => replay_shard(part.bytes, shard),
+                            _ => Ok(()),
+                        }
+                    }
+                })
+                .map_err(|error| format!("the journal cannot be replayed: {error}"))?;
+        }
+        recovery.finish()
+    };
+    state.space.on_durable(recovered.last_lsn);
+    let epoch = Epoch(recovered.next_sequence);
+    let config = Config {
+        fs: view.fs,
+        owner: setting.me.node,
+        incarnation: setting.me.incarnation,
+        area: setting.area,
+        flight_count_max: 2,
+    };
+    let journal = Journal::start(config, &recovered);
+    let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
+    let random = Prng::new(prng.next_u64());
+    let log = OwnerLog::new(journal, state.space, state.table, epoch, nsds, random);
+    let slices = state.shards.into_iter().map(|shard| {
+        let tokens = Manager::new(epoch, token::Options::default());
+        shard.map(|shard| OwnerSlice::new(shard, tokens, recovered.last_lsn))
+    });
+    let mut shards: Vec<Option<OwnerSlice>> = slices.collect();
+    let mut log = log;
+    restart_journal(&setting, &mut shards, &mut log, disks)?;
+    let seed = Prng::new(prng.next_u64());
+    Ok(Node::new(setting, shards, log, seed))
+}
+
+/// Writes the recovered state as the first records of a new segment; a new file system gets its root.
+fn restart_journal(
+    setting: &Setting,
+    shards: &mut [Option<OwnerSlice>],
+    log: &mut OwnerLog,
+    disks: &mut Disks,
+) -> Result<(), String> {
+    let mut is_full = false;
+    let epoch = log.epoch;
+    for slice in shards.iter().flatten() {
+        let key = PartKey::Shard(slice.shard.id());
+        let journal = &mut log.journal;
+        node::log::shard_snapshot(&slice.shard, RECORD_SIZE, &mut |bytes| {
+            let part = Part {
+                key,
+                epoch,
+                bytes: &bytes,
+            };
+            is_full |= journal.append_snapshot(part).is_err();
+        });
+        flush(log, disks);
+    }
+    let mut pieces = Vec::new();
+    log.space_snapshot(RECORD_SIZE, &mut |bytes| pieces.push(bytes));
+    for bytes in pieces {
+        let part = Part {
+            key: PartKey::Space,
+            epoch,
+            bytes: &bytes,
+        };
+        is_full |= log.journal.append_snapshot(part).is_err();
+    }
+    if is_full {
+        return Err("the state does not fit half of the journal".to_owned());
+    }
+    log.journal.end_snapshot();
+    flush(log, disks);
+    if setting.view.owner(ShardId(0)) == Some(setting.me.node)
+        && let Some(Some(slice)) = shards.first_mut()
+        && slice.shard.attr(InodeId::ROOT).is_none()
+    {
+        let changes = slice.shard.make_root(timestamp(Instant(0)), 0o755, 1);
+        slice.last_lsn = log.append_changes(ShardId(0), &changes);
+        flush(log, disks);
+    }
+    Ok(())
+}
+
+fn flush(log: &mut OwnerLog, disks: &mut Disks) {
+    while let Some(flush) = log.journal.take_flush() {
+        let Location { nsd, sector } = flush.at;
+        let disk = disks.get_mut(&nsd).expect("the journal's own disk");
+        disk.write(sector, &flush.bytes, flush.needs_flush);
+        if flush.needs_flush {
+            disk.flush();
+        }
+        log.journal.on_flushed(flush.id, Ok(()));
+    }
+    log.space.on_durable(log.journal.durable_lsn());
+}
+
+/// The journal of node number `index` on its disk.
+pub fn area(nsd: NsdId, sector_count: u64) -> Area {
+    Area {
+        nsd,
+        begin: 64,
+        count: sector_count,
+    }
+}

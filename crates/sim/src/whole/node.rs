@@ -1,0 +1,688 @@
+//! A node: the real client slices and owner shards, and around them what `os::daemon` does around them.
+//!
+//! Every list of effects that a thread of the daemon would work off is a *run* here; the world takes one item of one
+//! run at a time, so the threads of a node interleave in all ways. What goes out of the node is a value in `out`.
+
+mod calls;
+mod journal;
+mod peers;
+mod transfer;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use client::message::{Answer, Ask, Body};
+use client::request::{Notice, Operation, Request, Response, Ticket};
+use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
+use client::slice::{home_slice, slice_of};
+use client::{Env, Pool as _};
+use store::format::Area;
+use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
+use stdx::Prng;
+use types::id::NodeLife;
+use types::{ClusterView, Duration, InodeId, Instant, Lsn, NodeId, NsdId, ShardId, Span, Timestamp};
+
+use super::hands::Hands;
+use super::memory::Memory;
+pub use calls::Calls;
+pub use transfer::{DiskIo, Kind, Tag};
+
+/// Marks calls of the driver itself.
+const DRIVER_CALL: u64 = 1 << 63;
+/// Marks lookups that another owner needs as facts.
+const FACT_CALL: u64 = 1 << 62;
+/// Milliseconds between two rounds of what only time brings on.
+pub const TICK_MS: u64 = 20;
+/// Journal records that nobody waits for are written after this many ticks.
+const FLUSH_TICKS: u64 = 5;
+/// Messages that were not answered are repeated after this many ticks.
+const REPEAT_TICKS: u64 = 50;
+/// Transaction messages are repeated after this many ticks.
+const TRANSACTION_TICKS: u64 = 5;
+
+/// Something to be done now.
+#[derive(Debug)]
+pub enum Item {
+    /// An input of a client slice.
+    Client(usize, Input),
+    /// What a client slice wants.
+    Effect(Effect),
+    /// Work for an owner.
+    Owner(Work),
+    /// What an owner wants.
+    OwnerEffect(OwnerEffect),
+}
+
+/// What waits for the journal.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "few exist at a time")]
+pub enum Deferred {
+    /// An answer.
+    Answer(NodeLife, u64, Answer),
+    /// A transaction message.
+    Transaction(meta::Envelope),
+    /// A message to another node.
+    Message(NodeId, Box<Message>),
+}
+
+/// Lanes of a link.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Lane {
+    /// Revokes and releases.
+    Priority,
+    /// Everything else between halves.
+    Data,
+    /// Sectors.
+    Bulk(u8),
+}
+
+/// What travels between nodes.
+#[derive(Clone, Debug)]
+pub enum Wire {
+    /// Between halves.
+    Node(Box<Message>),
+    /// To the server of an NSD.
+    Ask(Tag, transfer::Asked),
+    /// Its answer: bytes read, and the server's life; or that it failed.
+    Answered(Tag, Result<(Vec<u8>, NodeLife), ()>),
+}
+
+/// What is to be done later.
+#[derive(Debug)]
+pub enum Later {
+    /// A load that had no frames for checksums.
+    Load(client::slice::IoId, Vec<client::env::LoadPiece>),
+    /// A store that had none.
+    Store(client::slice::IoId, Vec<client::env::StorePiece>),
+}
+
+/// What leaves the node.
+#[derive(Debug)]
+pub enum Out {
+    /// A message.
+    Send(NodeId, Lane, Wire),
+    /// I/O on an own disk.
+    Disk(Tag),
+    /// Something after this many milliseconds.
+    Later(u64, Later),
+    /// An answer to the kernel; then `Input::Replied` of the inodes.
+    Reply(Ticket, Response, Vec<InodeId>),
+    /// A notification for the kernel.
+    Notify(Option<NotifyId>, Notice),
+}
+
+/// Ways to break a node on purpose: the checkers must notice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "independent switches")]
+pub struct Canary {
+    /// Kernels are not told to drop pages.
+    pub skips_notices: bool,
+    /// What waits for the journal does not wait.
+    pub skips_journal: bool,
+    /// Releases are not sent.
+    pub loses_releases: bool,
+    /// References of answered reads are not dropped.
+    pub leaks_frames: bool,
+    /// Revoked tokens are reported as free before they are.
+    pub releases_early: bool,
+    /// Names are not dropped by the kernel.
+    pub keeps_names: bool,
+}
+
+impl Canary {
+    /// Switches one on by its name; false if there is none of that name.
+    pub fn set(&mut self, name: &str) -> bool {
+        let switch = match name {
+            "skips-notices" => &mut self.skips_notices,
+            "skips-journal" => &mut self.skips_journal,
+            "loses-releases" => &mut self.loses_releases,
+            "leaks-frames" => &mut self.leaks_frames,
+            "releases-early" => &mut self.releases_early,
+            "keeps-names" => &mut self.keeps_names,
+            _ => return false,
+        };
+        *switch = true;
+        true
+    }
+}
+
+/// What a node is made of.
+#[derive(Debug)]
+pub struct Setting {
+    /// Its life.
+    pub me: NodeLife,
+    /// The cluster.
+    pub view: ClusterView,
+    /// Its journal.
+    pub area: Area,
+    /// Slabs of its pagepool.
+    pub slab_count: u32,
+    /// Sectors asked for at once.
+    pub ask_sectors: u64,
+    /// How it is broken.
+    pub canary: Canary,
+}
+
+/// A question that waits for facts: whom they are asked from, with which message.
+type AskedFact = (NodeId, Message, Box<node::Question>);
+
+/// See the module.
+#[derive(Debug)]
+pub struct Node {
+    pub(super) me: NodeLife,
+    pub(super) view: ClusterView,
+    pub(super) now: Instant,
+    pub(super) memory: Memory,
+    pub(super) hands: Hands,
+    pub(super) slices: Vec<Slice>,
+    pub(super) shards: Vec<Option<OwnerSlice>>,
+    pub(super) log: OwnerLog,
+    pub(super) runs: Vec<VecDeque<Item>>,
+    pub(super) out: Vec<Out>,
+    pub(super) canary: Canary,
+    pub(super) peers: BTreeMap<NodeId, NodeLife>,
+    calls: Calls,
+    facts: BTreeMap<u64, AskedFact>,
+    fact_queries: BTreeMap<(NodeId, u64), (InodeId, types::Name)>,
+    region_asks: BTreeMap<u64, Message>,
+    region_waiters: Vec<Work>,
+    in_progress: BTreeSet<(NodeLife, u64)>,
+    durable: journal::Durable,
+    transfers: transfer::Transfers,
+    has_volatile_nsd: bool,
+    prng: Prng,
+    next_call: u64,
+    tick_count: u64,
+}
+
+impl Node {
+    /// A node whose journal has been replayed.
+    pub fn new(
+        setting: Setting,
+        shards: Vec<Option<OwnerSlice>>,
+        log: OwnerLog,
+        prng: Prng,
+    ) -> Self {
+        let Setting {
+            me,
+            view,
+            slab_count,
+            ask_sectors,
+            canary,
+            ..
+        } = setting;
+        let own: Vec<ShardId> = (0u16..)
+            .zip(&shards)
+            .filter(|(_, slice)| slice.is_some())
+            .map(|(id, _)| ShardId(id))
+            .collect();
+        let placements = if own.is_empty() {
+            vec![ShardId(0)]
+        } else {
+            own
+        };
+        let slices = (0..SLICE_COUNT).map(|index| {
+            let mut placements = placements.clone();
+            let count = placements.len();
+            placements.rotate_left(index * 5 % count);
+            Slice::new(index, placements)
+        });
+        let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
+        let durable = journal::Durable::new(log.journal.durable_lsn());
+        Self {
+            me,
+            now: Instant(0),
+            memory: Memory::new(slab_count),
+            hands: Hands::new(&nsds, view.block_size, ask_sectors),
+            slices: slices.collect(),
+            shards,
+            log,
+            runs: Vec::new(),
+            out: Vec::new(),
+            canary,
+            peers: BTreeMap::new(),
+            calls: Calls::default(),
+            facts: BTreeMap::new(),
+            fact_queries: BTreeMap::new(),
+            region_asks: BTreeMap::new(),
+            region_waiters: Vec::new(),
+            in_progress: BTreeSet::new(),
+            durable,
+            transfers: transfer::Transfers::default(),
+            has_volatile_nsd: view.nsds.iter().any(|n| n.has_volatile_cache),
+            view,
+            prng,
+            next_call: 0,
+            tick_count: 0,
+        }
+    }
+
+    /// Begins a run.
+    pub fn run(&mut self, items: VecDeque<Item>) {
+        if !items.is_empty() {
+            self.runs.push(items);
+        }
+    }
+
+    /// An input of a slice.
+    pub fn input(&mut self, slice: usize, input: Input) {
+        self.run(VecDeque::from([Item::Client(slice, input)]));
+    }
+
+    /// A request of the kernel, taken in at once; references of a payload's frames stay the caller's.
+    pub fn request(&mut self, request: Request) {
+        let slice = home_slice(&request.operation);
+        let mut items = VecDeque::from([Item::Client(slice, Input::Request(request))]);
+        self.step_run(&mut items);
+        self.run(items);
+    }
+
+    /// Takes one item of a run; false when there is none.
+    pub fn act(&mut self, pick: usize) -> bool {
+        if self.runs.is_empty() {
+            return false;
+        }
+        let index = pick % self.runs.len();
+        let mut items = std::mem::take(&mut self.runs[index]);
+        self.step_run(&mut items);
+        // Nothing removes runs meanwhile, only new ones come behind.
+        if items.is_empty() {
+            self.runs.swap_remove(index);
+        } else {
+            self.runs[index] = items;
+        }
+        true
+    }
+
+    fn step_run(&mut self, items: &mut VecDeque<Item>) {
+        let Some(item) = items.pop_front() else {
+            return;
+        };
+        match item {
+            Item::Client(slice, input) => {
+                let effects = self.run_slice(slice, input);
+                items.extend(effects.into_iter().map(Item::Effect));
+            }
+            Item::Effect(effect) => self.perform(effect, items),
+            Item::Owner(work) => self.run_owner(work, items),
+            Item::OwnerEffect(effect) => self.perform_owner(effect, items),
+        }
+    }
+
+    fn run_slice(&mut self, slice: usize, input: Input) -> Vec<Effect> {
+        let env = Env {
+            now: self.now,
+            timestamp: timestamp(self.now),
+            lease: self.lease_left(),
+            life: self.me,
+            pool: &self.memory,
+            grants: &self.hands,
+            owners: &self.view.owners,
+            has_volatile_nsd: self.has_volatile_nsd,
+        };
+        let mut effects = Vec::new();
+        self.slices[slice].on_input(&env, input, &mut effects);
+        effects
+    }
+
+    fn lease_left(&self) -> Duration {
+        Duration::from_millis(types::limits::LEASE_MS)
+    }
+
+    fn random(&mut self) -> u128 {
+        u128::from(self.prng.next_u64()) << 64 | u128::from(self.prng.next_u64())
+    }
+
+    fn owner(&self, shard: ShardId) -> NodeId {
+        self.view.owner(shard).unwrap_or_default()
+    }
+
+    fn perform(&mut self, effect: Effect, items: &mut VecDeque<Item>) {
+        match effect {
+            Effect::Reply(ticket, response, pinned) => {
+                self.out.push(Out::Reply(ticket, response, pinned));
+            }
+            Effect::DropPayload(span) => frames_of(span).for_each(|f| self.memory.release(f)),
+            Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
+            Effect::Load(io, pieces) => self.load(io, pieces),
+            Effect::Store(io, _, pieces) => self.store(io, pieces),
+            Effect::Flush(io, stores) => self.flush_stores(io, &stores),
+            Effect::Notify(id, notice) => {
+                let is_name = matches!(notice, Notice::Entry { .. } | Notice::Epoch);
+                let is_skipped = if is_name {
+                    self.canary.keeps_names
+                } else {
+                    self.canary.skips_notices
+                };
+                match id {
+                    Some(id) if is_skipped => self.input(id.slice(), Input::Notified(id)),
+                    None if is_skipped => {}
+                    _ => self.out.push(Out::Notify(id, notice)),
+                }
+            }
+            Effect::Release(shard, released) => {
+                if self.canary.loses_releases {
+                    return;
+                }
+                let owner = self.owner(shard);
+                if owner == self.me.node {
+                    self.on_released(self.me, shard, &released, items);
+                } else {
+                    self.send(owner, Message::Released { shard, released });
+                }
+            }
+            Effect::ForSlice(ino, input) => items.push_back(Item::Client(slice_of(ino), input)),
+            Effect::WantSpace(owner, sectors) => self.want_space(owner, sectors, items),
+        }
+    }
+
+    fn on_released(
+        &mut self,
+        from: NodeLife,
+        shard: ShardId,
+        released: &token::message::Released,
+        items: &mut VecDeque<Item>,
+    ) {
+        let random = self.random();
+        let mut out = Vec::new();
+        if let Some(Some(slice)) = self.shards.get_mut(usize::from(shard.0)) {
+            let env = owner_env(self.now, self.me, &self.view, random);
+            slice.on_released(&env, &mut self.log, from, released, &mut out);
+        }
+        items.extend(out.into_iter().map(Item::OwnerEffect));
+    }
+
+    fn run_owner(&mut self, work: Work, items: &mut VecDeque<Item>) {
+        let random = self.random();
+        let mut out = Vec::new();
+        let mut wanted: BTreeSet<ShardId> = BTreeSet::from([work.shard()]);
+        let mut work = Some(work);
+        while let Some(now) = work.take() {
+            let is_mine = |shard: &ShardId| {
+                self.shards
+                    .get(usize::from(shard.0))
+                    .is_some_and(Option::is_some)
+            };
+            if !wanted.iter().all(is_mine) {
+                self.not_mine(now, items);
+                return;
+            }
+            let env = owner_env(self.now, self.me, &self.view, random);
+            let needs_log = now.needs_log();
+            let locked = self.shards.iter_mut().flatten();
+            let locked = locked.filter(|slice| wanted.contains(&slice.shard.id()));
+            let mut locked = Locked::new(locked.collect());
+            let log = needs_log.then_some(&mut self.log);
+            if let Err(NeedShards(more, again)) = locked.run(&env, log, now, &mut out) {
+                wanted.extend(more);
+                work = Some(again);
+            }
+        }
+        items.extend(out.into_iter().map(Item::OwnerEffect));
+    }
+
+    fn not_mine(&mut self, work: Work, items: &mut VecDeque<Item>) {
+        if let Work::Question(question) = work {
+            items.push_back(Item::OwnerEffect(OwnerEffect::Answer {
+                to: question.from,
+                call: question.call,
+                answer: Answer::bare(Body::Refused(types::Errno::ESTALE)),
+                after: None,
+            }));
+        }
+    }
+
+    fn perform_owner(&mut self, effect: OwnerEffect, items: &mut VecDeque<Item>) {
+        match effect {
+            OwnerEffect::Answer {
+                to,
+                call,
+                answer,
+                after,
+            } => {
+                let deferred = Deferred::Answer(to, call, answer);
+                match after {
+                    Some(lsn) => self.defer(lsn, deferred, items),
+                    None => self.deliver(deferred, items),
+                }
+            }
+            OwnerEffect::Revoke(to, revoke) => {
+                if to.node == self.me.node {
+                    let slice = slice_of(revoke.ino);
+                    items.push_back(Item::Client(slice, Input::Revoke(self.me.node, revoke)));
+                } else {
+                    self.send(to.node, Message::Revoke(revoke));
+                }
+            }
+            OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
+            OwnerEffect::Transaction(envelope, after) => {
+                self.defer(after, Deferred::Transaction(envelope), items);
+            }
+            OwnerEffect::AskFacts(question, queries) => self.ask_facts(question, queries, items),
+            OwnerEffect::Silent(..) => {}
+        }
+    }
+
+    fn defer(&mut self, after: Lsn, deferred: Deferred, items: &mut VecDeque<Item>) {
+        let after = if after == Lsn(u64::MAX) {
+            self.log.journal.last_lsn()
+        } else {
+            after
+        };
+        if self.canary.skips_journal {
+            self.deliver(deferred, items);
+        } else if self.wait_durable(after, deferred, items) {
+            self.kick_journal();
+        }
+    }
+
+    /// Delivers what waited.
+    fn deliver(&mut self, deferred: Deferred, items: &mut VecDeque<Item>) {
+        match deferred {
+            Deferred::Answer(to, call, answer) => {
+                if call & FACT_CALL != 0 {
+                    self.answer_fact(to.node, call & !FACT_CALL, answer);
+                } else if to.node != self.me.node {
+                    self.in_progress.remove(&(to, call));
+                    self.send(to.node, Message::Answer { call, answer });
+                } else {
+                    self.on_answer(call, answer, items);
+                }
+            }
+            Deferred::Transaction(envelope) => {
+                let owner = self.owner(envelope.to);
+                if owner == self.me.node {
+                    items.push_back(Item::Owner(Work::Transaction(Box::new(envelope))));
+                } else {
+                    self.send(owner, Message::Transaction(envelope));
+                }
+            }
+            Deferred::Message(to, message) => self.send(to, *message),
+        }
+    }
+
+    fn on_answer(&mut self, call: u64, answer: Answer, items: &mut VecDeque<Item>) {
+        let shard = self.call_ended(call);
+        if call & DRIVER_CALL != 0 {
+            if let Some(shard) = shard {
+                self.on_grants(shard, answer, items);
+            }
+            return;
+        }
+        let call = CallId(call);
+        items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
+    }
+
+    fn want_space(&mut self, owner: NodeId, sectors: u64, items: &mut VecDeque<Item>) {
+        let Some(sectors) = self.hands.begin_asking(owner, sectors) else {
+            return;
+        };
+        let at = self.view.owners.iter().position(|o| *o == owner);
+        let Some(shard) = at.and_then(|at| u16::try_from(at).ok()) else {
+            return;
+        };
+        let call = self.draw_call();
+        self.call_owner(call, ShardId(shard), Ask::Grants { sectors }, items);
+    }
+
+    fn on_grants(&mut self, shard: ShardId, answer: Answer, items: &mut VecDeque<Item>) {
+        let owner = self.owner(shard);
+        let grants = match answer.body {
+            Body::Grants { grants } => grants,
+            _ => Vec::new(),
+        };
+        let is_there = !grants.is_empty();
+        self.hands.on_grants(owner, &grants);
+        for slice in 0..SLICE_COUNT {
+            items.push_back(Item::Client(slice, Input::Space(owner, is_there)));
+        }
+    }
+
+    fn draw_call(&mut self) -> u64 {
+        self.next_call += 1;
+        self.next_call | DRIVER_CALL
+    }
+
+    /// What only time brings on (`Daemon::tick_until_stopped`).
+    pub fn tick(&mut self) {
+        self.tick_count += 1;
+        let mut items: VecDeque<Item> = (0..SLICE_COUNT)
+            .map(|slice| Item::Client(slice, Input::Tick))
+            .collect();
+        let random = self.random();
+        let env = owner_env(self.now, self.me, &self.view, random);
+        let mut out = Vec::new();
+        for slice in self.shards.iter_mut().flatten() {
+            if !slice.is_quiet() {
+                slice.on_tick(&env, &mut out);
+            }
+            if self.tick_count.is_multiple_of(TRANSACTION_TICKS) {
+                slice.repeats(&mut out);
+            }
+        }
+        items.extend(out.into_iter().map(Item::OwnerEffect));
+        for owner in self.hands.low() {
+            self.want_space(owner, 0, &mut items);
+        }
+        self.run(items);
+        self.snapshot_if_due();
+        if self.tick_count.is_multiple_of(REPEAT_TICKS) {
+            self.repeat_stale();
+        }
+        if self.tick_count.is_multiple_of(FLUSH_TICKS) {
+            self.kick_journal();
+            self.resend_to_servers();
+        }
+        let (total, free) = self.memory.frame_counts();
+        if free < total / 8 {
+            for slice in 0..SLICE_COUNT {
+                self.input(slice, Input::Shrink);
+            }
+        }
+    }
+
+    /// Something that had to wait.
+    pub fn on_later(&mut self, later: Later) {
+        match later {
+            Later::Load(io, pieces) => self.load(io, pieces),
+            Later::Store(io, pieces) => self.store(io, pieces),
+        }
+    }
+
+    /// Something is under way that needs no time to go on.
+    pub fn is_busy(&self) -> bool {
+        !self.runs.is_empty() || self.transfers.is_busy()
+    }
+
+    /// Something has not reached its owner's journal, or that is not durable.
+    pub fn is_dirty(&self) -> bool {
+        let is_behind = self.log.journal.durable_lsn() < self.log.journal.last_lsn();
+        is_behind || self.slices.iter().any(Slice::is_dirty)
+    }
+
+    /// Drops a reference of each frame of a span, as the front end does after an answer.
+    pub fn release(&self, span: Span) {
+        if !self.canary.leaks_frames {
+            frames_of(span).for_each(|frame| self.memory.release(frame));
+        }
+    }
+
+    /// Drops the front end's references of a payload that it has handed over.
+    pub fn release_payload(&self, span: Span) {
+        frames_of(span).for_each(|frame| self.memory.release(frame));
+    }
+
+    /// No question, fact, release or wait is open.
+    pub fn is_idle(&self) -> bool {
+        self.calls.count() == 0
+            && self.facts.is_empty()
+            && self.region_waiters.is_empty()
+            && self.durable.count() == 0
+            && self.shards.iter().flatten().all(|s| s.is_quiet() && !s.has_transactions())
+    }
+
+    /// Asserts the invariants of all cores.
+    pub fn check(&self) {
+        self.slices.iter().for_each(Slice::check);
+        for slice in self.shards.iter().flatten() {
+            slice.shard.check();
+            slice.tokens.check();
+        }
+        self.log.space.check();
+        self.log.journal.check();
+        self.hands.check();
+    }
+
+    /// Who waits for what.
+    pub fn describe(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        for slice in &self.slices {
+            for (ino, what, since) in slice.waiters() {
+                lines.push(format!("{ino:?} since {}: {what}", since.0 / 1_000_000));
+            }
+        }
+        for slice in self.shards.iter().flatten() {
+            for (what, since) in slice.waiters() {
+                lines.push(format!("owner since {}: {what}", since.0 / 1_000_000));
+            }
+        }
+        lines.push(format!(
+            "runs {:?}, {} facts, {} regions, {} durable waiters",
+            self.runs,
+            self.facts.len(),
+            self.region_waiters.len(),
+            self.durable.count()
+        ));
+        lines.push(format!("calls {:?}", self.calls));
+        lines.push(format!("transfers {:?}", self.transfers));
+        lines
+    }
+
+    /// Whether `operation` is what the driver answers by itself.
+    pub const fn is_own(operation: &Operation) -> bool {
+        matches!(operation, Operation::StatFs)
+    }
+}
+
+fn owner_env(
+    now: Instant,
+    me: NodeLife,
+    view: &ClusterView,
+    random: u128,
+) -> OwnerEnv<'_> {
+    OwnerEnv {
+        now,
+        timestamp: timestamp(now),
+        me,
+        owners: &view.owners,
+        random,
+    }
+}
+
+/// The cluster's wall clock.
+pub fn timestamp(now: Instant) -> Timestamp {
+    let nanos = now.0 % 1_000_000_000;
+    Timestamp {
+        secs: 1_700_000_000 + i64::try_from(now.0 / 1_000_000_000).expect("short runs"),
+        nanos: u32::try_from(nanos).expect("below 10^9"),
+    }
+}

@@ -1,0 +1,230 @@
+//! Messages between nodes: facts, regions, links (the twin of `os::daemon::peers`).
+
+use std::collections::VecDeque;
+
+use client::message::{Answer, Ask, Body};
+use client::slice::{Input, slice_of};
+use node::message::FactResult;
+use meta::view::{Fact, Query};
+use node::{Message, Question, Work};
+use types::id::NodeLife;
+use types::{Errno, NodeId, ShardId};
+
+use super::{Deferred, FACT_CALL, Item, Lane, Node, Out, Wire};
+
+/// Regions taken at once.
+const REGIONS_AT_ONCE: usize = 4;
+
+impl Node {
+    pub(super) fn send(&mut self, peer: NodeId, message: Message) {
+        let lane = match message {
+            Message::Revoke(_) | Message::Released { .. } => Lane::Priority,
+            _ => Lane::Data,
+        };
+        self.out
+            .push(Out::Send(peer, lane, Wire::Node(Box::new(message))));
+    }
+
+    /// The link to a peer is up, with this life of it.
+    pub fn peer_up(&mut self, life: NodeLife) {
+        self.peers.insert(life.node, life);
+        self.repeat_to(life.node);
+        self.resend_to_servers();
+    }
+
+    /// The link to a peer is down.
+    pub fn peer_down(&mut self, peer: NodeId) {
+        self.on_server_down(peer);
+    }
+
+    /// Something came from a peer.
+    pub fn on_wire(&mut self, peer: NodeId, wire: Wire) {
+        let Some(life) = self.peers.get(&peer).copied() else {
+            return;
+        };
+        match wire {
+            Wire::Node(message) => self.handle_message(life, *message),
+            Wire::Ask(tag, asked) => self.serve(life, tag, asked),
+            Wire::Answered(tag, result) => self.on_server_answer(tag, result),
+        }
+    }
+
+    fn handle_message(&mut self, life: NodeLife, message: Message) {
+        if let Message::Question { call, .. } = &message
+            && !self.in_progress.insert((life, *call))
+        {
+            // A repeat of what is being worked on.
+            return;
+        }
+        let peer = life.node;
+        let mut items = VecDeque::new();
+        match message {
+            Message::Question {
+                call,
+                origin,
+                shard,
+                ask,
+            } => self.ask_here(life, call, origin, shard, ask, &mut items),
+            Message::Answer { call, answer } => self.on_answer(call, answer, &mut items),
+            Message::Revoke(revoke) => {
+                let slice = slice_of(revoke.ino);
+                items.push_back(Item::Client(slice, Input::Revoke(peer, revoke)));
+            }
+            Message::Released { shard, released } => {
+                self.on_released(life, shard, &released, &mut items);
+            }
+            Message::Transaction(envelope) => {
+                items.push_back(Item::Owner(Work::Transaction(Box::new(envelope))));
+            }
+            Message::AskFact { id, query } => self.find_fact(life, id, query, &mut items),
+            Message::Fact { id, result } => self.on_fact(id, result, &mut items),
+            Message::TakeRegions { id, nsd, count } => {
+                let count = usize::try_from(count).unwrap_or(0).min(64);
+                let (regions, lsn) = self.log.take_regions(peer, nsd, count);
+                let message = Box::new(Message::Regions { id, regions });
+                let deferred = Deferred::Message(peer, message);
+                match lsn {
+                    Some(lsn) => self.defer(lsn, deferred, &mut items),
+                    None => self.deliver(deferred, &mut items),
+                }
+            }
+            Message::Regions { id, regions } => {
+                self.log.adopt_regions(&regions);
+                self.region_asks.remove(&id);
+                if self.region_asks.is_empty() {
+                    let waiters = std::mem::take(&mut self.region_waiters);
+                    items.extend(waiters.into_iter().map(Item::Owner));
+                }
+            }
+            Message::AskHeld { .. } | Message::Held { .. } | Message::Serving { .. } => {}
+        }
+        self.run(items);
+    }
+
+    pub(super) fn ask_facts(
+        &mut self,
+        question: Box<Question>,
+        queries: Vec<Query>,
+        items: &mut VecDeque<Item>,
+    ) {
+        let Some(query) = queries.into_iter().next() else {
+            items.push_back(Item::Owner(Work::Question(question)));
+            return;
+        };
+        let shard = match &query {
+            Query::Entry { directory, .. } | Query::Ancestors { directory } => directory.shard(),
+            Query::Number { shard } => *shard,
+        };
+        if matches!(query, Query::Ancestors { .. }) {
+            let answer = Answer::bare(Body::Refused(Errno::EXDEV));
+            let deferred = Deferred::Answer(question.from, question.call, answer);
+            return self.deliver(deferred, items);
+        }
+        let id = self.draw_call();
+        let owner = self.owner(shard);
+        let message = Message::AskFact { id, query };
+        self.facts.insert(id, (owner, message.clone(), question));
+        self.send(owner, message);
+    }
+
+    fn find_fact(&mut self, from: NodeLife, id: u64, query: Query, items: &mut VecDeque<Item>) {
+        match query {
+            Query::Number { shard } => {
+                let slice = self.shards.get_mut(usize::from(shard.0));
+                let result = match slice.and_then(Option::as_mut) {
+                    Some(slice) => {
+                        let ino = slice.shard.reserve_index();
+                        FactResult::Found(Fact::Number { ino })
+                    }
+                    None => FactResult::Failed(Errno::ESTALE),
+                };
+                self.send(from.node, Message::Fact { id, result });
+            }
+            Query::Entry { directory, name } => {
+                let op = meta::Op::Lookup {
+                    parent: directory,
+                    name: name.clone(),
+                };
+                self.fact_queries.insert((from.node, id), (directory, name));
+                let ask = Ask::Op { op, durable: true };
+                let call = id | FACT_CALL;
+                let question = self.question(from, call, None, directory.shard(), ask);
+                items.push_back(Item::Owner(question));
+            }
+            Query::Ancestors { .. } => {
+                let result = FactResult::Failed(Errno::EXDEV);
+                self.send(from.node, Message::Fact { id, result });
+            }
+        }
+    }
+
+    pub(super) fn answer_fact(&mut self, to: NodeId, id: u64, answer: Answer) {
+        let Some((directory, name)) = self.fact_queries.remove(&(to, id)) else {
+            return;
+        };
+        let found = match answer.body {
+            Body::Op(meta::Reply::Entry { ino, kind, .. }) => Ok(Some((ino, kind))),
+            Body::Op(meta::Reply::Absent) => Ok(None),
+            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        };
+        let result = match found {
+            Ok(found) => FactResult::Found(Fact::Entry {
+                directory,
+                name,
+                found,
+            }),
+            Err(errno) => FactResult::Failed(errno),
+        };
+        self.send(to, Message::Fact { id, result });
+    }
+
+    fn on_fact(&mut self, id: u64, result: FactResult, items: &mut VecDeque<Item>) {
+        let Some((_, _, mut question)) = self.facts.remove(&id) else {
+            return;
+        };
+        match result {
+            FactResult::Found(fact) => {
+                question.facts.push(fact);
+                items.push_back(Item::Owner(Work::Question(question)));
+            }
+            FactResult::Failed(errno) => {
+                let answer = Answer::bare(Body::Refused(errno));
+                let deferred = Deferred::Answer(question.from, question.call, answer);
+                self.deliver(deferred, items);
+            }
+        }
+    }
+
+    /// Takes regions where this owner is short of them. True: an answer is awaited.
+    pub(super) fn take_regions(&mut self) -> bool {
+        let short = self.log.short_nsds();
+        if short.is_empty() {
+            return false;
+        }
+        let table_owner = self.owner(ShardId(0));
+        if table_owner == self.me.node {
+            for nsd in short {
+                let (regions, _) = self
+                    .log
+                    .take_regions(self.me.node, Some(nsd), REGIONS_AT_ONCE);
+                self.log.adopt_regions(&regions);
+            }
+            return false;
+        }
+        if self.region_asks.is_empty() {
+            for nsd in short {
+                let id = self.draw_call();
+                let count = u32::try_from(REGIONS_AT_ONCE).expect("a small number");
+                let message = Message::TakeRegions {
+                    id,
+                    nsd: Some(nsd),
+                    count,
+                };
+                self.send(table_owner, message.clone());
+                self.region_asks.insert(id, message);
+            }
+        }
+        !self.region_asks.is_empty()
+    }
+}

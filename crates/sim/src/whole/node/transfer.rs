@@ -1,0 +1,547 @@
+//! Loads and stores of file data, and sectors on own and served NSDs (the twin of `os::daemon::{transfer, sectors}`).
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use client::Pool as _;
+use client::env::{LoadPiece, StorePiece};
+use client::slice::{Input, IoFailure, IoId};
+use data::plan::{Fetch, ReadPiece, RunKey, Verify, plan_read};
+use store::journal::FlushId;
+use types::frame::FRAME_SIZE;
+use types::id::NodeLife;
+use types::{ByteRange, Extent, FrameRef, Location, NodeId, NsdId, SECTOR_SIZE, Span};
+
+use super::{Lane, Later, Node, Out, Wire};
+
+/// Names sector I/O within a node's life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Tag(pub u64);
+
+/// What to do with sectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Durable when it has ended.
+    DurableWrite,
+    /// Make what was written before durable.
+    Flush,
+}
+
+/// Memory of I/O.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// Frames: bytes are taken from or put into them while the I/O is in flight.
+    Frames(Vec<FrameRef>),
+    /// Bytes of its own.
+    Bytes(Vec<u8>),
+    /// As many sectors are read for another node.
+    Count(u64),
+}
+
+/// What follows I/O.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Done {
+    Load(IoId),
+    Store(IoId, NsdId),
+    Flush(IoId, NsdId),
+    Journal(FlushId),
+    /// For another node.
+    Serve(NodeLife, Tag),
+}
+
+/// I/O on an own disk.
+#[derive(Clone, Debug)]
+pub struct DiskIo {
+    /// What.
+    pub kind: Kind,
+    /// Where.
+    pub at: Location,
+    /// Memory.
+    pub source: Source,
+    done: Done,
+}
+
+impl DiskIo {
+    /// Sectors that a read wants.
+    pub fn sector_count(&self) -> u64 {
+        match &self.source {
+            Source::Frames(frames) => frames.len() as u64,
+            Source::Bytes(bytes) => (bytes.len() / FRAME_SIZE) as u64,
+            Source::Count(count) => *count,
+        }
+    }
+}
+
+/// What a node asks of the server of an NSD.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// What.
+    pub kind: Kind,
+    /// Where.
+    pub at: Location,
+    /// Sectors to read.
+    pub count: u64,
+    /// Bytes to write.
+    pub bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Remote {
+    peer: NodeId,
+    io: DiskIo,
+    is_sent: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    fetch: Fetch,
+    frames: Vec<FrameRef>,
+    checksum_frames: Vec<FrameRef>,
+    cached: Option<Rc<Vec<u32>>>,
+}
+
+#[derive(Debug)]
+struct Loading {
+    left: usize,
+    failure: Option<IoFailure>,
+    extra: Vec<FrameRef>,
+    jobs: Vec<Job>,
+}
+
+#[derive(Debug)]
+struct Storing {
+    left: usize,
+    failure: Option<IoFailure>,
+    extra: Vec<FrameRef>,
+    extents: Vec<Extent>,
+    written: Vec<(NsdId, NodeLife)>,
+}
+
+#[derive(Debug)]
+struct Flushing {
+    left: usize,
+    failure: Option<IoFailure>,
+    wanted: BTreeMap<NsdId, Vec<NodeLife>>,
+}
+
+/// I/O under way.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    next_tag: u64,
+    own: BTreeMap<Tag, DiskIo>,
+    remote: BTreeMap<Tag, Remote>,
+    loads: BTreeMap<IoId, Loading>,
+    stores: BTreeMap<IoId, Storing>,
+    flushes: BTreeMap<IoId, Flushing>,
+    /// Stores that are not flushed yet.
+    unflushed: BTreeMap<IoId, Vec<(NsdId, NodeLife)>>,
+    crcs: BTreeMap<RunKey, Rc<Vec<u32>>>,
+}
+
+impl Transfers {
+    pub(super) fn is_busy(&self) -> bool {
+        !self.own.is_empty() || !self.remote.is_empty()
+    }
+}
+
+impl Node {
+    /// Starts I/O.
+    pub(super) fn sectors(&mut self, kind: Kind, at: Location, source: Source, done: Done) {
+        self.transfers.next_tag += 1;
+        let tag = Tag(self.transfers.next_tag);
+        let io = DiskIo {
+            kind,
+            at,
+            source,
+            done,
+        };
+        let servers = self.view.nsd(at.nsd).map(|n| n.servers.clone());
+        let server = servers.and_then(|s| s.first().copied());
+        match server {
+            Some(server) if server == self.me.node => {
+                self.transfers.own.insert(tag, io);
+                self.out.push(Out::Disk(tag));
+            }
+            Some(peer) => {
+                let remote = Remote {
+                    peer,
+                    io,
+                    is_sent: false,
+                };
+                self.transfers.remote.insert(tag, remote);
+                self.send_to_server(tag);
+            }
+            None => self.finish_io(io.done, Err(IoFailure::Unreachable)),
+        }
+    }
+
+    fn send_to_server(&mut self, tag: Tag) {
+        let Some(remote) = self.transfers.remote.get_mut(&tag) else {
+            return;
+        };
+        if !self.peers.contains_key(&remote.peer) {
+            return;
+        }
+        remote.is_sent = true;
+        let (count, bytes) = match (&remote.io.source, remote.io.kind) {
+            (Source::Frames(frames), Kind::Read) => (frames.len() as u64, Vec::new()),
+            (Source::Frames(frames), _) => {
+                let spans = frames.iter().map(|f| Span::whole(*f));
+                (0, spans.flat_map(|s| self.memory.read(s)).collect())
+            }
+            (Source::Bytes(bytes), _) => (0, bytes.clone()),
+            (Source::Count(count), _) => (*count, Vec::new()),
+        };
+        let asked = Asked {
+            kind: remote.io.kind,
+            at: remote.io.at,
+            count,
+            bytes,
+        };
+        let lane = Lane::Bulk(u8::try_from(tag.0 % 2).expect("below 2"));
+        let peer = remote.peer;
+        self.out.push(Out::Send(peer, lane, Wire::Ask(tag, asked)));
+    }
+
+    /// Sends what waits for its server.
+    pub(super) fn resend_to_servers(&mut self) {
+        let waiting = self.transfers.remote.iter().filter(|(_, r)| !r.is_sent);
+        let waiting: Vec<Tag> = waiting.map(|(tag, _)| *tag).collect();
+        for tag in waiting {
+            self.send_to_server(tag);
+        }
+    }
+
+    /// The link to a server broke: reads are sent again, the rest is lost or not.
+    pub(super) fn on_server_down(&mut self, peer: NodeId) {
+        let remote = &mut self.transfers.remote;
+        for io in remote.values_mut().filter(|r| r.peer == peer) {
+            if io.io.kind == Kind::Read {
+                io.is_sent = false;
+            }
+        }
+        let lost = remote.iter().filter(|(_, r)| r.peer == peer && r.is_sent);
+        let lost: Vec<Tag> = lost.map(|(tag, _)| *tag).collect();
+        for tag in lost {
+            let remote = self.transfers.remote.remove(&tag).expect("found above");
+            self.finish_io(remote.io.done, Err(IoFailure::Unreachable));
+        }
+    }
+
+    /// A server answered.
+    pub(super) fn on_server_answer(&mut self, tag: Tag, result: Result<(Vec<u8>, NodeLife), ()>) {
+        let Some(remote) = self.transfers.remote.remove(&tag) else {
+            return;
+        };
+        match result {
+            Ok((bytes, life)) => {
+                if remote.io.kind == Kind::Read {
+                    self.fill(&remote.io.source, &bytes);
+                }
+                self.finish_io(remote.io.done, Ok((life, Vec::new())));
+            }
+            Err(()) => self.finish_io(remote.io.done, Err(IoFailure::Unreachable)),
+        }
+    }
+
+    /// Does a peer's I/O.
+    pub(super) fn serve(&mut self, from: NodeLife, tag: Tag, asked: Asked) {
+        let source = match asked.kind {
+            Kind::Read => Source::Count(asked.count),
+            _ => Source::Bytes(asked.bytes),
+        };
+        self.sectors(asked.kind, asked.at, source, Done::Serve(from, tag));
+    }
+
+    fn fill(&self, source: &Source, bytes: &[u8]) {
+        let Source::Frames(frames) = source else {
+            return;
+        };
+        for (frame, part) in frames.iter().zip(bytes.chunks(FRAME_SIZE)) {
+            self.memory.store(Span::whole(*frame), part);
+        }
+    }
+
+    /// I/O on an own disk that is under way.
+    pub fn disk_io(&self, tag: Tag) -> Option<&DiskIo> {
+        self.transfers.own.get(&tag)
+    }
+
+    /// All of it, for a crash.
+    pub fn disk_ios(&self) -> impl Iterator<Item = &DiskIo> {
+        self.transfers.own.values()
+    }
+
+    /// The bytes that a write has in memory now.
+    pub fn written_bytes(&self, io: &DiskIo) -> Vec<u8> {
+        match &io.source {
+            Source::Frames(frames) => {
+                let spans = frames.iter().map(|f| Span::whole(*f));
+                spans.flat_map(|s| self.memory.read(s)).collect()
+            }
+            Source::Bytes(bytes) => bytes.clone(),
+            Source::Count(_) => Vec::new(),
+        }
+    }
+
+    /// An own disk is done; `bytes` were read.
+    pub fn on_disk(&mut self, tag: Tag, result: Result<Vec<u8>, ()>) {
+        let io = self.transfers.own.remove(&tag).expect("ended once");
+        match result {
+            Ok(bytes) => {
+                self.fill(&io.source, &bytes);
+                self.finish_io(io.done, Ok((self.me, bytes)));
+            }
+            Err(()) => self.finish_io(io.done, Err(IoFailure::Unreachable)),
+        }
+    }
+
+    fn finish_io(&mut self, done: Done, result: Result<(NodeLife, Vec<u8>), IoFailure>) {
+        match done {
+            Done::Load(io) => {
+                let loading = self.transfers.loads.get_mut(&io).expect("until its last");
+                loading.failure = loading.failure.or(result.err());
+                loading.left -= 1;
+                if loading.left == 0 {
+                    self.loaded(io);
+                }
+            }
+            Done::Store(io, nsd) => {
+                let storing = self.transfers.stores.get_mut(&io).expect("until its last");
+                match result {
+                    Ok((life, _)) => storing.written.push((nsd, life)),
+                    Err(failure) => storing.failure = Some(failure),
+                }
+                storing.left -= 1;
+                if storing.left == 0 {
+                    self.stored(io);
+                }
+            }
+            Done::Flush(io, nsd) => {
+                let flushing = self.transfers.flushes.get_mut(&io).expect("until its last");
+                let wanted = &flushing.wanted[&nsd];
+                let is_same = |now: NodeLife| wanted.iter().all(|then| *then == now);
+                if !result.is_ok_and(|(life, _)| is_same(life)) {
+                    flushing.failure = Some(IoFailure::Unreachable);
+                }
+                flushing.left -= 1;
+                if flushing.left == 0 {
+                    let flushing = self.transfers.flushes.remove(&io).expect("seen above");
+                    let result = flushing.failure.map_or(Ok(()), Err);
+                    self.input(io.slice(), Input::Flushed(io, result));
+                }
+            }
+            Done::Journal(id) => self.journal_written(id, result.is_ok()),
+            Done::Serve(to, tag) => {
+                let answer = result.map(|(life, bytes)| (bytes, life)).map_err(|_| ());
+                let lane = Lane::Bulk(u8::try_from(tag.0 % 2).expect("below 2"));
+                if self.peers.get(&to.node) == Some(&to) {
+                    self.out
+                        .push(Out::Send(to.node, lane, Wire::Answered(tag, answer)));
+                }
+            }
+        }
+    }
+
+    /// Reads and verifies the pieces; the slice hears `Loaded`.
+    pub(super) fn load(&mut self, io: IoId, pieces: Vec<LoadPiece>) {
+        let mut jobs = Vec::new();
+        let mut requests: Vec<(Location, Vec<FrameRef>)> = Vec::new();
+        let mut extra = Vec::new();
+        let mut is_short = false;
+        for piece in &pieces {
+            for (fetch, frames) in fetches_of(piece) {
+                let cached = match &fetch.verify {
+                    Verify::Inline(_) => Some(Rc::new(Vec::new())),
+                    Verify::Sectors { key, .. } => self.transfers.crcs.get(key).cloned(),
+                };
+                let mut checksum_frames = Vec::new();
+                if cached.is_none()
+                    && let Some(run) = fetch.checksum_run(0)
+                {
+                    for _ in 0..run.count {
+                        match self.memory.alloc() {
+                            Some(frame) => checksum_frames.push(frame),
+                            None => is_short = true,
+                        }
+                    }
+                }
+                extra.extend(&checksum_frames);
+                if !checksum_frames.is_empty()
+                    && let Some(sums) = fetch.checksum_run(0)
+                {
+                    requests.push((sums.at, checksum_frames.clone()));
+                }
+                requests.push((fetch.run(0).at, frames.clone()));
+                jobs.push(Job {
+                    fetch,
+                    frames,
+                    checksum_frames,
+                    cached,
+                });
+            }
+        }
+        if is_short {
+            extra.iter().for_each(|frame| self.memory.release(*frame));
+            self.out.push(Out::Later(1, Later::Load(io, pieces)));
+            return;
+        }
+        let loading = Loading {
+            left: requests.len(),
+            failure: None,
+            extra,
+            jobs,
+        };
+        self.transfers.loads.insert(io, loading);
+        for (at, frames) in requests {
+            self.sectors(Kind::Read, at, Source::Frames(frames), Done::Load(io));
+        }
+    }
+
+    fn loaded(&mut self, io: IoId) {
+        let loading = self.transfers.loads.remove(&io).expect("it has just ended");
+        let mut failure = loading.failure;
+        if failure.is_none() && !loading.jobs.iter().all(|job| self.verify(job)) {
+            failure = Some(IoFailure::Corrupt);
+        }
+        for frame in loading.extra {
+            self.memory.release(frame);
+        }
+        self.input(io.slice(), Input::Loaded(io, failure.map_or(Ok(()), Err)));
+    }
+
+    fn verify(&mut self, job: &Job) -> bool {
+        let crcs = match (&job.fetch.verify, &job.cached) {
+            (_, Some(crcs)) => Rc::clone(crcs),
+            (
+                Verify::Sectors {
+                    key, run_length, ..
+                },
+                None,
+            ) => {
+                let spans = job.checksum_frames.iter().map(|f| Span::whole(*f));
+                let bytes: Vec<u8> = spans.flat_map(|s| self.memory.read(s)).collect();
+                let opened = data::checksum::open_checksum_sectors(&bytes, key.root, *run_length);
+                let Ok(crcs) = opened else { return false };
+                let crcs = Rc::new(crcs);
+                self.transfers.crcs.insert(*key, Rc::clone(&crcs));
+                crcs
+            }
+            (Verify::Inline(_), None) => return false,
+        };
+        let frames = job.frames.iter();
+        let found: Vec<u32> = frames.map(|f| self.memory.crc(Span::whole(*f))).collect();
+        job.fetch.verify(&found, &crcs).is_ok()
+    }
+
+    /// Writes runs; the slice hears `Stored` with their extents.
+    pub(super) fn store(&mut self, io: IoId, pieces: Vec<StorePiece>) {
+        let sums = |p: &StorePiece| (p.run.count as usize).saturating_sub(p.frames.len());
+        let wanted: usize = pieces.iter().map(sums).sum();
+        let mut extra = Vec::with_capacity(wanted);
+        while extra.len() < wanted {
+            let Some(frame) = self.memory.alloc() else {
+                extra.iter().for_each(|frame| self.memory.release(*frame));
+                self.out.push(Out::Later(1, Later::Store(io, pieces)));
+                return;
+            };
+            extra.push(frame);
+        }
+        let mut free = extra.clone();
+        let mut extents = Vec::with_capacity(pieces.len());
+        let mut writes: Vec<(Location, Vec<FrameRef>)> = Vec::new();
+        for piece in pieces {
+            let frames = piece.frames.iter();
+            let crcs: Vec<u32> = frames.map(|f| self.memory.crc(Span::whole(*f))).collect();
+            let (checksums, sectors) = data::checksum::seal(&crcs);
+            let length = u32::try_from(piece.frames.len()).expect("a run is at most a block");
+            let mut frames = piece.frames;
+            for sector in sectors.chunks(FRAME_SIZE) {
+                let frame = free.pop().expect("as many as its checksums need");
+                self.memory.store(Span::whole(frame), sector);
+                frames.push(frame);
+            }
+            extents.push(Extent {
+                file_sector: piece.file_sector,
+                length,
+                birth: 0,
+                is_shared: false,
+                locations: vec![piece.run.at],
+                checksums,
+            });
+            writes.push((piece.run.at, frames));
+        }
+        let storing = Storing {
+            left: writes.len(),
+            failure: None,
+            extra,
+            extents,
+            written: Vec::new(),
+        };
+        self.transfers.stores.insert(io, storing);
+        for (at, frames) in writes {
+            let done = Done::Store(io, at.nsd);
+            self.sectors(Kind::Write, at, Source::Frames(frames), done);
+        }
+    }
+
+    fn stored(&mut self, io: IoId) {
+        let storing = self.transfers.stores.remove(&io).expect("just ended");
+        for frame in storing.extra {
+            self.memory.release(frame);
+        }
+        let result = storing.failure.map_or(Ok(storing.extents), Err);
+        if result.is_ok() && self.has_volatile_nsd {
+            self.transfers.unflushed.insert(io, storing.written);
+        }
+        self.input(io.slice(), Input::Stored(io, result));
+    }
+
+    /// Makes stores durable; the slice hears `Flushed`.
+    pub(super) fn flush_stores(&mut self, io: IoId, stores: &[IoId]) {
+        let mut wanted: BTreeMap<NsdId, Vec<NodeLife>> = BTreeMap::new();
+        for store in stores {
+            let written = self.transfers.unflushed.remove(store);
+            for (nsd, life) in written.unwrap_or_default() {
+                wanted.entry(nsd).or_default().push(life);
+            }
+        }
+        if wanted.is_empty() {
+            self.input(io.slice(), Input::Flushed(io, Ok(())));
+            return;
+        }
+        let nsds: Vec<NsdId> = wanted.keys().copied().collect();
+        let flushing = Flushing {
+            left: nsds.len(),
+            failure: None,
+            wanted,
+        };
+        self.transfers.flushes.insert(io, flushing);
+        for nsd in nsds {
+            let at = Location { nsd, sector: 0 };
+            let done = Done::Flush(io, nsd);
+            self.sectors(Kind::Flush, at, Source::Bytes(Vec::new()), done);
+        }
+    }
+}
+
+/// The fetches of a piece with the frames of each.
+fn fetches_of(piece: &LoadPiece) -> Vec<(Fetch, Vec<FrameRef>)> {
+    let extent = &piece.extent;
+    let begin = extent.file_sector * SECTOR_SIZE;
+    let range = ByteRange::at(begin, u64::from(extent.length) * SECTOR_SIZE);
+    let mut taken = 0;
+    let mut fetches = Vec::new();
+    for part in plan_read(range, std::slice::from_ref(extent)) {
+        if let ReadPiece::Fetch(fetch) = part {
+            let count = fetch.count as usize;
+            fetches.push((fetch, piece.frames[taken..taken + count].to_vec()));
+            taken += count;
+        }
+    }
+    fetches
+}

@@ -1,0 +1,111 @@
+//! Options of a run of the whole, drawn from its seed.
+
+use stdx::Prng;
+
+use super::node::Canary;
+
+/// What a run does and suffers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "independent features")]
+pub struct Options {
+    /// Nodes; each has an NSD, a journal and some shards.
+    pub node_count: usize,
+    /// Shards, owned in turn.
+    pub shard_count: usize,
+    /// Node that made the directory, and so owns all in it.
+    pub home: usize,
+    /// Files.
+    pub file_count: usize,
+    /// Threads of applications on each node.
+    pub thread_count: usize,
+    /// System calls of each thread.
+    pub call_count: usize,
+    /// Threads that read the FUSE queue.
+    pub request_thread_count: usize,
+    /// Threads that perform notifications.
+    pub notify_thread_count: usize,
+    /// Longest delay of a message in ticks.
+    pub delay_max: u64,
+    /// Longest delay of a disk in ticks.
+    pub disk_delay_max: u64,
+    /// In so many ticks a link breaks once; 0: never.
+    pub break_ticks: u64,
+    /// Of a thousand messages, so many are lost: a full queue drops what is sent.
+    pub loss_per_mille: u64,
+    /// Pages that read-ahead adds at most.
+    pub read_ahead: usize,
+    /// Files are mapped, loaded from and stored to.
+    pub has_mappings: bool,
+    /// Of a hundred folio invalidations by a notification, how many fail.
+    pub busy_percent: u64,
+    /// splice(2) is used.
+    pub has_splice: bool,
+    /// Files are truncated.
+    pub has_truncate: bool,
+    /// O_APPEND is used.
+    pub has_append: bool,
+    /// fsync is called.
+    pub has_fsync: bool,
+    /// Of a hundred calls, how many concern names.
+    pub name_percent: u64,
+    /// Disks have volatile caches.
+    pub has_volatile_cache: bool,
+    /// Slabs of each pagepool.
+    pub slab_count: u32,
+    /// Sectors of each journal.
+    pub journal_sectors: u64,
+    /// Steps per tick: how fast machines are, compared with the network.
+    pub steps_per_tick: u64,
+    /// How the nodes are broken.
+    pub canary: Canary,
+}
+
+impl Options {
+    /// Draws them.
+    pub fn draw(prng: &mut Prng, canary: Canary) -> Self {
+        let mut between =
+            |low: u64, high: u64| usize::try_from(prng.between(low, high)).expect("small numbers");
+        let node_count = between(2, 3);
+        let shard_count = between(2, 5).max(node_count);
+        let home = between(0, node_count as u64 - 1);
+        let file_count = between(1, 2);
+        let thread_count = between(1, 3);
+        let call_count = between(8, 25);
+        let request_thread_count = between(1, 2);
+        let notify_thread_count = between(1, 3);
+        let read_ahead = between(0, 2);
+        let has_mappings = prng.chance(1, 2);
+        let breaks = prng.chance(1, 3);
+        Self {
+            node_count,
+            shard_count,
+            home,
+            file_count,
+            thread_count,
+            call_count,
+            request_thread_count,
+            notify_thread_count,
+            delay_max: pick(prng, &[1, 5, 40]),
+            disk_delay_max: pick(prng, &[1, 4, 30]),
+            break_ticks: if breaks { pick(prng, &[50, 300, 1000]) } else { 0 },
+            loss_per_mille: if breaks { pick(prng, &[0, 0, 20]) } else { 0 },
+            read_ahead,
+            has_mappings,
+            busy_percent: if has_mappings { pick(prng, &[0, 25]) } else { 0 },
+            has_splice: prng.chance(1, 2),
+            has_truncate: prng.chance(1, 2),
+            has_append: prng.chance(1, 2),
+            has_fsync: prng.chance(1, 2),
+            name_percent: pick(prng, &[0, 15, 60]),
+            has_volatile_cache: prng.chance(1, 3),
+            slab_count: 64,
+            journal_sectors: 2048,
+            steps_per_tick: pick(prng, &[4, 16, 64]),
+            canary,
+        }
+    }
+}
+
+fn pick<T: Copy>(prng: &mut Prng, all: &[T]) -> T {
+    *prng.pick(all).expect("some to choose from")
+}

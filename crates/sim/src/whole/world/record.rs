@@ -1,0 +1,166 @@
+//! What calls saw and did, for the checkers.
+
+use super::super::directory::Access as NameAccess;
+use super::{Append, Errno, Outcome, Program, Task, World};
+use crate::history::Access;
+use crate::model::{Action, CELL_COUNT, CELL_SIZE, Value};
+use client::slice::slice_of;
+
+impl World {
+    /// Notes what a call saw and did.
+    pub(super) fn record(&mut self, who: usize, task: &Task, start: u64) {
+        let Program::Call(file, action) = &task.program else {
+            unreachable!("threads make calls");
+        };
+        let file = *file;
+        self.may_fail(who, task);
+        let end = self.step_count;
+        let has_failed = task.outcome == Outcome::Failed;
+        let known = (start, (!has_failed).then_some(end));
+        let seen = (start, Some(end));
+        match action {
+            Action::ReadCached(cells) | Action::Splice(cells) | Action::ReadDirect(cells) => {
+                for (cell, value) in cells.clone().zip(&task.result) {
+                    if let Some(value) = value {
+                        self.saw((file, cell), *value, seen, who);
+                    }
+                }
+            }
+            Action::Load(cell) => {
+                if let Some(Some(value)) = task.result.first() {
+                    self.saw((file, *cell), *value, seen, who);
+                }
+            }
+            Action::Write(cells, value) => {
+                for cell in cells.clone() {
+                    let access = Access::Write(*value);
+                    self.history.add((file, cell), access, known, who);
+                }
+            }
+            Action::Append(count, value) if task.outcome != Outcome::Nothing => {
+                self.appends.push(Append {
+                    file,
+                    value: *value,
+                    count: *count,
+                    span: known,
+                    who,
+                });
+            }
+            Action::Truncate(size) if task.outcome != Outcome::Interrupted => {
+                for cell in *size..CELL_COUNT {
+                    self.history.add((file, cell), Access::Write(0), known, who);
+                }
+            }
+            Action::Store(cell, value) if task.outcome != Outcome::Nothing => {
+                if *cell as u64 * CELL_SIZE >= self.true_size(file) {
+                    // Behind the end, which only this kernel did not know: what is stored there may show or not.
+                    self.history.forget((file, *cell));
+                }
+                let access = Access::Write(*value);
+                self.history.add((file, *cell), access, known, who);
+            }
+            Action::Lookup(name) => {
+                if let Some(Some(value)) = task.result.first() {
+                    self.directory.add(NameAccess::Lookup(*name, *value), seen, who);
+                }
+            }
+            Action::Create(_) | Action::Remove(_) | Action::Move(..) => {
+                self.record_change(action, task, known, who);
+            }
+            Action::Append(..)
+            | Action::Truncate(_)
+            | Action::Store(..)
+            | Action::Msync
+            | Action::Stat
+            | Action::Fsync => {}
+            Action::Bind(..) => unreachable!("not in this world"),
+        }
+    }
+
+    fn record_change(
+        &mut self,
+        action: &Action,
+        task: &Task,
+        span: (u64, Option<u64>),
+        who: usize,
+    ) {
+        let access = match (action, task.outcome) {
+            (Action::Create(name), Outcome::Refused(Errno::EEXIST)) => NameAccess::Exists(*name),
+            (Action::Remove(name) | Action::Move(name, _), Outcome::Refused(Errno::ENOENT)) => {
+                NameAccess::Absent(*name)
+            }
+            (Action::Create(name), Outcome::Done) => {
+                let made = task.result.first().copied().flatten();
+                NameAccess::Create(*name, made.expect("it was answered with what it made"))
+            }
+            (Action::Remove(name), Outcome::Done) => NameAccess::Remove(*name),
+            (Action::Move(from, to), Outcome::Done) => NameAccess::Move(*from, *to),
+            (_, outcome) => return self.fail(format!("node {who}: {outcome:?} of {action:?}")),
+        };
+        self.directory.add(access, span, who);
+    }
+
+    /// A cell was read.
+    pub(super) fn saw(
+        &mut self,
+        register: (usize, usize),
+        value: Value,
+        span: (u64, Option<u64>),
+        who: usize,
+    ) {
+        let seen = self.seen.entry((register.0, value)).or_default();
+        seen.insert(register.1);
+        self.history.add(register, Access::Read(value), span, who);
+    }
+
+    /// Bytes of a file, uncommitted growth included.
+    fn true_size(&self, file: usize) -> u64 {
+        let ino = self.machines[0].front.files[file].ino;
+        let slices = self.machines.iter();
+        let sizes = slices.filter_map(|m| m.node.slices[slice_of(ino)].size_seen(ino));
+        let owners = self.machines.iter().flat_map(|m| &m.node.shards).flatten();
+        let owned = owners.filter(|s| s.shard.id() == ino.shard());
+        let owned = owned.filter_map(|s| s.shard.attr(ino)).map(|a| a.size);
+        sizes.chain(owned).max().unwrap_or(0)
+    }
+
+    /// An append overwrites nothing: what it wrote was a hole before.
+    pub(super) fn record_appends(&mut self) {
+        for append in std::mem::take(&mut self.appends) {
+            let Append {
+                file,
+                value,
+                count,
+                span,
+                who,
+            } = append;
+            let Some(cells) = self.seen.get(&(file, value)).cloned() else {
+                continue;
+            };
+            let (Some(first), Some(last)) = (cells.first(), cells.last()) else {
+                continue;
+            };
+            if last - first >= count {
+                let text = format!("an append of {count} cells of {value} was seen at {cells:?}");
+                self.fail(text);
+            }
+            for cell in cells {
+                self.history.add((file, cell), Access::Append(value), span, who);
+            }
+        }
+    }
+
+    /// The checkers' verdict.
+    pub(super) fn judge(&mut self) {
+        if self.violation.is_some() {
+            return;
+        }
+        self.record_appends();
+        if let Err(text) = self.history.check() {
+            self.fail(text);
+        }
+        if let Err(text) = self.directory.check() {
+            self.fail(text);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The end of a run: everything is written back, everybody reads everything, and nothing is in use any more.
+
+use client::request::{Operation, Response};
+use client::slice::{Input, SLICE_COUNT};
+
+use super::super::front::{cells_of, gather};
+use super::World;
+use crate::model::{CELL_COUNT, CELL_SIZE};
+
+impl World {
+    /// Lets the run come to rest and looks for what is left.
+    pub(super) fn rest(&mut self) {
+        self.settle();
+        self.read_all();
+        self.settle();
+        self.find_leaks();
+    }
+
+    /// Writes everything back and lets all that is under way end.
+    fn settle(&mut self) {
+        self.last_finished = self.now;
+        for machine in &mut self.machines {
+            for slice in 0..SLICE_COUNT {
+                machine.node.input(slice, Input::WriteBack);
+            }
+        }
+        while self.violation.is_none() && !self.is_quiet() {
+            self.step();
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        let is_quiet = |m: &super::Machine| {
+            m.unwritten.is_empty()
+                && m.notifications.is_empty()
+                && m.notifying.is_empty()
+                && m.kernel.queue.is_empty()
+                && m.kernel.in_flight.is_empty()
+                && !m.node.is_busy()
+                && !m.node.is_dirty()
+                && m.node.is_idle()
+        };
+        self.network.is_quiet() && self.due.is_empty() && self.machines.iter().all(is_quiet)
+    }
+
+    /// Every node reads every file.
+    fn read_all(&mut self) {
+        let length = u32::try_from(CELL_COUNT as u64 * CELL_SIZE).expect("small");
+        for index in 0..self.machines.len() {
+            for file in 0..self.options.file_count {
+                if self.violation.is_some() {
+                    return;
+                }
+                let open = self.machines[index].front.files[file];
+                let start = self.step_count;
+                let operation = Operation::Read {
+                    ino: open.ino,
+                    handle: open.writer,
+                    offset: 0,
+                    length,
+                    fills_page_cache: false,
+                };
+                let cells = match self.own_request(index, operation) {
+                    Some(Response::Data(spans)) => {
+                        let node = &self.machines[index].node;
+                        let bytes = gather(&spans, &node.memory);
+                        spans.iter().for_each(|span| node.release(*span));
+                        cells_of(&bytes, CELL_COUNT)
+                    }
+                    response => Err(format!("{response:?}")),
+                };
+                match cells {
+                    Ok(cells) => {
+                        let span = (start, Some(self.step_count));
+                        for (cell, value) in cells.into_iter().enumerate() {
+                            self.saw((file, cell), value, span, index);
+                        }
+                    }
+                    Err(text) => self.fail(format!("node {index}: the last read of {file}: {text}")),
+                }
+            }
+        }
+    }
+
+    /// At rest the pagepool holds cached pages only, and no sector is set aside.
+    fn find_leaks(&mut self) {
+        for index in 0..self.machines.len() {
+            let node = &self.machines[index].node;
+            let cached: usize = node.slices.iter().map(|s| s.counts().1).sum();
+            let used = node.memory.used();
+            let reserved = node.hands.reserved();
+            if used > cached as u64 {
+                self.fail(format!(
+                    "node {index}: {used} frames are in use, {cached} of them by cached pages"
+                ));
+            } else if reserved > 0 {
+                self.fail(format!("node {index}: {reserved} sectors are still reserved"));
+            }
+        }
+    }
+}

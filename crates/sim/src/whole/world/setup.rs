@@ -1,0 +1,230 @@
+//! The beginning of a run: nodes start, the directory and the files are made, every node opens every file.
+
+use std::collections::BTreeMap;
+
+use client::request::{OpenFlags, NewKind, Operation, Response};
+use stdx::Prng;
+use types::id::NodeLife;
+use types::{
+    ClusterId, ClusterView, Epoch, FsId, Incarnation, InodeId, Name, NodeId, NodeView, NsdId,
+    NsdView,
+};
+
+use super::super::boot;
+use super::super::disk::Disk;
+use super::super::front::File;
+use super::super::node::{Node, Setting};
+use super::{
+    Directory, Front, History, Kernel, Machine, Network, OWN_TICKET, Options, Thread, World,
+};
+
+/// Sectors of each NSD: 4 GiB.
+const SECTOR_COUNT: u64 = 1 << 20;
+
+fn number(index: usize) -> u16 {
+    u16::try_from(index + 1).expect("few nodes")
+}
+
+fn view(options: &Options) -> ClusterView {
+    let nodes = 0..options.node_count;
+    let ids: Vec<NodeId> = nodes.clone().map(|i| NodeId(number(i))).collect();
+    ClusterView {
+        cluster: ClusterId(5),
+        fs: FsId(6),
+        epoch: Epoch(1),
+        manager: ids[0],
+        nodes: ids
+            .iter()
+            .map(|id| NodeView {
+                id: *id,
+                address: String::new(),
+                incarnation: Incarnation(0),
+            })
+            .collect(),
+        nsds: nodes
+            .map(|i| NsdView {
+                id: NsdId(number(i).into()),
+                servers: vec![ids[i]],
+                sector_count: SECTOR_COUNT,
+                data_begin: 64 + options.journal_sectors,
+                failure_group: number(i),
+                has_volatile_cache: options.has_volatile_cache,
+            })
+            .collect(),
+        owners: (0..options.shard_count).map(|s| ids[s % ids.len()]).collect(),
+        block_size: 1 << 20,
+    }
+}
+
+impl World {
+    /// The world of a seed. `options` may differ from what the seed draws (canaries).
+    pub fn new(seed: u64, options: Options, keeps_log: bool) -> Self {
+        let prng = Prng::new(seed ^ 0x3EA1_C0DE);
+        let view = view(&options);
+        let disk = |n: &NsdView| (n.id, Disk::new(n.has_volatile_cache));
+        let mut world = Self {
+            seed,
+            disks: view.nsds.iter().map(disk).collect(),
+            options,
+            prng,
+            now: 1,
+            nanos: 0,
+            step_count: 0,
+            machines: Vec::new(),
+            network: Network::default(),
+            due: BTreeMap::new(),
+            due_count: 0,
+            history: History::default(),
+            directory: Directory::default(),
+            appends: Vec::new(),
+            seen: BTreeMap::new(),
+            next_value: 0,
+            next_incarnation: 100,
+            last_finished: 0,
+            may_begin: false,
+            trace: seed,
+            log: keeps_log.then(Vec::new),
+            violation: None,
+        };
+        for index in 0..options.node_count {
+            match world.start_node(index, &view) {
+                Ok(node) => world.machines.push(Machine {
+                    id: node.me.node,
+                    kernel: Kernel::new(options.file_count),
+                    front: Front::new(),
+                    node,
+                    threads: (0..options.thread_count).map(|_| Thread::default()).collect(),
+                    unwritten: Vec::new(),
+                    notifications: Vec::new(),
+                    notifying: Vec::new(),
+                    own_answers: BTreeMap::new(),
+                }),
+                Err(text) => world.fail(text),
+            }
+        }
+        world
+    }
+
+    /// Starts a node in a new life.
+    pub(super) fn start_node(&mut self, index: usize, view: &ClusterView) -> Result<Node, String> {
+        self.next_incarnation += 1;
+        let options = &self.options;
+        let setting = Setting {
+            me: NodeLife {
+                node: NodeId(number(index)),
+                incarnation: Incarnation(self.next_incarnation << 64 | u128::from(number(index))),
+            },
+            view: view.clone(),
+            area: boot::area(NsdId(number(index).into()), options.journal_sectors),
+            slab_count: options.slab_count,
+            ask_sectors: 16 << 10,
+            canary: options.canary,
+        };
+        boot::start(setting, &mut self.disks, &mut self.prng)
+    }
+
+    /// Has a request of no task answered.
+    pub(super) fn own_request(&mut self, index: usize, operation: Operation) -> Option<Response> {
+        let machine = &mut self.machines[index];
+        let request = machine.front.own(operation);
+        let ticket = request.ticket;
+        assert!(ticket.0 >= OWN_TICKET);
+        self.last_finished = self.now;
+        machine.node.request(request);
+        while self.violation.is_none() {
+            if let Some(response) = self.machines[index].own_answers.remove(&ticket) {
+                return Some(response);
+            }
+            self.step();
+        }
+        None
+    }
+
+    fn entry(&mut self, index: usize, operation: Operation) -> InodeId {
+        let text = format!("{operation:?}");
+        match self.own_request(index, operation) {
+            Some(Response::Entry(Some(entry), _)) => entry.attr.ino,
+            response => {
+                self.fail(format!("set-up: {response:?} of {text}"));
+                InodeId::ROOT
+            }
+        }
+    }
+
+    /// Makes the directory and the files, and opens them everywhere.
+    pub(super) fn set_up(&mut self) {
+        let ids: Vec<NodeId> = self.machines.iter().map(|m| m.id).collect();
+        for (at, a) in ids.iter().enumerate() {
+            for b in &ids[..at] {
+                self.link_up(*a, *b);
+            }
+        }
+        let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
+        let home = self.options.home;
+        let kind = NewKind::Directory { permissions: 0o755 };
+        let directory = self.entry(
+            home,
+            Operation::Make {
+                parent: InodeId::ROOT,
+                name: name("d"),
+                kind,
+            },
+        );
+        for file in 0..self.options.file_count {
+            let kind = NewKind::Node {
+                mode: 0o100_644,
+                rdev: 0,
+            };
+            let operation = Operation::Make {
+                parent: directory,
+                name: name(&format!("f{file}")),
+                kind,
+            };
+            self.entry(home, operation);
+        }
+        for index in 0..self.machines.len() {
+            let lookup = |parent, text: &str| Operation::Lookup {
+                parent,
+                name: name(text),
+            };
+            let directory = self.entry(index, lookup(InodeId::ROOT, "d"));
+            self.machines[index].front.directory = directory;
+            for file in 0..self.options.file_count {
+                let ino = self.entry(index, lookup(directory, &format!("f{file}")));
+                let reader = self.open(index, ino, false);
+                let writer = self.open(index, ino, true);
+                let (Some(reader), Some(writer)) = (reader, writer) else {
+                    return;
+                };
+                let file = File {
+                    ino,
+                    reader,
+                    writer,
+                };
+                self.machines[index].front.files.push(file);
+            }
+        }
+        self.last_finished = self.now;
+    }
+
+    /// Opens a file.
+    pub(super) fn open(
+        &mut self,
+        index: usize,
+        ino: InodeId,
+        write: bool,
+    ) -> Option<client::request::Handle> {
+        let flags = OpenFlags {
+            read: true,
+            write,
+            ..OpenFlags::default()
+        };
+        match self.own_request(index, Operation::Open { ino, flags }) {
+            Some(Response::Opened(opened)) => Some(opened.handle),
+            response => {
+                self.fail(format!("set-up: {response:?} of open"));
+                None
+            }
+        }
+    }
+}
