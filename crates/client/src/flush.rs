@@ -900,7 +900,14 @@ fn whole_pieces(inode: &crate::inode::Inode, pages: &[DirtyPage]) -> Vec<u64> {
     if inode.size <= limits::INLINE_SIZE_MAX {
         return Vec::new();
     }
-    let whole = pages.iter().filter(|page| page.is_whole(PAGE_SIZE));
+    // A page of which another node may write a part goes as pieces every time: never whole to a sector.
+    let is_ours = |number: u64| {
+        let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+        inode.covers(RangeMode::Write, &page)
+    };
+    let whole = pages
+        .iter()
+        .filter(|page| page.is_whole(PAGE_SIZE) && is_ours(page.number));
     whole.map(|page| page.number).collect()
 }
 

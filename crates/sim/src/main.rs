@@ -73,7 +73,9 @@ fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(text) => {
-            println!("{text}\nusage: sim [SEED] [--runs N] [--whole] [--go-on] [--canary R4]... [--log]");
+            println!(
+                "{text}\nusage: sim [SEED] [--runs N] [--whole] [--go-on] [--canary R4]... [--log]"
+            );
             return ExitCode::from(2);
         }
     };

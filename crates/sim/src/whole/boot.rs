@@ -69,12 +69,10 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
                 .on_read(&bytes, &mut |part| match part.key {
                     PartKey::RegionTable => Ok(()),
                     PartKey::Space => replay_space(part.bytes, &mut state.space, &mut state.table),
-                    PartKey::Shard(id) => {
-                        match state.shards.get_mut(usize::from(id.0)) {
-                            Some(Some(shard)) => replay_shard(part.bytes, shard),
-                            _ => Ok(()),
-                        }
-                    }
+                    PartKey::Shard(id) => match state.shards.get_mut(usize::from(id.0)) {
+                        Some(Some(shard)) => replay_shard(part.bytes, shard),
+                        _ => Ok(()),
+                    },
                 })
                 .map_err(|error| format!("the journal cannot be replayed: {error}"))?;
         }

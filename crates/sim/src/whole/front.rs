@@ -13,7 +13,9 @@ use types::frame::FRAME_BYTES;
 use types::{Attr, Errno, InodeId, Name, SetAttr, Span};
 
 use super::memory::Memory;
-use crate::model::{Answer, Ask, Attributes, CELL_COUNT, CELL_SIZE, FuseRequest, PAGE_CELLS, Value};
+use crate::model::{
+    Answer, Ask, Attributes, CELL_COUNT, CELL_SIZE, FuseRequest, PAGE_CELLS, Value,
+};
 
 /// Tickets of requests that no task of the kernel model makes.
 pub const OWN_TICKET: u64 = 1 << 40;
@@ -77,7 +79,10 @@ pub fn cells_of(bytes: &[u8], count: usize) -> Result<Vec<Value>, String> {
         cells.push(first);
     }
     if cells.len() > count {
-        return Err(format!("{} cells where {count} were asked for", cells.len()));
+        return Err(format!(
+            "{} cells where {count} were asked for",
+            cells.len()
+        ));
     }
     cells.resize(count, 0);
     Ok(cells)

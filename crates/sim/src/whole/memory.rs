@@ -123,7 +123,10 @@ impl Pool for Memory {
     fn retain(&self, frame: FrameRef) {
         let mut inner = self.inner.borrow_mut();
         let found = &mut inner.frames[frame.0 as usize];
-        assert!(found.references > 0, "{frame:?} is retained after it was freed");
+        assert!(
+            found.references > 0,
+            "{frame:?} is retained after it was freed"
+        );
         found.references += 1;
     }
 

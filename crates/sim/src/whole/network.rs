@@ -33,7 +33,8 @@ impl Network {
 
     /// Takes one of the messages that are due.
     pub fn take(&mut self, now: u64, prng: &mut Prng) -> Option<(NodeId, NodeId, Wire)> {
-        let is_due = |queue: &VecDeque<(u64, Wire)>| queue.front().is_some_and(|(at, _)| *at <= now);
+        let is_due =
+            |queue: &VecDeque<(u64, Wire)>| queue.front().is_some_and(|(at, _)| *at <= now);
         let due = self.lanes.iter().filter(|(_, queue)| is_due(queue));
         let due: Vec<LaneId> = due.map(|(lane, _)| *lane).collect();
         let lane = *prng.pick(&due)?;
@@ -45,7 +46,10 @@ impl Network {
     /// When the next message is due.
     pub fn next_time(&self) -> Option<u64> {
         let heads = self.lanes.values().filter_map(VecDeque::front);
-        heads.map(|(at, _)| *at).chain(self.down.values().copied()).min()
+        heads
+            .map(|(at, _)| *at)
+            .chain(self.down.values().copied())
+            .min()
     }
 
     /// Breaks a link until `until`: of each lane some first messages have arrived, which are returned; the rest is lost.

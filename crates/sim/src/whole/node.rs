@@ -15,11 +15,13 @@ use client::request::{Notice, Operation, Request, Response, Ticket};
 use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
-use store::format::Area;
 use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
 use stdx::Prng;
+use store::format::Area;
 use types::id::NodeLife;
-use types::{ClusterView, Duration, InodeId, Instant, Lsn, NodeId, NsdId, ShardId, Span, Timestamp};
+use types::{
+    ClusterView, Duration, InodeId, Instant, Lsn, NodeId, NsdId, ShardId, Span, Timestamp,
+};
 
 use super::hands::Hands;
 use super::memory::Memory;
@@ -617,7 +619,11 @@ impl Node {
             && self.facts.is_empty()
             && self.region_waiters.is_empty()
             && self.durable.count() == 0
-            && self.shards.iter().flatten().all(|s| s.is_quiet() && !s.has_transactions())
+            && self
+                .shards
+                .iter()
+                .flatten()
+                .all(|s| s.is_quiet() && !s.has_transactions())
     }
 
     /// Asserts the invariants of all cores.
@@ -652,6 +658,9 @@ impl Node {
             self.region_waiters.len(),
             self.durable.count()
         ));
+        for slice in self.slices.iter().filter(|slice| slice.is_dirty()) {
+            lines.push(format!("dirty: {slice:?}"));
+        }
         lines.push(format!("calls {:?}", self.calls));
         lines.push(format!("transfers {:?}", self.transfers));
         lines
@@ -663,12 +672,7 @@ impl Node {
     }
 }
 
-fn owner_env(
-    now: Instant,
-    me: NodeLife,
-    view: &ClusterView,
-    random: u128,
-) -> OwnerEnv<'_> {
+fn owner_env(now: Instant, me: NodeLife, view: &ClusterView, random: u128) -> OwnerEnv<'_> {
     OwnerEnv {
         now,
         timestamp: timestamp(now),

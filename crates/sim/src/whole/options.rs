@@ -87,11 +87,19 @@ impl Options {
             notify_thread_count,
             delay_max: pick(prng, &[1, 5, 40]),
             disk_delay_max: pick(prng, &[1, 4, 30]),
-            break_ticks: if breaks { pick(prng, &[50, 300, 1000]) } else { 0 },
+            break_ticks: if breaks {
+                pick(prng, &[50, 300, 1000])
+            } else {
+                0
+            },
             loss_per_mille: if breaks { pick(prng, &[0, 0, 20]) } else { 0 },
             read_ahead,
             has_mappings,
-            busy_percent: if has_mappings { pick(prng, &[0, 25]) } else { 0 },
+            busy_percent: if has_mappings {
+                pick(prng, &[0, 25])
+            } else {
+                0
+            },
             has_splice: prng.chance(1, 2),
             has_truncate: prng.chance(1, 2),
             has_append: prng.chance(1, 2),

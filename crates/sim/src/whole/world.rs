@@ -243,17 +243,24 @@ impl World {
             actors.extend((0..machine.node.runs.len().min(4)).map(|_| (index, usize::MAX)));
         }
         // Network and disks.
-        actors.extend([(usize::MAX, 0), (usize::MAX, 0), (usize::MAX, 1), (usize::MAX, 1)]);
+        actors.extend([
+            (usize::MAX, 0),
+            (usize::MAX, 0),
+            (usize::MAX, 1),
+            (usize::MAX, 1),
+        ]);
         self.prng.shuffle(&mut actors);
-        actors.into_iter().any(|(index, actor)| match (index, actor) {
-            (usize::MAX, 0) => self.deliver_some(),
-            (usize::MAX, _) => self.end_some(),
-            (index, usize::MAX) => {
-                let pick = usize::try_from(self.prng.below(1 << 20)).expect("small");
-                self.machines[index].node.act(pick)
-            }
-            (index, actor) => self.act_at(index, actor),
-        })
+        actors
+            .into_iter()
+            .any(|(index, actor)| match (index, actor) {
+                (usize::MAX, 0) => self.deliver_some(),
+                (usize::MAX, _) => self.end_some(),
+                (index, usize::MAX) => {
+                    let pick = usize::try_from(self.prng.below(1 << 20)).expect("small");
+                    self.machines[index].node.act(pick)
+                }
+                (index, actor) => self.act_at(index, actor),
+            })
     }
 
     fn deliver_some(&mut self) -> bool {
@@ -336,7 +343,9 @@ impl World {
         let from = self.machines[index].id;
         match out {
             Out::Send(to, lane, wire) => {
-                if self.prng.chance(self.options.loss_per_mille, 1000) {
+                // A full queue drops what is said between halves; what sectors wait for is sent again.
+                let may_drop = matches!(wire, Wire::Node(_));
+                if may_drop && self.prng.chance(self.options.loss_per_mille, 1000) {
                     return self.note(|| "lost".to_owned());
                 }
                 let at = self.now + self.prng.between(1, self.options.delay_max);
@@ -443,7 +452,11 @@ impl World {
         let mut lines = Vec::new();
         for (index, machine) in self.machines.iter().enumerate() {
             let described = machine.describe();
-            lines.extend(described.into_iter().map(|line| format!("node {index}: {line}")));
+            lines.extend(
+                described
+                    .into_iter()
+                    .map(|line| format!("node {index}: {line}")),
+            );
         }
         lines.join("\n")
     }

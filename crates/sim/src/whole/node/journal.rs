@@ -44,7 +44,11 @@ impl Node {
         items: &mut VecDeque<Item>,
     ) -> bool {
         if after > self.durable.lsn && !self.durable.is_failed {
-            self.durable.waiters.entry(after).or_default().push(deferred);
+            self.durable
+                .waiters
+                .entry(after)
+                .or_default()
+                .push(deferred);
             return true;
         }
         if after > self.durable.lsn {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use client::message::{Answer, Ask, Body};
 use client::slice::{Input, slice_of};
-use node::message::FactResult;
 use meta::view::{Fact, Query};
+use node::message::FactResult;
 use node::{Message, Question, Work};
 use types::id::NodeLife;
 use types::{Errno, NodeId, ShardId};

@@ -20,7 +20,11 @@ impl Machine {
             lines.extend(thread.task.iter().map(|(task, _)| task.describe()));
         }
         for notifying in &self.notifying {
-            lines.push(format!("{:?} {}", notifying.notify, notifying.task.describe()));
+            lines.push(format!(
+                "{:?} {}",
+                notifying.notify,
+                notifying.task.describe()
+            ));
         }
         lines.push(format!("queued notifications {:?}", self.notifications));
         lines.push(format!("queue {:?}", self.kernel.queue));
@@ -204,7 +208,10 @@ impl World {
                 self.last_finished = self.now;
                 self.note(|| {
                     let (outcome, result) = (task.outcome, &task.result);
-                    format!("node {index}: done {outcome:?} {result:?} {:?}", task.program)
+                    format!(
+                        "node {index}: done {outcome:?} {result:?} {:?}",
+                        task.program
+                    )
                 });
                 self.record(index, &task, start);
                 true

@@ -61,7 +61,8 @@ impl World {
             }
             Action::Lookup(name) => {
                 if let Some(Some(value)) = task.result.first() {
-                    self.directory.add(NameAccess::Lookup(*name, *value), seen, who);
+                    self.directory
+                        .add(NameAccess::Lookup(*name, *value), seen, who);
                 }
             }
             Action::Create(_) | Action::Remove(_) | Action::Move(..) => {
@@ -145,7 +146,8 @@ impl World {
                 self.fail(text);
             }
             for cell in cells {
-                self.history.add((file, cell), Access::Append(value), span, who);
+                self.history
+                    .add((file, cell), Access::Append(value), span, who);
             }
         }
     }

@@ -4,16 +4,34 @@ use client::request::{Operation, Response};
 use client::slice::{Input, SLICE_COUNT};
 
 use super::super::front::{cells_of, gather};
-use super::World;
-use crate::model::{CELL_COUNT, CELL_SIZE};
+use super::{Machine, Program, Task, World};
+use crate::model::{Action, CELL_COUNT, CELL_SIZE};
 
 impl World {
     /// Lets the run come to rest and looks for what is left.
     pub(super) fn rest(&mut self) {
+        self.sync_mappings();
         self.settle();
         self.read_all();
         self.settle();
         self.find_leaks();
+    }
+
+    /// What was stored through mappings is written back: until then only its own kernel shows it.
+    fn sync_mappings(&mut self) {
+        for file in 0..self.options.file_count {
+            for machine in &mut self.machines {
+                if let Some(thread) = machine.threads.first_mut() {
+                    let task = Task::new(Program::Call(file, Action::Msync));
+                    thread.task = Some((task, self.step_count));
+                }
+            }
+            let is_done = |m: &Machine| m.threads.iter().all(|t| t.task.is_none());
+            self.last_finished = self.now;
+            while self.violation.is_none() && !self.machines.iter().all(is_done) {
+                self.step();
+            }
+        }
     }
 
     /// Writes everything back and lets all that is under way end.
@@ -30,7 +48,7 @@ impl World {
     }
 
     fn is_quiet(&self) -> bool {
-        let is_quiet = |m: &super::Machine| {
+        let is_quiet = |m: &Machine| {
             m.unwritten.is_empty()
                 && m.notifications.is_empty()
                 && m.notifying.is_empty()
@@ -76,7 +94,9 @@ impl World {
                             self.saw((file, cell), value, span, index);
                         }
                     }
-                    Err(text) => self.fail(format!("node {index}: the last read of {file}: {text}")),
+                    Err(text) => {
+                        self.fail(format!("node {index}: the last read of {file}: {text}"))
+                    }
                 }
             }
         }
@@ -94,7 +114,9 @@ impl World {
                     "node {index}: {used} frames are in use, {cached} of them by cached pages"
                 ));
             } else if reserved > 0 {
-                self.fail(format!("node {index}: {reserved} sectors are still reserved"));
+                self.fail(format!(
+                    "node {index}: {reserved} sectors are still reserved"
+                ));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use client::request::{OpenFlags, NewKind, Operation, Response};
+use client::request::{NewKind, OpenFlags, Operation, Response};
 use stdx::Prng;
 use types::id::NodeLife;
 use types::{
@@ -51,7 +51,9 @@ fn view(options: &Options) -> ClusterView {
                 has_volatile_cache: options.has_volatile_cache,
             })
             .collect(),
-        owners: (0..options.shard_count).map(|s| ids[s % ids.len()]).collect(),
+        owners: (0..options.shard_count)
+            .map(|s| ids[s % ids.len()])
+            .collect(),
         block_size: 1 << 20,
     }
 }
@@ -93,7 +95,9 @@ impl World {
                     kernel: Kernel::new(options.file_count),
                     front: Front::new(),
                     node,
-                    threads: (0..options.thread_count).map(|_| Thread::default()).collect(),
+                    threads: (0..options.thread_count)
+                        .map(|_| Thread::default())
+                        .collect(),
                     unwritten: Vec::new(),
                     notifications: Vec::new(),
                     notifying: Vec::new(),
