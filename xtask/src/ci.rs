@@ -43,6 +43,9 @@ enum Outcome {
 /// Seeds of each half of the simulator's smoke run.
 const SMOKE_RUNS: &str = "20";
 
+/// Seconds for fresh seeds of the whole.
+const WHOLE_SECONDS: &str = "60";
+
 type Step = (&'static str, fn(&Path, &Options) -> Result<Outcome>);
 
 const STEPS: &[Step] = &[
@@ -136,7 +139,11 @@ fn simulator(root: &Path, options: &Options) -> Result<Outcome> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
         program(root, "sim", &arguments)
     };
-    step(run(&["1", "--runs", SMOKE_RUNS]).and_then(|()| run(&["--runs", SMOKE_RUNS])))
+    let gates = run(&["1", "--runs", SMOKE_RUNS]).and_then(|()| run(&["--runs", SMOKE_RUNS]));
+    let whole = gates
+        .and_then(|()| run(&["1", "--whole", "--runs", SMOKE_RUNS]))
+        .and_then(|()| run(&["--whole", "--seconds", WHOLE_SECONDS]));
+    step(whole)
 }
 
 fn deny(root: &Path, options: &Options) -> Result<Outcome> {

@@ -1,9 +1,12 @@
-//! `sim [SEED] [--runs N] [--whole] [--canary R4]...`: runs seeds, prints what they did, fails with the first violation.
+//! `sim [SEED] [--runs N] [--seconds N] [--whole] [--canary R4]...`: runs seeds from the given or a fresh one on, prints
+//! what they did, fails with the first violation.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a command line program speaks")]
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use sim::whole::node::Canary;
 use sim::{Rules, World, whole};
@@ -11,6 +14,8 @@ use sim::{Rules, World, whole};
 struct Arguments {
     seed: u64,
     run_count: u64,
+    /// No further seed is begun after so many seconds.
+    seconds: u64,
     rules: Rules,
     canary: Canary,
     is_whole: bool,
@@ -18,10 +23,16 @@ struct Arguments {
     has_log: bool,
 }
 
+/// A seed that nobody has seen: below 2^48, so that it is easily typed and the runs after it have seeds too.
+fn fresh_seed() -> u64 {
+    RandomState::new().build_hasher().finish() >> 16
+}
+
 fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     let mut arguments = Arguments {
-        seed: 0,
+        seed: fresh_seed(),
         run_count: 1,
+        seconds: u64::MAX,
         rules: Rules::DEFAULT,
         canary: Canary::default(),
         is_whole: false,
@@ -33,6 +44,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--runs" => {
                 let count = words.next().and_then(|w| w.parse().ok());
                 arguments.run_count = count.ok_or("--runs needs a number")?;
+            }
+            "--seconds" => {
+                let count = words.next().and_then(|w| w.parse().ok());
+                arguments.seconds = count.ok_or("--seconds needs a number")?;
+                arguments.run_count = u64::MAX >> 16;
             }
             "--canary" => {
                 let name = words.next().ok_or("--canary needs a name")?;
@@ -74,13 +90,18 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(text) => {
             println!(
-                "{text}\nusage: sim [SEED] [--runs N] [--whole] [--go-on] [--canary R4]... [--log]"
+                "{text}\nusage: sim [SEED] [--runs N | --seconds N] [--whole] [--go-on] [--canary R4]... [--log]"
             );
             return ExitCode::from(2);
         }
     };
     let mut failures = Vec::new();
+    let begin = Instant::now();
     for seed in arguments.seed..arguments.seed + arguments.run_count {
+        if begin.elapsed().as_secs() >= arguments.seconds {
+            println!("{} seeds in {:?}", seed - arguments.seed, begin.elapsed());
+            break;
+        }
         let violation = if arguments.is_whole {
             run_whole(seed, &arguments)
         } else {

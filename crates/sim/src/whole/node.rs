@@ -26,7 +26,7 @@ use types::{
 use super::hands::Hands;
 use super::memory::Memory;
 pub use calls::Calls;
-pub use transfer::{DiskIo, Kind, Tag};
+pub use transfer::{DiskIo, Kind, Source, Tag};
 
 /// Marks calls of the driver itself.
 const DRIVER_CALL: u64 = 1 << 63;
@@ -118,8 +118,10 @@ pub enum Out {
 pub struct Canary {
     /// Kernels are not told to drop pages.
     pub skips_notices: bool,
-    /// What waits for the journal does not wait.
+    /// Writes of the journal do not reach the disk.
     pub skips_journal: bool,
+    /// Writes of file data do not reach the disk.
+    pub forgets_writes: bool,
     /// Releases are not sent.
     pub loses_releases: bool,
     /// References of answered reads are not dropped.
@@ -136,6 +138,7 @@ impl Canary {
         let switch = match name {
             "skips-notices" => &mut self.skips_notices,
             "skips-journal" => &mut self.skips_journal,
+            "forgets-writes" => &mut self.forgets_writes,
             "loses-releases" => &mut self.loses_releases,
             "leaks-frames" => &mut self.leaks_frames,
             "releases-early" => &mut self.releases_early,
@@ -301,6 +304,11 @@ impl Node {
         };
         match item {
             Item::Client(slice, input) => {
+                if let (true, Input::Revoke(_, revoke)) = (self.canary.releases_early, &input) {
+                    let released = release_all(revoke);
+                    let effect = Effect::Release(revoke.ino.shard(), released);
+                    items.push_back(Item::Effect(effect));
+                }
                 let effects = self.run_slice(slice, input);
                 items.extend(effects.into_iter().map(Item::Effect));
             }
@@ -470,9 +478,7 @@ impl Node {
         } else {
             after
         };
-        if self.canary.skips_journal {
-            self.deliver(deferred, items);
-        } else if self.wait_durable(after, deferred, items) {
+        if self.wait_durable(after, deferred, items) {
             self.kick_journal();
         }
     }
@@ -669,6 +675,18 @@ impl Node {
     /// Whether `operation` is what the driver answers by itself.
     pub const fn is_own(operation: &Operation) -> bool {
         matches!(operation, Operation::StatFs)
+    }
+}
+
+/// What a holder says that has given everything up; it lies.
+fn release_all(revoke: &token::Revoke) -> token::Released {
+    token::Released {
+        ino: revoke.ino,
+        number: revoke.number,
+        sequence: 1 << 40,
+        revoke: revoke.revoke,
+        kept: Vec::new(),
+        still_open: true,
     }
 }
 

@@ -21,7 +21,7 @@ use super::boot::Disks;
 use super::directory::Directory;
 use super::front::{Front, OWN_TICKET};
 use super::network::Network;
-use super::node::{Kind, Later, Node, Out, TICK_MS, Tag, Wire};
+use super::node::{Kind, Later, Node, Out, Source, TICK_MS, Tag, Wire};
 use super::options::Options;
 use crate::history::History;
 use crate::kernel::Kernel;
@@ -298,7 +298,14 @@ impl World {
                     }
                     Kind::Write | Kind::DurableWrite => {
                         let bytes = node.written_bytes(&io);
-                        disk.write(io.at.sector, &bytes, io.kind == Kind::DurableWrite);
+                        let canary = self.options.canary;
+                        let is_kept = match io.source {
+                            Source::Frames(_) => !canary.forgets_writes,
+                            Source::Bytes(_) | Source::Count(_) => !canary.skips_journal,
+                        };
+                        if is_kept {
+                            disk.write(io.at.sector, &bytes, io.kind == Kind::DurableWrite);
+                        }
                         Vec::new()
                     }
                     Kind::Flush => {

@@ -1,6 +1,6 @@
 //! Messages between nodes: facts, regions, links (the twin of `os::daemon::peers`).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use client::message::{Answer, Ask, Body};
 use client::slice::{Input, slice_of};
@@ -226,5 +226,32 @@ impl Node {
             }
         }
         !self.region_asks.is_empty()
+    }
+
+    /// A life is over, and its process has ended: what it held here is free.
+    pub fn life_ended(&mut self, life: NodeLife) {
+        let random = self.random();
+        let env = super::owner_env(self.now, self.me, &self.view, random);
+        let mut out = Vec::new();
+        for slice in self.shards.iter_mut().flatten() {
+            slice.on_node_lost(&env, &mut self.log, life, &mut out);
+        }
+        self.log.free_life(life);
+        self.in_progress.retain(|(of, _)| *of != life);
+        self.run(out.into_iter().map(Item::OwnerEffect).collect());
+    }
+
+    /// Lives that the journal knows and that are not among the present ones are over.
+    pub fn end_former_lives(&mut self, present: &[NodeLife]) {
+        let shards = self.shards.iter().flatten();
+        let mut former: BTreeSet<NodeLife> = shards.flat_map(|s| s.shard.lives()).collect();
+        let lives = self.log.space.lives();
+        let held = lives.granted.iter().chain(&lives.quarantined);
+        former.extend(held.map(|(life, _)| *life));
+        for life in former {
+            if !present.contains(&life) {
+                self.life_ended(life);
+            }
+        }
     }
 }

@@ -3,9 +3,11 @@
 use client::request::{Operation, Response};
 use client::slice::{Input, SLICE_COUNT};
 
+use super::super::directory::Access;
+use super::super::front::name;
 use super::super::front::{cells_of, gather};
-use super::{Machine, Program, Task, World};
-use crate::model::{Action, CELL_COUNT, CELL_SIZE};
+use super::{Errno, Front, Instant, Kernel, Machine, Network, Program, Task, World};
+use crate::model::{Action, CELL_COUNT, CELL_SIZE, NAME_COUNT};
 
 impl World {
     /// Lets the run come to rest and looks for what is left.
@@ -13,8 +15,46 @@ impl World {
         self.sync_mappings();
         self.settle();
         self.read_all();
+        self.look_up_all();
         self.settle();
         self.find_leaks();
+        self.restart_all();
+        self.read_all();
+        self.look_up_all();
+        self.settle();
+        self.find_leaks();
+    }
+
+    /// Power fails everywhere at once. All that was written back must be there afterwards.
+    fn restart_all(&mut self) {
+        if self.violation.is_some() {
+            return;
+        }
+        self.note(|| "power fails everywhere".to_owned());
+        for disk in self.disks.values_mut() {
+            disk.lose_power(&mut self.prng);
+        }
+        self.network = Network::default();
+        self.due.clear();
+        let view = self.machines[0].node.view.clone();
+        for index in 0..self.machines.len() {
+            let node = match self.start_node(index, &view) {
+                Ok(node) => node,
+                Err(text) => return self.fail(format!("node {index}: {text}")),
+            };
+            let machine = &mut self.machines[index];
+            machine.node = node;
+            machine.node.now = Instant(self.now * 1_000_000);
+            machine.kernel = Kernel::new(self.options.file_count);
+            machine.front = Front::new();
+            machine.own_answers.clear();
+        }
+        let lives: Vec<_> = self.machines.iter().map(|m| m.node.me).collect();
+        for machine in &mut self.machines {
+            machine.node.end_former_lives(&lives);
+        }
+        self.link_all();
+        self.open_all();
     }
 
     /// What was stored through mappings is written back: until then only its own kernel shows it.
@@ -98,6 +138,33 @@ impl World {
                         self.fail(format!("node {index}: the last read of {file}: {text}"))
                     }
                 }
+            }
+        }
+    }
+
+    /// Every node looks every name up.
+    fn look_up_all(&mut self) {
+        for index in 0..self.machines.len() {
+            for number in 0..NAME_COUNT {
+                if self.violation.is_some() {
+                    return;
+                }
+                let start = self.step_count;
+                let operation = Operation::Lookup {
+                    parent: self.machines[index].front.directory,
+                    name: name(number),
+                };
+                let found = match self.own_request(index, operation) {
+                    Some(Response::Entry(Some(entry), _)) => entry.attr.ino.raw(),
+                    Some(Response::Entry(None, _) | Response::Error(Errno::ENOENT)) => 0,
+                    response => {
+                        let text = format!("node {index}: {response:?} of the last lookup");
+                        return self.fail(text);
+                    }
+                };
+                let span = (start, Some(self.step_count));
+                self.directory
+                    .add(Access::Lookup(number, found), span, index);
             }
         }
     }

@@ -157,12 +157,7 @@ impl World {
 
     /// Makes the directory and the files, and opens them everywhere.
     pub(super) fn set_up(&mut self) {
-        let ids: Vec<NodeId> = self.machines.iter().map(|m| m.id).collect();
-        for (at, a) in ids.iter().enumerate() {
-            for b in &ids[..at] {
-                self.link_up(*a, *b);
-            }
-        }
+        self.link_all();
         let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
         let home = self.options.home;
         let kind = NewKind::Directory { permissions: 0o755 };
@@ -186,6 +181,22 @@ impl World {
             };
             self.entry(home, operation);
         }
+        self.open_all();
+    }
+
+    /// Every node is linked to every other.
+    pub(super) fn link_all(&mut self) {
+        let ids: Vec<NodeId> = self.machines.iter().map(|m| m.id).collect();
+        for (at, a) in ids.iter().enumerate() {
+            for b in &ids[..at] {
+                self.link_up(*a, *b);
+            }
+        }
+    }
+
+    /// Every node looks the files up and opens them.
+    pub(super) fn open_all(&mut self) {
+        let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
         for index in 0..self.machines.len() {
             let lookup = |parent, text: &str| Operation::Lookup {
                 parent,

@@ -1,0 +1,89 @@
+//! The whole: fixed and fresh seeds pass, a seed replays exactly, and each checker finds what it is there for.
+
+use std::hash::{BuildHasher, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sim::whole::node::Canary;
+use sim::whole::{self, Options, Report, World};
+
+fn must_pass(seed: u64) -> Report {
+    let report = whole::run(seed, Canary::default());
+    if let Some(violation) = &report.violation {
+        panic!("seed {seed}: replay with `cargo run -p sim -- {seed} --whole --log`: {violation}");
+    }
+    report
+}
+
+#[test]
+fn fixed_seeds() {
+    let accesses: usize = (1..=25).map(|seed| must_pass(seed).access_count).sum();
+    assert!(accesses > 4_000, "the runs did hardly anything: {accesses}");
+}
+
+#[test]
+fn fresh_seeds() {
+    let fresh = std::collections::hash_map::RandomState::new();
+    let fresh = fresh.build_hasher().finish() >> 16;
+    for seed in fresh..fresh + 10 {
+        must_pass(seed);
+    }
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    for seed in 1..=3 {
+        assert_eq!(must_pass(seed), must_pass(seed));
+    }
+    assert_ne!(must_pass(1).trace_hash, must_pass(2).trace_hash);
+}
+
+/// Runs seeds with a broken node until a checker that says `expected` notices.
+fn must_be_caught(name: &str, expected: &str, matters: impl Fn(&Options) -> bool) {
+    let mut canary = Canary::default();
+    assert!(canary.set(name), "{name} is no canary");
+    let seeds = (1..).map(|seed| (seed, whole::options(seed, canary)));
+    let seeds = seeds.filter(|(_, options)| matters(options));
+    for (seed, options) in seeds.take(40) {
+        let run = AssertUnwindSafe(|| World::new(seed, options, false).run().0.violation);
+        let violation = catch_unwind(run).unwrap_or_else(|_| Some("a core's check".to_owned()));
+        if violation.is_some_and(|text| text.contains(expected)) {
+            return;
+        }
+    }
+    panic!("{name} is not caught");
+}
+
+#[test]
+fn old_pages_are_caught() {
+    must_be_caught("skips-notices", "no order explains", |_| true);
+}
+
+#[test]
+fn old_names_are_caught() {
+    must_be_caught("keeps-names", "names: no order", |o| o.name_percent > 20);
+}
+
+#[test]
+fn waits_without_end_are_caught() {
+    must_be_caught("loses-releases", "stuck", |_| true);
+}
+
+#[test]
+fn leaks_are_caught() {
+    must_be_caught("leaks-frames", "frames are in use", |_| true);
+}
+
+#[test]
+fn conflicting_tokens_are_caught() {
+    must_be_caught("releases-early", "conflicting tokens", |_| true);
+}
+
+#[test]
+fn lost_data_is_caught() {
+    must_be_caught("forgets-writes", "EIO", |_| true);
+}
+
+#[test]
+fn lost_operations_are_caught() {
+    must_be_caught("skips-journal", "node ", |_| true);
+}
