@@ -20,6 +20,8 @@ pub enum Access {
     Write(Value),
     /// This was written where a hole had been.
     Append(Value),
+    /// A crash: any of these values (number of a list) may be there now, or what was.
+    Lose(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +38,7 @@ struct Entry {
 pub struct History {
     registers: BTreeMap<Register, Vec<Entry>>,
     forgotten: BTreeSet<Register>,
+    losses: Vec<Vec<Value>>,
 }
 
 /// Configurations kept at most; beyond, a register is not judged. Generous: a run stays far below.
@@ -59,6 +62,47 @@ impl History {
         self.registers.entry(register).or_default().push(entry);
     }
 
+    /// Node `who` crashed at `span.0` and what it had not committed was gone at `span.1`. `syncs`: files and begins of
+    /// its fsyncs that returned before. A register may fall back as far as the last write that is surely durable:
+    /// another node's, one that an fsync followed, or one that another node has seen.
+    pub fn lose(&mut self, who: usize, span: (u64, u64), syncs: &[(usize, u64)]) {
+        for (register, entries) in &mut self.registers {
+            let is_over = |e: &Entry| e.end.is_some_and(|end| end < span.0);
+            let is_synced = |end: u64| syncs.iter().any(|(f, s)| *f == register.0 && *s > end);
+            let is_seen = |value: Value| {
+                let mut others = entries.iter().filter(|e| e.who != who && is_over(e));
+                value != 0 && others.any(|e| e.access == Access::Read(value))
+            };
+            let written = |e: &Entry| match e.access {
+                Access::Write(value) | Access::Append(value) => Some(value),
+                Access::Read(_) | Access::Lose(_) => None,
+            };
+            let writes = entries.iter().filter(|e| e.start < span.0);
+            let writes: Vec<(Entry, Value)> =
+                writes.filter_map(|e| Some((*e, written(e)?))).collect();
+            let is_durable = |(e, value): &&(Entry, Value)| {
+                is_over(e) && (e.who != who || e.end.is_some_and(is_synced) || is_seen(*value))
+            };
+            let durable = writes.iter().filter(is_durable);
+            let last = durable.map(|(e, _)| e.start).max();
+            // What was over before the last durable one began is overwritten for good.
+            let may_be = |e: &Entry| last.is_none_or(|last| e.end.is_none_or(|end| end >= last));
+            let lost = writes.iter().filter(|(e, _)| may_be(e));
+            let mut values: Vec<Value> = lost.map(|(_, value)| *value).collect();
+            if last.is_none() {
+                values.push(0);
+            }
+            let access = Access::Lose(self.losses.len());
+            self.losses.push(values);
+            entries.push(Entry {
+                access,
+                start: span.0,
+                end: Some(span.1),
+                who,
+            });
+        }
+    }
+
     /// Leaves a register unjudged.
     pub fn forget(&mut self, register: Register) {
         self.forgotten.insert(register);
@@ -76,7 +120,7 @@ impl History {
             .iter()
             .filter(|(r, _)| !self.forgotten.contains(r));
         for (register, entries) in judged {
-            check_register(entries).map_err(|at| {
+            check_register(entries, &self.losses).map_err(|at| {
                 let mut lines = vec![format!("register {register:?}: no order explains {at}")];
                 let mut sorted: Vec<&Entry> = entries.iter().collect();
                 sorted.sort_by_key(|e| e.start);
@@ -99,7 +143,7 @@ fn describe(entry: &Entry) -> String {
     format!("{start}..{end} node {who} {access:?}")
 }
 
-fn check_register(entries: &[Entry]) -> Result<(), String> {
+fn check_register(entries: &[Entry], losses: &[Vec<Value>]) -> Result<(), String> {
     // (moment, is an end, entry): starts before ends of the same moment, which calls them concurrent.
     let mut moments: Vec<(u64, bool, usize)> = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -115,7 +159,7 @@ fn check_register(entries: &[Entry]) -> Result<(), String> {
             open.insert(index);
             continue;
         }
-        expand(entries, &open, &mut configurations);
+        expand((entries, losses), &open, &mut configurations);
         if configurations.len() > CONFIGURATION_COUNT_MAX {
             return Ok(());
         }
@@ -138,26 +182,29 @@ fn check_register(entries: &[Entry]) -> Result<(), String> {
 
 /// Lets every open operation take effect in every possible order.
 fn expand(
-    entries: &[Entry],
+    (entries, losses): (&[Entry], &[Vec<Value>]),
     open: &BTreeSet<usize>,
     configurations: &mut BTreeSet<(Value, BTreeSet<usize>)>,
 ) {
     let mut fresh: Vec<(Value, BTreeSet<usize>)> = configurations.iter().cloned().collect();
     while let Some((value, done)) = fresh.pop() {
         for index in open.difference(&done) {
-            let next = match entries[*index].access {
-                Access::Read(seen) if seen == value => value,
-                Access::Append(new) if value == 0 => new,
+            let nexts = match entries[*index].access {
+                Access::Read(seen) if seen == value => vec![value],
+                Access::Append(new) if value == 0 => vec![new],
                 Access::Read(_) | Access::Append(_) => continue,
-                Access::Write(new) => new,
+                Access::Write(new) => vec![new],
+                Access::Lose(list) => losses[list].iter().copied().chain([value]).collect(),
             };
-            let mut done = done.clone();
-            done.insert(*index);
-            let configuration = (next, done);
-            if configurations.len() <= CONFIGURATION_COUNT_MAX
-                && configurations.insert(configuration.clone())
-            {
-                fresh.push(configuration);
+            for next in nexts {
+                let mut done = done.clone();
+                done.insert(*index);
+                let configuration = (next, done);
+                if configurations.len() <= CONFIGURATION_COUNT_MAX
+                    && configurations.insert(configuration.clone())
+                {
+                    fresh.push(configuration);
+                }
             }
         }
     }
@@ -203,6 +250,26 @@ mod tests {
         ]));
     }
 
+    #[test]
+    fn a_crash_loses_what_nothing_made_durable() {
+        use Access::{Read, Write};
+        let judge = |read: Value, syncs: &[(usize, u64)]| {
+            let mut history = History::default();
+            history.add((0, 0), Write(1), (0, Some(1)), 0);
+            history.add((0, 0), Write(2), (2, Some(3)), 0);
+            history.add((0, 0), Write(3), (6, Some(7)), 0);
+            history.lose(0, (8, 10), syncs);
+            history.add((0, 0), Read(read), (12, Some(13)), 1);
+            history.check().is_ok()
+        };
+        assert!((0..=3).all(|value| judge(value, &[])));
+        assert!(!judge(4, &[]));
+        // Another file's fsync, and one that began before the first write had ended.
+        assert!((0..=3).all(|value| judge(value, &[(1, 5), (0, 1)])));
+        assert!(judge(2, &[(0, 4)]) && judge(3, &[(0, 4)]));
+        assert!(!judge(0, &[(0, 4)]) && !judge(1, &[(0, 4)]));
+    }
+
     /// The same question answered by trying all orders.
     fn dumb(entries: &[(Access, u64, u64)], done: u32, value: Value) -> bool {
         if done == (1 << entries.len()) - 1 {
@@ -215,7 +282,7 @@ mod tests {
             let next = match access {
                 Access::Read(seen) if seen != value => return false,
                 Access::Append(_) if value != 0 => return false,
-                Access::Read(_) => value,
+                Access::Read(_) | Access::Lose(_) => value,
                 Access::Write(new) | Access::Append(new) => new,
             };
             is_first && dumb(entries, done | 1 << i, next)

@@ -24,28 +24,37 @@ pub enum Access {
     Absent(usize),
     /// The first name became the second.
     Move(usize, usize),
-    /// All names after a crash.
-    Found(State),
+    /// The name was made, or not: its maker has gone.
+    CreateSome(usize),
+    /// The owner crashed: what it did for its own node since another node heard of something may be undone, the newest first.
+    Lose,
 }
 
+/// What a name leads to whose maker never heard of it.
+const SOME: Value = Value::MAX;
+
 impl Access {
-    /// The state after it, if it may happen in `state`.
-    fn apply(self, mut state: State) -> Option<State> {
+    /// The state after it, if it may happen in `state`. `known`: what was made and reported.
+    fn apply(self, mut state: State, known: &BTreeSet<Value>) -> Option<State> {
         let may = match self {
+            Self::Lookup(name, value) if state[name] == SOME => {
+                value != 0 && !known.contains(&value)
+            }
             Self::Lookup(name, value) => state[name] == value,
-            Self::Create(name, _) | Self::Absent(name) => state[name] == 0,
+            Self::Create(name, _) | Self::CreateSome(name) | Self::Absent(name) => state[name] == 0,
             Self::Exists(name) | Self::Remove(name) | Self::Move(name, _) => state[name] != 0,
-            Self::Found(_) => true,
+            Self::Lose => true,
         };
         match self {
             Self::Create(name, value) => state[name] = value,
+            Self::CreateSome(name) => state[name] = SOME,
+            Self::Lookup(name, value) => state[name] = value,
             Self::Remove(name) => state[name] = 0,
             Self::Move(from, to) if from != to => {
                 state[to] = state[from];
                 state[from] = 0;
             }
-            Self::Found(found) => state = found,
-            Self::Lookup(..) | Self::Exists(_) | Self::Absent(_) | Self::Move(..) => {}
+            Self::Lose | Self::Exists(_) | Self::Absent(_) | Self::Move(..) => {}
         }
         may.then_some(state)
     }
@@ -63,13 +72,26 @@ struct Entry {
 /// All calls of a run.
 #[derive(Debug, Default)]
 pub struct Directory {
+    /// Node that owns the directory.
+    home: usize,
     entries: Vec<Entry>,
 }
+
+/// A state, those before it that a crash of the owner may bring back, and which open calls have taken effect.
+type Configuration = (State, Vec<State>, BTreeSet<usize>);
 
 /// Configurations kept at most; beyond, the directory is not judged.
 const CONFIGURATION_COUNT_MAX: usize = 20_000;
 
 impl Directory {
+    /// A directory that node `home` owns.
+    pub fn of(home: usize) -> Self {
+        Self {
+            home,
+            entries: Vec::new(),
+        }
+    }
+
     /// Notes a call by node `who` between two moments.
     pub fn add(&mut self, access: Access, (start, end): (u64, Option<u64>), who: usize) {
         let entry = Entry {
@@ -109,23 +131,28 @@ impl Directory {
         }
         moments.sort_unstable();
         let mut open: BTreeSet<usize> = BTreeSet::new();
-        let mut all: BTreeSet<(State, BTreeSet<usize>)> = BTreeSet::new();
-        all.insert(([0; NAME_COUNT], BTreeSet::new()));
+        let mut all: BTreeSet<Configuration> = BTreeSet::new();
+        all.insert(([0; NAME_COUNT], Vec::new(), BTreeSet::new()));
+        let made = self.entries.iter().filter_map(|e| match e.access {
+            Access::Create(_, value) => Some(value),
+            _ => None,
+        });
+        let known: BTreeSet<Value> = made.collect();
         for (_, is_end, index) in moments {
             if !is_end {
                 open.insert(index);
                 continue;
             }
-            self.expand(&open, &mut all);
+            self.expand(&open, &known, &mut all);
             if all.len() > CONFIGURATION_COUNT_MAX {
                 return Ok(());
             }
-            all.retain(|(_, done)| done.contains(&index));
+            all.retain(|(_, _, done)| done.contains(&index));
             all = all
                 .into_iter()
-                .map(|(state, mut done)| {
+                .map(|(state, before, mut done)| {
                     done.remove(&index);
-                    (state, done)
+                    (state, before, done)
                 })
                 .collect();
             open.remove(&index);
@@ -136,18 +163,39 @@ impl Directory {
         Ok(())
     }
 
-    fn expand(&self, open: &BTreeSet<usize>, all: &mut BTreeSet<(State, BTreeSet<usize>)>) {
-        let mut fresh: Vec<(State, BTreeSet<usize>)> = all.iter().cloned().collect();
-        while let Some((state, done)) = fresh.pop() {
+    fn expand(
+        &self,
+        open: &BTreeSet<usize>,
+        known: &BTreeSet<Value>,
+        all: &mut BTreeSet<Configuration>,
+    ) {
+        let mut fresh: Vec<Configuration> = all.iter().cloned().collect();
+        while let Some((state, before, done)) = fresh.pop() {
             for index in open.difference(&done) {
-                let Some(next) = self.entries[*index].access.apply(state) else {
+                let entry = &self.entries[*index];
+                let Some(next) = entry.access.apply(state, known) else {
                     continue;
                 };
                 let mut done = done.clone();
                 done.insert(*index);
-                let found = (next, done);
-                if all.len() <= CONFIGURATION_COUNT_MAX && all.insert(found.clone()) {
-                    fresh.push(found);
+                let found: Vec<Configuration> = match entry.access {
+                    Access::Lose => {
+                        let states = before.iter().copied().chain([next]);
+                        states.map(|s| (s, Vec::new(), done.clone())).collect()
+                    }
+                    // Another node hears of nothing that is not durable, with all before it.
+                    _ if entry.who != self.home => vec![(next, Vec::new(), done)],
+                    _ if next == state => vec![(next, before.clone(), done)],
+                    _ => {
+                        let mut before = before.clone();
+                        before.push(state);
+                        vec![(next, before, done)]
+                    }
+                };
+                for found in found {
+                    if all.len() <= CONFIGURATION_COUNT_MAX && all.insert(found.clone()) {
+                        fresh.push(found);
+                    }
                 }
             }
         }
@@ -194,11 +242,32 @@ mod tests {
             (Access::Create(0, 5), 0, Some(9)),
             (Access::Create(0, 6), 0, Some(9)),
         ]));
+        // A crash of the owner takes back the newest, until another node has heard of something.
+        let made = (Access::Create(1, 6), 2, Some(3));
+        let crash = (Access::Lose, 6, Some(7));
+        assert!(with(&[made, crash, (Access::Lookup(1, 0), 8, Some(9))]));
+        assert!(with(&[made, crash, (Access::Lookup(0, 0), 8, Some(9))]));
+        let undone = [
+            crash,
+            (Access::Lookup(0, 0), 8, Some(9)),
+            (Access::Lookup(1, 6), 10, Some(11)),
+        ];
+        assert!(!with(&[&[made][..], &undone].concat()));
         // An unknown outcome may show late.
         assert!(with(&[
             (Access::Remove(0), 2, None),
             (Access::Lookup(0, 5), 3, Some(4)),
             (Access::Lookup(0, 0), 5, Some(6)),
         ]));
+    }
+
+    #[test]
+    fn who_has_heard_keeps_it() {
+        let mut directory = Directory::default();
+        directory.add(Access::Create(0, 5), (0, Some(1)), 0);
+        directory.add(Access::Lookup(0, 5), (2, Some(3)), 1);
+        directory.add(Access::Lose, (4, Some(5)), 0);
+        directory.add(Access::Lookup(0, 0), (6, Some(7)), 0);
+        assert!(directory.check().is_err());
     }
 }

@@ -112,6 +112,11 @@ impl Front {
         }
     }
 
+    /// Goes on with tickets where another front end ended.
+    pub fn skip_tickets(&mut self, former: &Self) {
+        self.next_ticket = former.next_ticket;
+    }
+
     /// A request of no task.
     pub fn own(&mut self, operation: Operation) -> Request {
         self.next_ticket += 1;

@@ -46,10 +46,8 @@ impl Network {
     /// When the next message is due.
     pub fn next_time(&self) -> Option<u64> {
         let heads = self.lanes.values().filter_map(VecDeque::front);
-        heads
-            .map(|(at, _)| *at)
-            .chain(self.down.values().copied())
-            .min()
+        let all = heads.map(|(at, _)| *at).chain(self.down.values().copied());
+        all.filter(|at| *at < u64::MAX).min()
     }
 
     /// Breaks a link until `until`: of each lane some first messages have arrived, which are returned; the rest is lost.
@@ -71,6 +69,11 @@ impl Network {
         }
         self.down.insert(pair(a, b), until);
         arrived
+    }
+
+    /// The link may be up again.
+    pub fn mend(&mut self, a: NodeId, b: NodeId) {
+        self.down.remove(&pair(a, b));
     }
 
     /// The link is down.

@@ -4,6 +4,7 @@
 //! run at a time, so the threads of a node interleave in all ways. What goes out of the node is a value in `out`.
 
 mod calls;
+mod grace;
 mod journal;
 mod peers;
 mod transfer;
@@ -185,6 +186,8 @@ pub struct Node {
     pub(super) out: Vec<Out>,
     pub(super) canary: Canary,
     pub(super) peers: BTreeMap<NodeId, NodeLife>,
+    links: BTreeSet<NodeId>,
+    grace: grace::Grace,
     calls: Calls,
     facts: BTreeMap<u64, AskedFact>,
     fact_queries: BTreeMap<(NodeId, u64), (InodeId, types::Name)>,
@@ -245,6 +248,8 @@ impl Node {
             out: Vec::new(),
             canary,
             peers: BTreeMap::new(),
+            links: BTreeSet::new(),
+            grace: grace::Grace::default(),
             calls: Calls::default(),
             facts: BTreeMap::new(),
             fact_queries: BTreeMap::new(),
@@ -402,6 +407,9 @@ impl Node {
     }
 
     fn run_owner(&mut self, work: Work, items: &mut VecDeque<Item>) {
+        if !self.is_serving() {
+            return self.hold_work(work);
+        }
         let random = self.random();
         let mut out = Vec::new();
         let mut wanted: BTreeSet<ShardId> = BTreeSet::from([work.shard()]);
@@ -575,6 +583,7 @@ impl Node {
         self.snapshot_if_due();
         if self.tick_count.is_multiple_of(REPEAT_TICKS) {
             self.repeat_stale();
+            self.ask_held();
         }
         if self.tick_count.is_multiple_of(FLUSH_TICKS) {
             self.kick_journal();
@@ -622,6 +631,7 @@ impl Node {
     /// No question, fact, release or wait is open.
     pub fn is_idle(&self) -> bool {
         self.calls.count() == 0
+            && self.is_serving()
             && self.facts.is_empty()
             && self.region_waiters.is_empty()
             && self.durable.count() == 0
@@ -637,7 +647,6 @@ impl Node {
         self.slices.iter().for_each(Slice::check);
         for slice in self.shards.iter().flatten() {
             slice.shard.check();
-            slice.tokens.check();
         }
         self.log.space.check();
         self.log.journal.check();

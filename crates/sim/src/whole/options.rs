@@ -32,6 +32,8 @@ pub struct Options {
     pub break_ticks: u64,
     /// Of a thousand messages, so many are lost: a full queue drops what is sent.
     pub loss_per_mille: u64,
+    /// Nodes that crash and restart.
+    pub crash_count: usize,
     /// Pages that read-ahead adds at most.
     pub read_ahead: usize,
     /// Files are mapped, loaded from and stored to.
@@ -76,6 +78,7 @@ impl Options {
         let read_ahead = between(0, 2);
         let has_mappings = prng.chance(1, 2);
         let breaks = prng.chance(1, 3);
+        let crash_count = pick(prng, &[0, 0, 0, 1, 2]);
         Self {
             node_count,
             shard_count,
@@ -93,6 +96,7 @@ impl Options {
                 0
             },
             loss_per_mille: if breaks { pick(prng, &[0, 0, 20]) } else { 0 },
+            crash_count,
             read_ahead,
             has_mappings,
             busy_percent: if has_mappings {

@@ -5,16 +5,18 @@
 //! 3. *Rest*: everything is written back; what is still in use is a leak; all nodes read everything.
 
 mod apps;
+mod crash;
 mod record;
 mod rest;
 mod setup;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use client::request::{Notice, Operation, Response, Ticket};
 use client::slice::{Input, NotifyId, slice_of};
 use stdx::Prng;
 use stdx::prng::splitmix64;
+use types::id::NodeLife;
 use types::{Errno, InodeId, Instant, NodeId};
 
 use super::boot::Disks;
@@ -27,6 +29,7 @@ use crate::history::History;
 use crate::kernel::Kernel;
 use crate::model::{Answer, NAME_COUNT, PAGE_COUNT};
 use crate::task::{Context, Outcome, Program, Step, Task};
+use crash::{Crash, Power};
 
 /// Ticks without a finished call after which a run is stuck: beyond all retries and time-outs.
 const STUCK_TICKS: u64 = 60_000;
@@ -75,6 +78,7 @@ struct Machine {
     notifying: Vec<Notifying>,
     /// Answers to requests of no task, until they are taken.
     own_answers: BTreeMap<Ticket, Response>,
+    power: Power,
 }
 
 /// A timer of the world.
@@ -113,7 +117,12 @@ pub struct World {
     directory: Directory,
     appends: Vec<Append>,
     /// Cells in which the value of an append was seen.
-    seen: BTreeMap<(usize, u64), std::collections::BTreeSet<usize>>,
+    seen: BTreeMap<(usize, u64), BTreeSet<usize>>,
+    /// Fsyncs that returned: node, file, moments of begin and end.
+    syncs: Vec<(usize, usize, u64, u64)>,
+    crashes_due: Vec<u64>,
+    crashes: Vec<Crash>,
+    dead: BTreeSet<NodeLife>,
     next_value: u64,
     next_incarnation: u128,
     last_finished: u64,
@@ -128,11 +137,14 @@ impl World {
     pub fn run(mut self) -> (Report, Vec<String>) {
         self.set_up();
         self.may_begin = true;
+        for _ in 0..self.options.crash_count {
+            let at = self.now + self.prng.between(10, 1500);
+            self.crashes_due.push(at);
+        }
         let limit = self.options.call_count;
         let is_done = |m: &Machine| {
-            m.threads
-                .iter()
-                .all(|t| t.task.is_none() && t.call_count >= limit)
+            let mut threads = m.threads.iter();
+            m.has_files() && threads.all(|t| t.task.is_none() && t.call_count >= limit)
         };
         while self.violation.is_none() && !self.machines.iter().all(is_done) {
             self.step();
@@ -186,15 +198,20 @@ impl World {
         self.nanos = 0;
         for index in 0..self.machines.len() {
             let phase = index as u64 * 7;
-            if (before + phase) / TICK_MS != (now + phase) / TICK_MS {
+            let is_up = self.machines[index].is_up();
+            if is_up && (before + phase) / TICK_MS != (now + phase) / TICK_MS {
                 self.machines[index].node.now = Instant(now * 1_000_000);
                 self.machines[index].node.tick();
                 self.forget_some(index);
             }
         }
         for (a, b) in self.network.come_up(now) {
-            self.link_up(a, b);
+            let mut ends = self.machines.iter().filter(|m| m.id == a || m.id == b);
+            if ends.all(Machine::is_up) {
+                self.link_up(a, b);
+            }
         }
+        self.crash_and_restart();
         let every = self.options.break_ticks;
         if every > 0 && self.may_begin && self.prng.chance((now - before).min(every), every) {
             self.break_some_link();
@@ -238,7 +255,8 @@ impl World {
     /// Lets one actor act; false if none can.
     fn act(&mut self) -> bool {
         let mut actors: Vec<(usize, usize)> = Vec::new();
-        for (index, machine) in self.machines.iter().enumerate() {
+        let machines = self.machines.iter().enumerate();
+        for (index, machine) in machines.filter(|(_, m)| m.is_up()) {
             actors.extend((0..machine.actor_count()).map(|actor| (index, actor)));
             actors.extend((0..machine.node.runs.len().min(4)).map(|_| (index, usize::MAX)));
         }
@@ -273,7 +291,8 @@ impl World {
 
     fn deliver(&mut self, from: NodeId, to: NodeId, wire: Wire) {
         self.note(|| format!("{from:?} -> {to:?}: {wire:?}"));
-        if let Some(machine) = self.machines.iter_mut().find(|m| m.id == to) {
+        let machine = self.machines.iter_mut().find(|m| m.id == to);
+        if let Some(machine) = machine.filter(|m| m.is_up()) {
             machine.node.on_wire(from, wire);
         }
     }
@@ -330,7 +349,14 @@ impl World {
             ((self.now + phase) / TICK_MS + 1) * TICK_MS - phase
         });
         let due = self.due.keys().next().map(|(at, _)| *at);
-        let all = ticks.chain(due).chain(self.network.next_time());
+        let power = self.machines.iter().filter_map(|m| match m.power {
+            Power::Off(until) => Some(until),
+            Power::On | Power::Opening(_) => None,
+        });
+        let all = ticks
+            .chain(due)
+            .chain(self.network.next_time())
+            .chain(power);
         all.min().unwrap_or(self.now + 1)
     }
 
@@ -417,7 +443,7 @@ impl World {
     /// Invariants of all cores, and tokens as their holders see them.
     fn check(&mut self) {
         if self.step_count.is_multiple_of(16) {
-            for machine in &self.machines {
+            for machine in self.machines.iter().filter(|m| m.is_up()) {
                 machine.node.check();
                 machine.kernel.check();
             }
@@ -430,11 +456,13 @@ impl World {
         for ino in inos {
             let slice = slice_of(ino);
             for (index, machine) in self.machines.iter().enumerate() {
-                let Some(held) = machine.node.slices[slice].held(ino) else {
+                let held = machine.node.slices[slice].held(ino);
+                let Some(held) = held.filter(|_| machine.is_up()) else {
                     continue;
                 };
                 for (other, rival) in self.machines[..index].iter().enumerate() {
                     let rights = rival.node.slices[slice].held(ino);
+                    let rights = rights.filter(|_| rival.is_up());
                     if rights.is_some_and(|rights| held.conflicts_with(rights)) {
                         let text = format!(
                             "nodes {other} and {index} hold conflicting tokens on {ino:?}: {:?} and {held:?}",

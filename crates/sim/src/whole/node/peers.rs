@@ -1,6 +1,6 @@
 //! Messages between nodes: facts, regions, links (the twin of `os::daemon::peers`).
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use client::message::{Answer, Ask, Body};
 use client::slice::{Input, slice_of};
@@ -28,12 +28,15 @@ impl Node {
     /// The link to a peer is up, with this life of it.
     pub fn peer_up(&mut self, life: NodeLife) {
         self.peers.insert(life.node, life);
+        self.links.insert(life.node);
+        self.ask_held();
         self.repeat_to(life.node);
         self.resend_to_servers();
     }
 
     /// The link to a peer is down.
     pub fn peer_down(&mut self, peer: NodeId) {
+        self.links.remove(&peer);
         self.on_server_down(peer);
     }
 
@@ -42,6 +45,9 @@ impl Node {
         let Some(life) = self.peers.get(&peer).copied() else {
             return;
         };
+        if self.is_dead(life) {
+            return;
+        }
         match wire {
             Wire::Node(message) => self.handle_message(life, *message),
             Wire::Ask(tag, asked) => self.serve(life, tag, asked),
@@ -96,7 +102,9 @@ impl Node {
                     items.extend(waiters.into_iter().map(Item::Owner));
                 }
             }
-            Message::AskHeld { .. } | Message::Held { .. } | Message::Serving { .. } => {}
+            Message::AskHeld { epoch } => self.tell_held(peer, epoch),
+            Message::Held { epoch, shard, part } => self.on_held(life, epoch, shard, &part),
+            Message::Serving { epoch } => self.on_serving(peer, epoch),
         }
         self.run(items);
     }
@@ -226,32 +234,5 @@ impl Node {
             }
         }
         !self.region_asks.is_empty()
-    }
-
-    /// A life is over, and its process has ended: what it held here is free.
-    pub fn life_ended(&mut self, life: NodeLife) {
-        let random = self.random();
-        let env = super::owner_env(self.now, self.me, &self.view, random);
-        let mut out = Vec::new();
-        for slice in self.shards.iter_mut().flatten() {
-            slice.on_node_lost(&env, &mut self.log, life, &mut out);
-        }
-        self.log.free_life(life);
-        self.in_progress.retain(|(of, _)| *of != life);
-        self.run(out.into_iter().map(Item::OwnerEffect).collect());
-    }
-
-    /// Lives that the journal knows and that are not among the present ones are over.
-    pub fn end_former_lives(&mut self, present: &[NodeLife]) {
-        let shards = self.shards.iter().flatten();
-        let mut former: BTreeSet<NodeLife> = shards.flat_map(|s| s.shard.lives()).collect();
-        let lives = self.log.space.lives();
-        let held = lives.granted.iter().chain(&lives.quarantined);
-        former.extend(held.map(|(life, _)| *life));
-        for life in former {
-            if !present.contains(&life) {
-                self.life_ended(life);
-            }
-        }
     }
 }

@@ -183,7 +183,7 @@ impl Node {
         let Some(remote) = self.transfers.remote.get_mut(&tag) else {
             return;
         };
-        if !self.peers.contains_key(&remote.peer) {
+        if !self.links.contains(&remote.peer) {
             return;
         }
         remote.is_sent = true;

@@ -99,6 +99,10 @@ impl World {
         let pick = self.prng.below(machine.unwritten.len() as u64);
         let pick = usize::try_from(pick).expect("an index");
         let (ticket, response, pinned) = machine.unwritten.remove(pick);
+        if self.opened(index, ticket, &response) {
+            return true;
+        }
+        let machine = &mut self.machines[index];
         if ticket.0 >= OWN_TICKET {
             machine.own_answers.insert(ticket, response);
         } else {
@@ -187,7 +191,11 @@ impl World {
         let machine = &mut self.machines[index];
         let thread = &mut machine.threads[actor];
         let Some((task, _)) = &mut thread.task else {
-            if !self.may_begin || thread.call_count >= limit || !self.prng.chance(1, 3) {
+            if !matches!(machine.power, super::Power::On)
+                || !self.may_begin
+                || thread.call_count >= limit
+                || !self.prng.chance(1, 3)
+            {
                 return false;
             }
             self.begin_call(index, actor);
@@ -213,6 +221,7 @@ impl World {
                         task.program
                     )
                 });
+                self.may_fail(index, &task);
                 self.record(index, &task, start);
                 true
             }

@@ -1,7 +1,7 @@
 //! What calls saw and did, for the checkers.
 
 use super::super::directory::Access as NameAccess;
-use super::{Append, Errno, Outcome, Program, Task, World};
+use super::{Append, Crash, Errno, Outcome, Program, Task, World};
 use crate::history::Access;
 use crate::model::{Action, CELL_COUNT, CELL_SIZE, Value};
 use client::slice::slice_of;
@@ -13,7 +13,6 @@ impl World {
             unreachable!("threads make calls");
         };
         let file = *file;
-        self.may_fail(who, task);
         let end = self.step_count;
         let has_failed = task.outcome == Outcome::Failed;
         let known = (start, (!has_failed).then_some(end));
@@ -68,12 +67,16 @@ impl World {
             Action::Create(_) | Action::Remove(_) | Action::Move(..) => {
                 self.record_change(action, task, known, who);
             }
+            Action::Fsync => {
+                if task.outcome == Outcome::Done {
+                    self.syncs.push((who, file, start, end));
+                }
+            }
             Action::Append(..)
             | Action::Truncate(_)
             | Action::Store(..)
             | Action::Msync
-            | Action::Stat
-            | Action::Fsync => {}
+            | Action::Stat => {}
             Action::Bind(..) => unreachable!("not in this world"),
         }
     }
@@ -94,8 +97,11 @@ impl World {
                 let made = task.result.first().copied().flatten();
                 NameAccess::Create(*name, made.expect("it was answered with what it made"))
             }
-            (Action::Remove(name), Outcome::Done) => NameAccess::Remove(*name),
-            (Action::Move(from, to), Outcome::Done) => NameAccess::Move(*from, *to),
+            (Action::Remove(name), Outcome::Done | Outcome::Failed) => NameAccess::Remove(*name),
+            (Action::Create(name), Outcome::Failed) => NameAccess::CreateSome(*name),
+            (Action::Move(from, to), Outcome::Done | Outcome::Failed) => {
+                NameAccess::Move(*from, *to)
+            }
             (_, outcome) => return self.fail(format!("node {who}: {outcome:?} of {action:?}")),
         };
         self.directory.add(access, span, who);
@@ -152,12 +158,29 @@ impl World {
         }
     }
 
+    /// What a crash may have taken back: see `History::lose`, `directory::Access::Lose`.
+    fn record_losses(&mut self) {
+        for Crash { who, span } in std::mem::take(&mut self.crashes) {
+            let syncs = self.syncs.iter();
+            let syncs = syncs.filter(|(node, _, _, end)| *node == who && *end < span.0);
+            let syncs: Vec<(usize, u64)> =
+                syncs.map(|(_, file, start, _)| (*file, *start)).collect();
+            self.history.lose(who, span, &syncs);
+            // Another owner answers when it is durable.
+            if who == self.options.home {
+                let span = (span.0, Some(span.1));
+                self.directory.add(NameAccess::Lose, span, who);
+            }
+        }
+    }
+
     /// The checkers' verdict.
     pub(super) fn judge(&mut self) {
         if self.violation.is_some() {
             return;
         }
         self.record_appends();
+        self.record_losses();
         if let Err(text) = self.history.check() {
             self.fail(text);
         }

@@ -1,0 +1,194 @@
+//! Lives that end and owners that begin anew (the twin of `os::daemon::membership` without leases).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use node::{Message, Work};
+use token::Reassert;
+use types::id::NodeLife;
+use types::{Epoch, Holding, NodeId, ShardId};
+
+use super::{Item, Node};
+
+/// Holdings in one message: few, so that there are several parts.
+const HOLDINGS_MAX: usize = 4;
+
+/// Who has still to tell what it holds, and what this node has told.
+#[derive(Debug, Default)]
+pub(super) struct Grace {
+    waiting: BTreeSet<NodeLife>,
+    is_under_way: bool,
+    held_work: Vec<Work>,
+    told: BTreeMap<NodeId, (Epoch, Vec<Message>)>,
+    dead: BTreeSet<NodeLife>,
+}
+
+impl Node {
+    /// Before an owner serves in a new life: these may hold tokens of its shards.
+    pub fn begin_grace(&mut self, expected: &[NodeLife]) {
+        for slice in self.shards.iter_mut().flatten() {
+            slice.begin_grace(expected);
+        }
+        self.grace.waiting = expected.iter().copied().collect();
+        self.grace.is_under_way = true;
+        self.end_grace_if_over();
+    }
+
+    /// The shards are served.
+    pub fn is_serving(&self) -> bool {
+        !self.grace.is_under_way
+    }
+
+    /// Keeps work until the shards are served.
+    pub(super) fn hold_work(&mut self, work: Work) {
+        self.grace.held_work.push(work);
+    }
+
+    /// Asks who has not answered.
+    pub(super) fn ask_held(&mut self) {
+        let epoch = self.log.epoch;
+        for life in self.grace.waiting.clone() {
+            self.send(life.node, Message::AskHeld { epoch });
+        }
+    }
+
+    fn end_grace_if_over(&mut self) {
+        if !self.grace.is_under_way || !self.grace.waiting.is_empty() {
+            return;
+        }
+        self.grace.is_under_way = false;
+        for slice in self.shards.iter_mut().flatten() {
+            slice.end_grace(self.now);
+        }
+        let epoch = self.log.epoch;
+        let peers: Vec<NodeId> = self.view.nodes.iter().map(|n| n.id).collect();
+        for peer in peers {
+            if peer != self.me.node {
+                self.send(peer, Message::Serving { epoch });
+            }
+        }
+        let held = std::mem::take(&mut self.grace.held_work);
+        self.run(held.into_iter().map(Item::Owner).collect());
+    }
+
+    /// Nothing that this life says is heard any more.
+    pub(super) fn is_dead(&self, life: NodeLife) -> bool {
+        self.grace.dead.contains(&life)
+    }
+
+    /// A life is over, and its process has ended: what it held here is free.
+    pub fn life_ended(&mut self, life: NodeLife) {
+        self.grace.dead.insert(life);
+        self.grace.told.remove(&life.node);
+        let random = self.random();
+        let env = super::owner_env(self.now, self.me, &self.view, random);
+        let mut out = Vec::new();
+        for slice in self.shards.iter_mut().flatten() {
+            slice.on_node_lost(&env, &mut self.log, life, &mut out);
+        }
+        self.log.free_life(life);
+        self.in_progress.retain(|(of, _)| *of != life);
+        let is_of = |work: &Work| matches!(work, Work::Question(q) if q.from == life);
+        self.grace.held_work.retain(|work| !is_of(work));
+        self.run(out.into_iter().map(Item::OwnerEffect).collect());
+        self.grace.waiting.remove(&life);
+        self.end_grace_if_over();
+    }
+
+    /// Lives that the journal knows and that are not among the present ones are over.
+    pub fn end_former_lives(&mut self, present: &[NodeLife]) {
+        let shards = self.shards.iter().flatten();
+        let mut former: BTreeSet<NodeLife> = shards.flat_map(|s| s.shard.lives()).collect();
+        let lives = self.log.space.lives();
+        let held = lives.granted.iter().chain(&lives.quarantined);
+        former.extend(held.map(|(life, _)| *life));
+        for life in former {
+            if !present.contains(&life) {
+                self.life_ended(life);
+            }
+        }
+    }
+
+    /// A new owner asks what this node holds.
+    pub(super) fn tell_held(&mut self, owner: NodeId, epoch: Epoch) {
+        let told = self.grace.told.get(&owner);
+        if told.is_none_or(|(known, _)| *known != epoch) {
+            let messages = self.held_of(owner, epoch);
+            self.grace.told.insert(owner, (epoch, messages));
+        }
+        for message in self.grace.told[&owner].1.clone() {
+            self.send(owner, message);
+        }
+    }
+
+    fn held_of(&mut self, owner: NodeId, epoch: Epoch) -> Vec<Message> {
+        let owners = self.view.owners.clone();
+        let mut by_shard: BTreeMap<ShardId, Vec<Vec<Holding>>> = (0u16..)
+            .zip(&owners)
+            .filter(|(_, o)| **o == owner)
+            .map(|(shard, _)| (ShardId(shard), vec![Vec::new()]))
+            .collect();
+        let is_asked = |shard: ShardId| owners.get(usize::from(shard.0)) == Some(&owner);
+        for slice in &mut self.slices {
+            for (ino, mut holdings) in slice.reassert(is_asked, epoch) {
+                let parts = by_shard
+                    .get_mut(&ino.shard())
+                    .expect("a shard of the owner");
+                match parts.last_mut() {
+                    Some(last) if last.len() < HOLDINGS_MAX => last.append(&mut holdings),
+                    _ => parts.push(holdings),
+                }
+            }
+        }
+        let mut messages = Vec::new();
+        for (shard, parts) in by_shard {
+            let count = parts.len();
+            for (index, holdings) in parts.into_iter().enumerate() {
+                let part = Reassert {
+                    part: u32::try_from(index).expect("few parts"),
+                    is_last: index + 1 == count,
+                    holdings,
+                };
+                messages.push(Message::Held { epoch, shard, part });
+            }
+        }
+        messages
+    }
+
+    /// A member tells what it holds.
+    pub(super) fn on_held(
+        &mut self,
+        from: NodeLife,
+        epoch: Epoch,
+        shard: ShardId,
+        part: &Reassert,
+    ) {
+        if self.log.epoch != epoch {
+            return;
+        }
+        if self.is_serving() {
+            return self.send(from.node, Message::Serving { epoch });
+        }
+        if !self.grace.waiting.contains(&from) {
+            return;
+        }
+        let slice = self.shards.get_mut(usize::from(shard.0));
+        let Some(slice) = slice.and_then(Option::as_mut) else {
+            return;
+        };
+        let result = slice.on_reassert(from, part);
+        assert!(result.is_ok(), "a member says what cannot be: {result:?}");
+        let mut shards = self.shards.iter().flatten();
+        if part.is_last && !shards.any(|slice| slice.is_missing(from)) {
+            self.grace.waiting.remove(&from);
+            self.end_grace_if_over();
+        }
+    }
+
+    /// An owner serves: it needs to be told nothing any more.
+    pub(super) fn on_serving(&mut self, owner: NodeId, epoch: Epoch) {
+        let told = self.grace.told.get(&owner);
+        if told.is_some_and(|(known, _)| *known == epoch) {
+            self.grace.told.remove(&owner);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A machine that crashes, and comes back in a new life while the others run.
+//!
+//! 1. *Down*: what is on its way from and to it is lost but some first messages, what its disk was writing is torn, its
+//!    applications are gone; their calls may have had an effect or not.
+//! 2. *Restart*: the journal is replayed, the others learn that the old life is over, the new one asks what they hold.
+//! 3. *Opening*: its kernel finds and opens the files again; then applications go on.
+
+use std::collections::BTreeMap;
+
+use client::request::{OpenFlags, Operation, Response, Ticket};
+use types::{Instant, Name, NodeId};
+
+use super::super::front::Front;
+use super::super::node::Kind;
+use super::{Due, Machine, Outcome, World};
+use crate::kernel::Kernel;
+
+/// Whether a machine runs.
+#[derive(Debug)]
+pub(super) enum Power {
+    /// It does.
+    On,
+    /// It is down until this tick.
+    Off(u64),
+    /// Its files are being opened.
+    Opening(BTreeMap<Ticket, Opening>),
+}
+
+/// A step of opening the files.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Opening {
+    Directory,
+    File(usize),
+    Reader(usize),
+    Writer(usize),
+}
+
+/// A crash that has been: whose, and from when to when what it lost may vanish.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crash {
+    pub(super) who: usize,
+    pub(super) span: (u64, u64),
+}
+
+impl Machine {
+    /// Its daemon runs.
+    pub(super) const fn is_up(&self) -> bool {
+        !matches!(self.power, Power::Off(_))
+    }
+
+    /// Applications may make calls.
+    pub(super) const fn has_files(&self) -> bool {
+        matches!(self.power, Power::On)
+    }
+}
+
+impl World {
+    /// Lets crashes and restarts that are due happen.
+    pub(super) fn crash_and_restart(&mut self) {
+        let due: Vec<u64> = self
+            .crashes_due
+            .extract_if(.., |at| *at <= self.now)
+            .collect();
+        for _ in due {
+            let index = self.prng.below(self.machines.len() as u64);
+            let index = usize::try_from(index).expect("few machines");
+            if self.may_begin && self.machines[index].has_files() {
+                self.crash(index);
+            }
+        }
+        for index in 0..self.machines.len() {
+            if matches!(self.machines[index].power, Power::Off(until) if until <= self.now) {
+                self.restart(index);
+            }
+        }
+    }
+
+    fn crash(&mut self, index: usize) {
+        let loses_power = self.prng.chance(1, 2);
+        self.note(|| format!("node {index} crashes, power is lost: {loses_power}"));
+        let id = self.machines[index].id;
+        let peers: Vec<NodeId> = self.machines.iter().map(|m| m.id).collect();
+        for peer in peers.iter().filter(|peer| **peer != id) {
+            let arrived = self.network.break_link(id, *peer, u64::MAX, &mut self.prng);
+            for (from, to, wire) in arrived.into_iter().filter(|(_, to, _)| *to != id) {
+                self.deliver(from, to, wire);
+            }
+        }
+        for machine in self.machines.iter_mut().filter(|m| m.id != id && m.is_up()) {
+            machine.node.peer_down(id);
+        }
+        self.due.retain(|_, due| match due {
+            Due::Disk(of, _) | Due::Later(of, _) => *of != index,
+        });
+        let node = &self.machines[index].node;
+        for io in node.disk_ios() {
+            if matches!(io.kind, Kind::Write | Kind::DurableWrite) {
+                let disk = self.disks.get_mut(&io.at.nsd).expect("an own disk");
+                disk.tear(io.at.sector, &node.written_bytes(io), &mut self.prng);
+            }
+        }
+        if loses_power {
+            let nsds = &self.machines[index].node.view.nsds;
+            for nsd in nsds.iter().filter(|n| n.servers.first() == Some(&id)) {
+                let disk = self.disks.get_mut(&nsd.id).expect("an own disk");
+                disk.lose_power(&mut self.prng);
+            }
+        }
+        for thread in 0..self.machines[index].threads.len() {
+            if let Some((mut task, start)) = self.machines[index].threads[thread].task.take() {
+                task.outcome = Outcome::Failed;
+                task.result.clear();
+                self.record(index, &task, start);
+            }
+        }
+        let until = self.now + self.prng.between(100, 3000);
+        self.machines[index].power = Power::Off(until);
+        self.crashes.push(Crash {
+            who: index,
+            span: (self.step_count, u64::MAX),
+        });
+        self.last_finished = self.now;
+    }
+
+    fn restart(&mut self, index: usize) {
+        self.note(|| format!("node {index} restarts"));
+        let view = self.machines[index].node.view.clone();
+        let old = self.machines[index].node.me;
+        let node = match self.start_node(index, &view) {
+            Ok(node) => node,
+            Err(text) => return self.fail(format!("node {index}: {text}")),
+        };
+        let id = self.machines[index].id;
+        let machine = &mut self.machines[index];
+        let mut front = Front::new();
+        front.directory = machine.front.directory;
+        front.files.clone_from(&machine.front.files);
+        front.skip_tickets(&machine.front);
+        machine.front = front;
+        machine.node = node;
+        machine.node.now = Instant(self.now * 1_000_000);
+        machine.kernel = Kernel::new(self.options.file_count);
+        machine.unwritten.clear();
+        machine.notifications.clear();
+        machine.notifying.clear();
+        machine.own_answers.clear();
+        // Lives of nodes that are down are still members: their tokens are theirs until they are said to be over.
+        let lives: Vec<_> = self.machines.iter().map(|m| m.node.me).collect();
+        self.machines[index].node.end_former_lives(&lives);
+        let others: Vec<_> = lives.into_iter().filter(|life| life.node != id).collect();
+        self.machines[index].node.begin_grace(&others);
+        for machine in self.machines.iter_mut().filter(|m| m.id != id && m.is_up()) {
+            machine.node.life_ended(old);
+        }
+        self.dead.insert(old);
+        // Those that were down when other lives ended learn it now.
+        for life in self.dead.clone() {
+            if life.node != id {
+                self.machines[index].node.life_ended(life);
+            }
+        }
+        let until = self.step_count;
+        for crash in self.crashes.iter_mut().filter(|c| c.who == index) {
+            crash.span.1 = crash.span.1.min(until);
+        }
+        let front = &mut self.machines[index].front;
+        let ino = front.directory;
+        let request = front.own(Operation::LookupSelf { ino });
+        let opening = BTreeMap::from([(request.ticket, Opening::Directory)]);
+        self.machines[index].power = Power::Opening(opening);
+        self.machines[index].node.request(request);
+        for peer in 0..self.machines.len() {
+            if peer != index && self.machines[peer].is_up() {
+                let peer = self.machines[peer].id;
+                self.network.mend(id, peer);
+                self.link_up(id.min(peer), id.max(peer));
+            }
+        }
+        self.last_finished = self.now;
+    }
+
+    /// An answer that the opening of the files waits for; false: it does not.
+    pub(super) fn opened(&mut self, index: usize, ticket: Ticket, response: &Response) -> bool {
+        let machine = &mut self.machines[index];
+        let Power::Opening(opening) = &mut machine.power else {
+            return false;
+        };
+        let Some(step) = opening.remove(&ticket) else {
+            return false;
+        };
+        let front = &mut machine.front;
+        let mut next = Vec::new();
+        match (step, response) {
+            (Opening::Directory, Response::Entry(Some(_), _)) => {
+                for file in 0..front.files.len() {
+                    let name = Name::new(format!("f{file}").as_bytes()).expect("a name");
+                    let parent = front.directory;
+                    next.push((Opening::File(file), Operation::Lookup { parent, name }));
+                }
+            }
+            (Opening::File(file), Response::Entry(Some(entry), _)) => {
+                let ino = entry.attr.ino;
+                let flags = |write| OpenFlags {
+                    read: true,
+                    write,
+                    ..OpenFlags::default()
+                };
+                for write in [false, true] {
+                    let step = if write {
+                        Opening::Writer(file)
+                    } else {
+                        Opening::Reader(file)
+                    };
+                    let flags = flags(write);
+                    next.push((step, Operation::Open { ino, flags }));
+                }
+            }
+            (Opening::Reader(file), Response::Opened(opened)) => {
+                front.files[file].reader = opened.handle;
+            }
+            (Opening::Writer(file), Response::Opened(opened)) => {
+                front.files[file].writer = opened.handle;
+            }
+            _ => {
+                self.fail(format!("node {index}: {response:?} of {step:?}"));
+                return true;
+            }
+        }
+        for (step, operation) in next {
+            let request = front.own(operation);
+            opening.insert(request.ticket, step);
+            machine.node.request(request);
+        }
+        if opening.is_empty() {
+            machine.power = Power::On;
+            self.last_finished = self.now;
+        }
+        true
+    }
+}
