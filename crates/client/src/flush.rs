@@ -446,6 +446,15 @@ impl Slice {
         }
     }
 
+    /// Pages stopped being dirty without being written: the sectors set aside for them are free.
+    pub(crate) fn give_back(&mut self, env: &Env<'_>, ino: InodeId, pages: usize) {
+        let owner = env.owner(ino.shard());
+        let inode = self.inode(ino);
+        let sectors = inode.reserved.min(pages as u64);
+        inode.reserved -= sectors;
+        env.grants.unreserve(owner, sectors);
+    }
+
     /// Drives an inode's write-back: starts batches that a goal needs, commits, ends goals.
     pub(crate) fn pump(&mut self, env: &Env<'_>, ino: InodeId) {
         let Some(inode) = self.inodes.get_mut(&ino) else {

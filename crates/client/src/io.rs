@@ -233,11 +233,12 @@ impl Slice {
         let inode = self.inode(ino);
         inode.learn_attr(&attr);
         if let Some(size) = new_size(&request.operation) {
-            inode.pages.truncate(size, env.pool);
+            let count = inode.pages.truncate(size, env.pool);
             // What was loaded from behind the new end must not come back.
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
             let tail = ByteRange::new(size / PAGE_SIZE * PAGE_SIZE, u64::MAX);
             inode.map.forget(&tail);
+            self.give_back(env, ino, count);
             self.cut_batches(env, ino);
         }
         match &request.operation {

@@ -730,13 +730,16 @@ impl Slice {
             // A load that outlived its request must not bring old bytes under a later token.
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
         }
+        let mut dropped = 0;
         for range in leaving.lost.ranges() {
-            inode.pages.discard(range, env.pool);
+            dropped += inode.pages.discard(range, env.pool);
             inode.map.forget(range);
         }
         if leaving.is_attr_lost {
             inode.is_attr_fresh = false;
         }
+        self.give_back(env, ino, dropped);
+        let inode = self.inode(ino);
         let is_open = inode.open_count > 0;
         let finish = inode.holder.finish_release(leaving.release, is_open);
         self.drop_gate_if_idle(ino);

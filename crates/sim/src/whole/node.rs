@@ -12,7 +12,7 @@ mod transfer;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use client::message::{Answer, Ask, Body};
-use client::request::{Notice, Operation, Request, Response, Ticket};
+use client::request::{Notice, Request, Response, Ticket};
 use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
@@ -537,7 +537,15 @@ impl Node {
             return;
         };
         let call = self.draw_call();
-        self.call_owner(call, ShardId(shard), Ask::Grants { sectors }, items);
+        self.call_owner(
+            call,
+            ShardId(shard),
+            Ask::Grants {
+                sectors,
+                nsds: Vec::new(),
+            },
+            items,
+        );
     }
 
     fn on_grants(&mut self, shard: ShardId, answer: Answer, items: &mut VecDeque<Item>) {
@@ -679,11 +687,6 @@ impl Node {
         lines.push(format!("calls {:?}", self.calls));
         lines.push(format!("transfers {:?}", self.transfers));
         lines
-    }
-
-    /// Whether `operation` is what the driver answers by itself.
-    pub const fn is_own(operation: &Operation) -> bool {
-        matches!(operation, Operation::StatFs)
     }
 }
 

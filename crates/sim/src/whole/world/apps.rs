@@ -99,11 +99,11 @@ impl World {
         let pick = self.prng.below(machine.unwritten.len() as u64);
         let pick = usize::try_from(pick).expect("an index");
         let (ticket, response, pinned) = machine.unwritten.remove(pick);
-        if self.opened(index, ticket, &response) {
-            return true;
-        }
+        let is_opening = self.opened(index, ticket, &response);
         let machine = &mut self.machines[index];
-        if ticket.0 >= OWN_TICKET {
+        if is_opening {
+            self.note(|| format!("node {index}: {response:?} while its files are opened"));
+        } else if ticket.0 >= OWN_TICKET {
             machine.own_answers.insert(ticket, response);
         } else {
             let ask = machine.kernel.in_flight.get(&ticket.0);
