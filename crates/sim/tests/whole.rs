@@ -16,22 +16,22 @@ fn must_pass(seed: u64) -> Report {
 
 #[test]
 fn fixed_seeds() {
-    let accesses: usize = (1..=25).map(|seed| must_pass(seed).access_count).sum();
-    assert!(accesses > 4_000, "the runs did hardly anything: {accesses}");
+    let accesses: usize = (1..=12).map(|seed| must_pass(seed).access_count).sum();
+    assert!(accesses > 2_000, "the runs did hardly anything: {accesses}");
 }
 
 #[test]
 fn fresh_seeds() {
     let fresh = std::collections::hash_map::RandomState::new();
     let fresh = fresh.build_hasher().finish() >> 16;
-    for seed in fresh..fresh + 10 {
+    for seed in fresh..fresh + 5 {
         must_pass(seed);
     }
 }
 
 #[test]
 fn a_seed_replays_exactly() {
-    for seed in 1..=3 {
+    for seed in 1..=2 {
         assert_eq!(must_pass(seed), must_pass(seed));
     }
     assert_ne!(must_pass(1).trace_hash, must_pass(2).trace_hash);
