@@ -143,6 +143,11 @@ impl Hand {
         Ok(())
     }
 
+    /// Sectors set aside for flushes to come.
+    pub fn reserved(&self) -> u64 {
+        self.reservation.sectors()
+    }
+
     /// Gives room back that was reserved.
     pub fn unreserve(&mut self, sectors: u64) {
         let part = self.reservation.split(sectors);

@@ -1,161 +1,143 @@
-//! Free sectors in a node's hands (the twin of `os::daemon::space`).
+//! Free sectors in a node's hands (the twin of `os::daemon::space::Hands`).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use client::env::{Grants, TakenRun, WantedRun};
-use data::grants::{GrantPool, Levels, Reservation};
 use data::stripe::Striping;
 use data::write::{Dirty, plan_write};
-use types::{Grant, NodeId, NsdId, Run};
-
-/// The grants of one owner.
-#[derive(Debug)]
-struct Hand {
-    pool: GrantPool,
-    reservation: Reservation,
-    is_asking: bool,
-}
+use data::{Hand, SectorSet};
+use types::{Instant, NodeId, NsdId, Run};
 
 /// All grants in a node's hands.
 #[derive(Debug)]
 pub struct Hands {
     owners: RefCell<BTreeMap<NodeId, Hand>>,
+    /// Sectors of writes without an answer, until their store is burnt.
+    doubts: RefCell<SectorSet>,
     striping: Striping,
-    ask_sectors: u64,
+    /// Now: the calls of `Grants` do not bring it.
+    pub now: Cell<Instant>,
 }
 
 impl Hands {
-    /// Nothing in hand; owners are asked for `ask_sectors` at once.
-    pub fn new(nsds: &[NsdId], block_size: u32, ask_sectors: u64) -> Self {
+    /// Nothing in hand.
+    pub fn new(nsds: &[NsdId], block_size: u32) -> Self {
         Self {
             owners: RefCell::default(),
+            doubts: RefCell::default(),
             striping: Striping::even(nsds, block_size),
-            ask_sectors,
+            now: Cell::default(),
         }
     }
 
-    fn with<T>(&self, owner: NodeId, act: impl FnOnce(&mut Hand) -> T) -> T {
-        let mut owners = self.owners.borrow_mut();
-        let levels = Levels {
-            low: self.ask_sectors / 4,
-            target: self.ask_sectors,
-        };
-        let hand = owners.entry(owner).or_insert_with(|| Hand {
-            pool: GrantPool::new(levels),
-            reservation: Reservation::default(),
-            is_asking: false,
-        });
-        act(hand)
+    /// Acts on the hand of an owner.
+    pub fn with<T>(&self, owner: NodeId, act: impl FnOnce(&mut Hand) -> T) -> T {
+        act(self.owners.borrow_mut().entry(owner).or_default())
     }
 
-    /// An owner is to be asked: for how many sectors, unless that is under way.
-    pub fn begin_asking(&self, owner: NodeId, sectors: u64) -> Option<u64> {
-        let is_new = self.with(owner, |hand| !std::mem::replace(&mut hand.is_asking, true));
-        is_new.then_some(sectors.max(self.ask_sectors))
+    /// Owners that have been asked.
+    pub fn owners(&self) -> Vec<NodeId> {
+        self.owners.borrow().keys().copied().collect()
     }
 
-    /// Owners of whose sectors few are left.
-    pub fn low(&self) -> Vec<NodeId> {
-        let owners = self.owners.borrow();
-        let is_low = |hand: &Hand| hand.pool.unreserved() < self.ask_sectors / 4;
-        owners
-            .iter()
-            .filter(|(_, hand)| is_low(hand))
-            .map(|(owner, _)| *owner)
-            .collect()
+    /// A write to these sectors has no answer, and will have none.
+    pub fn in_doubt(&self, run: Run) {
+        self.doubts.borrow_mut().insert(run);
     }
 
-    /// An owner answered.
-    pub fn on_grants(&self, owner: NodeId, grants: &[Grant]) {
-        self.with(owner, |hand| {
-            hand.is_asking = false;
-            for grant in grants {
-                hand.pool.add(grant);
-            }
-        });
+    /// The process that served these NSDs has ended, and with it every write that it was sent.
+    pub fn server_ended(&self, nsds: &[NsdId]) {
+        for hand in self.owners.borrow_mut().values_mut() {
+            hand.ended(|run| nsds.contains(&run.at.nsd));
+        }
     }
 
     /// Sectors set aside for flushes to come.
     pub fn reserved(&self) -> u64 {
         let owners = self.owners.borrow();
-        owners.values().map(|h| h.reservation.sectors()).sum()
+        owners.values().map(Hand::reserved).sum()
     }
 
-    /// Asserts what holds of every pool.
+    /// Asserts what holds of every hand.
     pub fn check(&self) {
-        self.owners.borrow().values().for_each(|h| h.pool.check());
+        self.owners.borrow().values().for_each(Hand::check);
     }
 }
 
 impl Grants for Hands {
     fn reserve(&self, owner: NodeId, sectors: u64) -> bool {
-        self.with(owner, |hand| match hand.pool.reserve(sectors) {
-            Ok(more) => {
-                hand.reservation.merge(more);
-                true
+        self.with(owner, |hand| match hand.reserve(sectors) {
+            Ok(()) => true,
+            Err(more) => {
+                hand.want(more.sectors);
+                false
             }
-            Err(_) => false,
         })
     }
 
     fn unreserve(&self, owner: NodeId, sectors: u64) {
         if sectors > 0 {
-            self.with(owner, |hand| {
-                let part = hand.reservation.split(sectors);
-                hand.pool.release(part);
-            });
+            self.with(owner, |hand| hand.unreserve(sectors));
         }
     }
 
     fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>> {
-        self.with(owner, |hand| {
-            let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
-            let in_hand = hand.reservation.sectors();
-            let mut part = hand.reservation.split(reserved.min(in_hand));
-            if part.sectors() < needed {
-                match hand.pool.reserve(needed - part.sectors()) {
-                    Ok(more) => part.merge(more),
-                    Err(_) => {
-                        hand.reservation.merge(part);
-                        return None;
-                    }
-                }
-            }
-            let dirty: Vec<Dirty<'_>> = wanted
-                .iter()
-                .map(|w| Dirty {
-                    ino: w.ino,
-                    striping: &self.striping,
-                    file_sector: w.file_sector,
-                    count: w.count,
-                })
-                .collect();
-            let writes = plan_write(&dirty, &mut hand.pool, &mut part);
-            hand.pool.release(part);
-            let pieces = writes.into_iter().flat_map(|write| write.pieces);
-            let taken = pieces.map(|piece| TakenRun {
-                wanted: piece.dirty,
-                file_sector: piece.file_sector,
-                count: piece.data,
-                run: Run {
-                    at: piece.at,
-                    count: piece.data + piece.checksums,
-                },
+        let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
+        let dirty: Vec<Dirty<'_>> = wanted
+            .iter()
+            .map(|w| Dirty {
+                ino: w.ino,
+                striping: &self.striping,
+                file_sector: w.file_sector,
+                count: w.count,
+            })
+            .collect();
+        let now = self.now.get();
+        let writes = self.with(owner, |hand| {
+            let plan = hand.take(now, needed, reserved, |pool, part| {
+                plan_write(&dirty, pool, part)
             });
-            Some(taken.collect())
-        })
+            if plan.is_none() {
+                hand.want(needed + needed / 16 + 1);
+            }
+            plan
+        })?;
+        let pieces = writes.into_iter().flat_map(|write| write.pieces);
+        let taken = pieces.map(|piece| TakenRun {
+            wanted: piece.dirty,
+            file_sector: piece.file_sector,
+            count: piece.data,
+            run: Run {
+                at: piece.at,
+                count: piece.data + piece.checksums,
+            },
+        });
+        Some(taken.collect())
     }
 
     fn committed(&self, owner: NodeId, runs: &[Run]) {
         self.with(owner, |hand| {
-            runs.iter().for_each(|run| hand.pool.committed(*run));
+            runs.iter().for_each(|run| hand.committed(*run));
         });
     }
 
     fn burn(&self, owner: NodeId, runs: &[Run]) {
-        self.with(owner, |hand| {
-            runs.iter().for_each(|run| hand.pool.burn(*run));
-        });
+        for run in runs {
+            let doubts = {
+                let mut doubts = self.doubts.borrow_mut();
+                let found = doubts.intersection(*run);
+                found.iter().for_each(|part| doubts.remove(*part));
+                found
+            };
+            self.with(owner, |hand| match doubts.is_empty() {
+                true => hand.discard(*run),
+                false => hand.burn(*run),
+            });
+        }
+    }
+
+    fn discard(&self, owner: NodeId, runs: &[Run]) {
+        self.with(owner, |hand| runs.iter().for_each(|run| hand.discard(*run)));
     }
 }

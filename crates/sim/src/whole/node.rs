@@ -7,11 +7,12 @@ mod calls;
 mod grace;
 mod journal;
 mod peers;
+mod space;
 mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use client::message::{Answer, Ask, Body};
+use client::message::{Answer, Body};
 use client::request::{Notice, Request, Response, Ticket};
 use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
 use client::slice::{home_slice, slice_of};
@@ -191,8 +192,7 @@ pub struct Node {
     calls: Calls,
     facts: BTreeMap<u64, AskedFact>,
     fact_queries: BTreeMap<(NodeId, u64), (InodeId, types::Name)>,
-    region_asks: BTreeMap<u64, Message>,
-    region_waiters: Vec<Work>,
+    regions: space::Regions,
     in_progress: BTreeSet<(NodeLife, u64)>,
     durable: journal::Durable,
     transfers: transfer::Transfers,
@@ -214,7 +214,6 @@ impl Node {
             me,
             view,
             slab_count,
-            ask_sectors,
             canary,
             ..
         } = setting;
@@ -240,7 +239,7 @@ impl Node {
             me,
             now: Instant(0),
             memory: Memory::new(slab_count),
-            hands: Hands::new(&nsds, view.block_size, ask_sectors),
+            hands: Hands::new(&nsds, view.block_size),
             slices: slices.collect(),
             shards,
             log,
@@ -253,8 +252,7 @@ impl Node {
             calls: Calls::default(),
             facts: BTreeMap::new(),
             fact_queries: BTreeMap::new(),
-            region_asks: BTreeMap::new(),
-            region_waiters: Vec::new(),
+            regions: space::Regions::default(),
             in_progress: BTreeSet::new(),
             durable,
             transfers: transfer::Transfers::default(),
@@ -324,6 +322,7 @@ impl Node {
     }
 
     fn run_slice(&mut self, slice: usize, input: Input) -> Vec<Effect> {
+        self.hands.now.set(self.now);
         let env = Env {
             now: self.now,
             timestamp: timestamp(self.now),
@@ -386,7 +385,10 @@ impl Node {
                 }
             }
             Effect::ForSlice(ino, input) => items.push_back(Item::Client(slice_of(ino), input)),
-            Effect::WantSpace(owner, sectors) => self.want_space(owner, sectors, items),
+            Effect::WantSpace(owner) => self.want_space(owner, items),
+            Effect::Yield(ticket, response) => {
+                self.out.push(Out::Reply(ticket, response, Vec::new()));
+            }
         }
     }
 
@@ -476,6 +478,8 @@ impl Node {
                 self.defer(after, Deferred::Transaction(envelope), items);
             }
             OwnerEffect::AskFacts(question, queries) => self.ask_facts(question, queries, items),
+            OwnerEffect::Gather(question) => self.gather(question, items),
+            OwnerEffect::Recalled(life, id) => self.recalled(life, id, items),
             OwnerEffect::Silent(..) => {}
         }
     }
@@ -520,45 +524,12 @@ impl Node {
         let shard = self.call_ended(call);
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
-                self.on_grants(shard, answer, items);
+                self.on_space_answer(shard, answer, items);
             }
             return;
         }
         let call = CallId(call);
         items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
-    }
-
-    fn want_space(&mut self, owner: NodeId, sectors: u64, items: &mut VecDeque<Item>) {
-        let Some(sectors) = self.hands.begin_asking(owner, sectors) else {
-            return;
-        };
-        let at = self.view.owners.iter().position(|o| *o == owner);
-        let Some(shard) = at.and_then(|at| u16::try_from(at).ok()) else {
-            return;
-        };
-        let call = self.draw_call();
-        self.call_owner(
-            call,
-            ShardId(shard),
-            Ask::Grants {
-                sectors,
-                nsds: Vec::new(),
-            },
-            items,
-        );
-    }
-
-    fn on_grants(&mut self, shard: ShardId, answer: Answer, items: &mut VecDeque<Item>) {
-        let owner = self.owner(shard);
-        let grants = match answer.body {
-            Body::Grants { grants } => grants,
-            _ => Vec::new(),
-        };
-        let is_there = !grants.is_empty();
-        self.hands.on_grants(owner, &grants);
-        for slice in 0..SLICE_COUNT {
-            items.push_back(Item::Client(slice, Input::Space(owner, is_there)));
-        }
     }
 
     fn draw_call(&mut self) -> u64 {
@@ -584,9 +555,7 @@ impl Node {
             }
         }
         items.extend(out.into_iter().map(Item::OwnerEffect));
-        for owner in self.hands.low() {
-            self.want_space(owner, 0, &mut items);
-        }
+        self.top_up(&mut items);
         self.run(items);
         self.snapshot_if_due();
         if self.tick_count.is_multiple_of(REPEAT_TICKS) {
@@ -641,7 +610,7 @@ impl Node {
         self.calls.count() == 0
             && self.is_serving()
             && self.facts.is_empty()
-            && self.region_waiters.is_empty()
+            && self.regions.is_idle()
             && self.durable.count() == 0
             && self
                 .shards
@@ -678,7 +647,7 @@ impl Node {
             "runs {:?}, {} facts, {} regions, {} durable waiters",
             self.runs,
             self.facts.len(),
-            self.region_waiters.len(),
+            usize::from(!self.regions.is_idle()),
             self.durable.count()
         ));
         for slice in self.slices.iter().filter(|slice| slice.is_dirty()) {

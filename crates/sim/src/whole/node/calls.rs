@@ -159,13 +159,11 @@ impl Node {
         ask: Ask,
         items: &mut VecDeque<Item>,
     ) {
-        let waits = matches!(ask, Ask::Grants { .. }) && self.take_regions();
-        let question = self.question(from, call, origin, shard, ask);
-        if waits {
-            self.region_waiters.push(question);
-        } else {
-            items.push_back(Item::Owner(question));
+        if matches!(ask, Ask::Space(_)) {
+            self.take_regions(items);
         }
+        let question = self.question(from, call, origin, shard, ask);
+        items.push_back(Item::Owner(question));
     }
 
     pub(super) fn question(
@@ -186,6 +184,7 @@ impl Node {
             grants: Vec::new(),
             since: self.now,
             tries: 0,
+            space_round: 0,
         }))
     }
 
@@ -216,7 +215,7 @@ impl Node {
         }
         messages.extend(self.facts.values().map(|f| (f.0, f.1.clone())));
         let table_owner = self.owner(ShardId(0));
-        messages.extend(self.region_asks.values().map(|m| (table_owner, m.clone())));
+        messages.extend(self.regions.repeat().map(|m| (table_owner, m)));
         for (peer, message) in messages {
             self.send(peer, message);
         }

@@ -67,7 +67,9 @@ impl Node {
             }
         }
         let held = std::mem::take(&mut self.grace.held_work);
-        self.run(held.into_iter().map(Item::Owner).collect());
+        let mut items = held.into_iter().map(Item::Owner).collect();
+        self.learn_regions(&mut items);
+        self.run(items);
     }
 
     /// Nothing that this life says is heard any more.
@@ -89,7 +91,9 @@ impl Node {
         self.in_progress.retain(|(of, _)| *of != life);
         let is_of = |work: &Work| matches!(work, Work::Question(q) if q.from == life);
         self.grace.held_work.retain(|work| !is_of(work));
-        self.run(out.into_iter().map(Item::OwnerEffect).collect());
+        let mut items = out.into_iter().map(Item::OwnerEffect).collect();
+        self.gather_life_ended(life, &mut items);
+        self.run(items);
         self.grace.waiting.remove(&life);
         self.end_grace_if_over();
     }

@@ -8,12 +8,9 @@ use meta::view::{Fact, Query};
 use node::message::FactResult;
 use node::{Message, Question, Work};
 use types::id::NodeLife;
-use types::{Errno, NodeId, ShardId};
+use types::{Errno, NodeId};
 
 use super::{Deferred, FACT_CALL, Item, Lane, Node, Out, Wire};
-
-/// Regions taken at once.
-const REGIONS_AT_ONCE: usize = 4;
 
 impl Node {
     pub(super) fn send(&mut self, peer: NodeId, message: Message) {
@@ -27,7 +24,10 @@ impl Node {
 
     /// The link to a peer is up, with this life of it.
     pub fn peer_up(&mut self, life: NodeLife) {
-        self.peers.insert(life.node, life);
+        let before = self.peers.insert(life.node, life);
+        if before.is_some_and(|before| before != life) {
+            self.peer_began_anew(life.node);
+        }
         self.links.insert(life.node);
         self.ask_held();
         self.repeat_to(life.node);
@@ -84,24 +84,18 @@ impl Node {
             }
             Message::AskFact { id, query } => self.find_fact(life, id, query, &mut items),
             Message::Fact { id, result } => self.on_fact(id, result, &mut items),
-            Message::TakeRegions { id, nsd, count } => {
+            Message::TakeRegions {
+                id, nsds, count, ..
+            } => {
                 let count = usize::try_from(count).unwrap_or(0).min(64);
-                let (regions, lsn) = self.log.take_regions(peer, nsd, count);
-                let message = Box::new(Message::Regions { id, regions });
-                let deferred = Deferred::Message(peer, message);
-                match lsn {
-                    Some(lsn) => self.defer(lsn, deferred, &mut items),
-                    None => self.deliver(deferred, &mut items),
-                }
+                self.on_take_regions(peer, id, &nsds, count, &mut items);
             }
-            Message::Regions { id, regions } => {
-                self.log.adopt_regions(&regions);
-                self.region_asks.remove(&id);
-                if self.region_asks.is_empty() {
-                    let waiters = std::mem::take(&mut self.region_waiters);
-                    items.extend(waiters.into_iter().map(Item::Owner));
-                }
-            }
+            Message::Regions { id, regions } => self.on_regions(id, &regions, &mut items),
+            Message::RecallSpace { id } => self.on_recall(peer, id, &mut items),
+            Message::GiveRegions { .. }
+            | Message::RegionsBack { .. }
+            | Message::AskFree { .. }
+            | Message::Free { .. } => {}
             Message::AskHeld { epoch } => self.tell_held(peer, epoch),
             Message::Held { epoch, shard, part } => self.on_held(life, epoch, shard, &part),
             Message::Serving { epoch } => self.on_serving(peer, epoch),
@@ -202,37 +196,5 @@ impl Node {
                 self.deliver(deferred, items);
             }
         }
-    }
-
-    /// Takes regions where this owner is short of them. True: an answer is awaited.
-    pub(super) fn take_regions(&mut self) -> bool {
-        let short = self.log.short_nsds();
-        if short.is_empty() {
-            return false;
-        }
-        let table_owner = self.owner(ShardId(0));
-        if table_owner == self.me.node {
-            for nsd in short {
-                let (regions, _) = self
-                    .log
-                    .take_regions(self.me.node, Some(nsd), REGIONS_AT_ONCE);
-                self.log.adopt_regions(&regions);
-            }
-            return false;
-        }
-        if self.region_asks.is_empty() {
-            for nsd in short {
-                let id = self.draw_call();
-                let count = u32::try_from(REGIONS_AT_ONCE).expect("a small number");
-                let message = Message::TakeRegions {
-                    id,
-                    nsd: Some(nsd),
-                    count,
-                };
-                self.send(table_owner, message.clone());
-                self.region_asks.insert(id, message);
-            }
-        }
-        !self.region_asks.is_empty()
     }
 }

@@ -10,7 +10,7 @@ use data::plan::{Fetch, ReadPiece, RunKey, Verify, plan_read};
 use store::journal::FlushId;
 use types::frame::FRAME_SIZE;
 use types::id::NodeLife;
-use types::{ByteRange, Extent, FrameRef, Location, NodeId, NsdId, SECTOR_SIZE, Span};
+use types::{ByteRange, Extent, FrameRef, Location, NodeId, NsdId, Run, SECTOR_SIZE, Span};
 
 use super::{Lane, Later, Node, Out, Wire};
 
@@ -228,7 +228,12 @@ impl Node {
         let lost: Vec<Tag> = lost.map(|(tag, _)| *tag).collect();
         for tag in lost {
             let remote = self.transfers.remote.remove(&tag).expect("found above");
-            self.finish_io(remote.io.done, Err(IoFailure::Unreachable));
+            if let (Done::Store(..), Source::Frames(frames)) = (remote.io.done, &remote.io.source) {
+                let count = u32::try_from(frames.len()).expect("a write is small");
+                let at = remote.io.at;
+                self.hands.in_doubt(Run { at, count });
+            }
+            self.finish_io(remote.io.done, Err(IoFailure::Unknown));
         }
     }
 
@@ -314,7 +319,11 @@ impl Node {
                 let storing = self.transfers.stores.get_mut(&io).expect("until its last");
                 match result {
                     Ok((life, _)) => storing.written.push((nsd, life)),
-                    Err(failure) => storing.failure = Some(failure),
+                    // The whole store is in doubt when a part of it is.
+                    Err(failure) if storing.failure != Some(IoFailure::Unknown) => {
+                        storing.failure = Some(failure);
+                    }
+                    Err(_) => {}
                 }
                 storing.left -= 1;
                 if storing.left == 0 {

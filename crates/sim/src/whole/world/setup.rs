@@ -197,6 +197,10 @@ impl World {
                 self.link_up(*a, *b);
             }
         }
+        // Nobody holds anything yet.
+        for machine in &mut self.machines {
+            machine.node.begin_grace(&[]);
+        }
     }
 
     /// Every node looks the files up and opens them.
