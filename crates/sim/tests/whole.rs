@@ -1,6 +1,5 @@
-//! The whole: fixed and fresh seeds pass, a seed replays exactly, and each checker finds what it is there for.
+//! The whole: fixed seeds pass (CI runs fresh ones too), a seed replays exactly, and each checker finds what it is there for.
 
-use std::hash::{BuildHasher, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use sim::whole::node::Canary;
@@ -18,15 +17,6 @@ fn must_pass(seed: u64) -> Report {
 fn fixed_seeds() {
     let accesses: usize = (1..=12).map(|seed| must_pass(seed).access_count).sum();
     assert!(accesses > 2_000, "the runs did hardly anything: {accesses}");
-}
-
-#[test]
-fn fresh_seeds() {
-    let fresh = std::collections::hash_map::RandomState::new();
-    let fresh = fresh.build_hasher().finish() >> 16;
-    for seed in fresh..fresh + 5 {
-        must_pass(seed);
-    }
 }
 
 #[test]
