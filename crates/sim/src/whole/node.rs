@@ -447,6 +447,7 @@ impl Node {
                 call: question.call,
                 answer: Answer::bare(Body::Refused(types::Errno::ESTALE)),
                 after: None,
+                ends_move: question.is_mover,
             }));
         }
     }
@@ -458,6 +459,7 @@ impl Node {
                 call,
                 answer,
                 after,
+                ..
             } => {
                 let deferred = Deferred::Answer(to, call, answer);
                 match after {
@@ -480,7 +482,8 @@ impl Node {
             OwnerEffect::AskFacts(question, queries) => self.ask_facts(question, queries, items),
             OwnerEffect::Gather(question) => self.gather(question, items),
             OwnerEffect::Recalled(life, id) => self.recalled(life, id, items),
-            OwnerEffect::Silent(..) => {}
+            // No directory moves between owners here.
+            OwnerEffect::MoveDropped(..) | OwnerEffect::Silent(..) => {}
         }
     }
 

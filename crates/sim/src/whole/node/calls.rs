@@ -185,6 +185,8 @@ impl Node {
             since: self.now,
             tries: 0,
             space_round: 0,
+            walk: Vec::new(),
+            is_mover: false,
         }))
     }
 
