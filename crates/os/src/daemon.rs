@@ -523,10 +523,11 @@ impl Daemon {
         }
         let mut session = self.mount()?;
         session.start(hub.clone())?;
-        let daemon = Arc::clone(self);
+        let (daemon, listener) = (Arc::clone(self), Arc::new(listener));
+        let listening = Arc::clone(&listener);
         let control = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || control::serve(&daemon, &listener))
+            .spawn(move || control::serve(&daemon, &listening))
             .map_err(Error::Thread)?;
         tracing::info!(mount = %self.config.mount.display(), "mounted");
         self.tick_until_stopped();
@@ -549,8 +550,7 @@ impl Daemon {
         drop(session);
         self.write_all_back();
         self.leave_cluster();
-        // Wakes the control thread out of accept.
-        let _ = std::os::unix::net::UnixStream::connect(&self.config.control_socket);
+        control::end_listening(&listener);
         let _ = control.join();
         tracing::info!("stopped");
         Ok(())

@@ -1,6 +1,7 @@
 //! The control socket: status, waiters, counters, stop. One request line, one JSON line.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -37,6 +38,13 @@ pub(super) fn listen(path: &Path) -> Result<UnixListener, Error> {
     let mode = std::fs::Permissions::from_mode(0o600);
     std::fs::set_permissions(path, mode).map_err(failed)?;
     Ok(listener)
+}
+
+/// Wakes the thread that accepts at `listener`, for good, even where the socket's path is gone.
+pub(super) fn end_listening(listener: &UnixListener) {
+    // SAFETY: the call takes a descriptor that `listener` keeps open, and touches no memory.
+    let result = unsafe { libc::shutdown(listener.as_raw_fd(), libc::SHUT_RDWR) };
+    debug_assert_eq!(result, 0, "a listening socket can be shut down");
 }
 
 /// Answers until the daemon stops.
@@ -359,4 +367,28 @@ fn context_switches() -> (u64, u64) {
     unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
     let count = |value: libc::c_long| u64::try_from(value).unwrap_or(0);
     (count(usage.ru_nvcsw), count(usage.ru_nivcsw))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listening_ends_without_the_socket_path() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("control");
+        let listener = Arc::new(listen(&path).expect("bound"));
+        let (sender, ended) = std::sync::mpsc::channel();
+        let accepting = Arc::clone(&listener);
+        std::thread::spawn(move || {
+            let outcome = accepting.accept().map(drop);
+            sender.send(outcome).expect("the test waits");
+        });
+        std::fs::remove_file(&path).expect("it is there");
+        end_listening(&listener);
+        let outcome = ended.recv_timeout(Duration::from_secs(10));
+        outcome
+            .expect("accept ended")
+            .expect_err("nobody connected");
+    }
 }
