@@ -18,9 +18,11 @@ use anyhow::{Context as _, Result, bail};
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  ci [--quick] [--deny]   all checks: fmt, clippy, tidy, tests, doc tests, simulator smoke, cargo deny
+  ci [--quick] [--deny] [--fresh]
+                          all checks: fmt, clippy, tidy, tests, doc tests, simulator smoke, cargo deny
                           --quick   without the tests on real mounts and the simulator
                           --deny    install cargo-deny first if it is missing (takes minutes)
+                          --fresh   with a minute of fresh seeds of the whole simulator
   tidy                    the rules that a machine can check
   sim [ARGUMENTS]         the simulator: a fresh seed, or the given one replayed
   bench [ARGUMENTS]       the ratios of docs/performance.md (--quick, --only NAME)
