@@ -645,9 +645,6 @@ impl Slice {
                     inode.is_on_dirty_list = true;
                     self.dirty.push_back((env.now, ino));
                 }
-                if running.commit.size.is_some_and(|size| size >= inode.size) {
-                    inode.is_size_dirty = false;
-                }
                 if running.modified == inode.modified {
                     inode.modified = None;
                 }

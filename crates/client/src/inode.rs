@@ -265,11 +265,11 @@ impl Inode {
         let is_same_size_life = self
             .attr
             .is_some_and(|known| known.size_generation == attr.size_generation);
-        if self.is_size_dirty && is_same_size_life {
-            self.size = self.size.max(attr.size);
-        } else {
+        // Where the owner's end lies at or behind ours, by this node's Commit or by another writer, it need not be told
+        // of ours: the token for that may be gone by then.
+        self.is_size_dirty &= is_same_size_life && self.size > attr.size;
+        if !self.is_size_dirty {
             self.size = attr.size;
-            self.is_size_dirty = false;
         }
         self.attr = Some(*attr);
     }

@@ -165,6 +165,11 @@ impl Story {
 
     /// Write-back of the first page, full of `byte`.
     fn write_back(&mut self, byte: u8) -> Vec<Effect> {
+        self.write(byte, true)
+    }
+
+    /// Write of the first page, full of `byte`.
+    fn write(&mut self, byte: u8, is_write_back: bool) -> Vec<Effect> {
         let frame = crate::Pool::alloc(&self.memory).expect("plenty");
         let payload = Span::whole(frame);
         self.memory.put(payload, &[byte; FRAME_SIZE]);
@@ -173,7 +178,7 @@ impl Story {
             handle: Handle(0),
             offset: 0,
             payload,
-            is_write_back: true,
+            is_write_back,
             append: false,
             sync: false,
             kill_set_id: false,
@@ -452,4 +457,46 @@ fn a_revoke_of_the_last_bytes_there_can_be_is_harmless() {
     let last = ByteRange::new(u64::MAX - 10, u64::MAX);
     assert!(is_released(&s.revoke(1, vec![write_want(last)])));
     assert!(is_released(&s.revoke(2, vec![write_want(ByteRange::ALL)])));
+}
+
+/// Another node moved the end of file further than this node's Commit, and the news of it overtook the Commit's answer.
+/// Nothing is left to tell: a Commit with a size, sent when the inode token is gone, would be refused and its bytes lost.
+#[test]
+fn a_size_that_the_owner_has_is_not_committed_again() {
+    let mut s = Story::new(0);
+    s.open(InodeMode::SharedWrite, ByteRange::new(0, PAGE));
+    let effects = s.write(1, false);
+    let is_written = |e: &Effect| matches!(e, Effect::Reply(_, Response::Written(_), _));
+    assert!(effects.iter().any(is_written), "{effects:?}");
+    let effects = s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    });
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert_eq!(commit.size, Some(PAGE));
+    let committed = Attr {
+        size: PAGE,
+        change: 2,
+        ..s.attr
+    };
+    // The owner has the Commit, and another node's after it.
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    s.attr.size = 4 * PAGE;
+    s.attr.change = 3;
+    s.grant(&effects, InodeMode::Exclusive, ByteRange::new(0, PAGE));
+    s.answer(call, meta::Reply::Attr(committed));
+    let exclusive = Want::Inode {
+        mode: InodeMode::Exclusive,
+    };
+    let effects = s.revoke(1, vec![exclusive]);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    assert!(is_released(&effects), "{effects:?}");
+    s.write_back(2);
+    let effects = s.revoke(2, vec![write_want(ByteRange::ALL)]);
+    let (_, commit) = commit_of(&effects).expect("the page is dirty");
+    assert_eq!(commit.size, None);
 }
