@@ -226,9 +226,6 @@ impl Slice {
                 return;
             }
         };
-        for granted in answer.grants {
-            self.take_grant(env, &granted);
-        }
         let ino = attr.ino;
         let inode = self.inode(ino);
         inode.learn_attr(&attr);
@@ -240,6 +237,10 @@ impl Slice {
             inode.map.forget(&tail);
             self.give_back(env, ino, count);
             self.cut_batches(env, ino);
+        }
+        // Last, for grants let other requests go on at once.
+        for granted in answer.grants {
+            self.take_grant(env, &granted);
         }
         match &request.operation {
             Operation::SetAttr { .. } => {

@@ -129,13 +129,11 @@ impl Slice {
                 return;
             }
             let (index, attr, granted) = tour.left.pop().expect("just seen");
-            if let Some(granted) = &granted {
-                self.take_grant(env, granted);
+            match granted {
+                Some(granted) => self.take_told(env, &attr, &[granted]),
+                None => self.inode(ino).learn_attr(&attr),
             }
             let timeout = tour.entry_timeout_ns;
-            let inode = self.inode(ino);
-            inode.learn_attr(&attr);
-            inode.is_attr_fresh |= granted.is_some();
             let entry = self.show(ino, timeout);
             let inode = self.inode(ino);
             inode.lookup_count += 1;

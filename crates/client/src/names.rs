@@ -597,18 +597,19 @@ impl Slice {
     /// A name led to an inode of this slice.
     pub(crate) fn on_arrival(&mut self, env: &Env<'_>, mut arrival: Arrival) {
         let ino = arrival.ino;
-        for granted in std::mem::take(&mut arrival.grants) {
-            self.take_grant(env, &granted);
-        }
+        let grants = std::mem::take(&mut arrival.grants);
         let Some(request) = arrival.request.take() else {
             self.learn_lesson(&arrival);
+            grants.iter().for_each(|g| self.take_grant(env, g));
             return;
         };
+        let attr = arrival.attr.take();
+        match &attr {
+            Some(attr) => self.take_told(env, attr, &grants),
+            None => grants.iter().for_each(|g| self.take_grant(env, g)),
+        }
         let inode = self.inode(ino);
-        if let Some(attr) = arrival.attr.take() {
-            inode.learn_attr(&attr);
-            inode.is_attr_fresh = true;
-        } else if !inode.is_attr_current() {
+        if attr.is_none() && !inode.is_attr_current() {
             let kind = inode.attr.map_or(arrival.kind, |a| a.kind);
             arrival.request = Some(request);
             let ask = Ask::Acquire {
@@ -773,12 +774,7 @@ impl Slice {
         };
         match answer.body {
             Body::Acquired { attr: Some(attr) } => {
-                for granted in answer.grants {
-                    self.take_grant(env, &granted);
-                }
-                let inode = self.inode(ino);
-                inode.learn_attr(&attr);
-                inode.is_attr_fresh = true;
+                self.take_told(env, &attr, &answer.grants);
                 self.reply_attr(request.ticket, ino);
             }
             Body::Refused(errno) => self.fail(request.ticket, errno),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use token::message::{Granted, Revoke};
-use types::{ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
+use types::{Attr, ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
 
 use crate::env::Env;
 use crate::flush::Purpose;
@@ -105,16 +105,12 @@ impl Slice {
     /// An owner answered a question for tokens.
     pub(crate) fn on_acquired(&mut self, env: &Env<'_>, ino: InodeId, answer: Answer) {
         self.inode(ino).is_acquiring = false;
-        for granted in &answer.grants {
-            self.take_grant(env, granted);
+        match &answer.body {
+            Body::Acquired { attr: Some(attr) } => self.take_told(env, attr, &answer.grants),
+            _ => answer.grants.iter().for_each(|g| self.take_grant(env, g)),
         }
         let errno = match answer.body {
-            Body::Acquired { attr: Some(attr) } => {
-                let inode = self.inode(ino);
-                inode.learn_attr(&attr);
-                inode.is_attr_fresh = true;
-                None
-            }
+            Body::Acquired { attr: Some(_) } => None,
             Body::Acquired { attr: None } => Some(Errno::ESTALE),
             Body::Refused(errno) => Some(errno),
             Body::Op(_) | Body::Space(_) | Body::Synced => Some(Errno::EPROTO),
@@ -149,7 +145,18 @@ impl Slice {
         }
     }
 
-    /// Takes tokens that an owner granted.
+    /// Takes an inode's attributes and the tokens that came with them, in this order: a grant lets parked requests go on
+    /// at once, and they must not go by a size that was known under an older token.
+    pub(crate) fn take_told(&mut self, env: &Env<'_>, attr: &Attr, grants: &[Granted]) {
+        let inode = self.inode(attr.ino);
+        inode.learn_attr(attr);
+        inode.is_attr_fresh = true;
+        for granted in grants {
+            self.take_grant(env, granted);
+        }
+    }
+
+    /// Takes tokens that an owner granted. Attributes that came with them are learnt before.
     pub(crate) fn take_grant(&mut self, env: &Env<'_>, granted: &Granted) {
         let ino = granted.ino;
         let inode = self.inode(ino);

@@ -308,6 +308,50 @@ fn a_commit_under_an_old_size_is_made_anew() {
     assert!(is_released(&s.answer(call, meta::Reply::Attr(s.attr))));
 }
 
+/// Another node cut the file while a write waited here for tokens. The grant lets the write go on, and the end that it
+/// moves is the one of now: else the owner would never hear that the file is longer, and the bytes were lost.
+#[test]
+fn a_write_that_a_grant_lets_go_on_knows_the_size_that_came_with_it() {
+    let mut s = Story::new(4 * PAGE);
+    s.open(InodeMode::SharedWrite, ByteRange::new(0, PAGE));
+    s.write_back(1);
+    let exclusive = Want::Inode {
+        mode: InodeMode::Exclusive,
+    };
+    let cut = ByteRange::new(10, u64::MAX);
+    let effects = s.revoke(1, vec![exclusive, write_want(cut)]);
+    let (call, _) = commit_of(&effects).expect("the page is dirty");
+    let frame = crate::Pool::alloc(&s.memory).expect("plenty");
+    let effects = s.ask(Operation::Write {
+        ino: INO,
+        handle: Handle(0),
+        offset: 0,
+        payload: Span {
+            length: 100,
+            ..Span::whole(frame)
+        },
+        is_write_back: false,
+        append: false,
+        sync: false,
+        kill_set_id: false,
+    });
+    assert!(effects.is_empty(), "{effects:?}: it waits for the revoke");
+    s.attr.change += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    assert!(is_released(&effects), "{effects:?}");
+    s.attr.size = 10;
+    s.attr.change += 1;
+    s.attr.size_generation += 1;
+    s.grant(&effects, InodeMode::SharedWrite, ByteRange::new(0, PAGE));
+    let effects = s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    });
+    let (_, commit) = commit_of(&effects).expect("the write is dirty");
+    assert_eq!((commit.size, commit.size_generation), (Some(100), 1));
+}
+
 fn open_with_truncate() -> Operation {
     Operation::Open {
         ino: INO,
