@@ -514,9 +514,10 @@ impl Slice {
         self.inodes.get(&ino).map(|inode| inode.holder.held())
     }
 
-    /// End of file in bytes as this node has it, its own writes included: for checks from outside.
-    pub fn size_seen(&self, ino: InodeId) -> Option<u64> {
-        self.inodes.get(&ino).map(|inode| inode.size)
+    /// End of file in bytes, where this node has moved it and the owner has not heard of that: for checks from outside.
+    pub fn size_grown(&self, ino: InodeId) -> Option<u64> {
+        let inode = self.inodes.get(&ino)?;
+        inode.is_size_dirty.then_some(inode.size)
     }
 
     /// Asserts the invariants of all inodes.

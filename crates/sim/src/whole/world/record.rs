@@ -123,8 +123,9 @@ impl World {
     /// Bytes of a file, uncommitted growth included.
     fn true_size(&self, file: usize) -> u64 {
         let ino = self.machines[0].front.files[file].ino;
-        let slices = self.machines.iter();
-        let sizes = slices.filter_map(|m| m.node.slices[slice_of(ino)].size_seen(ino));
+        // What a node believes that holds no token is of no account.
+        let nodes = self.machines.iter().filter(|m| m.is_up());
+        let sizes = nodes.filter_map(|m| m.node.slices[slice_of(ino)].size_grown(ino));
         let owners = self.machines.iter().flat_map(|m| &m.node.shards).flatten();
         let owned = owners.filter(|s| s.shard.id() == ino.shard());
         let owned = owned.filter_map(|s| s.shard.attr(ino)).map(|a| a.size);
