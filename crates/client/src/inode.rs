@@ -10,7 +10,7 @@ use types::{
 
 use crate::flush::{Batch, Goal};
 use crate::pages::Pages;
-use crate::request::Ticket;
+use crate::request::{Operation, Request, Ticket};
 use crate::slice::{IoId, Parked};
 
 /// Names kept per directory; beyond it the cache starts anew.
@@ -193,6 +193,8 @@ pub(crate) struct Inode {
     pub(crate) unbelieved_shows: u8,
     /// Its last name went while nobody had it open here, and the owner was told so: it cannot be opened any more.
     pub(crate) is_gone: bool,
+    /// Messages to the owner under way that nobody has it open here.
+    pub(crate) closing_count: u32,
     /// A load failed since the last retry: told to the readers that wait for it.
     pub(crate) load_error: Option<Errno>,
     /// A checksum did not match once; the map was asked for again.
@@ -243,6 +245,7 @@ impl Inode {
             error: None,
             has_read_pages: false,
             is_gone: false,
+            closing_count: 0,
             is_attr_believed: false,
             unbelieved_shows: 0,
             load_error: None,
@@ -342,6 +345,13 @@ impl Inode {
             || self.is_size_dirty
             || self.modified.is_some()
             || self.kill_set_id
+    }
+
+    /// Somebody's open waits for something.
+    pub(crate) fn is_opening(&self) -> bool {
+        let is_open = |request: &Request| matches!(request.operation, Operation::Open { .. });
+        let mut gated = self.gate.iter().flat_map(|state| state.parked());
+        gated.any(is_open) || self.parked.iter().any(|p| is_open(&p.request))
     }
 
     /// A change of size is at the owner: what is stored or committed now would belong to the size before. Nobody is

@@ -40,6 +40,10 @@ impl Slice {
             // The kernel had looked the name up before: it looks again.
             return self.fail(request.ticket, Errno::ESTALE);
         }
+        if inode.closing_count > 0 {
+            return self.park(env, ino, request, Waiting::Closed);
+        }
+        let inode = self.inode(ino);
         if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
             return self.resize(env, ino, request);
         }
@@ -866,11 +870,7 @@ impl Slice {
         inode.writer_count -= u32::from(file.flags.write);
         if inode.open_count == 0 {
             inode.activity.is_open = false;
-            // Without a token this node would not have heard of its end; the owner then keeps it as open
-            // here until it is told.
-            if inode.attr.is_some_and(|a| a.nlink == 0) || inode.inode_mode().is_none() {
-                self.send_op(Op::Closed { ino }, Continuation::Ignore);
-            }
+            self.tell_closed(ino);
         }
         self.drop_if_gone(env, ino);
     }

@@ -42,8 +42,8 @@ pub(crate) enum Continuation {
     SetAttr(InodeId, Request),
     /// A listing.
     Listing(Request),
-    /// Nothing.
-    Ignore,
+    /// The owner knows that this node has the inode no longer open; the inode if it is known here and counts them.
+    Closed(Option<InodeId>),
 }
 
 /// What a name led to, on its way to the slice of the inode.
@@ -403,7 +403,14 @@ impl Slice {
             },
             Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
             Continuation::Listing(request) => self.on_listing(env, request, answer),
-            Continuation::Ignore => {}
+            Continuation::Closed(ino) => {
+                if let Some(ino) = ino {
+                    // It was not dropped meanwhile: it counts them.
+                    self.inode(ino).closing_count -= 1;
+                    self.retry(env, ino);
+                    self.drop_if_gone(env, ino);
+                }
+            }
         }
     }
 
@@ -653,6 +660,26 @@ impl Slice {
         }
     }
 
+    /// Tells the owner of a last close. Under an inode token it hears with the release of that; without one it would keep
+    /// the inode as open here until it is told. Who waits for its open closes it later.
+    pub(crate) fn tell_closed(&mut self, ino: InodeId) {
+        let inode = self.inode(ino);
+        let is_untold = inode.attr.is_some_and(|a| a.nlink == 0) || inode.inode_mode().is_none();
+        if is_untold && inode.open_count == 0 && !inode.is_opening() {
+            self.send_closed(ino);
+        }
+    }
+
+    /// Tells the owner that nobody has the inode open here. Opens wait until it has heard: it would take the older
+    /// message for the newer state, and free a file without a name that was opened since.
+    pub(crate) fn send_closed(&mut self, ino: InodeId) {
+        let counted = self.inodes.get_mut(&ino).map(|inode| {
+            inode.closing_count += 1;
+            ino
+        });
+        self.send_op(Op::Closed { ino }, Continuation::Closed(counted));
+    }
+
     pub(crate) fn reply_pinned(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
         self.inode(ino).unwritten_replies += 1;
         self.out.push(Effect::Reply(ticket, response, vec![ino]));
@@ -679,7 +706,7 @@ impl Slice {
             if let Some(inode) = self.inodes.get_mut(&arrival.ino) {
                 inode.is_gone = true;
             }
-            self.send_op(Op::Closed { ino: arrival.ino }, Continuation::Ignore);
+            self.send_closed(arrival.ino);
         }
     }
 
@@ -807,7 +834,8 @@ impl Slice {
             return;
         };
         let is_gone = inode.attr.is_some_and(|a| a.nlink == 0);
-        if !is_gone || inode.lookup_count > 0 || inode.open_count > 0 {
+        let is_used = inode.lookup_count > 0 || inode.open_count > 0 || inode.closing_count > 0;
+        if !is_gone || is_used {
             return;
         }
         if inode.is_revoking() || inode.is_acquiring || !inode.loads.is_empty() {

@@ -465,6 +465,7 @@ impl Slice {
             .map(|(ino, _)| *ino);
         let Some(ino) = found else { return };
         let inode = self.inode(ino);
+        let was_opening = inode.is_opening();
         inode
             .parked
             .retain(|p| p.request.ticket != ticket || p.is_admitted);
@@ -473,6 +474,10 @@ impl Slice {
         }
         self.misplaced.remove(&ticket);
         self.abandon(env, ino, ticket);
+        if was_opening {
+            // A close may have been left to it.
+            self.tell_closed(ino);
+        }
         // It tells nothing: also without a lease.
         self.yield_reply(ticket, Response::Error(Errno::EINTR));
     }
@@ -550,6 +555,8 @@ pub enum Waiting {
     Frames,
     /// Dirty data being written back.
     Flush,
+    /// The owner to hear that the file was closed.
+    Closed,
 }
 
 /// A request that waits on an inode.

@@ -20,6 +20,8 @@ mod fixture;
 mod lapse;
 #[path = "two_mounts/layout.rs"]
 mod layout;
+#[path = "two_mounts/maps.rs"]
+mod maps;
 #[path = "two_mounts/messages.rs"]
 mod messages;
 #[path = "two_mounts/model.rs"]

@@ -544,3 +544,35 @@ fn a_size_that_the_owner_has_is_not_committed_again() {
     let (_, commit) = commit_of(&effects).expect("the page is dirty");
     assert_eq!(commit.size, None);
 }
+
+/// The owner must not take a close for news of an open that came after it.
+#[test]
+fn an_open_waits_until_the_owner_has_heard_of_the_close() {
+    let mut s = Story::new(PAGE);
+    s.attr.nlink = 0;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::Closed { .. },
+                ..
+            },
+        ) => Some(*call),
+        _ => None,
+    });
+    let open = Operation::Open {
+        ino: INO,
+        flags: OpenFlags::default(),
+    };
+    let effects = s.ask(open);
+    assert!(
+        effects.is_empty(),
+        "{effects:?}: the owner has not answered"
+    );
+    let effects = s.answer(call.expect("the owner is told"), meta::Reply::Done);
+    assert!(!effects.is_empty(), "now it goes on");
+}
