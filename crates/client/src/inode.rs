@@ -197,8 +197,8 @@ pub(crate) struct Inode {
     pub(crate) closing_count: u32,
     /// A load failed since the last retry: told to the readers that wait for it.
     pub(crate) load_error: Option<Errno>,
-    /// A checksum did not match once; the map was asked for again.
-    pub(crate) is_second_look: bool,
+    /// Loads in a row whose checksums did not match; the map was asked for again.
+    pub(crate) look_count: u32,
 
     pub(crate) open_count: u32,
     pub(crate) writer_count: u32,
@@ -249,7 +249,7 @@ impl Inode {
             is_attr_believed: false,
             unbelieved_shows: 0,
             load_error: None,
-            is_second_look: false,
+            look_count: 0,
             open_count: 0,
             writer_count: 0,
             lookup_count: 0,

@@ -26,6 +26,9 @@ const SEQUENTIAL_SIZE_MIN: u64 = 256 << 10;
 const BLOCK_SIZE: u64 = FRAMES_PER_SLAB as u64 * PAGE_SIZE;
 /// Bytes of map asked for at once.
 const MAP_SIZE: u64 = 64 << 20;
+/// The owner moves pieces to sectors and frees what lay under them, so that loads by an older map meet other bytes:
+/// the map is asked for again this often in a row.
+const LOOKS_MAX: u32 = 16;
 /// Extents and pieces in one answer.
 const MAP_COUNT_MAX: u32 = 512;
 
@@ -646,7 +649,7 @@ impl Slice {
                 .fill(*number, *frame, covered.as_ref(), env.pool);
         }
         match result {
-            Ok(()) => inode.is_second_look = false,
+            Ok(()) => inode.look_count = 0,
             Err(_) if load.is_stale => {}
             Err(failure) => {
                 // A mismatch may mean that the map we read by is old: ask the owner once more before
@@ -654,11 +657,11 @@ impl Slice {
                 inode.map.forget(&sectors_around(&load.range()));
                 if !load.is_wanted {
                     // Nobody asked: whoever reads it looks for himself.
-                } else if failure == IoFailure::Corrupt && !inode.is_second_look {
-                    inode.is_second_look = true;
+                } else if failure == IoFailure::Corrupt && inode.look_count < LOOKS_MAX {
+                    inode.look_count += 1;
                 } else {
                     inode.load_error = Some(Errno::EIO);
-                    inode.is_second_look = false;
+                    inode.look_count = 0;
                 }
             }
         }

@@ -234,6 +234,13 @@ impl GrantPool {
         self.spent.insert(run);
     }
 
+    /// What of `run` is still taken has ended and belongs to no file.
+    pub fn discard_rest(&mut self, run: Run) {
+        for part in self.taken.intersection(run) {
+            self.discard(part);
+        }
+    }
+
     /// That very write of burnt sectors is known to have ended.
     pub fn ended(&mut self, run: Run) {
         self.burnt.remove(run);

@@ -24,7 +24,7 @@ const AHEAD_MAX: u64 = 64 << 10;
 const AHEAD_MIN: u64 = 256;
 /// A node that has taken nothing for so long keeps nothing.
 const IDLE: Duration = Duration::from_secs(5);
-/// After "there are no more" nothing is asked for ahead of need for so long.
+/// After "there are few" or a recall nothing is asked for ahead of need for so long.
 const SHORT: Duration = Duration::from_secs(1);
 /// Sectors given back at once because they lie unused: fewer are not worth a message.
 const SURPLUS_MIN: u64 = 1024;
@@ -114,6 +114,7 @@ pub struct Hand {
     rate: u64,
     last_use: Option<Instant>,
     short_until: Instant,
+    recalled_until: Instant,
     counters: HandCounters,
 }
 
@@ -197,6 +198,11 @@ impl Hand {
         self.pool.discard(run);
     }
 
+    /// What of the run was neither committed nor burnt goes back.
+    pub fn discard_rest(&mut self, run: Run) {
+        self.pool.discard_rest(run);
+    }
+
     /// The writes of burnt runs for which `has_ended` holds are known to have ended.
     pub fn ended(&mut self, mut has_ended: impl FnMut(&Run) -> bool) {
         for run in self.pool.burnt_runs() {
@@ -231,14 +237,14 @@ impl Hand {
 
     /// A question should be asked soon.
     pub fn is_low(&self, now: Instant) -> bool {
-        let is_short = self.pool.unreserved() < self.target(now) / 2 || !self.short.is_empty();
-        self.asked.is_none() && is_short
+        let is_low = self.pool.unreserved() < self.target(now) / 2 && now >= self.short_until;
+        self.asked.is_none() && (is_low || !self.short.is_empty())
     }
 
     /// The owner needs what lies unused here: the next question gives it back and names `recall`.
     pub fn on_recall(&mut self, now: Instant, recall: u64) {
         self.recall = recall;
-        self.short_until = now + SHORT;
+        self.recalled_until = now + SHORT;
     }
 
     /// The owner's process began anew: answers may have been lost with the old one.
@@ -249,7 +255,7 @@ impl Hand {
     /// Sectors to have in hand ahead of need.
     fn target(&self, now: Instant) -> u64 {
         let is_idle = self.last_use.is_none_or(|last| now.since(last) > IDLE);
-        if is_idle || now < self.short_until {
+        if is_idle || now < self.recalled_until {
             return 0;
         }
         (self.rate * 2).clamp(AHEAD_MIN, AHEAD_MAX)
@@ -273,9 +279,9 @@ impl Hand {
         };
         if ask.need > 0 {
             self.last_use = Some(now);
-            let is_short = now < self.short_until;
+            let is_short = now < self.short_until.max(self.recalled_until);
             ask.want = ask.need + if is_short { 0 } else { target.max(BEGIN) };
-        } else if in_hand < target / 2 {
+        } else if in_hand < target / 2 && now >= self.short_until {
             ask.want = target - in_hand;
         }
         if !self.short.is_empty() {
@@ -338,7 +344,8 @@ impl Hand {
             }
         }
         let is_enough = granted >= asked.need;
-        if !is_enough || (granted < asked.want && asked.want > 0) {
+        // The owner has little: what is in hand stays, but it is not asked again and again.
+        if !is_enough || granted < asked.want / 8 {
             self.short_until = now + SHORT;
         }
         self.counters.short += u64::from(!is_enough);

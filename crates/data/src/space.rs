@@ -358,6 +358,12 @@ impl Space {
         parts.iter().map(|part| u64::from(part.count)).sum()
     }
 
+    /// The parts of `run` that are granted to `life`.
+    pub fn held_parts(&self, life: NodeLife, run: Run) -> Vec<Run> {
+        let held = self.granted.get(&life);
+        held.map_or_else(Vec::new, |set| set.intersection(run))
+    }
+
     /// What is granted to `life`, in order.
     pub fn granted_to(&self, life: NodeLife) -> impl Iterator<Item = Run> + '_ {
         self.granted

@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -46,10 +46,10 @@ struct Lab {
 }
 
 impl Lab {
-    fn up(size: &str) -> Self {
+    fn up(size: &str, backing: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let lab = Self { directory };
-        lab.gupfs(&["up", "--nodes", "2", "--size", size, "--backing", "file"]);
+        lab.gupfs(&["up", "--nodes", "2", "--size", size, "--backing", backing]);
         lab
     }
 
@@ -299,7 +299,7 @@ fn a_full_file_system_loses_nothing_and_gives_all_sectors_back() {
     if !can_run() {
         return;
     }
-    let lab = Lab::up("256M");
+    let lab = Lab::up("256M", "file");
     make_directories(&lab);
     let begin = frees(&lab);
     assert_eq!(begin[0], begin[1], "df is the same on both nodes");
@@ -376,7 +376,7 @@ fn nodes_killed_while_it_fills_leak_no_sector() {
     if !can_run() {
         return;
     }
-    let lab = Lab::up("256M");
+    let lab = Lab::up("256M", "file");
     make_directories(&lab);
     let begin = frees(&lab);
     let mut all: Acknowledged = BTreeMap::new();
@@ -419,4 +419,116 @@ fn nodes_killed_while_it_fills_leak_no_sector() {
     lab.check_walk();
     assert_eq!(lab.sum("used"), 0);
     assert_eq!(frees(&lab), begin, "{}", lab.dump(1, "space"));
+}
+
+/// A page of the file of small writes: its number and how often it was written, all over it.
+fn page(number: u64, version: u64) -> Vec<u8> {
+    let stamp = [number.to_le_bytes(), version.to_le_bytes()].concat();
+    stamp.repeat(4096 / 16)
+}
+
+/// The version of a page, which is whole.
+fn version_of(found: &[u8], number: u64) -> u64 {
+    let version = u64::from_le_bytes(found[8..16].try_into().unwrap());
+    let is_empty = found.iter().all(|b| *b == 0);
+    assert!(
+        is_empty || found == page(number, version),
+        "page {number} is torn or another's: {:?}",
+        &found[..16]
+    );
+    version
+}
+
+fn check_pages(lab: &Lab, node: usize, versions: &[AtomicU64]) {
+    let mut file = File::open(lab.mount(node).join("d1-0/pages")).unwrap();
+    let mut found = vec![0; 4096];
+    for (number, version) in versions.iter().enumerate() {
+        let number = u64::try_from(number).unwrap();
+        file.read_exact(&mut found).unwrap();
+        let expected = version.load(Ordering::SeqCst);
+        let seen = version_of(&found, number);
+        assert_eq!(seen, expected, "node {node}: page {number}\n{}", lab.logs());
+    }
+}
+
+/// Small synchronous writes lie in metadata first and move to sectors: bounded, in order, and none is lost.
+/// `GUPFS_SMALL_WRITES=20000` is the long run.
+#[test]
+fn small_synchronous_writes_move_to_sectors() {
+    if !can_run() {
+        return;
+    }
+    const PAGES: u64 = 16 << 10;
+    let count = std::env::var("GUPFS_SMALL_WRITES").map_or(600, |n| n.parse().unwrap());
+    let lab = Lab::up("512M", "ram");
+    make_directories(&lab);
+    let begin = frees(&lab);
+    let path = lab.mount(1).join("d1-0/pages");
+    let file = File::create(&path).unwrap();
+    file.set_len(PAGES * 4096).unwrap();
+    let versions: Vec<AtomicU64> = (0..PAGES).map(|_| AtomicU64::new(0)).collect();
+    let is_over = AtomicBool::new(false);
+    let mut debt_max = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let other = File::open(lab.mount(2).join("d1-0/pages")).unwrap();
+            let (mut at, mut reads) = (1u64, 0);
+            let mut found = vec![0; 4096];
+            while !is_over.load(Ordering::SeqCst) {
+                at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(11);
+                let number = (at >> 33) % PAGES;
+                let before = versions[usize::try_from(number).unwrap()].load(Ordering::SeqCst);
+                other.read_exact_at(&mut found, number * 4096).unwrap();
+                let seen = version_of(&found, number);
+                assert!(seen >= before, "page {number}: {seen} after {before}");
+                reads += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            eprintln!("{reads} reads by the other node");
+        });
+        let since = Instant::now();
+        let mut at = 7u64;
+        for step in 0..count {
+            at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Some pages are written again and again.
+            let number = (at >> 33) % if step % 4 == 0 { 50 } else { PAGES };
+            let version = &versions[usize::try_from(number).unwrap()];
+            let next = version.load(Ordering::SeqCst) + 1;
+            let result = file.write_all_at(&page(number, next), number * 4096);
+            result.and_then(|()| file.sync_data()).unwrap_or_else(|e| {
+                is_over.store(true, Ordering::SeqCst);
+                panic!("write {step}: {e}\n{}", lab.logs());
+            });
+            version.store(next, Ordering::SeqCst);
+            if step % 100 == 0 {
+                let debt = lab.dump(1, "counters")["space_pieces_debt"].as_u64();
+                debt_max = debt_max.max(debt.unwrap());
+            }
+        }
+        is_over.store(true, Ordering::SeqCst);
+        eprintln!("{count} writes in {} ms", since.elapsed().as_millis());
+    });
+    drop(file);
+    let counters = lab.dump(1, "counters");
+    eprintln!(
+        "{debt_max} bytes in pieces at the most; {}",
+        space_counters(&counters)
+    );
+    assert!(debt_max <= (1 << 20) + (256 << 10), "{debt_max}");
+    assert!(counters["space_destage_sectors"].as_u64().unwrap() > 0);
+    lab.gupfs(&["kill", "n1"]);
+    lab.gupfs(&["start", "n1"]);
+    check_pages(&lab, 1, &versions);
+    check_pages(&lab, 2, &versions);
+    lab.check_walk();
+    let until = Instant::now() + Duration::from_secs(20);
+    while lab.dump(1, "counters")["space_pieces_debt"] != 0 {
+        assert!(Instant::now() < until, "{}", lab.dump(1, "counters"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    check_pages(&lab, 2, &versions);
+    lab.check_walk();
+    fs::remove_file(&path).unwrap();
+    lab.settle();
+    assert_eq!(frees(&lab), begin);
 }

@@ -143,6 +143,32 @@ pub struct FileMap {
     piece_byte_count: u64,
     /// Grows with every change.
     version: u64,
+    /// Of file sectors that have pieces.
+    changed: Changed,
+}
+
+/// For each file sector that has pieces: the version of the map at which these last changed. Volatile, so it is the
+/// same for all maps as far as equality is concerned.
+#[derive(Clone, Debug, Default)]
+struct Changed(BTreeMap<u64, u64>);
+
+impl PartialEq for Changed {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Changed {}
+
+/// A sector whose bytes lie in pieces, over those of an extent or over zeros.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PieceSector {
+    /// Sector of the file.
+    pub file_sector: u64,
+    /// What lies under the pieces.
+    pub extent: Option<Extent>,
+    /// The pieces, in order.
+    pub pieces: Vec<Piece>,
 }
 
 const fn sector_of(byte: u64) -> u64 {
@@ -188,6 +214,49 @@ impl FileMap {
     /// The pieces are more than a small file's: they may be moved to sectors when there is time.
     pub fn may_destage(&self) -> bool {
         self.piece_byte_count > limits::INLINE_SIZE_MAX
+    }
+
+    /// The parts of `extent` whose sectors have pieces, all of them as they were at version `version`: what was read
+    /// under that version is what they hold now. For what makes a sector's pieces another's, be it a write, an extent
+    /// over them or a cut, changes or removes them. An extent with checksum sectors goes whole or not at all.
+    pub fn unchanged_parts(&self, extent: &Extent, version: u64) -> Vec<Extent> {
+        let is_same = |sector: &u64| self.changed.0.get(sector).is_some_and(|v| *v <= version);
+        let (first, last) = (extent.file_sector, extent.file_sector_end());
+        if let Checksums::Sectors { .. } = extent.checksums {
+            let is_whole = (first..last).all(|sector| is_same(&sector));
+            return is_whole.then(|| extent.clone()).into_iter().collect();
+        }
+        let mut parts = Vec::new();
+        let mut at = first;
+        while at < last {
+            let end = (at..last).find(|s| !is_same(s)).unwrap_or(last);
+            if at < end {
+                parts.push(extent.slice(at, end));
+            }
+            at = end + 1;
+        }
+        parts
+    }
+
+    /// The first sectors that have pieces, at most `count_max`: each with what lies under its pieces.
+    pub fn piece_sectors(&self, count_max: usize) -> Vec<PieceSector> {
+        let mut sectors = Vec::new();
+        for sector in self.changed.0.keys().copied().take(count_max) {
+            let begin = sector * SECTOR_SIZE;
+            let pieces = self.pieces_in(begin, begin + SECTOR_SIZE);
+            let extent = self.extent_at(sector);
+            sectors.push(PieceSector {
+                file_sector: sector,
+                extent: extent.map(|e| e.slice(sector, sector + 1)),
+                pieces: pieces
+                    .map(|(offset, bytes)| Piece {
+                        offset: *offset,
+                        bytes: bytes.clone(),
+                    })
+                    .collect(),
+            });
+        }
+        sectors
     }
 
     /// One of the extents is a piece of `run` (with checksum sectors).
@@ -242,6 +311,7 @@ impl FileMap {
             }
             self.piece_byte_count += piece.bytes.len() as u64;
             self.pieces.insert(piece.offset, piece.bytes.clone());
+            self.changed.0.insert(sector, version);
         }
         self.version = version;
     }
@@ -352,6 +422,10 @@ impl FileMap {
         }
         assert_eq!(alone.len() as u64, self.piece_sector_count);
         assert_eq!(bytes, self.piece_byte_count);
+        let with_pieces = self.pieces.keys().map(|offset| sector_of(*offset));
+        let with_pieces: std::collections::BTreeSet<u64> = with_pieces.collect();
+        assert!(self.changed.0.keys().eq(with_pieces.iter()));
+        assert!(self.changed.0.values().all(|v| *v <= self.version));
     }
 
     /// The extent that maps `sector`.
@@ -496,6 +570,7 @@ impl FileMap {
         self.piece_byte_count += merged.len() as u64;
         let is_full = to - from == SECTOR_SIZE;
         self.pieces.insert(from, merged.into());
+        self.changed.0.insert(sector, self.version);
         if !had_pieces && !self.is_mapped(sector) {
             self.piece_sector_count += 1;
         }
@@ -519,7 +594,13 @@ impl FileMap {
                 }
             }
             let sector = sector_of(offset);
-            if !self.has_pieces(sector) && !self.is_mapped(sector) {
+            let has_pieces = self.has_pieces(sector);
+            if has_pieces {
+                self.changed.0.insert(sector, self.version);
+            } else {
+                self.changed.0.remove(&sector);
+            }
+            if !has_pieces && !self.is_mapped(sector) {
                 self.piece_sector_count -= 1;
             }
         }

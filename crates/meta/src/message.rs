@@ -261,8 +261,8 @@ pub enum Op {
     },
     /// New content. Answer: `Attr`, `Stale` or `Resized`.
     Commit(Commit),
-    /// The same bytes, moved from pieces to sectors. Answer: `Attr`, or `Stale` when the map has changed
-    /// since `map_version` was read with `GetMap`.
+    /// The same bytes, moved from pieces to sectors. Sectors whose pieces have changed since `map_version` was read
+    /// are left out, and so are their runs. Answer: `Attr`, or `Stale` when none is left.
     Destage {
         /// File.
         ino: InodeId,

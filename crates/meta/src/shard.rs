@@ -78,6 +78,8 @@ pub struct Shard {
     pub(crate) outcomes: BTreeMap<TransactionId, Vec<ShardId>>,
     destage_soon: BTreeSet<u64>,
     destage_later: BTreeSet<u64>,
+    /// Bytes of pieces of the files in `destage_later`.
+    piece_debt: u64,
     // Volatile from here on.
     /// Transactions that this shard coordinates, before their outcome.
     pub(crate) active: BTreeMap<TransactionId, Active>,
@@ -105,6 +107,7 @@ impl Shard {
             outcomes: BTreeMap::new(),
             destage_soon: BTreeSet::new(),
             destage_later: BTreeSet::new(),
+            piece_debt: 0,
             active: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             locks: Locks::default(),
@@ -307,6 +310,21 @@ impl Shard {
     /// Files whose pieces are to be moved to sectors soon (`Op::Destage`), lowest first.
     pub fn needs_destage(&self) -> impl Iterator<Item = InodeId> + '_ {
         self.destage_soon.iter().map(|i| InodeId::new(self.id, *i))
+    }
+
+    /// Bytes that lie in pieces and are to be moved to sectors: not those of small files, which stay.
+    pub fn piece_debt(&self) -> u64 {
+        self.piece_debt
+    }
+
+    /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now.
+    pub fn destage_plan(
+        &self,
+        ino: InodeId,
+        sector_count_max: usize,
+    ) -> Option<(u64, Vec<crate::map::PieceSector>)> {
+        let map = self.inodes.get(&ino.index())?.map()?;
+        Some((map.version(), map.piece_sectors(sector_count_max)))
     }
 
     /// Files with more than a small file's bytes in pieces: to be moved when there is time.
@@ -524,7 +542,10 @@ impl Shard {
         if let Some(entries) = inode.entries() {
             assert!(entries.is_empty(), "a directory is removed empty");
         }
-        if inode.map().is_some() {
+        if let Some(map) = inode.map() {
+            if map.may_destage() {
+                self.piece_debt -= map.piece_byte_count();
+            }
             inode.map_mut().expect("just seen").clear(freed);
         }
         self.orphans.remove(&index);
@@ -569,9 +590,16 @@ impl Shard {
     fn change_map(&mut self, index: u64, change: impl FnOnce(&mut crate::map::FileMap)) {
         let inode = self.inode_mut(index);
         let map = inode.map_mut().expect("only files have maps");
+        let debt = |map: &crate::map::FileMap| match map.may_destage() {
+            true => map.piece_byte_count(),
+            false => 0,
+        };
+        let before = debt(map);
         change(map);
+        let after = debt(map);
         let (soon, later) = (map.needs_destage(), map.may_destage());
         inode.attr.sector_count = inode.map().map_or(0, crate::map::FileMap::sector_count);
+        self.piece_debt = self.piece_debt - before + after;
         for (set, is_in) in [
             (&mut self.destage_soon, soon),
             (&mut self.destage_later, later),

@@ -10,7 +10,7 @@ pub mod question;
 mod steps;
 pub mod supply;
 
-pub use log::OwnerLog;
+pub use log::{DestageState, OwnerLog};
 pub use message::Message;
 pub use moves::MoveToken;
 pub use owner::{Locked, NeedShards, OwnerSlice};

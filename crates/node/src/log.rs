@@ -47,8 +47,35 @@ pub struct OwnerLog {
     pub(crate) space_answers: BTreeMap<NodeLife, (SpaceAnswer, Option<Lsn>)>,
     /// What was done about sectors.
     pub supply_counters: SupplyCounters,
+    /// Whether pieces can be moved to sectors now.
+    pub destage_state: DestageState,
     next_nsd: usize,
     nsds: Vec<NsdId>,
+}
+
+/// Bytes of pieces that a shard has to move to sectors, beyond which Commits with pieces wait.
+const PIECE_DEBT_MAX: u64 = 1 << 20;
+
+/// Whether pieces can be moved to sectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DestageState {
+    /// They can.
+    Works,
+    /// There are no sectors: Commits that bring more pieces than fit hear ENOSPC.
+    NoSpace,
+    /// There are no frames, or the disks fail: Commits do not wait for what does not happen.
+    Stalled,
+}
+
+/// What a Commit that brings pieces does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PieceRoom {
+    /// It is executed.
+    Go,
+    /// It waits until some have been moved.
+    Wait,
+    /// There is no room, and none will be made.
+    Full,
 }
 
 /// Runs granted in one answer.
@@ -92,6 +119,7 @@ impl OwnerLog {
             random,
             space_answers: BTreeMap::new(),
             supply_counters: SupplyCounters::default(),
+            destage_state: DestageState::Works,
             next_nsd: 0,
             nsds,
         }
@@ -129,6 +157,21 @@ impl OwnerLog {
             Ok(())
         } else {
             Err(Errno::ESTALE)
+        }
+    }
+
+    /// Whether a shard takes more bytes in pieces: they lie in memory and in the journal, which are bounded.
+    pub(crate) fn room_for_pieces(&self, op: &Op, shard: &meta::Shard) -> PieceRoom {
+        let Op::Commit(commit) = op else {
+            return PieceRoom::Go;
+        };
+        if commit.pieces.is_empty() || shard.piece_debt() <= PIECE_DEBT_MAX {
+            return PieceRoom::Go;
+        }
+        match self.destage_state {
+            DestageState::Works => PieceRoom::Wait,
+            DestageState::NoSpace => PieceRoom::Full,
+            DestageState::Stalled => PieceRoom::Go,
         }
     }
 

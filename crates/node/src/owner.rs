@@ -27,7 +27,7 @@ use types::{
     RangeMode, ShardId, TokenKind, TokenNumber, Want,
 };
 
-use crate::log::OwnerLog;
+use crate::log::{OwnerLog, PieceRoom};
 use crate::moves::RENAME_TOKEN;
 use crate::question::{OwnerEffect, OwnerEnv, Question, Work};
 use crate::steps::{attribute_want, inode_of, progress_id};
@@ -618,7 +618,12 @@ impl<'a> Locked<'a> {
         };
         match self.execute(env, &question, &op, held) {
             Outcome::Done(executed) => {
+                let home = question.shard;
                 self.done(env, log, question, durable, executed, out);
+                if let (Op::Destage { .. }, Some(slice)) = (&op, self.slice(home)) {
+                    // Commits may wait for the room that this has made.
+                    slice.resume_waiting(out);
+                }
                 Ok(())
             }
             Outcome::NeedShards(shards) => Err(NeedShards(shards, Work::Question(question))),
@@ -655,12 +660,26 @@ impl<'a> Locked<'a> {
         op: &Op,
         out: &mut Vec<OwnerEffect>,
     ) -> Option<Box<Question>> {
+        let home = question.shard;
+        let may_wait = env.now.since(question.since) < ROOM_PATIENCE;
+        let room = self
+            .slice(home)
+            .map_or(PieceRoom::Go, |slice| log.room_for_pieces(op, &slice.shard));
+        match room {
+            PieceRoom::Wait if may_wait => {
+                self.wait(env, home, Work::Question(question));
+                return None;
+            }
+            PieceRoom::Full => {
+                out.push(question.refused(Errno::ENOSPC));
+                return None;
+            }
+            PieceRoom::Go | PieceRoom::Wait => {}
+        }
         let Err(errno) = log.admit(question.from, op) else {
             return Some(question);
         };
-        let may_wait = env.now.since(question.since) < ROOM_PATIENCE;
         if errno == Errno::ENOSPC && log.may_have_room_soon() && may_wait {
-            let home = question.shard;
             self.wait(env, home, Work::Question(question));
             return None;
         }

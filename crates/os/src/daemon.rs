@@ -8,6 +8,7 @@
 
 pub mod config;
 mod control;
+mod destage;
 mod free;
 mod journal;
 mod lapse;
@@ -288,6 +289,7 @@ struct Daemon {
     moves: Mutex<node::MoveToken>,
     regions: space::Regions,
     free: free::FreeSums,
+    destage: destage::Destage,
     /// Questions of other nodes that are being worked on.
     in_progress: Mutex<rustc_hash::FxHashSet<(NodeLife, u64)>>,
     held_work: Mutex<Vec<Work>>,
@@ -470,6 +472,7 @@ impl Daemon {
             moves: Mutex::default(),
             regions: space::Regions::default(),
             free: free::FreeSums::default(),
+            destage: destage::Destage::default(),
             in_progress: Mutex::default(),
             held_work: Mutex::default(),
             is_serving: AtomicBool::new(false),
@@ -632,6 +635,7 @@ impl Daemon {
             }
             items.extend(out.into_iter().map(Item::OwnerEffect));
             self.top_up(&mut items);
+            self.start_destage(&mut items);
             self.run(items);
             self.snapshot_if_due();
             self.end_slow_sums();

@@ -22,6 +22,10 @@ struct Twin {
     disk: BTreeMap<Location, Vec<u8>>,
     used: BTreeSet<Location>,
     next: u64,
+    /// Sectors written from what pieces held under a version, not in the map yet.
+    late: Vec<(u64, Extent)>,
+    moved: usize,
+    left: usize,
 }
 
 fn sectors_of(run: &Run) -> impl Iterator<Item = Location> + '_ {
@@ -41,6 +45,9 @@ impl Twin {
             disk: BTreeMap::new(),
             used: BTreeSet::new(),
             next: 1000,
+            late: Vec::new(),
+            moved: 0,
+            left: 0,
         }
     }
 
@@ -199,6 +206,38 @@ impl Twin {
         assert!(self.map.version() > before);
     }
 
+    /// Writes what pieces and extents hold now to new sectors. They go into the map later.
+    fn begin_move(&mut self) {
+        let count = 1 + self.below(12);
+        let version = self.map.version();
+        for sector in self.map.piece_sectors(count) {
+            let at = sector.file_sector as usize * SECTOR;
+            let mut bytes = match &sector.extent {
+                Some(extent) => self.disk[&extent.locations[0]].clone(),
+                None => vec![0; SECTOR],
+            };
+            for piece in &sector.pieces {
+                let from = piece.offset as usize - at;
+                bytes[from..from + piece.bytes.len()].copy_from_slice(&piece.bytes);
+            }
+            assert!(bytes == self.bytes[at..at + SECTOR]);
+            let extent = self.write_extent(sector.file_sector, sector.file_sector + 1);
+            self.late.push((version, extent));
+        }
+    }
+
+    /// Some of what was written goes into the map, as far as it is still what the file holds.
+    fn end_move(&mut self) {
+        while !self.late.is_empty() && self.random.chance(3, 4) {
+            let index = self.below(self.late.len());
+            let (version, extent) = self.late.swap_remove(index);
+            let parts = self.map.unchanged_parts(&extent, version);
+            self.moved += parts.len();
+            self.left += usize::from(parts.is_empty());
+            self.put(&parts, &[]);
+        }
+    }
+
     /// What a reader sees in `begin..end`, asking for `count_max` items at a time.
     fn read(&mut self, begin: usize, end: usize, count_max: usize) -> Vec<u8> {
         let mut seen = vec![0; end - begin];
@@ -260,13 +299,16 @@ impl Twin {
 
 #[test]
 fn map_agrees_with_a_byte_array_and_frees_every_sector_once() {
+    let (mut moved, mut left) = (0, 0);
     for seed in 0..24 {
         let mut twin = Twin::new(seed);
         for step in 0..250 {
-            match twin.below(10) {
+            match twin.below(16) {
                 0..6 => twin.commit(),
                 6..8 => twin.truncate(),
-                _ => twin.destage(),
+                8..10 => twin.destage(),
+                10..13 => twin.begin_move(),
+                _ => twin.end_move(),
             }
             twin.check();
             if step % 16 == 0 {
@@ -281,7 +323,9 @@ fn map_agrees_with_a_byte_array_and_frees_every_sector_once() {
             "everything is free when the file is gone"
         );
         twin.map.check();
+        (moved, left) = (moved + twin.moved, left + twin.left);
     }
+    assert!(moved > 100 && left > 100, "{moved} {left}: both happen");
 }
 
 fn inline(file_sector: u64, length: u32, sector: u64) -> Extent {

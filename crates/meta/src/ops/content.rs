@@ -161,7 +161,7 @@ pub(super) fn commit(
 }
 
 /// Destage: the bytes are the same, so no token is needed, no time is stamped, and the change counter
-/// stays; the map's version shows whether they still are the same.
+/// stays. Sectors whose pieces have changed since `map_version` are left out: their runs stay the asker's.
 pub(super) fn destage(
     view: &View<'_>,
     ino: InodeId,
@@ -172,21 +172,26 @@ pub(super) fn destage(
         Err(Stop::Fail(Errno::ESTALE)) => return Err(Stop::Stale),
         other => other?,
     };
-    if inode.map().map(FileMap::version) != Some(map_version) {
+    let Some(map) = inode.map().filter(|map| map_version <= map.version()) else {
+        return Err(Stop::Stale);
+    };
+    check_new_extents(inode, extents, inode.attr.size)?;
+    let taken = extents
+        .iter()
+        .flat_map(|e| map.unchanged_parts(e, map_version));
+    let taken: Vec<Extent> = taken.collect();
+    if taken.is_empty() {
         return Err(Stop::Stale);
     }
-    check_new_extents(inode, extents, inode.attr.size)?;
-    let mut mutations = Vec::new();
-    if !extents.is_empty() {
-        mutations.push(Mutation::MapPut {
-            index: ino.index(),
-            extents: extents.to_vec(),
-            pieces: Vec::new(),
-        });
-    }
+    let used = runs_of(&taken);
+    let mutations = vec![Mutation::MapPut {
+        index: ino.index(),
+        extents: taken,
+        pieces: Vec::new(),
+    }];
     Ok(Resolved::Inode {
         ino,
         mutations,
-        used: runs_of(extents),
+        used,
     })
 }

@@ -336,6 +336,7 @@ impl Daemon {
         });
         let supplied = lock(&self.log).supply_counters;
         let (rounds, recalls) = self.gather_counters();
+        let destage = self.destage.counters();
         let all = [
             ("space_hand_asks", sum.asks),
             ("space_hand_granted", sum.granted),
@@ -352,6 +353,11 @@ impl Daemon {
             ("space_owner_no_space", supplied.no_space),
             ("space_owner_rounds", rounds),
             ("space_owner_recalls", recalls),
+            ("space_pieces_debt", self.piece_debt()),
+            ("space_destage_jobs", destage[0]),
+            ("space_destage_sectors", destage[1]),
+            ("space_destage_changed_sectors", destage[2]),
+            ("space_destage_failures", destage[3]),
             ("space_regions_taken", supplied.regions_taken),
             ("space_regions_given", supplied.regions_given),
         ];

@@ -215,7 +215,7 @@ impl Daemon {
             .flatten()
             .map(|slice| lock(slice).shard.inode_count())
             .sum();
-        inodes * 512 + (1 << 20)
+        inodes * 512 + self.piece_debt() + (1 << 20)
     }
 
     /// Appends the state of every shard and of the space; each under its own lock.

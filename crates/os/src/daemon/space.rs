@@ -86,6 +86,13 @@ impl Hands {
         }
     }
 
+    /// What of these runs was neither committed nor burnt goes back.
+    pub(super) fn discard_rest(&self, owner: NodeId, runs: &[Run]) {
+        self.with(owner, |hand| {
+            runs.iter().for_each(|run| hand.discard_rest(*run))
+        });
+    }
+
     /// Sectors in hand and not reserved.
     pub(super) fn unreserved(&self) -> u64 {
         let mut sum = 0;
@@ -271,6 +278,9 @@ impl Daemon {
                 false
             }
         };
+        if owner == self.me.node && !is_there {
+            lock(&self.log).destage_state = node::DestageState::NoSpace;
+        }
         for slice in 0..SLICE_COUNT {
             items.push_back(Item::Client(slice, Input::Space(owner, is_there)));
         }

@@ -162,7 +162,7 @@ impl Daemon {
             self.pool.release(frame);
         }
         let result = failure.map_or(Ok(()), Err);
-        self.input(io.slice(), Input::Loaded(io, result));
+        self.io_ended(io, Input::Loaded(io, result));
     }
 
     fn cached_crcs(&self, fetch: &Fetch) -> Option<Arc<Vec<u32>>> {
@@ -298,7 +298,7 @@ impl Daemon {
                         if result.is_ok() && daemon.has_volatile_nsd {
                             lock(&daemon.transfers.stores).insert(io, written);
                         }
-                        daemon.input(io.slice(), Input::Stored(io, result));
+                        daemon.io_ended(io, Input::Stored(io, result));
                     }
                 },
             );
@@ -318,7 +318,7 @@ impl Daemon {
             }
         }
         if wanted.is_empty() {
-            self.input(io.slice(), Input::Flushed(io, Ok(())));
+            self.io_ended(io, Input::Flushed(io, Ok(())));
             return;
         }
         let join = Join::new(wanted.len(), None);
@@ -333,7 +333,7 @@ impl Daemon {
                     }
                     if join.end() {
                         let failure = lock(&join.state).take();
-                        daemon.input(io.slice(), Input::Flushed(io, failure.map_or(Ok(()), Err)));
+                        daemon.io_ended(io, Input::Flushed(io, failure.map_or(Ok(()), Err)));
                     }
                 },
             );

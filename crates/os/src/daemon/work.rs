@@ -410,6 +410,9 @@ impl Daemon {
         if call & MOVE_CALL != 0 {
             return self.on_rename_token(answer, items);
         }
+        if call & super::destage::DESTAGE_CALL != 0 && call & DRIVER_CALL == 0 {
+            return self.destage_answered(call, &answer, items);
+        }
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
                 self.on_space_answer(shard, answer, items);

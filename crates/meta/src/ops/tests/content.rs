@@ -148,7 +148,7 @@ fn commits_merge_sizes_and_need_tokens_and_generations() {
 }
 
 #[test]
-fn destage_moves_pieces_only_when_the_map_is_the_same() {
+fn destage_moves_the_pieces_that_are_the_same() {
     let mut f = Fixture::new();
     let attr = f.create("a");
     let mut write = commit(&attr, 70_000, vec![]);
@@ -180,15 +180,30 @@ fn destage_moves_pieces_only_when_the_map_is_the_same() {
         map_version,
         extents: vec![extent(0, 16, sector), extent(16, 2, sector + 16)],
     };
-    assert_eq!(f.run(&destage(map_version + 1, 500)), Reply::Stale);
+    assert_eq!(f.run(&destage(map_version + 9, 500)), Reply::Stale);
+    // Written again meanwhile: this sector stays as it is, and its run the asker's.
+    let mut write = commit(&attr, 70_000, vec![]);
+    write.pieces = vec![Piece {
+        offset: 3 * 4096,
+        bytes: small("new"),
+    }];
+    let Reply::Attr(attr) = f.run(&Op::Commit(write)) else {
+        panic!();
+    };
     let done = f.executed(&destage(map_version, 500));
-    assert_eq!((done.used.len(), done.freed.len()), (2, 0));
+    let used: Vec<_> = done.used.iter().map(|r| (r.at.sector, r.count)).collect();
+    assert_eq!(used, [(500, 3), (504, 12), (516, 2)]);
+    assert_eq!(done.freed.len(), 0);
     assert_eq!(
         done.reply,
         Reply::Attr(attr),
         "nothing that stat shows has changed"
     );
     assert_eq!(f.run(&destage(map_version, 600)), Reply::Stale);
+    assert_eq!(f.shards[0].piece_debt(), 4096);
+    let done = f.executed(&destage(map_version + 2, 600));
+    assert_eq!(done.used.len(), 1);
+    assert_eq!(f.shards[0].piece_debt(), 0);
     assert_eq!(
         f.shards[0].needs_destage().count() + f.shards[0].may_destage().count(),
         0

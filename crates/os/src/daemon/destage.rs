@@ -1,0 +1,347 @@
+//! Pieces (bytes in metadata, from small synchronous writes) move to sectors. The owner does it: pieces lie in its
+//! memory and its journal, outlive the client that wrote them, and a client that wrote a part of a sector does not
+//! have the rest.
+//!
+//! ```text
+//! plan under the shard's lock -> read what lies under the pieces -> lay them over it -> sectors from this node's
+//! own hand -> store -> flush -> Op::Destage: takes the sectors whose pieces are still those of the plan
+//! ```
+//!
+//! Invariants
+//! - Nothing changes before `Op::Destage`: a crash before it leaves the pieces, one after it the sectors.
+//! - One job at a time, of at most `SECTORS_MAX` sectors: bounded frames, and I/O that leaves room for others.
+//! - What the operation did not take is given back: it was written once and belongs to no file.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use client::Pool as _;
+use client::env::{Grants as _, LoadPiece, StorePiece, WantedRun};
+use client::message::{Answer, Ask, Body};
+use client::slice::{Input, IoFailure, IoId};
+use node::DestageState;
+use node::meta::{Op, Reply};
+use types::frame::FRAME_BYTES;
+use types::{Extent, FrameRef, InodeId, Instant, Layout, Piece, Run, Span, limits};
+
+use super::work::Item;
+use super::{Daemon, lock};
+use crate::clock;
+
+/// Sectors moved by one job.
+const SECTORS_MAX: usize = 256;
+/// After a job that failed, nothing is tried for so long.
+const PAUSE: types::Duration = types::Duration::from_millis(500);
+/// Files with few pieces are looked at this often.
+const IDLE_PERIOD: types::Duration = types::Duration::from_secs(2);
+/// Marks I/O of jobs among that of the client's slices.
+const DESTAGE_IO: u64 = 1 << 60;
+/// Marks calls of jobs.
+pub(super) const DESTAGE_CALL: u64 = 1 << 60;
+
+#[derive(Debug)]
+struct Job {
+    io: IoId,
+    ino: InodeId,
+    layout: Layout,
+    map_version: u64,
+    /// By sector of the file.
+    frames: Vec<(u64, FrameRef)>,
+    pieces: Vec<Piece>,
+    runs: Vec<Run>,
+    extents: Vec<Extent>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    job: Option<Job>,
+    not_before: Instant,
+    idle_since: Instant,
+    cursor: usize,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Destage {
+    state: Mutex<State>,
+    next: AtomicU64,
+    jobs: AtomicU64,
+    sectors: AtomicU64,
+    left: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl Destage {
+    /// Jobs, sectors moved, sectors that had changed meanwhile, jobs that failed.
+    pub(super) fn counters(&self) -> [u64; 4] {
+        [&self.jobs, &self.sectors, &self.left, &self.failures].map(|c| c.load(Ordering::Relaxed))
+    }
+}
+
+type Items = VecDeque<Item>;
+
+impl Daemon {
+    /// I/O has ended: of a slice, or of a job.
+    pub(super) fn io_ended(self: &Arc<Self>, io: IoId, input: Input) {
+        if io.0 & DESTAGE_IO == 0 {
+            return self.input(io.slice(), input);
+        }
+        let mut items = VecDeque::new();
+        let Some(job) = lock(&self.destage.state).job.take_if(|job| job.io == io) else {
+            return;
+        };
+        match input {
+            Input::Loaded(_, Ok(())) => self.destage_store(job, &mut items),
+            Input::Stored(_, Ok(extents)) => self.destage_stored(job, extents),
+            Input::Flushed(_, Ok(())) => self.destage_execute(job, &mut items),
+            Input::Stored(_, Err(IoFailure::Unknown)) => {
+                self.hands.burn(self.me.node, &job.runs);
+                self.end_destage(job, Vec::new(), DestageState::Stalled);
+            }
+            _ => self.end_destage(job, Vec::new(), DestageState::Stalled),
+        }
+        self.run(items);
+    }
+
+    /// Begins a job if there is something to move and none is under way.
+    pub(super) fn start_destage(self: &Arc<Self>, items: &mut Items) {
+        if !self.is_serving() || self.must_park() || self.stop.is_set() {
+            return;
+        }
+        let now = clock::now();
+        let mut state = lock(&self.destage.state);
+        if state.job.is_some() || now < state.not_before {
+            return;
+        }
+        let is_idle_round = now.since(state.idle_since) > IDLE_PERIOD;
+        let Some((mut job, loads)) = self.plan_destage(&mut state.cursor, is_idle_round) else {
+            if is_idle_round {
+                state.idle_since = now;
+            }
+            return;
+        };
+        if job.frames.is_empty() {
+            state.not_before = now + PAUSE;
+            drop(state);
+            lock(&self.log).destage_state = DestageState::Stalled;
+            return;
+        }
+        let number = self.destage.next.fetch_add(1, Ordering::Relaxed);
+        job.io = IoId(number | DESTAGE_IO);
+        let io = job.io;
+        self.destage.jobs.fetch_add(1, Ordering::Relaxed);
+        if loads.is_empty() {
+            drop(state);
+            self.destage_store(job, items);
+        } else {
+            state.job = Some(job);
+            drop(state);
+            self.load(io, loads);
+        }
+    }
+
+    /// What to move next, in frames that are filled already where nothing has to be read.
+    fn plan_destage(
+        &self,
+        cursor: &mut usize,
+        is_idle_round: bool,
+    ) -> Option<(Job, Vec<LoadPiece>)> {
+        let count = self.shards.len();
+        let (attr, map_version, sectors) = (0..count).find_map(|step| {
+            let at = (*cursor + step) % count.max(1);
+            let slice = lock(self.shards[at].as_ref()?);
+            let shard = &slice.shard;
+            let soon = shard.needs_destage().next();
+            let ino = soon.or_else(|| is_idle_round.then(|| shard.may_destage().next())?)?;
+            *cursor = at + 1;
+            let (version, sectors) = shard.destage_plan(ino, SECTORS_MAX)?;
+            Some((shard.attr(ino)?, version, sectors))
+        })?;
+        let mut job = Job {
+            io: IoId(0),
+            ino: attr.ino,
+            layout: attr.layout,
+            map_version,
+            frames: Vec::with_capacity(sectors.len()),
+            pieces: Vec::new(),
+            runs: Vec::new(),
+            extents: Vec::new(),
+        };
+        let mut loads = Vec::new();
+        for sector in sectors {
+            let Some(frame) = self.pool.alloc() else {
+                break;
+            };
+            job.frames.push((sector.file_sector, frame));
+            job.pieces.extend(sector.pieces);
+            match sector.extent {
+                Some(extent) => loads.push(LoadPiece {
+                    extent,
+                    frames: vec![frame],
+                }),
+                None => self.pool.zero(Span::whole(frame)),
+            }
+        }
+        Some((job, loads))
+    }
+
+    /// What lies under the pieces is in the frames: the pieces go over it, and all of it to new sectors.
+    fn destage_store(self: &Arc<Self>, mut job: Job, items: &mut Items) {
+        let frame_of = |sector: u64| {
+            let at = job.frames.binary_search_by_key(&sector, |(s, _)| *s);
+            at.ok().map(|at| job.frames[at].1)
+        };
+        for piece in &job.pieces {
+            let sector = piece.offset / types::SECTOR_SIZE;
+            let Some(frame) = frame_of(sector) else {
+                continue;
+            };
+            let offset = u32::try_from(piece.offset % types::SECTOR_SIZE).expect("within a sector");
+            let target = Span {
+                frame,
+                offset,
+                length: FRAME_BYTES - offset,
+            };
+            self.pool.store(target, &piece.bytes);
+        }
+        // Runs with inline checksums can be taken in parts.
+        let mut wanted: Vec<WantedRun> = Vec::new();
+        for (sector, _) in &job.frames {
+            match wanted.last_mut() {
+                Some(run)
+                    if run.file_sector + u64::from(run.count) == *sector
+                        && run.count < limits::INLINE_CHECKSUM_COUNT_MAX =>
+                {
+                    run.count += 1;
+                }
+                _ => wanted.push(WantedRun {
+                    ino: job.ino,
+                    layout: job.layout,
+                    file_sector: *sector,
+                    count: 1,
+                }),
+            }
+        }
+        let Some(taken) = self.hands.take(self.me.node, &wanted, 0) else {
+            // Where there are none, that stays so until some come.
+            let state = match lock(&self.log).destage_state {
+                DestageState::NoSpace => DestageState::NoSpace,
+                DestageState::Works | DestageState::Stalled => DestageState::Works,
+            };
+            self.end_destage(job, Vec::new(), state);
+            self.want_space(self.me.node, items);
+            return;
+        };
+        let stores = taken.iter().map(|run| StorePiece {
+            file_sector: run.file_sector,
+            frames: (run.file_sector..run.file_sector + u64::from(run.count))
+                .filter_map(frame_of)
+                .collect(),
+            run: run.run,
+        });
+        let stores: Vec<StorePiece> = stores.collect();
+        job.runs = taken.iter().map(|run| run.run).collect();
+        let io = job.io;
+        lock(&self.destage.state).job = Some(job);
+        self.store(io, stores);
+    }
+
+    fn destage_stored(self: &Arc<Self>, mut job: Job, mut extents: Vec<Extent>) {
+        extents.sort_by_key(|extent| extent.file_sector);
+        job.extents = extents;
+        let io = job.io;
+        lock(&self.destage.state).job = Some(job);
+        // Ends at once where no NSD has a volatile cache.
+        self.flush_stores(io, &[io]);
+    }
+
+    fn destage_execute(self: &Arc<Self>, mut job: Job, items: &mut Items) {
+        let op = Op::Destage {
+            ino: job.ino,
+            map_version: job.map_version,
+            extents: std::mem::take(&mut job.extents),
+        };
+        let ask = Ask::Op { op, durable: false };
+        let (call, shard) = (job.io.0 | DESTAGE_CALL, job.ino.shard());
+        lock(&self.destage.state).job = Some(job);
+        self.call_owner(call, shard, ask, items);
+    }
+
+    /// The operation has been executed: what it took is the file's, the rest goes back.
+    pub(super) fn destage_answered(
+        self: &Arc<Self>,
+        call: u64,
+        answer: &Answer,
+        items: &mut Items,
+    ) {
+        let Some(job) = lock(&self.destage.state)
+            .job
+            .take_if(|job| job.io.0 == call)
+        else {
+            return;
+        };
+        let is_done = matches!(answer.body, Body::Op(Reply::Attr(_) | Reply::Stale));
+        let mut taken = Vec::new();
+        {
+            let log = lock(&self.log);
+            for run in &job.runs {
+                let kept = log.space.held_parts(self.me, *run);
+                let mut at = run.at.sector;
+                let end = run.at.sector + u64::from(run.count);
+                for (begin, behind) in kept
+                    .iter()
+                    .map(|k| (k.at.sector, k.at.sector + u64::from(k.count)))
+                    .chain([(end, end)])
+                {
+                    if at < begin {
+                        taken.push(Run {
+                            at: types::Location {
+                                sector: at,
+                                ..run.at
+                            },
+                            count: u32::try_from(begin - at).expect("within a run"),
+                        });
+                    }
+                    at = behind;
+                }
+            }
+        }
+        let state = match is_done {
+            true => DestageState::Works,
+            false => DestageState::Stalled,
+        };
+        self.end_destage(job, taken, state);
+        self.start_destage(items);
+    }
+
+    /// A job is over. `taken`: the parts of its runs that are a file's now.
+    fn end_destage(self: &Arc<Self>, job: Job, taken: Vec<Run>, state: DestageState) {
+        for (_, frame) in &job.frames {
+            self.pool.release(*frame);
+        }
+        let moved: u64 = taken.iter().map(|run| u64::from(run.count)).sum();
+        let all: u64 = job.runs.iter().map(|run| u64::from(run.count)).sum();
+        self.hands.committed(self.me.node, &taken);
+        self.hands.discard_rest(self.me.node, &job.runs);
+        self.destage.sectors.fetch_add(moved, Ordering::Relaxed);
+        self.destage.left.fetch_add(all - moved, Ordering::Relaxed);
+        let has_failed = state != DestageState::Works;
+        lock(&self.log).destage_state = state;
+        if has_failed || job.runs.is_empty() {
+            self.destage.failures.fetch_add(1, Ordering::Relaxed);
+            lock(&self.destage.state).not_before = clock::now()
+                + if has_failed {
+                    PAUSE
+                } else {
+                    types::Duration::from_millis(20)
+                };
+        }
+    }
+
+    /// Bytes of pieces that are to be moved, in all shards.
+    pub(super) fn piece_debt(&self) -> u64 {
+        let shards = self.shards.iter().flatten();
+        shards.map(|slice| lock(slice).shard.piece_debt()).sum()
+    }
+}
