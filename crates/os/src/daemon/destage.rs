@@ -55,6 +55,8 @@ struct Job {
 
 #[derive(Debug, Default)]
 struct State {
+    /// A job is under way: it lies in `job` while it waits, and in the hands of one thread else.
+    is_busy: bool,
     job: Option<Job>,
     not_before: Instant,
     idle_since: Instant,
@@ -73,6 +75,13 @@ pub(super) struct Destage {
 }
 
 impl Destage {
+    /// The job waits for an answer; the one job that there is.
+    fn wait(&self, job: Job) {
+        let mut state = lock(&self.state);
+        assert!(state.is_busy && state.job.is_none(), "one job at a time");
+        state.job = Some(job);
+    }
+
     /// Jobs, sectors moved, sectors that had changed meanwhile, jobs that failed.
     pub(super) fn counters(&self) -> [u64; 4] {
         [&self.jobs, &self.sectors, &self.left, &self.failures].map(|c| c.load(Ordering::Relaxed))
@@ -111,7 +120,7 @@ impl Daemon {
         }
         let now = clock::now();
         let mut state = lock(&self.destage.state);
-        if state.job.is_some() || now < state.not_before {
+        if state.is_busy || now < state.not_before {
             return;
         }
         let is_idle_round = now.since(state.idle_since) > IDLE_PERIOD;
@@ -127,16 +136,16 @@ impl Daemon {
             lock(&self.log).destage_state = DestageState::Stalled;
             return;
         }
+        state.is_busy = true;
         let number = self.destage.next.fetch_add(1, Ordering::Relaxed);
         job.io = IoId(number | DESTAGE_IO);
         let io = job.io;
         self.destage.jobs.fetch_add(1, Ordering::Relaxed);
+        drop(state);
         if loads.is_empty() {
-            drop(state);
             self.destage_store(job, items);
         } else {
-            state.job = Some(job);
-            drop(state);
+            self.destage.wait(job);
             self.load(io, loads);
         }
     }
@@ -243,7 +252,7 @@ impl Daemon {
         let stores: Vec<StorePiece> = stores.collect();
         job.runs = taken.iter().map(|run| run.run).collect();
         let io = job.io;
-        lock(&self.destage.state).job = Some(job);
+        self.destage.wait(job);
         self.store(io, stores);
     }
 
@@ -251,7 +260,7 @@ impl Daemon {
         extents.sort_by_key(|extent| extent.file_sector);
         job.extents = extents;
         let io = job.io;
-        lock(&self.destage.state).job = Some(job);
+        self.destage.wait(job);
         // Ends at once where no NSD has a volatile cache.
         self.flush_stores(io, &[io]);
     }
@@ -264,7 +273,7 @@ impl Daemon {
         };
         let ask = Ask::Op { op, durable: false };
         let (call, shard) = (job.io.0 | DESTAGE_CALL, job.ino.shard());
-        lock(&self.destage.state).job = Some(job);
+        self.destage.wait(job);
         self.call_owner(call, shard, ask, items);
     }
 
@@ -328,14 +337,15 @@ impl Daemon {
         self.destage.left.fetch_add(all - moved, Ordering::Relaxed);
         let has_failed = state != DestageState::Works;
         lock(&self.log).destage_state = state;
+        let mut state = lock(&self.destage.state);
+        state.is_busy = false;
         if has_failed || job.runs.is_empty() {
             self.destage.failures.fetch_add(1, Ordering::Relaxed);
-            lock(&self.destage.state).not_before = clock::now()
-                + if has_failed {
-                    PAUSE
-                } else {
-                    types::Duration::from_millis(20)
-                };
+            let pause = match has_failed {
+                true => PAUSE,
+                false => types::Duration::from_millis(20),
+            };
+            state.not_before = clock::now() + pause;
         }
     }
 
