@@ -616,9 +616,9 @@ impl<'a> Locked<'a> {
                 writes,
             },
         };
+        let home = question.shard;
         match self.execute(env, &question, &op, held) {
             Outcome::Done(executed) => {
-                let home = question.shard;
                 self.done(env, log, question, durable, executed, out);
                 if let (Op::Destage { .. }, Some(slice)) = (&op, self.slice(home)) {
                     // Commits may wait for the room that this has made.
@@ -633,14 +633,12 @@ impl<'a> Locked<'a> {
             }
             Outcome::NeedOwners(plan) => {
                 let log = log.expect("only changes need other owners");
-                let home = question.shard;
                 let progress = transaction::begin(&mut self.view(env), *plan);
                 log.transactions.insert(progress_id(&progress), question);
                 self.progress(env, log, home, progress, out);
                 Ok(())
             }
             Outcome::Wait(_) => {
-                let home = question.shard;
                 self.wait(env, home, Work::Question(question));
                 Ok(())
             }
