@@ -92,18 +92,20 @@ impl OwnerSlice {
         released: &Released,
         out: &mut Vec<OwnerEffect>,
     ) {
-        let changes = self
-            .shard
-            .note_open(released.ino, from, released.still_open);
-        if !changes.mutations.is_empty() {
-            self.last_lsn = log.append_changes(self.shard.id(), &changes);
-        }
         let mut effects = Vec::new();
         // What does not go with our record is a late message of an earlier state: its sender holds no
-        // more than what we have recorded.
-        let _ = self
+        // more than what we have recorded, and has said since whether it has the inode open.
+        let heard = self
             .tokens
             .on_released(env.now, from, released, &mut effects);
+        if heard == Ok(true) {
+            let changes = self
+                .shard
+                .note_open(released.ino, from, released.still_open);
+            if !changes.mutations.is_empty() {
+                self.last_lsn = log.append_changes(self.shard.id(), &changes);
+            }
+        }
         self.on_token_effects(effects, out);
     }
 

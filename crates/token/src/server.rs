@@ -341,14 +341,15 @@ impl Manager {
             .flat_map(|i| i.entries.iter().map(|e| e.holder))
     }
 
-    /// A holder says what is left of a state.
+    /// A holder says what is left of a state. Answers whether this is the newest that it has said about a state on
+    /// record: what else stands in the message (`still_open`) is out of date otherwise.
     pub fn on_released(
         &mut self,
         now: Instant,
         from: NodeLife,
         message: &Released,
         out: &mut Outbox,
-    ) -> Result<(), Misbehaved> {
+    ) -> Result<bool, Misbehaved> {
         let ino = message.ino;
         let wrong = Misbehaved::Number {
             ino,
@@ -359,10 +360,10 @@ impl Manager {
             return Err(wrong);
         }
         let Some(inode) = self.inodes.get_mut(&ino) else {
-            return Ok(());
+            return Ok(false);
         };
         let Ok(at) = inode.find(from) else {
-            return Ok(());
+            return Ok(false);
         };
         let entry = &mut inode.entries[at];
         if message.number > entry.number {
@@ -374,13 +375,13 @@ impl Manager {
             let number = entry.number;
             inode.ask_again(ino, message.revoke, (from, number), out);
             self.pump(now, ino, 0, out);
-            return Ok(());
+            return Ok(false);
         }
         if message.sequence <= entry.sequence {
             // A newer release was here before; it said at least as much.
             inode.mark_answered(message.revoke, from);
             self.pump(now, ino, 0, out);
-            return Ok(());
+            return Ok(false);
         }
         let kept = Rights::from_kinds(&message.kept);
         let conflicts = |e: &&Entry| e.holder != from && e.rights.conflicts_with(&kept);
@@ -401,7 +402,7 @@ impl Manager {
         }
         inode.mark_answered(message.revoke, from);
         self.pump(now, ino, 0, out);
-        Ok(())
+        Ok(true)
     }
 
     /// A life of a node is over, and nothing it holds can be used any more (its lease is over, or its

@@ -201,6 +201,41 @@ fn grace_waits_for_everybody_and_finds_conflicts() {
     assert_eq!(late, Err(Misbehaved::Unexpected { holder: life(1) }));
 }
 
+/// Lanes do not keep order: a release that was overtaken says nothing, also not whether the inode is open. (The owner
+/// believed its `still_open` once, and freed a file that had been opened since.)
+#[test]
+fn a_release_that_was_overtaken_says_nothing() {
+    let mut world = World::new(1);
+    let mode = InodeMode::Exclusive;
+    world.want(0, vec![Want::Inode { mode }]);
+    world.settle();
+    let number = world.number(0);
+    let release = |sequence, kept| Released {
+        ino: INO,
+        number,
+        sequence,
+        revoke: 0,
+        kept,
+        still_open: sequence > 1,
+    };
+    let mode = InodeMode::Read;
+    let (newer, older) = (
+        release(2, vec![TokenKind::Inode { mode }]),
+        release(1, vec![TokenKind::Inode { mode }]),
+    );
+    let gone = release(3, Vec::new());
+    let now = world.now;
+    let mut hear = |message: &Released| {
+        let mut out = Outbox::new();
+        world.manager.on_released(now, life(0), message, &mut out)
+    };
+    assert_eq!(hear(&newer), Ok(true));
+    assert_eq!(hear(&older), Ok(false), "overtaken");
+    assert_eq!(hear(&newer), Ok(false), "a repeat");
+    assert_eq!(hear(&gone), Ok(true));
+    assert_eq!(hear(&newer), Ok(false), "nothing is on record any more");
+}
+
 #[test]
 fn a_release_of_what_was_never_held_is_refused() {
     let mut world = World::new(2);
