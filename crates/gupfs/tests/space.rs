@@ -396,7 +396,6 @@ fn space_counters(counters: &Value) -> String {
 }
 
 #[test]
-#[ignore = "open bug (docs/PROGRESS.md): a start right after kill -9 may find its disk in use"]
 fn nodes_killed_while_it_fills_leak_no_sector() {
     if !can_run() {
         return;

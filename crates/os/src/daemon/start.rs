@@ -1,6 +1,7 @@
 //! Starting a daemon: disks by their labels, the journal replayed, the shards as they were.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use data::space::{Geometry, Levels, RegionTable, Space};
 use node::log::{replay_shard, replay_space};
@@ -15,7 +16,7 @@ use types::{Epoch, Location, NsdId, SECTOR_SIZE, ShardId};
 
 use super::Error;
 use super::config::Config;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskError};
 
 /// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
 const SPACE_RESERVE: u64 = 256;
@@ -29,12 +30,31 @@ pub(super) struct Disks {
     pub(super) has_volatile: bool,
 }
 
+/// How long a disk may still be held by a daemon that has just been killed.
+const FREE_LIMIT: std::time::Duration = std::time::Duration::from_secs(5);
+/// How often it is tried meanwhile: nothing tells when a lock is given up.
+const FREE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
+
+/// Opens a disk. A killed daemon keeps its disks until its last request in flight has ended, which may be
+/// after the end of its process: that is waited for.
+fn open_disk(path: &Path) -> Result<Disk, DiskError> {
+    let begin = std::time::Instant::now();
+    loop {
+        match Disk::open(path, true) {
+            Err(DiskError::InUse { .. }) if begin.elapsed() < FREE_LIMIT => {
+                std::thread::sleep(FREE_INTERVAL);
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Opens the disks, checks their labels, finds the journal.
 pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
     let mut disks = BTreeMap::new();
     let mut area = None;
     for entry in &config.disks {
-        let disk = Disk::open(&entry.path, true)?;
+        let disk = open_disk(&entry.path)?;
         let size = usize::try_from(HEAD_SECTORS * SECTOR_SIZE).expect("256 KiB");
         let mut head = vec![0; size];
         disk.read_sectors(0, &mut head)?;
