@@ -1,86 +1,18 @@
 //! Sectors on real mounts: a small file system is filled to the brim from two nodes, and every sector is accounted
 //! for afterwards, also when nodes are killed in the middle.
-//!
-//! Needs root and /dev/fuse; passes without looking where these are missing. Every command is bounded by
-//! `timeout`, and the lab is removed in any case.
-#![allow(
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "a test of mounts does I/O"
-)]
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::os::unix::fs::FileExt as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Seconds for any command.
-const LIMIT: u32 = 60;
-
-fn can_run() -> bool {
-    let is_root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
-    let is_able = is_root && Path::new("/dev/fuse").exists();
-    if !is_able {
-        eprintln!("passed without looking: needs root and /dev/fuse");
-    }
-    is_able
-}
-
-fn bounded(seconds: u32, words: &[&str]) -> Output {
-    Command::new("timeout")
-        .args(["-k", "2", &seconds.to_string()])
-        .args(words)
-        .output()
-        .expect("coreutils are there")
-}
-
-/// A lab of two nodes, removed when it is dropped.
-struct Lab {
-    directory: tempfile::TempDir,
-}
+use crate::lab::{LIMIT, Lab, bounded, can_run};
 
 impl Lab {
-    fn up(size: &str, backing: &str) -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        let lab = Self { directory };
-        lab.gupfs(&["up", "--nodes", "2", "--size", size, "--backing", backing]);
-        lab
-    }
-
-    fn root(&self) -> &str {
-        self.directory.path().to_str().expect("a plain name")
-    }
-
-    fn try_gupfs(&self, words: &[&str]) -> Output {
-        let mut all = vec![env!("CARGO_BIN_EXE_gupfs"), "lab"];
-        all.extend(words);
-        all.extend(["--dir", self.root()]);
-        bounded(LIMIT, &all)
-    }
-
-    fn gupfs(&self, words: &[&str]) {
-        let output = self.try_gupfs(words);
-        assert!(output.status.success(), "lab {words:?}: {output:?}");
-    }
-
-    fn mount(&self, node: usize) -> PathBuf {
-        self.directory.path().join(format!("n{node}/mnt"))
-    }
-
-    fn dump(&self, node: usize, what: &str) -> Value {
-        let state = format!("{}/n{node}", self.root());
-        let gupfs = env!("CARGO_BIN_EXE_gupfs");
-        let output = bounded(LIMIT, &[gupfs, "dump", what, "--state", &state, "--json"]);
-        assert!(output.status.success(), "dump {what}: {output:?}");
-        serde_json::from_slice(&output.stdout).expect("JSON")
-    }
-
     /// Free sectors as df on this node says.
     fn free(&self, node: usize) -> u64 {
         let mount = self.mount(node);
@@ -137,28 +69,6 @@ impl Lab {
         while self.piece_debt() > 0 {
             assert!(Instant::now() < until, "pieces stay: {}", self.piece_debt());
             std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn logs(&self) -> String {
-        let tails = [1, 2].map(|node| {
-            let text = fs::read_to_string(format!("{}/n{node}/log", self.root()));
-            let text = text.unwrap_or_default();
-            let lines: Vec<&str> = text.lines().collect();
-            lines[lines.len().saturating_sub(15)..].join("\n")
-        });
-        tails.join("\n--\n")
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("{}", self.logs());
-        }
-        let output = self.try_gupfs(&["down"]);
-        if !std::thread::panicking() {
-            assert!(output.status.success(), "lab down: {output:?}");
         }
     }
 }

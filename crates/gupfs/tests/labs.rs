@@ -1,0 +1,17 @@
+//! Labs of two nodes, driven by commands as a user drives them: deaths, full disks, damage.
+//!
+//! Needs root and /dev/fuse; passes without looking where these are missing. Every command is bounded by
+//! `timeout`, and a lab is removed in any case.
+#![deny(unsafe_code)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test of mounts does I/O"
+)]
+
+#[path = "labs/lab.rs"]
+mod lab;
+#[path = "labs/membership.rs"]
+mod membership;
+#[path = "labs/space.rs"]
+mod space;

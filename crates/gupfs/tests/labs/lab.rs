@@ -1,0 +1,134 @@
+//! A lab of two nodes for one test, removed when it is dropped.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+/// Seconds for any command.
+pub(crate) const LIMIT: u32 = 60;
+
+/// Whether labs can run here; says so if not.
+pub(crate) fn can_run() -> bool {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
+    let is_able = is_root && Path::new("/dev/fuse").exists();
+    if !is_able {
+        eprintln!("passed without looking: needs root and /dev/fuse");
+    }
+    is_able
+}
+
+/// Runs a command, which is killed after so many seconds.
+pub(crate) fn bounded(seconds: u32, words: &[&str]) -> Output {
+    Command::new("timeout")
+        .args(["-k", "2", &seconds.to_string()])
+        .args(words)
+        .output()
+        .expect("coreutils are there")
+}
+
+/// A lab of two nodes, removed when it is dropped.
+pub(crate) struct Lab {
+    directory: tempfile::TempDir,
+}
+
+impl Lab {
+    pub(crate) fn up(size: &str, backing: &str) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let lab = Self { directory };
+        lab.gupfs(&["up", "--nodes", "2", "--size", size, "--backing", backing]);
+        lab
+    }
+
+    pub(crate) fn root(&self) -> &str {
+        self.directory.path().to_str().expect("a plain name")
+    }
+
+    /// What `gupfs lab` with these words says.
+    pub(crate) fn try_gupfs(&self, words: &[&str]) -> Output {
+        let mut all = vec![env!("CARGO_BIN_EXE_gupfs"), "lab"];
+        all.extend(words);
+        all.extend(["--dir", self.root()]);
+        bounded(LIMIT, &all)
+    }
+
+    /// `gupfs lab` with these words, which must succeed.
+    pub(crate) fn gupfs(&self, words: &[&str]) {
+        let output = self.try_gupfs(words);
+        assert!(output.status.success(), "lab {words:?}: {output:?}");
+    }
+
+    pub(crate) fn mount(&self, node: usize) -> PathBuf {
+        self.directory.path().join(format!("n{node}/mnt"))
+    }
+
+    /// What `gupfs dump` of a node says.
+    pub(crate) fn dump(&self, node: usize, what: &str) -> Value {
+        let state = format!("{}/n{node}", self.root());
+        let gupfs = env!("CARGO_BIN_EXE_gupfs");
+        let output = bounded(LIMIT, &[gupfs, "dump", what, "--state", &state, "--json"]);
+        assert!(output.status.success(), "dump {what}: {output:?}");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    /// Runs a shell command with `$M1` and `$M2`, the mounts; returns what it says.
+    pub(crate) fn sh(&self, seconds: u32, script: &str) -> String {
+        let (m1, m2) = (
+            format!("M1={}/n1/mnt", self.root()),
+            format!("M2={}/n2/mnt", self.root()),
+        );
+        let output = bounded(seconds, &["env", &m1, &m2, "sh", "-ec", script]);
+        assert!(
+            output.status.success(),
+            "{script}: {output:?}\n{}",
+            self.logs()
+        );
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// `file` (`$M1/x` or the like) reads as `text`.
+    pub(crate) fn reads(&self, file: &str, text: &str) {
+        let found = self.sh(LIMIT, &format!("cat {file}"));
+        assert_eq!(found.trim_end(), text, "{file}\n{}", self.logs());
+    }
+
+    /// The log of a node.
+    pub(crate) fn log(&self, node: usize) -> String {
+        fs::read_to_string(format!("{}/n{node}/log", self.root())).unwrap_or_default()
+    }
+
+    /// The end of both logs.
+    pub(crate) fn logs(&self) -> String {
+        let tails = [1, 2].map(|node| {
+            let text = self.log(node);
+            let lines: Vec<&str> = text.lines().collect();
+            let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+            format!("n{node}:\n{tail}\n")
+        });
+        tails.concat()
+    }
+
+    pub(crate) fn signal(&self, node: usize, signal: &str) {
+        let script = format!("kill -{signal} $(cat {}/n{node}/pid)", self.root());
+        self.sh(LIMIT, &script);
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        // A stopped daemon can be ended, but not asked; a test that failed may have left it stopped.
+        for node in [1, 2] {
+            let script = format!("kill -CONT $(cat {}/n{node}/pid)", self.root());
+            let _ = bounded(5, &["sh", "-c", &script]);
+        }
+        let output = self.try_gupfs(&["down"]);
+        if !std::thread::panicking() {
+            assert!(output.status.success(), "lab down: {output:?}");
+        }
+    }
+}
