@@ -28,7 +28,9 @@ use std::collections::BTreeSet;
 
 use types::{Epoch, FsId, Incarnation, Location, Lsn, NodeId, SECTOR_SIZE};
 
-use crate::format::{Area, HEADER_SECTORS, PartKey, RECORD_SIZE_MAX, RecordKind, SegmentHeader};
+use crate::format::{
+    Area, HEADER_SECTORS, PartKey, RECORD_SIZE_MAX, RecordKind, SECTOR, SegmentHeader,
+};
 use crate::recovery::Recovered;
 use segment::Segment;
 pub use segment::{FLUSH_SIZE_MAX, record_size};
@@ -183,13 +185,21 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// What must be written to an area before its first use: zeros over both header places. Each is
-    /// (place, sectors).
-    pub fn format(area: Area) -> [(Location, u64); 2] {
-        [
-            (area.at(0, 0), HEADER_SECTORS),
-            (area.at(1, 0), HEADER_SECTORS),
-        ]
+    /// What must be written to an area, in this order and durably, before its first use: zeros over the
+    /// places of headers, then a segment without any state. So an area that is in use is never blank,
+    /// and one that is has lost what was there.
+    pub fn format(config: Config) -> Vec<(Location, Vec<u8>)> {
+        let zeros = vec![0; usize::try_from(HEADER_SECTORS).expect("two") * SECTOR];
+        let place = |half| (config.area.at(half, 0), zeros.clone());
+        let mut writes = vec![place(0), place(1)];
+        let mut journal = Self::start(config, &Recovered::nothing());
+        journal.end_snapshot();
+        while let Some(flush) = journal.take_flush() {
+            writes.push((flush.at, flush.bytes));
+            journal.on_flushed(flush.id, Ok(()));
+        }
+        assert!(journal.is_serving(), "the first segment is complete");
+        writes
     }
 
     /// A journal that goes on where recovery ended, in a new segment. The caller appends the whole
