@@ -271,8 +271,13 @@ impl Journal {
     /// An operation whose parts take `bytes` would be accepted by `append`. Asked before the operation
     /// executes, under the same lock as its append.
     pub fn has_room(&self, bytes: usize, urgency: Urgency) -> bool {
-        let bytes = bytes + HEADER_SLACK;
-        if self.is_poisoned || bytes > RECORD_SIZE_MAX {
+        bytes + HEADER_SLACK <= RECORD_SIZE_MAX && self.has_room_in_all(bytes, 1, urgency)
+    }
+
+    /// As `has_room`, for parts of `bytes` in all that go to `record_count` records, one right after the other.
+    pub fn has_room_in_all(&self, bytes: usize, record_count: usize, urgency: Urgency) -> bool {
+        let bytes = bytes.saturating_add(record_count.saturating_mul(HEADER_SLACK));
+        if self.is_poisoned || bytes as u64 > self.config.area.segment_size() {
             return false;
         }
         let size = self.config.area.segment_size();
@@ -342,6 +347,12 @@ impl Journal {
         self.counters.operations += 1;
         self.counters.operation_bytes += length as u64;
         Ok(lsn)
+    }
+
+    /// An operation was executed that the journal refused: what the shards show is not what recovery would
+    /// find. Nothing is accepted any more, as after a failed flush.
+    pub fn give_up(&mut self) {
+        self.is_poisoned = true;
     }
 
     /// Half of what the last snapshot left of the segment is used, and the other half is free:
