@@ -13,6 +13,8 @@
 mod damage;
 #[path = "labs/lab.rs"]
 mod lab;
+#[path = "labs/leftovers.rs"]
+mod leftovers;
 #[path = "labs/membership.rs"]
 mod membership;
 #[path = "labs/node.rs"]
