@@ -16,6 +16,7 @@ pub mod request;
 pub mod revoke;
 pub mod slice;
 mod tokens;
+mod unlink;
 
 pub use env::{Env, Grants};
 pub use pool::Pool;

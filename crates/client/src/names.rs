@@ -14,7 +14,7 @@ use crate::message::{Answer, Ask, Body};
 use crate::request::{
     Caller, Entry, Handle, NewKind, OpenFlags, Opened, Operation, Request, Response, Ticket,
 };
-use crate::slice::{Effect, Input, OpenFile, Slice};
+use crate::slice::{Effect, Input, OpenFile, Slice, Waiting};
 
 /// For how long the kernel may believe what a token covers.
 pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
@@ -24,6 +24,8 @@ pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
 pub(crate) enum Continuation {
     /// A namespace operation.
     Names(Request, u64),
+    /// An unlink; the inode that its owner was told nobody has open here, if it was told that.
+    Unlink(Request, u64, Option<InodeId>),
     /// GetAttr: an Acquire for the attributes.
     Attributes(Request),
     /// The attributes of what a name leads to, asked of another owner.
@@ -126,6 +128,16 @@ impl Slice {
                 return self.out.push(Effect::ForSlice(parent, input));
             }
             Operation::Rename { .. } => return self.rename_source(request),
+            Operation::Unlink { parent, name } => {
+                let (parent, target) = (*parent, self.known_target(*parent, name));
+                return match target {
+                    Some(ino) => {
+                        let input = Input::UnlinkTarget(ino, request);
+                        self.out.push(Effect::ForSlice(ino, input));
+                    }
+                    None => self.unlink_now(parent, request, None),
+                };
+            }
             // The driver answers it: it knows the space of all NSDs and shards.
             Operation::StatFs => return self.fail(request.ticket, Errno::ENOSYS),
             Operation::Access { .. } => return self.reply(request.ticket, Response::Done),
@@ -183,11 +195,6 @@ impl Slice {
                 permissions: *permissions,
                 exclusive: flags.exclusive,
                 caller,
-            },
-            Operation::Unlink { parent, name } => Op::Unlink {
-                parent: *parent,
-                name: name.clone(),
-                known: None,
             },
             Operation::Rmdir { parent, name } => Op::Rmdir {
                 parent: *parent,
@@ -298,11 +305,7 @@ impl Slice {
         let Operation::Rename { parent, name, .. } = &request.operation else {
             unreachable!("only renames come here");
         };
-        let known = self
-            .inodes
-            .get(parent)
-            .and_then(|d| d.entries.as_ref()?.get(name).copied());
-        match known.flatten() {
+        match self.known_target(*parent, name) {
             Some(ino) => {
                 self.out.push(Effect::ForSlice(
                     ino,
@@ -366,6 +369,9 @@ impl Slice {
         };
         match then {
             Continuation::Names(request, epoch) => self.on_names(env, request, epoch, answer),
+            Continuation::Unlink(request, epoch, told) => {
+                self.on_unlink_answer(env, (request, epoch, told), answer);
+            }
             Continuation::Attributes(request) => self.on_attributes(env, request, answer),
             Continuation::Arrival(mut arrival) => match answer.body {
                 Body::Acquired { attr: Some(attr) } => {
@@ -422,13 +428,19 @@ impl Slice {
 
     /// Grows whenever a name of the request's directory changes as far as this node sees: an answer that was
     /// made before and arrives after says nothing about names any more.
-    fn names_epoch(&self, request: &Request) -> u64 {
+    pub(crate) fn names_epoch(&self, request: &Request) -> u64 {
         let directory = directory_of(&request.operation).and_then(|d| self.inodes.get(&d));
         directory.map_or(0, |inode| inode.names_epoch)
     }
 
     /// Takes what a name leads to now into the cache, unless something else has happened meanwhile.
-    fn learn_name(&mut self, parent: InodeId, name: &Name, ino: Option<InodeId>, is_current: bool) {
+    pub(crate) fn learn_name(
+        &mut self,
+        parent: InodeId,
+        name: &Name,
+        ino: Option<InodeId>,
+        is_current: bool,
+    ) {
         let inode = self.inode(parent);
         if is_current {
             inode.learn_entry(name, ino);
@@ -438,7 +450,7 @@ impl Slice {
     }
 
     /// The answer to a namespace operation.
-    fn on_names(&mut self, env: &Env<'_>, request: Request, epoch: u64, answer: Answer) {
+    pub(crate) fn on_names(&mut self, env: &Env<'_>, request: Request, epoch: u64, answer: Answer) {
         let is_current = self.names_epoch(&request) == epoch;
         let reply = match answer.body {
             Body::Op(reply) => reply,
@@ -564,7 +576,7 @@ impl Slice {
         }
     }
 
-    fn learn_directory(&mut self, parent: InodeId, attr: &Attr) {
+    pub(crate) fn learn_directory(&mut self, parent: InodeId, attr: &Attr) {
         if let Some(directory) = self.inodes.get_mut(&parent) {
             directory.learn_attr(attr);
         }
@@ -635,6 +647,11 @@ impl Slice {
         match &request.operation {
             Operation::Create { flags, .. } => {
                 let flags = *flags;
+                if self.inode(ino).closing_count > 0 && !flags.exclusive {
+                    // The owner is being told that nobody has it open here: asked again when it has heard.
+                    self.inode(ino).lookup_count -= 1;
+                    return self.park(env, ino, request, Waiting::Closed);
+                }
                 if entry.attr.kind != FileKind::File {
                     let errno = if entry.attr.kind == FileKind::Directory {
                         Errno::EISDIR
@@ -895,7 +912,7 @@ pub(crate) fn directory_of(operation: &Operation) -> Option<InodeId> {
     }
 }
 
-fn name_of(operation: &Operation) -> Option<&Name> {
+pub(crate) fn name_of(operation: &Operation) -> Option<&Name> {
     match operation {
         Operation::Lookup { name, .. }
         | Operation::Make { name, .. }

@@ -144,6 +144,12 @@ pub enum Input {
     RenameNow(Box<Request>),
     /// A link whose inode's kind is known.
     LinkNow(Box<Request>, types::FileKind),
+    /// An unlink whose name leads to an inode of this slice, which knows whether it is open.
+    UnlinkTarget(InodeId, Request),
+    /// An unlink on its way to the owner, and the inode of which the owner is told that nobody has it open here.
+    UnlinkNow(InodeId, Request, Option<InodeId>),
+    /// What an unlink has done to an inode of this slice.
+    Unlinked(InodeId, crate::unlink::Unlinked),
     /// A listing that wants the attributes of an inode of this slice.
     Tour(Box<crate::listing::Tour>),
     /// Write all dirty data back: the daemon stops.
@@ -290,6 +296,9 @@ impl Slice {
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
             Input::RenameNow(request) => self.rename_now(*request),
             Input::LinkNow(request, kind) => self.link_now(*request, kind),
+            Input::UnlinkTarget(ino, request) => self.unlink_target(ino, request),
+            Input::UnlinkNow(parent, request, told) => self.unlink_now(parent, request, told),
+            Input::Unlinked(ino, unlinked) => self.on_unlinked(env, ino, unlinked),
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::WriteBack => self.write_all_back(env),
             Input::Lapsed(requests) => self.on_lapsed(env, requests),

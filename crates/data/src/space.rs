@@ -194,8 +194,6 @@ pub struct Space {
     /// Freed, by the LSN of the record.
     pending: VecDeque<(Lsn, Vec<Run>)>,
     pending_count: u64,
-    /// Replay: parts of what an operation frees whose own record has not come.
-    freeing: Vec<Run>,
 }
 
 #[derive(Clone, Copy)]
@@ -216,7 +214,6 @@ impl Space {
             unlogged: Vec::new(),
             pending: VecDeque::new(),
             pending_count: 0,
-            freeing: Vec::new(),
         }
     }
 
@@ -556,12 +553,10 @@ impl Space {
                 self.take_from(*life, *run)?;
                 self.mark(*run, Mark::Used, true);
             }
-            SpaceMutation::Freed { run } => self.apply_freed(*run)?,
-            SpaceMutation::Freeing { runs } => self.freeing.extend(runs),
-            SpaceMutation::FreeingEnds {} => {
-                for run in std::mem::take(&mut self.freeing) {
-                    self.apply_freed(run)?;
-                }
+            SpaceMutation::Freed { run } => {
+                self.check_marked(*run, Mark::Used)?;
+                self.mark(*run, Mark::Used, false);
+                self.mark(*run, Mark::Free, true);
             }
             SpaceMutation::GivenBack { life, run } => {
                 self.take_from(*life, *run)?;
@@ -589,18 +584,6 @@ impl Space {
             }
         }
         Ok(())
-    }
-
-    fn apply_freed(&mut self, run: Run) -> Result<(), NotThere> {
-        self.check_marked(run, Mark::Used)?;
-        self.mark(run, Mark::Used, false);
-        self.mark(run, Mark::Free, true);
-        Ok(())
-    }
-
-    /// The journal has been replayed: an operation of which only some parts are in it was never executed.
-    pub fn end_replay(&mut self) {
-        self.freeing = Vec::new();
     }
 
     fn apply_taken(&mut self, id: RegionId) -> Result<(), NotThere> {

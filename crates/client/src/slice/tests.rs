@@ -576,3 +576,58 @@ fn an_open_waits_until_the_owner_has_heard_of_the_close() {
     let effects = s.answer(call.expect("the owner is told"), meta::Reply::Done);
     assert!(!effects.is_empty(), "now it goes on");
 }
+
+/// Sends an unlink of the file's name by its slice; what its owner is told.
+fn unlink(story: &mut Story) -> Option<InodeId> {
+    story.ticket += 1;
+    let request = Request {
+        ticket: Ticket(story.ticket),
+        caller: Caller::default(),
+        operation: Operation::Unlink {
+            parent: InodeId::ROOT,
+            name: types::Name::new(b"file").expect("a name"),
+        },
+    };
+    let effects = story.input(Input::UnlinkTarget(INO, request));
+    match &effects[..] {
+        [Effect::ForSlice(_, Input::UnlinkNow(_, _, told))] => *told,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_unlink_says_whether_the_file_is_open_and_opens_wait_for_it() {
+    let mut story = Story::new(0);
+    assert_eq!(unlink(&mut story), None, "an inode that is not known here");
+    story.open(InodeMode::Exclusive, ByteRange::ALL);
+    assert_eq!(unlink(&mut story), None, "it is open");
+    let handle = *story.slice.handles.keys().next().expect("open");
+    story.ask(Operation::Release { ino: INO, handle });
+    assert_eq!(unlink(&mut story), Some(INO));
+    let open = || Operation::Open {
+        ino: INO,
+        flags: OpenFlags::default(),
+    };
+    let effects = story.ask(open());
+    assert!(effects.is_empty(), "it waits: {effects:?}");
+    // The unlink failed: the file can be opened.
+    let failed = crate::unlink::Unlinked::failed();
+    let effects = story.input(Input::Unlinked(INO, failed));
+    assert!(matches!(
+        &effects[..],
+        [Effect::Reply(_, Response::Opened(_), _)]
+    ));
+    let handle = *story.slice.handles.keys().next().expect("open");
+    story.ask(Operation::Release { ino: INO, handle });
+    // It did not: the name is to be looked up again.
+    assert_eq!(unlink(&mut story), Some(INO));
+    assert!(story.ask(open()).is_empty());
+    let gone = crate::unlink::Unlinked::gone();
+    let effects = story.input(Input::Unlinked(INO, gone));
+    let stale = Response::Error(Errno::ESTALE);
+    assert!(matches!(&effects[..], [Effect::Reply(_, r, _)] if *r == stale));
+    // It is forgotten with the kernel's last reference, without a word to the owner.
+    let effects = story.ask(Operation::Forget { ino: INO, count: 1 });
+    assert!(effects.is_empty());
+    assert_eq!(story.slice.counts().0, 0);
+}
