@@ -105,6 +105,9 @@ impl OwnerSlice {
             if !changes.mutations.is_empty() {
                 self.last_lsn = log.append_changes(self.shard.id(), &changes);
             }
+            for (_, mutation) in &changes.mutations {
+                self.note_removal(env.now, mutation, out);
+            }
         }
         self.on_token_effects(effects, out);
     }
@@ -124,6 +127,9 @@ impl OwnerSlice {
         let changes = self.shard.on_node_lost(life);
         if !changes.mutations.is_empty() {
             self.last_lsn = log.append_changes(self.shard.id(), &changes);
+        }
+        for (_, mutation) in &changes.mutations {
+            self.note_removal(env.now, mutation, out);
         }
         self.parked.retain(|_, work| match work {
             Work::Question(q) if q.from == life => {
@@ -203,6 +209,22 @@ impl OwnerSlice {
             all.push((what, waiting.since));
         }
         all
+    }
+
+    /// Forgets the tokens of an inode that is gone.
+    fn note_removal(
+        &mut self,
+        now: Instant,
+        mutation: &meta::Mutation,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let meta::Mutation::InodeRemove { index } = mutation else {
+            return;
+        };
+        let ino = InodeId::new(self.shard.id(), *index);
+        let mut effects = Vec::new();
+        self.tokens.on_inode_gone(now, ino, &mut effects);
+        self.on_token_effects(effects, out);
     }
 
     fn on_token_effects(&mut self, effects: Vec<TokenEffect>, out: &mut Vec<OwnerEffect>) {
@@ -344,10 +366,18 @@ impl<'a> Locked<'a> {
             .unwrap_or_default()
     }
 
-    fn note_lsn(&mut self, mutations: &[(ShardId, meta::Mutation)], lsn: Lsn) {
-        for (shard, _) in mutations {
+    /// Mutations have been journaled in the record `lsn`.
+    fn note_journaled(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        mutations: &[(ShardId, meta::Mutation)],
+        lsn: Lsn,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        for (shard, mutation) in mutations {
             if let Some(slice) = self.slice(*shard) {
                 slice.last_lsn = lsn;
+                slice.note_removal(env.now, mutation, out);
             }
         }
     }
@@ -676,8 +706,7 @@ impl<'a> Locked<'a> {
             }
             PieceRoom::Go | PieceRoom::Wait => {}
         }
-        let freed = meta::freed_at_most(&self.view(env), op);
-        let Err(errno) = log.admit(question.from, op, freed) else {
+        let Err(errno) = log.admit(question.from, op) else {
             return Some(question);
         };
         if errno == Errno::ENOSPC && log.may_have_room_soon() && may_wait {
@@ -730,7 +759,7 @@ impl<'a> Locked<'a> {
                 &executed.used,
                 &executed.freed,
             );
-            self.note_lsn(&executed.mutations, lsn);
+            self.note_journaled(env, &executed.mutations, lsn, out);
         }
         self.grant_along(env, &mut question, &executed.reply);
         let is_remote = question.from.node != env.me.node;
@@ -792,8 +821,7 @@ impl<'a> Locked<'a> {
     ) -> Result<(), NeedShards> {
         let mut envelope = envelope;
         let home = envelope.to;
-        let freed = meta::envelope_frees_at_most(&self.view(env), &envelope);
-        if !log.has_room_for_transaction(freed) {
+        if !log.has_room_for_transaction() {
             self.wait(env, home, Work::Transaction(envelope));
             return Ok(());
         }
@@ -862,7 +890,7 @@ impl<'a> Locked<'a> {
     ) {
         if !progress.mutations.is_empty() {
             let lsn = log.append(env.me, &progress.mutations, &[], &progress.freed);
-            self.note_lsn(&progress.mutations, lsn);
+            self.note_journaled(env, &progress.mutations, lsn, out);
         }
         let after = self.last_lsn();
         for envelope in progress.messages {

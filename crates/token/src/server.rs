@@ -430,6 +430,18 @@ impl Manager {
         }
     }
 
+    /// The inode is gone for good, and its number is never given again: what is recorded of it would stay for ever,
+    /// for its holders have nothing to release. Who waits for it is granted what it wants, and finds it gone.
+    pub fn on_inode_gone(&mut self, now: Instant, ino: InodeId, out: &mut Outbox) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        for entry in inode.entries.drain(..) {
+            self.held.remove(entry.holder);
+        }
+        self.pump(now, ino, 0, out);
+    }
+
     /// The shard has a new owner: until [`Manager::end_grace`] nothing is granted, and the expected nodes
     /// say what they hold. To be called on a new manager.
     pub fn begin_grace(&mut self, expected: &[NodeLife]) {

@@ -266,3 +266,55 @@ fn a_release_of_what_was_never_held_is_refused() {
     assert!(matches!(result, Err(Misbehaved::Number { .. })));
     world.check();
 }
+
+/// The table of tokens was filled by files that had been unlinked, for nobody releases what is gone.
+#[test]
+fn what_is_recorded_of_an_inode_goes_with_it() {
+    let options = Options {
+        token_count_max: 2,
+        ..Options::default()
+    };
+    let mut manager = Manager::new(Epoch(1), options);
+    let (now, mut out) = (Instant(0), Outbox::new());
+    let alone = || Want::Inode {
+        mode: InodeMode::Exclusive,
+    };
+    for index in 100..200 {
+        let ino = InodeId::from_raw(index);
+        let held = Acquire {
+            ino,
+            ..request(0, index, alone())
+        };
+        manager.acquire(now, held, &mut out).unwrap();
+        manager.on_inode_gone(now, ino, &mut out);
+        assert_eq!(manager.token_count(), 0);
+    }
+    manager.check();
+    // Who waits for it goes on, and a release that is on its way says nothing.
+    manager
+        .acquire(now, request(0, 1, alone()), &mut out)
+        .unwrap();
+    manager
+        .acquire(now, request(1, 2, alone()), &mut out)
+        .unwrap();
+    out.clear();
+    let number = manager.rights(life(0), INO).unwrap().0;
+    manager.on_inode_gone(now, INO, &mut out);
+    let is_granted =
+        |e: &Effect| matches!(e, Effect::Granted { message, .. } if message.ticket == 2);
+    assert!(out.iter().any(is_granted));
+    manager.check();
+    let released = Released {
+        ino: INO,
+        number,
+        sequence: 1,
+        revoke: 0,
+        kept: Vec::new(),
+        still_open: false,
+    };
+    assert_eq!(
+        manager.on_released(now, life(0), &released, &mut out),
+        Ok(false)
+    );
+    manager.check();
+}
