@@ -24,14 +24,19 @@ const STEP_LIMIT: Duration = Duration::from_secs(10);
 /// So long after the abort the daemons are killed.
 const ABORT_LIMIT: Duration = Duration::from_secs(5);
 
-/// What one thread of a test is doing, and since when.
+/// What one thread of a test is doing, and until when it has time.
 #[derive(Clone, Default)]
 pub struct Slot(Arc<Mutex<Option<(String, Instant)>>>);
 
 impl Slot {
     /// Does `step`, which the watchdog knows as `text`.
     pub fn run<T>(&self, text: &str, step: impl FnOnce() -> T) -> T {
-        *self.0.lock().expect("never poisoned") = Some((text.to_owned(), Instant::now()));
+        self.run_within(STEP_LIMIT, text, step)
+    }
+
+    /// The same for a step that may take so long.
+    pub fn run_within<T>(&self, limit: Duration, text: &str, step: impl FnOnce() -> T) -> T {
+        *self.0.lock().expect("never poisoned") = Some((text.to_owned(), Instant::now() + limit));
         let done = step();
         *self.0.lock().expect("never poisoned") = None;
         done
@@ -39,8 +44,8 @@ impl Slot {
 
     fn overdue(&self) -> Option<String> {
         let slot = self.0.lock().expect("never poisoned");
-        let (text, since) = slot.as_ref()?;
-        (since.elapsed() >= STEP_LIMIT).then(|| text.clone())
+        let (text, until) = slot.as_ref()?;
+        (Instant::now() >= *until).then(|| text.clone())
     }
 }
 

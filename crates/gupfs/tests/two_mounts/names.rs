@@ -250,6 +250,9 @@ fn moves_survive_a_killed_node() {
     finish(&fixture, outcome);
 }
 
+/// A move waits while its owner is away: killed, started, its grace period.
+const AWAY_LIMIT: Duration = Duration::from_secs(40);
+
 fn killed(fixture: &Fixture) -> Result<String, String> {
     const COUNT: usize = 4;
     make(fixture, 1, "p")?;
@@ -271,7 +274,7 @@ fn killed(fixture: &Fixture) -> Result<String, String> {
         let stop = std::sync::atomic::AtomicBool::new(false);
         let done = std::thread::scope(|scope| {
             let mover = |node: usize| {
-                let (stop, fixture) = (&stop, &fixture);
+                let (stop, fixture, slot) = (&stop, &fixture, fixture.slot());
                 move || {
                     let mut done = 0_u32;
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -283,7 +286,9 @@ fn killed(fixture: &Fixture) -> Result<String, String> {
                                 (q, p)
                             };
                             // Where it is now, the other node decides as well; the dead mount answers errors.
-                            let _ = fs::rename(fixture.path(node, &from), fixture.path(node, &to));
+                            let _ = slot.run_within(AWAY_LIMIT, "a move", || {
+                                fs::rename(fixture.path(node, &from), fixture.path(node, &to))
+                            });
                         }
                         done += 1;
                     }
