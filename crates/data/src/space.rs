@@ -194,6 +194,8 @@ pub struct Space {
     /// Freed, by the LSN of the record.
     pending: VecDeque<(Lsn, Vec<Run>)>,
     pending_count: u64,
+    /// Replay: parts of what an operation frees whose own record has not come.
+    freeing: Vec<Run>,
 }
 
 #[derive(Clone, Copy)]
@@ -214,6 +216,7 @@ impl Space {
             unlogged: Vec::new(),
             pending: VecDeque::new(),
             pending_count: 0,
+            freeing: Vec::new(),
         }
     }
 
@@ -553,10 +556,12 @@ impl Space {
                 self.take_from(*life, *run)?;
                 self.mark(*run, Mark::Used, true);
             }
-            SpaceMutation::Freed { run } => {
-                self.check_marked(*run, Mark::Used)?;
-                self.mark(*run, Mark::Used, false);
-                self.mark(*run, Mark::Free, true);
+            SpaceMutation::Freed { run } => self.apply_freed(*run)?,
+            SpaceMutation::Freeing { runs } => self.freeing.extend(runs),
+            SpaceMutation::FreeingEnds {} => {
+                for run in std::mem::take(&mut self.freeing) {
+                    self.apply_freed(run)?;
+                }
             }
             SpaceMutation::GivenBack { life, run } => {
                 self.take_from(*life, *run)?;
@@ -584,6 +589,18 @@ impl Space {
             }
         }
         Ok(())
+    }
+
+    fn apply_freed(&mut self, run: Run) -> Result<(), NotThere> {
+        self.check_marked(run, Mark::Used)?;
+        self.mark(run, Mark::Used, false);
+        self.mark(run, Mark::Free, true);
+        Ok(())
+    }
+
+    /// The journal has been replayed: an operation of which only some parts are in it was never executed.
+    pub fn end_replay(&mut self) {
+        self.freeing = Vec::new();
     }
 
     fn apply_taken(&mut self, id: RegionId) -> Result<(), NotThere> {

@@ -38,7 +38,16 @@ pub fn run(path: &Path) -> Result<()> {
 
 /// Hands over to the daemon proper; returns when it was stopped.
 fn launch(config: Config) -> Result<()> {
-    os::daemon::run(config).map_err(|e| Failure::new(e.to_string()))
+    os::daemon::run(config).map_err(|error| {
+        let failure = Failure::new(error.to_string());
+        match error {
+            os::daemon::Error::Recovery(_) => failure.help(
+                "nothing was changed. The disk does not return what was written to it: check its cables and its own \
+                 log, try it on another port, or bring a copy of the disk back; do not make a file system over it",
+            ),
+            _ => failure,
+        }
+    })
 }
 
 /// What `os::daemon::run` is told.

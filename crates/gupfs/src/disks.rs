@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOp
 use std::path::{Path, PathBuf};
 
 use nsd::label::{self, Decoded, HEAD_SECTORS, Label, LabelError};
-use types::{ClusterView, SECTOR_SIZE};
+use types::{ClusterView, Incarnation, SECTOR_SIZE};
 
 use crate::failure::{Failure, Result};
 
@@ -116,14 +116,19 @@ impl Disk {
         Ok(Label::decode(&self.head()?))
     }
 
-    /// Writes `label` and `view` over the first sectors: the label last, its second copy first, so that a
-    /// crash leaves no label or a whole one.
-    pub fn write_label(&self, label: &Label, view: &ClusterView) -> Result<()> {
+    /// Writes `label`, `view` and the first segments of the journals that the label names: the label last,
+    /// its second copy first, so that a crash leaves no label or all of it.
+    pub fn write_label(&self, label: &Label, view: &ClusterView, life: Incarnation) -> Result<()> {
         let slot = label::encode_view(view).map_err(|e| Failure::new(e.to_string()))?;
         let first_view = u64::try_from(label::COPY_COUNT).expect("two");
         self.clear()?;
         for (sector, bytes) in (first_view..).zip(slot.chunks_exact(label::LABEL_SIZE)) {
             self.write(sector, bytes)?;
+        }
+        for (sector, bytes) in os::daemon::format_journals(label, life) {
+            for (sector, bytes) in (sector..).zip(bytes.chunks_exact(label::LABEL_SIZE)) {
+                self.write(sector, bytes)?;
+            }
         }
         self.flush()?;
         for copy in (0..label::COPY_COUNT).rev() {

@@ -97,8 +97,9 @@ pub fn create(new: &NewFileSystem) -> Result<ClusterView> {
         labels.push(label);
     }
     let view = first_view(new, &opened, &labels);
+    let life = Incarnation(system::random_u128()?);
     for (disk, label) in opened.iter().zip(&labels) {
-        disk.write_label(label, &view)?;
+        disk.write_label(label, &view, life)?;
     }
     Ok(view)
 }

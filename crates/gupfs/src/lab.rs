@@ -224,6 +224,7 @@ pub fn up(lab: &Lab, wanted: &Plan) -> Result<Vec<String>> {
                 plan.node_count,
                 lab.root.display()
             ));
+            check_whole(lab, &plan)?;
             plan
         }
         _ => {
@@ -258,6 +259,25 @@ pub fn up(lab: &Lab, wanted: &Plan) -> Result<Vec<String>> {
     }
     done.extend(start_all(lab, plan.node_count)?);
     Ok(done)
+}
+
+/// Every node of a complete lab has its state directory: one that somebody removed is named before anything starts.
+fn check_whole(lab: &Lab, plan: &Plan) -> Result<()> {
+    for node in 1..=plan.node_count {
+        let place = lab.place(node)?;
+        if place.load()?.is_none() {
+            return Err(Failure::new(format!(
+                "the lab in {} lacks its node n{node}: {} is missing",
+                lab.root.display(),
+                place.config().display()
+            ))
+            .help(format!(
+                "bring it back, or remove the lab with `gupfs lab down --dir {}` and make it anew",
+                lab.root.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn start_all(lab: &Lab, node_count: u16) -> Result<Vec<String>> {
@@ -386,6 +406,7 @@ pub fn start(lab: &Lab, nodes: &[u16]) -> Result<Vec<String>> {
     system::require_root("gupfs lab start")?;
     let plan = lab.require()?;
     let _lock = lab.lock()?;
+    check_whole(lab, &plan)?;
     let mut starting = Vec::new();
     for node in nodes.iter().copied() {
         lab.check_node(&plan, node)?;

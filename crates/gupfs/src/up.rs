@@ -184,6 +184,14 @@ fn check_fresh(place: &Place) -> Result<()> {
         "cluster.view.new",
     ];
     for entry in entries.flatten() {
+        if entry.file_name() == "lives" {
+            // Its disks hold data: making a file system over them is the last thing that is wanted.
+            return Err(Failure::new(format!(
+                "{} is missing, and a daemon has run from there",
+                place.config().display()
+            ))
+            .help("restore it from a backup of the state directory; the data on the disks is untouched"));
+        }
         if !OURS.iter().any(|name| entry.file_name() == *name) {
             return Err(Failure::new(format!(
                 "{} is no state directory: it holds {}",

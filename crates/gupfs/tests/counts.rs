@@ -11,54 +11,18 @@
 )]
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+#[path = "labs/node.rs"]
+mod node;
+
+use node::Node;
 
 /// Operations of one measurement.
 const COUNT: u64 = 2000;
 
-/// One mounted node, gone when it is dropped.
-struct Node {
-    root: PathBuf,
-}
-
 impl Node {
-    /// `None`: it cannot be made here.
-    fn new() -> Option<Self> {
-        let is_root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
-        if !is_root || !Path::new("/dev/fuse").exists() {
-            eprintln!("passed without looking: needs root and /dev/fuse");
-            return None;
-        }
-        let directory = tempfile::Builder::new().prefix("gupfs-counts-").tempdir();
-        let node = Self {
-            root: directory.unwrap().keep(),
-        };
-        fs::create_dir(node.mount()).unwrap();
-        let mount = node.mount();
-        let mount = mount.to_str().unwrap();
-        node.gupfs(&["up", "--mount", mount, "--size", "2G"]);
-        Some(node)
-    }
-
-    fn mount(&self) -> PathBuf {
-        self.root.join("mnt")
-    }
-
-    fn gupfs(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new("timeout");
-        command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs")]);
-        command
-            .args(arguments)
-            .arg("--state")
-            .arg(self.root.join("state"));
-        let output = command.stdin(Stdio::null()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {said}");
-        String::from_utf8(output.stdout).unwrap()
-    }
-
     fn counter(&self, name: &str) -> u64 {
         let text = self.gupfs(&["dump", "counters", "--json"]);
         find(&serde_json::from_str(&text).unwrap(), name).expect("the counter is there")
@@ -81,16 +45,6 @@ fn find(value: &serde_json::Value, name: &str) -> Option<u64> {
     own.or_else(|| map.values().find_map(|inner| find(inner, name)))
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        let state = self.root.join("state");
-        let mut down = Command::new("timeout");
-        down.args(["-k", "5", "45", env!("CARGO_BIN_EXE_gupfs"), "down"]);
-        let _ = down.arg("--destroy").arg("--state").arg(state).output();
-        let _ = fs::remove_dir_all(&self.root);
-    }
-}
-
 /// A file of 1 MiB, committed.
 fn megabyte(path: &Path) -> File {
     let mut options = OpenOptions::new();
@@ -103,7 +57,7 @@ fn megabyte(path: &Path) -> File {
 
 #[test]
 fn cached_operations_allocate_little() {
-    let Some(node) = Node::new() else { return };
+    let Some(node) = Node::new("2G") else { return };
     let file = megabyte(&node.mount().join("file"));
     let read = node.per_operation("allocations", |index| {
         let mut bytes = [0; 4096];
@@ -141,7 +95,7 @@ const CREATE_MAX: u64 = 4700;
 /// written again (it once was, up to 16 times).
 #[test]
 fn a_small_fsync_writes_what_is_new() {
-    let Some(node) = Node::new() else { return };
+    let Some(node) = Node::new("2G") else { return };
     let file = megabyte(&node.mount().join("file"));
     let bytes = node.per_operation("journal_bytes", |index| {
         let offset = index * 101 % 256 * 4096;

@@ -1,4 +1,4 @@
-//! Labs of two nodes, driven by commands as a user drives them: deaths, full disks, damage.
+//! Nodes driven by commands as a user drives them: deaths, full disks, damage.
 //!
 //! Needs root and /dev/fuse; passes without looking where these are missing. Every command is bounded by
 //! `timeout`, and a lab is removed in any case.
@@ -9,9 +9,15 @@
     reason = "a test of mounts does I/O"
 )]
 
+#[path = "labs/damage.rs"]
+mod damage;
 #[path = "labs/lab.rs"]
 mod lab;
+#[path = "labs/leftovers.rs"]
+mod leftovers;
 #[path = "labs/membership.rs"]
 mod membership;
+#[path = "labs/node.rs"]
+mod node;
 #[path = "labs/space.rs"]
 mod space;

@@ -19,6 +19,7 @@
 //! checks (the kernel's, `default_permissions`), sticky bits (likewise).
 #![forbid(unsafe_code)]
 
+mod bound;
 pub mod execute;
 pub mod inode;
 mod locks;
@@ -33,6 +34,7 @@ pub mod transaction;
 pub mod view;
 pub mod wants;
 
+pub use bound::{envelope_frees_at_most, freed_at_most};
 pub use execute::{answered, execute};
 pub use message::{Caller, Commit, Known, Listed, NewKind, Op, Reply};
 pub use mutation::Mutation;

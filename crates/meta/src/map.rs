@@ -201,6 +201,17 @@ impl FileMap {
         self.piece_byte_count
     }
 
+    /// Extents.
+    pub fn extent_count(&self) -> usize {
+        self.extents.len()
+    }
+
+    /// Runs of the extents that have file sectors from `first` on, at the most. O(extents).
+    pub fn run_count_behind(&self, first: u64) -> usize {
+        let extents = self.extents_in(first, u64::MAX);
+        extents.map(|extent| extent.locations.len()).sum()
+    }
+
     /// Pieces.
     pub fn piece_count(&self) -> usize {
         self.pieces.len()

@@ -81,8 +81,15 @@ pub(crate) enum PieceRoom {
 /// Runs granted in one answer.
 const GRANT_RUN_COUNT_MAX: usize = 2048;
 
-/// Bytes that a record of this operation takes at the most, roughly: the operation's own and some
-/// inodes' worth.
+/// A record that will never be durable.
+const NEVER: Lsn = Lsn(u64::MAX - 1);
+/// Bytes of one freed run in a record, at the most.
+const FREED_SIZE: usize = 32;
+/// Freed runs in one record; more go to records before it.
+const FREED_COUNT_MAX: usize = 32 << 10;
+
+/// Bytes that a record of this operation takes at the most, but for the runs that it frees: the operation's own
+/// and some inodes' worth.
 fn record_estimate(op: &Op) -> usize {
     let payload = match op {
         Op::Commit(commit) => {
@@ -110,6 +117,8 @@ impl OwnerLog {
         nsds: Vec<NsdId>,
         random: stdx::prng::Prng,
     ) -> Self {
+        let mut space = space;
+        space.end_replay();
         Self {
             journal,
             space,
@@ -125,13 +134,23 @@ impl OwnerLog {
         }
     }
 
-    /// Whether the operation may execute: there is room in the journal, and the sectors it maps are
-    /// granted to the asker.
+    /// There is room for the record of what takes `bytes` and frees `freed` runs, and for the records before it.
+    fn has_room(&self, bytes: usize, freed: usize, urgency: Urgency) -> bool {
+        if freed <= FREED_COUNT_MAX {
+            return self.journal.has_room(bytes + freed * FREED_SIZE, urgency);
+        }
+        let record_count = freed.div_ceil(FREED_COUNT_MAX) + 1;
+        let bytes = bytes.saturating_add(freed.saturating_mul(FREED_SIZE));
+        self.journal.has_room_in_all(bytes, record_count, urgency)
+    }
+
+    /// Whether the operation, which frees `freed` runs at the most, may execute: there is room in the journal, and
+    /// the sectors it maps are granted to the asker.
     ///
     /// # Errors
     /// `ENOSPC`: no room. `EIO`: the journal failed. `ESTALE`: sectors that are not the asker's.
     /// `EINVAL`: a layout of NSDs that are not there.
-    pub fn admit(&self, from: NodeLife, op: &Op) -> Result<(), Errno> {
+    pub fn admit(&self, from: NodeLife, op: &Op, freed: usize) -> Result<(), Errno> {
         if !op.is_change() && !matches!(op, Op::Closed { .. }) {
             return Ok(());
         }
@@ -148,7 +167,7 @@ impl OwnerLog {
         } else {
             Urgency::Normal
         };
-        if !self.journal.has_room(record_estimate(op), urgency) {
+        if !self.has_room(record_estimate(op), freed, urgency) {
             return Err(Errno::ENOSPC);
         }
         self.check_layout(op)?;
@@ -188,7 +207,7 @@ impl OwnerLog {
         are_known.then_some(()).ok_or(Errno::EINVAL)
     }
 
-    /// Journals an executed operation.
+    /// Journals an executed operation. One that was admitted has room.
     pub fn append(
         &mut self,
         from: NodeLife,
@@ -200,10 +219,18 @@ impl OwnerLog {
         self.space
             .consume(from, used, &mut space)
             .expect("admitted before it was executed");
+        let used_count = space.len();
         for run in freed {
             self.space
                 .free(*run, &mut space)
                 .expect("a run in a file's map is in use");
+        }
+        if freed.len() > FREED_COUNT_MAX {
+            space.truncate(used_count);
+            if !self.append_freeing(freed) {
+                return self.refused();
+            }
+            space.push(SpaceMutation::FreeingEnds {});
         }
         let mut parts: BTreeMap<PartKey, Vec<u8>> = BTreeMap::new();
         for (shard, mutation) in mutations {
@@ -213,6 +240,25 @@ impl OwnerLog {
             SpaceRecord::Space(mutation).encode(parts.entry(PartKey::Space).or_default());
         }
         self.append_parts(&parts)
+    }
+
+    /// More runs than fit one record: they are named in records before the operation's own, which alone makes them
+    /// free. False: the journal refused one.
+    fn append_freeing(&mut self, freed: &[Run]) -> bool {
+        for runs in freed.chunks(FREED_COUNT_MAX) {
+            let mut bytes = Vec::new();
+            let runs = runs.to_vec();
+            SpaceRecord::Space(SpaceMutation::Freeing { runs }).encode(&mut bytes);
+            let part = Part {
+                key: PartKey::Space,
+                epoch: self.epoch,
+                bytes: &bytes,
+            };
+            if self.journal.append(&[part]).is_err() {
+                return false;
+            }
+        }
+        true
     }
 
     /// Journals what a shard did by itself.
@@ -237,11 +283,18 @@ impl OwnerLog {
                 self.space.logged(lsn);
                 lsn
             }
-            // Poisoned between admission and here cannot be (one lock), full cannot be (admitted with
-            // room to spare); a journal that refuses all the same has lost the operation, and nothing
-            // that depends on it may be answered: wait for an LSN that never comes.
-            Err(_) => Lsn(u64::MAX - 1),
+            Err(_) => self.refused(),
         }
+    }
+
+    /// The journal has refused what was executed: it was poisoned meanwhile, or a change that nobody admits (the end
+    /// of a life) found it full. What the shards show now must not be shown to anybody: the journal is given up, who
+    /// waits for it hears EIO, and the process that comes after finds the state before.
+    fn refused(&mut self) -> Lsn {
+        self.journal.give_up();
+        // None of the freed sectors is granted again.
+        self.space.logged(NEVER);
+        NEVER
     }
 
     /// Grants up to `sectors` free sectors to a node, on `of` if these NSDs have room, and where they do not have
@@ -315,9 +368,9 @@ impl OwnerLog {
             && (!self.journal.can_begin_snapshot() || self.journal.needs_snapshot())
     }
 
-    /// A transaction's step fits the journal now.
-    pub fn has_room_for_transaction(&self) -> bool {
-        self.journal.is_poisoned() || self.journal.has_room(64 << 10, Urgency::Urgent)
+    /// A transaction's step, which frees `freed` runs at the most, fits the journal now.
+    pub fn has_room_for_transaction(&self, freed: usize) -> bool {
+        self.journal.is_poisoned() || self.has_room(64 << 10, freed, Urgency::Urgent)
     }
 
     /// Journals changes of space alone.

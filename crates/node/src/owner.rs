@@ -706,7 +706,8 @@ impl<'a> Locked<'a> {
             }
             PieceRoom::Go | PieceRoom::Wait => {}
         }
-        let Err(errno) = log.admit(question.from, op) else {
+        let freed = meta::freed_at_most(&self.view(env), op);
+        let Err(errno) = log.admit(question.from, op, freed) else {
             return Some(question);
         };
         if errno == Errno::ENOSPC && log.may_have_room_soon() && may_wait {
@@ -821,7 +822,8 @@ impl<'a> Locked<'a> {
     ) -> Result<(), NeedShards> {
         let mut envelope = envelope;
         let home = envelope.to;
-        if !log.has_room_for_transaction() {
+        let freed = meta::envelope_frees_at_most(&self.view(env), &envelope);
+        if !log.has_room_for_transaction(freed) {
             self.wait(env, home, Work::Transaction(envelope));
             return Ok(());
         }

@@ -37,6 +37,7 @@ use types::id::NodeLife;
 use types::{Duration, Errno, InodeId, Name, NodeId, NsdId, ShardId, Span};
 
 pub use config::{Config, ControlHandler, DiskConfig, PeerConfig, Transport};
+pub use start::format_journals;
 
 use crate::disk::{self, DiskError, DiskQueue};
 use crate::fuse::{
@@ -327,13 +328,15 @@ pub fn run(config: Config) -> Result<(), Error> {
         .map_err(Error::Thread)?;
     let mut state = start::recover(&config, &disks)?;
     tracing::info!(operations = state.operation_count, "journal replayed");
+    // All that can be damaged has been read before anything is written.
+    let former = stores::add_life(&config.lives_path, config.incarnation)?;
     restart_journal(&config, &disks, &mut state)?;
     let hub = Arc::new(Hub::default());
     // Mounted means ready: the first reads and writes do not compete for memory that is touched for the
     // first time. A panic in the thread has been reported; the pool works without.
     let _ = populate.join();
     let loops = Loops::start(config.loop_count, hub.clone())?;
-    let membership = membership::Membership::start(&config)?;
+    let membership = membership::Membership::start(&config, former);
     let daemon = Daemon::new(config, disks, (state, membership), &pool, &loops, &hub);
     let _ = hub.daemon.set(Arc::downgrade(&daemon));
     let result = daemon.serve(&hub);

@@ -12,7 +12,7 @@ use types::{DecodeError, Epoch, FsId, Incarnation, Lsn, NodeId, NsdId, ShardId};
 
 use crate::format::{Area, PartKey};
 use crate::journal::{Config, Flush, FlushFailed, FlushId, Journal, Part, Refused, Urgency};
-use crate::recovery::{Found, Recovered, RecoveryError, Replay};
+use crate::recovery::{Recovered, RecoveryError, Replay};
 use crate::testing::{Disk, recover};
 
 pub(crate) const FS: FsId = FsId(0xf5);
@@ -120,6 +120,16 @@ pub(crate) fn small_area(sectors: u64) -> Area {
     }
 }
 
+fn config(area: Area, flight_count_max: usize, life: u128) -> Config {
+    Config {
+        fs: FS,
+        owner: OWNER,
+        incarnation: Incarnation(life << 64 | life.wrapping_mul(0x1234_5678_9abc_def1)),
+        area,
+        flight_count_max,
+    }
+}
+
 /// What came back from a disk.
 pub(crate) fn recovered(disk: &Disk, area: Area) -> Result<(Recovered, State), RecoveryError> {
     let mut machine = Machine::default();
@@ -131,13 +141,7 @@ impl Rig {
     /// Recovers from `disk` and begins a new instance; its snapshot is not yet written.
     pub(crate) fn on(disk: Disk, area: Area, flight_count_max: usize, life: u128) -> Self {
         let (found, state) = recovered(&disk, area).expect("the disk is healthy");
-        let config = Config {
-            fs: FS,
-            owner: OWNER,
-            incarnation: Incarnation(life << 64 | life.wrapping_mul(0x1234_5678_9abc_def1)),
-            area,
-            flight_count_max,
-        };
+        let config = config(area, flight_count_max, life);
         let state: State = KEYS
             .iter()
             .map(|key| (*key, state.get(key).copied().unwrap_or_default()))
@@ -157,7 +161,10 @@ impl Rig {
     }
 
     pub(crate) fn fresh(sectors: u64, flight_count_max: usize) -> Self {
-        Self::on(Disk::new(), small_area(sectors), flight_count_max, 1)
+        let area = small_area(sectors);
+        let mut disk = Disk::new();
+        disk.format(config(area, flight_count_max, 0));
+        Self::on(disk, area, flight_count_max, 1)
     }
 
     /// Appends an operation on one or two keys, with `size` bytes of filler each.
@@ -272,7 +279,8 @@ impl Rig {
         let index = usize::try_from(lsn.0 - self.base).expect("not older than the instance");
         let expected = &self.states[index];
         let is_empty = expected.values().all(|s| *s == (0, 0));
-        if found.found == Found::Nothing {
+        if found.keys.is_empty() {
+            // The segment that the area was formatted with.
             assert!(is_empty);
         } else {
             for key in KEYS {

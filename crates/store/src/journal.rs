@@ -28,7 +28,9 @@ use std::collections::BTreeSet;
 
 use types::{Epoch, FsId, Incarnation, Location, Lsn, NodeId, SECTOR_SIZE};
 
-use crate::format::{Area, HEADER_SECTORS, PartKey, RECORD_SIZE_MAX, RecordKind, SegmentHeader};
+use crate::format::{
+    Area, HEADER_SECTORS, PartKey, RECORD_SIZE_MAX, RecordKind, SECTOR, SegmentHeader,
+};
 use crate::recovery::Recovered;
 use segment::Segment;
 pub use segment::{FLUSH_SIZE_MAX, record_size};
@@ -183,13 +185,21 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// What must be written to an area before its first use: zeros over both header places. Each is
-    /// (place, sectors).
-    pub fn format(area: Area) -> [(Location, u64); 2] {
-        [
-            (area.at(0, 0), HEADER_SECTORS),
-            (area.at(1, 0), HEADER_SECTORS),
-        ]
+    /// What must be written to an area, in this order and durably, before its first use: zeros over the
+    /// places of headers, then a segment without any state. So an area that is in use is never blank,
+    /// and one that is has lost what was there.
+    pub fn format(config: Config) -> Vec<(Location, Vec<u8>)> {
+        let zeros = vec![0; usize::try_from(HEADER_SECTORS).expect("two") * SECTOR];
+        let place = |half| (config.area.at(half, 0), zeros.clone());
+        let mut writes = vec![place(0), place(1)];
+        let mut journal = Self::start(config, &Recovered::nothing());
+        journal.end_snapshot();
+        while let Some(flush) = journal.take_flush() {
+            writes.push((flush.at, flush.bytes));
+            journal.on_flushed(flush.id, Ok(()));
+        }
+        assert!(journal.is_serving(), "the first segment is complete");
+        writes
     }
 
     /// A journal that goes on where recovery ended, in a new segment. The caller appends the whole
@@ -261,8 +271,13 @@ impl Journal {
     /// An operation whose parts take `bytes` would be accepted by `append`. Asked before the operation
     /// executes, under the same lock as its append.
     pub fn has_room(&self, bytes: usize, urgency: Urgency) -> bool {
-        let bytes = bytes + HEADER_SLACK;
-        if self.is_poisoned || bytes > RECORD_SIZE_MAX {
+        bytes + HEADER_SLACK <= RECORD_SIZE_MAX && self.has_room_in_all(bytes, 1, urgency)
+    }
+
+    /// As `has_room`, for parts of `bytes` in all that go to `record_count` records, one right after the other.
+    pub fn has_room_in_all(&self, bytes: usize, record_count: usize, urgency: Urgency) -> bool {
+        let bytes = bytes.saturating_add(record_count.saturating_mul(HEADER_SLACK));
+        if self.is_poisoned || bytes as u64 > self.config.area.segment_size() {
             return false;
         }
         let size = self.config.area.segment_size();
@@ -332,6 +347,12 @@ impl Journal {
         self.counters.operations += 1;
         self.counters.operation_bytes += length as u64;
         Ok(lsn)
+    }
+
+    /// An operation was executed that the journal refused: what the shards show is not what recovery would
+    /// find. Nothing is accepted any more, as after a failed flush.
+    pub fn give_up(&mut self) {
+        self.is_poisoned = true;
     }
 
     /// Half of what the last snapshot left of the segment is used, and the other half is free:

@@ -35,4 +35,4 @@ mod crash;
 
 pub use format::{Area, PartKey, RecordKind, SegmentHeader};
 pub use journal::{Config, Counters, Flush, FlushFailed, FlushId, Journal, Part, Refused, Urgency};
-pub use recovery::{Found, Read, Recovered, Recovery, RecoveryError, Replay};
+pub use recovery::{Read, Recovered, Recovery, RecoveryError, Replay};

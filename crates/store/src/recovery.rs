@@ -57,34 +57,38 @@ pub struct Replay<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What is there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// A fresh area, or one whose first segment was never completed: nothing was ever acknowledged.
-    Nothing,
-    /// State was replayed from the segment with this sequence number.
-    Segment(u64),
-}
-
 /// How the journal goes on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Recovered {
-    /// What was replayed.
-    pub found: Found,
     /// Last operation.
     pub last_lsn: Lsn,
     /// Half that the next segment goes into.
     pub next_half: u8,
     /// Its sequence number.
     pub next_sequence: u64,
-    /// Sequence number of the segment that was replayed, 0 for none.
+    /// Sequence number of the segment that was replayed; 0 only while an area is formatted.
     pub previous: u64,
     /// Whose state was replayed.
     pub keys: BTreeSet<PartKey>,
     /// Operations replayed.
     pub operation_count: u64,
-    /// Where the replayed segment's valid records end (for the log).
+    /// Where the replayed segment's valid records end (for the log); none only while an area is formatted.
     pub tail: Option<Location>,
+}
+
+impl Recovered {
+    /// What the first segment of an area continues: nothing.
+    pub(crate) fn nothing() -> Self {
+        Self {
+            last_lsn: Lsn(0),
+            next_half: 0,
+            next_sequence: 1,
+            previous: 0,
+            keys: BTreeSet::new(),
+            operation_count: 0,
+            tail: None,
+        }
+    }
 }
 
 /// Why the journal cannot be recovered. Nothing was changed; a human (or a replica) must help.
@@ -101,6 +105,19 @@ pub enum RecoveryError {
         owner: NodeId,
         /// What is damaged.
         field: &'static str,
+    },
+    /// All places of headers are zero, which they never are from the creation of the file system on: what
+    /// was there is gone.
+    #[error(
+        "journal of node {owner} on {nsd}, sector {sector}: there is nothing where the journal was"
+    )]
+    Blank {
+        /// NSD.
+        nsd: NsdId,
+        /// First sector of the area.
+        sector: u64,
+        /// Owner node.
+        owner: NodeId,
     },
     /// Written by a later version.
     #[error("journal on {nsd}, sector {sector}: format version {version} is not known")]
@@ -474,29 +491,16 @@ impl Recovery {
         let Some((header, half)) = newest else {
             let retired = (0..2u8).find(|half| self.headers[usize::from(*half)].is_some());
             let Some(half) = retired else {
-                self.nothing();
-                return Ok(());
+                return Err(RecoveryError::Blank {
+                    nsd: self.area.nsd,
+                    sector: self.area.begin,
+                    owner: self.owner,
+                });
             };
             // Retired means that the other half was complete.
             return Err(self.corrupt(self.area.at(1 - half, 0), "segment header"));
         };
         self.probe(Walk::new(half, header, Lsn(u64::MAX)), visit)
-    }
-
-    fn nothing(&mut self) {
-        let sequence = self.sequence_max();
-        let half = self.headers.iter().position(Option::is_none).unwrap_or(0);
-        self.recovered = Some(Recovered {
-            found: Found::Nothing,
-            last_lsn: Lsn(0),
-            next_half: u8::from(half == 1),
-            next_sequence: sequence + 1,
-            previous: 0,
-            keys: BTreeSet::new(),
-            operation_count: 0,
-            tail: None,
-        });
-        self.stage = Stage::Done;
     }
 
     fn probe(&mut self, mut walk: Walk, visit: &mut Visit<'_>) -> Result<(), RecoveryError> {
@@ -528,13 +532,8 @@ impl Recovery {
         {
             return self.replay(Walk::new(other, header, walk.header.replayed_to), visit);
         }
-        let is_first = walk.header.previous == 0;
-        if is_first && self.headers[usize::from(other)].is_none_or(|h| !h.is_retired) {
-            self.nothing();
-            return Ok(());
-        }
-        // The other half is retired, or is not the one that this segment was to follow: so this
-        // segment was complete once.
+        // The other half is retired, or is not the one that this segment was to follow, or this is the
+        // area's first segment: it was complete once.
         Err(self.corrupt(broken, "journal record"))
     }
 
@@ -557,7 +556,6 @@ impl Recovery {
         }
         let from = walk.at;
         self.recovered = Some(Recovered {
-            found: Found::Segment(walk.header.sequence),
             last_lsn: walk.lsn,
             next_half: 1 - walk.half,
             next_sequence: self.sequence_max() + 1,

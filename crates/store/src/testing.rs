@@ -14,6 +14,7 @@ use std::sync::Arc;
 use types::{Location, SECTOR_SIZE};
 
 use crate::format::{Area, SECTOR};
+use crate::journal::{Config, Journal};
 use crate::recovery::{Recovered, Recovery, RecoveryError, Visit};
 use types::{FsId, NodeId};
 
@@ -132,6 +133,14 @@ impl Disk {
             }
         }
         bytes
+    }
+
+    /// Formats a journal's area (`Journal::format`).
+    pub fn format(&mut self, config: Config) {
+        for (at, bytes) in Journal::format(config) {
+            let id = self.submit(at, &bytes);
+            self.complete_flushed(id);
+        }
     }
 
     /// Flips bit `bit` of a durable sector (rot).

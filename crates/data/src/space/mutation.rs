@@ -69,6 +69,13 @@ pub enum SpaceMutation {
         /// Which.
         runs: Vec<Run>,
     },
+    /// A part of what one operation frees, in a record before its own: so many do not fit one.
+    Freeing {
+        /// Which.
+        runs: Vec<Run>,
+    },
+    /// In the operation's own record: what was named since the last of these is free.
+    FreeingEnds {},
 }
 wire_enum!(SpaceMutation {
     1 => RegionTaken { region },
@@ -80,6 +87,8 @@ wire_enum!(SpaceMutation {
     7 => NodeLost { life },
     8 => QuarantineReleased { life },
     9 => Used { runs },
+    10 => Freeing { runs },
+    11 => FreeingEnds {},
 });
 
 /// A change of the region table, in the journal of shard 0's owner.

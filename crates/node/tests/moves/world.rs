@@ -100,6 +100,16 @@ pub struct World {
     has_token: bool,
 }
 
+fn config(life: NodeLife) -> Config {
+    Config {
+        fs: FsId::default(),
+        owner: life.node,
+        incarnation: life.incarnation,
+        area: area(life.node),
+        flight_count_max: 1,
+    }
+}
+
 fn open(life: NodeLife, disk: &mut Disk, owners: &[NodeId]) -> (OwnerLog, Vec<OwnerSlice>) {
     let mine = (0u16..).zip(owners).filter(|(_, o)| **o == life.node);
     let mut shards: BTreeMap<ShardId, Shard> = mine
@@ -113,14 +123,7 @@ fn open(life: NodeLife, disk: &mut Disk, owners: &[NodeId]) -> (OwnerLog, Vec<Ow
     })
     .unwrap();
     let epoch = Epoch(recovered.next_sequence);
-    let config = Config {
-        fs,
-        owner: life.node,
-        incarnation: life.incarnation,
-        area,
-        flight_count_max: 1,
-    };
-    let journal = Journal::start(config, &recovered);
+    let journal = Journal::start(config(life), &recovered);
     let space = Space::new(&[], Levels { reserve: 0, low: 0 });
     let random = Prng::new(1);
     let mut log = OwnerLog::new(journal, space, None, epoch, Vec::new(), random);
@@ -183,11 +186,7 @@ impl World {
         for id in 1..=node_count {
             let life = world.draw_life(NodeId(id));
             let mut disk = Disk::new();
-            for (at, count) in Journal::format(area(life.node)) {
-                let zeros = vec![0; usize::try_from(count).unwrap() * 4096];
-                let write = disk.submit(at, &zeros);
-                disk.complete_flushed(write);
-            }
+            disk.format(config(life));
             let node = world.boot(life, disk);
             world.nodes.push(node);
         }

@@ -82,10 +82,37 @@ impl Daemon {
     /// Writes what the journal has ready.
     pub(super) fn kick_journal(self: &Arc<Self>) {
         loop {
-            let flush = lock(&self.log).journal.take_flush();
+            let (flush, is_poisoned) = {
+                let mut log = lock(&self.log);
+                (log.journal.take_flush(), log.journal.is_poisoned())
+            };
+            if is_poisoned {
+                return self.give_shards_up();
+            }
             let Some(flush) = flush else { return };
             self.write_journal(flush);
         }
+    }
+
+    /// The journal has failed: who waits for it hears of it, once.
+    fn give_shards_up(self: &Arc<Self>) {
+        let lost: Vec<Deferred> = {
+            let mut durable = lock(&self.journal.durable);
+            if durable.is_failed {
+                return;
+            }
+            durable.is_failed = true;
+            std::mem::take(&mut durable.waiters)
+                .into_values()
+                .flatten()
+                .collect()
+        };
+        tracing::error!("the journal has failed: this node's shards are given up");
+        let mut items = VecDeque::new();
+        for deferred in lost {
+            self.fail_deferred(deferred, &mut items);
+        }
+        self.run(items);
     }
 
     fn write_journal(self: &Arc<Self>, flush: Flush) {
@@ -142,21 +169,7 @@ impl Daemon {
             lsn
         };
         if !is_ok {
-            tracing::error!("the journal could not be written: this node's shards are given up");
-            let lost: Vec<Deferred> = {
-                let mut durable = lock(&self.journal.durable);
-                durable.is_failed = true;
-                std::mem::take(&mut durable.waiters)
-                    .into_values()
-                    .flatten()
-                    .collect()
-            };
-            let mut items = VecDeque::new();
-            for deferred in lost {
-                self.fail_deferred(deferred, &mut items);
-            }
-            self.run(items);
-            return;
+            return self.give_shards_up();
         }
         let released: Vec<Deferred> = {
             let mut durable = lock(&self.journal.durable);

@@ -24,7 +24,8 @@ use node::moves::RENAME_TOKEN;
 use node::token::message::Reassert;
 use types::wire::Flags;
 use types::{
-    ClusterView, Decode, Duration, Encode, Epoch, Holding, NodeId, NodeLife, RequestId, ShardId,
+    ClusterView, Decode, Duration, Encode, Epoch, Holding, Incarnation, NodeId, NodeLife,
+    RequestId, ShardId,
 };
 
 use super::config::Config;
@@ -79,13 +80,12 @@ struct After {
 }
 
 impl Membership {
-    /// Reads and writes the list of lives, and begins to join; the manager takes office.
-    pub(super) fn start(config: &Config) -> Result<Self, Error> {
+    /// Begins to join, after these former lives; the manager takes office.
+    pub(super) fn start(config: &Config, former: Vec<Incarnation>) -> Self {
         let life = NodeLife {
             node: config.node,
             incarnation: config.incarnation,
         };
-        let former = stores::add_life(&config.lives_path, config.incarnation)?;
         let now = clock::now();
         let timing = Timing::of_lease(config.lease);
         let node = config.view.node(config.node);
@@ -109,7 +109,7 @@ impl Membership {
             assert!(out.is_empty(), "the view names this node as its manager");
             manager = Some((core, store));
         }
-        Ok(Self {
+        Self {
             is_alone: config.view.nodes.len() <= 1,
             valid_until: AtomicU64::new(0),
             epoch: AtomicU64::new(config.view.epoch.0),
@@ -126,7 +126,7 @@ impl Membership {
             lapsed_at: Mutex::default(),
             is_stuck: AtomicBool::new(false),
             told: Mutex::default(),
-        })
+        }
     }
 
     /// No other node is in the cluster.

@@ -12,7 +12,7 @@ use node::store::recovery::{Recovered, Recovery};
 use node::token::Manager;
 use node::{OwnerLog, OwnerSlice};
 use nsd::label::{Expected, HEAD_SECTORS, Label};
-use types::{Epoch, Location, NsdId, SECTOR_SIZE, ShardId};
+use types::{Epoch, Incarnation, Location, NsdId, SECTOR_SIZE, ShardId};
 
 use super::Error;
 use super::config::Config;
@@ -90,6 +90,25 @@ pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
         area,
         has_volatile,
     })
+}
+
+/// What must be written to a disk with this label, in this order, so that its journals can be replayed: (first
+/// sector, whole sectors).
+pub fn format_journals(label: &Label, life: Incarnation) -> Vec<(u64, Vec<u8>)> {
+    let journals = label.journals.iter().flat_map(|journal| {
+        Journal::format(node::store::journal::Config {
+            fs: label.fs,
+            owner: journal.owner,
+            incarnation: life,
+            area: Area {
+                nsd: label.nsd,
+                begin: journal.first_sector,
+                count: journal.sector_count,
+            },
+            flight_count_max: 1,
+        })
+    });
+    journals.map(|(at, bytes)| (at.sector, bytes)).collect()
 }
 
 /// What recovery gives the daemon.

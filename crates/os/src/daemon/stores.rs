@@ -65,17 +65,18 @@ pub(super) fn add_life(path: &Path, life: Incarnation) -> Result<Vec<Incarnation
         path: path.to_owned(),
         source,
     };
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(failed(error)),
     };
-    // A line that cannot be read costs the wait for a lease, nothing else.
-    let mut lives: Vec<Incarnation> = text
-        .lines()
-        .filter_map(|line| u128::from_str_radix(line, 16).ok())
-        .map(Incarnation)
-        .collect();
+    let text = String::from_utf8_lossy(&bytes);
+    let life_of = |line: &str| u128::from_str_radix(line, 16).ok().map(Incarnation);
+    let mut lives: Vec<Incarnation> = text.lines().filter_map(life_of).collect();
+    if lives.len() < text.lines().count() {
+        // It costs the wait for a lease, nothing else.
+        tracing::warn!(path = %path.display(), "lines that are no lives were dropped");
+    }
     let excess = lives.len().saturating_sub(FORMER_COUNT_MAX);
     lives.drain(..excess);
     let lines: String = lives

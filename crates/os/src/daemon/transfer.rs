@@ -29,6 +29,8 @@ pub(super) struct Transfers {
     crcs: Mutex<FxHashMap<data::plan::RunKey, Arc<Vec<u32>>>>,
     /// Stores that are not flushed yet: NSDs and the verifiers of their writes.
     stores: Mutex<BTreeMap<IoId, Vec<(NsdId, Verifier)>>>,
+    /// Where a checksum did not match last.
+    mismatch: Mutex<Option<Location>>,
 }
 
 /// Several requests that end together.
@@ -152,7 +154,7 @@ impl Daemon {
         if failure.is_none() {
             for job in jobs {
                 if !self.verify(job) {
-                    tracing::error!(fetch = ?job.fetch, "checksum mismatch");
+                    self.log_mismatch(&job.fetch);
                     failure = Some(IoFailure::Corrupt);
                     break;
                 }
@@ -163,6 +165,19 @@ impl Daemon {
         }
         let result = failure.map_or(Ok(()), Err);
         self.io_ended(io, Input::Loaded(io, result));
+    }
+
+    /// The slice asks for the map and reads again, since the owner may have moved the file's bytes: one place is
+    /// named once in a row.
+    fn log_mismatch(&self, fetch: &Fetch) {
+        let Some(&Location { nsd, sector }) = fetch.locations.first() else {
+            return;
+        };
+        let before = lock(&self.transfers.mismatch).replace(Location { nsd, sector });
+        if before != Some(Location { nsd, sector }) {
+            let (count, file_sector) = (fetch.count, fetch.file_sector);
+            tracing::error!(%nsd, sector, count, file_sector, "these sectors are not what was written");
+        }
     }
 
     fn cached_crcs(&self, fetch: &Fetch) -> Option<Arc<Vec<u32>>> {

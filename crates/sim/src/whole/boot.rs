@@ -30,6 +30,24 @@ struct State {
     table: Option<RegionTable>,
 }
 
+/// Formats the journal of a node in a new file system.
+pub fn format(setting: &Setting, disks: &mut Disks) {
+    for (at, bytes) in Journal::format(journal_config(setting)) {
+        let disk = disks.get_mut(&at.nsd).expect("the journal's own disk");
+        disk.write(at.sector, &bytes, true);
+    }
+}
+
+fn journal_config(setting: &Setting) -> Config {
+    Config {
+        fs: setting.view.fs,
+        owner: setting.me.node,
+        incarnation: setting.me.incarnation,
+        area: setting.area,
+        flight_count_max: 2,
+    }
+}
+
 /// Starts a node from what its journal says.
 ///
 /// # Errors
@@ -80,14 +98,7 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
     };
     state.space.on_durable(recovered.last_lsn);
     let epoch = Epoch(recovered.next_sequence);
-    let config = Config {
-        fs: view.fs,
-        owner: setting.me.node,
-        incarnation: setting.me.incarnation,
-        area: setting.area,
-        flight_count_max: 2,
-    };
-    let journal = Journal::start(config, &recovered);
+    let journal = Journal::start(journal_config(&setting), &recovered);
     let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
     let random = Prng::new(prng.next_u64());
     let log = OwnerLog::new(journal, state.space, state.table, epoch, nsds, random);

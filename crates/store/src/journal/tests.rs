@@ -4,7 +4,6 @@
 use super::*;
 use crate::crash::{FS, KEYS, OWNER, Random, Rig, recovered, schedule, small_area};
 use crate::format::SECTOR;
-use crate::testing::Disk;
 
 fn part(key: PartKey, bytes: &[u8]) -> Part<'_> {
     Part {
@@ -75,11 +74,12 @@ fn a_record_that_vanished_is_missed() {
     assert_eq!(end, 3 * SECTOR, "the third begins a sector");
     bytes[second..end].fill(0);
     assert_eq!(bytes[end..end + 4], *b"GREC");
-    let mut disk = Disk::new();
+    let mut disk = rig.disk.clone();
+    disk.crash(|_| false);
     let id = disk.submit(flush.at, &bytes);
     disk.complete_flushed(id);
     let (found, state) = recovered(&disk, rig.area).expect("never complete");
-    assert_eq!(found.last_lsn, Lsn(0));
+    assert_eq!((found.last_lsn, found.previous), (Lsn(0), 1));
     assert!(state.is_empty());
 }
 
@@ -89,7 +89,7 @@ fn crashes_in_a_row_lose_nothing_acknowledged() {
     let mut tried = 0u64;
     for seed in 0..80u64 {
         let mut random = Random(seed ^ 0xabcd);
-        let mut disk = Disk::new();
+        let mut disk = Rig::fresh(72, 1).disk;
         for life in 1..=5u128 {
             let flights = 1 + random.below(4) as usize;
             let mut rig = Rig::on(
@@ -383,6 +383,6 @@ fn two_journals_of_one_nsd_do_not_read_each_other() {
         begin: rig.area.begin + rig.area.count,
         ..rig.area
     };
-    let (found, _) = recovered(&rig.disk, empty).expect("blank");
-    assert_eq!(found.last_lsn, Lsn(0));
+    let error = recovered(&rig.disk, empty).expect_err("blank");
+    assert!(error.to_string().contains("nothing where"), "{error}");
 }

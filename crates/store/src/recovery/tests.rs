@@ -125,6 +125,30 @@ fn either_copy_of_a_header_is_enough_and_none_is_an_error() {
     assert!(error.to_string().contains("nsd1"), "{error}");
 }
 
+#[test]
+fn an_area_that_was_wiped_is_not_a_new_one() {
+    let wiped = |rig: &Rig, halves: &[u8]| {
+        let mut disk = rig.disk.clone();
+        for half in halves {
+            let zeros = vec![0; HEADER_SECTORS as usize * SECTOR];
+            let id = disk.submit(rig.area.at(*half, 0), &zeros);
+            disk.complete_flushed(id);
+        }
+        recovered(&disk, rig.area)
+    };
+    for (operations, switches) in [(0, 0), (3, 1), (3, 2)] {
+        let (rig, half) = steady(operations, switches);
+        let error = wiped(&rig, &[0, 1]).expect_err("nothing is left");
+        assert!(matches!(error, RecoveryError::Blank { .. }), "{error}");
+        wiped(&rig, &[half]).expect_err("the newest segment is gone");
+    }
+    // Before the first start the other half is blank.
+    let rig = Rig::fresh(72, 1);
+    let (found, state) = wiped(&rig, &[1]).expect("as formatted");
+    assert_eq!((found.previous, state.len()), (1, 0));
+    wiped(&rig, &[0]).expect_err("the only segment is gone");
+}
+
 fn rewrite(disk: &mut Disk, at: Location, field: Field, value: &[u8]) {
     let mut sector = disk.read(at, 1);
     sector[field.offset..field.offset + value.len()].copy_from_slice(value);

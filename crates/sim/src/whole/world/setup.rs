@@ -93,6 +93,8 @@ impl World {
             violation: None,
         };
         for index in 0..options.node_count {
+            let setting = world.setting(index, &view);
+            boot::format(&setting, &mut world.disks);
             match world.start_node(index, &view) {
                 Ok(node) => world.machines.push(Machine {
                     id: node.me.node,
@@ -116,9 +118,14 @@ impl World {
 
     /// Starts a node in a new life.
     pub(super) fn start_node(&mut self, index: usize, view: &ClusterView) -> Result<Node, String> {
+        let setting = self.setting(index, view);
+        boot::start(setting, &mut self.disks, &mut self.prng)
+    }
+
+    fn setting(&mut self, index: usize, view: &ClusterView) -> Setting {
         self.next_incarnation += 1;
         let options = &self.options;
-        let setting = Setting {
+        Setting {
             me: NodeLife {
                 node: NodeId(number(index)),
                 incarnation: Incarnation(self.next_incarnation << 64 | u128::from(number(index))),
@@ -128,8 +135,7 @@ impl World {
             slab_count: options.slab_count,
             ask_sectors: 16 << 10,
             canary: options.canary,
-        };
-        boot::start(setting, &mut self.disks, &mut self.prng)
+        }
     }
 
     /// Has a request of no task answered.

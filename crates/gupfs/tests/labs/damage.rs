@@ -1,0 +1,231 @@
+//! Damage as bad input: a disk that returns other bytes than were written, and state files that are not what they
+//! were. The daemon says what is damaged and where, changes nothing, and goes on when it is mended.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::node::Node;
+
+const SECTOR: usize = 4096;
+
+/// Ends the daemon as a crash does.
+fn kill(node: &Node) {
+    let state = gupfs::state::Place::new(&node.state()).expect("an absolute path");
+    for pid in gupfs::system::process::daemons_of(state.root()).unwrap() {
+        gupfs::system::process::kill_daemon(pid, state.root()).expect("killed");
+    }
+}
+
+fn disk(node: &Node, number: u16) -> PathBuf {
+    node.state().join(format!("nsd/{number}.img"))
+}
+
+fn open(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap()
+}
+
+/// A file that is acknowledged.
+fn synced(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// `gupfs up` fails, its message has all of `words`, and the disks and the state files hold what they held.
+fn stays_down(node: &Node, words: &[&str]) {
+    let state = node.state();
+    let mut paths: Vec<PathBuf> = (1..=4).map(|number| disk(node, number)).collect();
+    paths.extend(["gupfs.toml", "cluster.view", "lives"].map(|name| state.join(name)));
+    let read = || -> Vec<_> {
+        let sums = paths.iter().map(|path| fs::read(path).map(|b| sum(&b)));
+        sums.map(|sum| sum.map_err(|e| e.kind())).collect()
+    };
+    let before = read();
+    let said = node.up(&[]).expect_err("it is damaged");
+    assert!(!said.contains("panicked"), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word:?} is not in: {said}");
+    }
+    assert_eq!(read(), before, "something was written: {said}");
+    assert!(!state.join("pid").exists() && !state.join("control.sock").exists());
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Places of `pattern` on the disk, at multiples of 8.
+fn find(disk: &File, pattern: &[u8]) -> Vec<usize> {
+    let mut bytes = vec![0; usize::try_from(disk.metadata().unwrap().len()).unwrap()];
+    disk.read_exact_at(&mut bytes, 0).unwrap();
+    let places = (0..bytes.len() - pattern.len()).step_by(8);
+    places
+        .filter(|at| bytes[*at..].starts_with(pattern))
+        .collect()
+}
+
+/// Puts other bytes there; returns what was there.
+fn overwrite(disk: &File, at: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut old = vec![0; bytes.len()];
+    disk.read_exact_at(&mut old, at as u64).unwrap();
+    disk.write_all_at(bytes, at as u64).unwrap();
+    old
+}
+
+#[test]
+fn a_damaged_journal_is_named_and_left_alone() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    let names: Vec<String> = (0..30).map(|n| format!("file{n}")).collect();
+    for name in &names {
+        synced(&node.mount().join(name), name.as_bytes());
+    }
+    let all_is_there = || {
+        for name in &names {
+            let found = fs::read(node.mount().join(name)).unwrap();
+            assert_eq!(found, name.as_bytes());
+        }
+    };
+    kill(&node);
+    let journal = open(&disk(&node, 1));
+    let records = find(&journal, b"GREC");
+    let lsn = |at: &usize| {
+        let mut lsn = [0; 8];
+        journal.read_exact_at(&mut lsn, *at as u64 + 8).unwrap();
+        u64::from_le_bytes(lsn)
+    };
+    // A byte of an operation that others follow.
+    let last = records.iter().map(lsn).max().unwrap();
+    let middle = *records.iter().find(|at| lsn(at) == last / 2).unwrap();
+    let old = overwrite(&journal, middle + 70, &[0xa5]);
+    let sector = format!("sector {}", middle / SECTOR);
+    stays_down(
+        &node,
+        &[
+            "journal of node n1",
+            "nsd1",
+            &sector,
+            "record is damaged",
+            "help:",
+        ],
+    );
+    overwrite(&journal, middle + 70, &old);
+    // No header is left: not a new file system.
+    let headers = find(&journal, b"GUPFSSEG");
+    assert_eq!(headers.len(), 4);
+    let old: Vec<_> = headers
+        .iter()
+        .map(|at| (*at, overwrite(&journal, *at, &[0; SECTOR])))
+        .collect();
+    stays_down(
+        &node,
+        &[
+            "journal of node n1",
+            "nsd1",
+            "nothing where the journal was",
+            "help:",
+        ],
+    );
+    for (at, old) in &old {
+        overwrite(&journal, *at, old);
+    }
+    // A flush that a power cut tore, behind all that was acknowledged: no damage.
+    let end = (records.iter().max_by_key(|at| lsn(at)).unwrap() / SECTOR + 1) * SECTOR;
+    overwrite(&journal, end, &[0x5a; 3 * SECTOR]);
+    node.up(&[]).expect("nothing acknowledged is damaged");
+    all_is_there();
+    // One copy of each header.
+    kill(&node);
+    for at in headers.iter().step_by(2) {
+        overwrite(&journal, *at, &[0x77; SECTOR]);
+    }
+    node.up(&[]).expect("the other copies are good");
+    all_is_there();
+}
+
+#[test]
+fn damaged_data_are_an_error_of_their_file_alone() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    let pattern = b"a line that is on the disk once.";
+    let mut bytes = vec![b'x'; 300_000];
+    bytes[200_000..200_032].copy_from_slice(pattern);
+    let (bad, good) = (node.mount().join("bad"), node.mount().join("good"));
+    synced(&bad, &bytes);
+    synced(&good, &vec![b'y'; 300_000]);
+    node.gupfs(&["down"]);
+    let found: Vec<(File, usize)> = (1..=4)
+        .map(|number| open(&disk(&node, number)))
+        .filter_map(|disk| {
+            find(&disk, pattern)
+                .first()
+                .map(|at| (disk.try_clone().unwrap(), *at))
+        })
+        .collect();
+    let [(disk, at)] = &found[..] else {
+        panic!("{} places", found.len());
+    };
+    let old = overwrite(disk, *at, b"A");
+    node.up(&[]).expect("data are read when they are asked for");
+    let error = fs::read(&bad).expect_err("it is damaged");
+    assert_eq!(error.raw_os_error(), Some(5), "EIO: {error}");
+    let log = fs::read_to_string(node.state().join("log")).unwrap();
+    let names = log
+        .lines()
+        .filter(|line| line.contains("not what was written"));
+    let names: Vec<&str> = names.collect();
+    assert!(!names.is_empty() && names.len() < 10, "{log}");
+    assert!(
+        names[0].contains("nsd=nsd") && names[0].contains("sector="),
+        "{}",
+        names[0]
+    );
+    assert_eq!(fs::read(&good).unwrap(), vec![b'y'; 300_000]);
+    // What is not damaged of it can be had.
+    let mut head = vec![0; 4096];
+    File::open(&bad)
+        .unwrap()
+        .read_exact_at(&mut head, 0)
+        .unwrap();
+    assert_eq!(head, vec![b'x'; 4096]);
+    // It was the cable.
+    node.gupfs(&["down"]);
+    overwrite(disk, *at, &old);
+    node.up(&[]).expect("as before");
+    assert_eq!(fs::read(&bad).unwrap(), bytes);
+}
+
+#[test]
+fn damaged_state_files_are_named_and_left_alone() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    synced(&node.mount().join("file"), b"text");
+    node.gupfs(&["down"]);
+    let garbage: Vec<u8> = (0..200u8).map(|n| n.wrapping_mul(91) ^ 0x80).collect();
+    for (name, words) in [
+        ("gupfs.toml", ["gupfs.toml"].as_slice()),
+        ("cluster.view", &["cluster.view", "help:"]),
+    ] {
+        let path = node.state().join(name);
+        let good = fs::read(&path).unwrap();
+        for bad in [&garbage[..], &good[..good.len() / 2], &[]] {
+            fs::write(&path, bad).unwrap();
+            stays_down(&node, words);
+        }
+        fs::remove_file(&path).unwrap();
+        stays_down(&node, &[name]);
+        fs::write(&path, good).unwrap();
+    }
+    // Former lives are known to the others too: a list that is lost costs the wait for a lease.
+    fs::write(node.state().join("lives"), garbage).unwrap();
+    node.up(&[]).expect("nothing is missing that counts");
+    assert_eq!(fs::read(node.mount().join("file")).unwrap(), b"text");
+}

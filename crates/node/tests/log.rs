@@ -1,0 +1,194 @@
+//! What the journal refuses: an operation that was admitted always has room, however many runs it frees, and one that
+//! nobody admitted and that found the journal full does not leave anybody waiting.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use data::space::{Geometry, Levels, RegionId, Space};
+use meta::Op;
+use node::OwnerLog;
+use node::log::replay_space;
+use stdx::Prng;
+use store::format::{Area, PartKey};
+use store::journal::{Config, Journal, Part};
+use store::testing::{Disk, recover};
+use types::id::NodeLife;
+use types::{Epoch, Errno, FsId, Incarnation, InodeId, Location, Lsn, NodeId, NsdId, Run, ShardId};
+
+const LIFE: NodeLife = NodeLife {
+    node: NodeId(1),
+    incarnation: Incarnation(7),
+};
+const NSD: NsdId = NsdId(2);
+/// Four times as many runs as one record takes, and some.
+const RUN_COUNT: u32 = (128 << 10) + 17;
+
+const fn geometry() -> Geometry {
+    Geometry {
+        nsd: NSD,
+        data_begin: 0,
+        sector_count: 1 << 19,
+        region_sectors: 1 << 19,
+    }
+}
+
+const fn area(count: u64) -> Area {
+    Area {
+        nsd: NsdId(1),
+        begin: 0,
+        count,
+    }
+}
+
+fn run(index: u32) -> Run {
+    let at = Location {
+        nsd: NSD,
+        sector: u64::from(index) * 2,
+    };
+    Run { at, count: 1 }
+}
+
+fn open(disk: &mut Disk, area: Area) -> OwnerLog {
+    let mut space = Space::new(&[geometry()], Levels { reserve: 0, low: 0 });
+    let recovered = recover(
+        disk,
+        area,
+        FsId::default(),
+        LIFE.node,
+        &mut |part| match part.key {
+            PartKey::Space => replay_space(part.bytes, &mut space, &mut None),
+            _ => Ok(()),
+        },
+    )
+    .unwrap();
+    space.on_durable(recovered.last_lsn);
+    let config = Config {
+        fs: FsId::default(),
+        owner: LIFE.node,
+        incarnation: LIFE.incarnation,
+        area,
+        flight_count_max: 1,
+    };
+    let journal = Journal::start(config, &recovered);
+    let epoch = Epoch(recovered.next_sequence);
+    let mut log = OwnerLog::new(journal, space, None, epoch, vec![NSD], Prng::new(1));
+    let mut pieces = Vec::new();
+    log.space_snapshot(64 << 10, &mut |bytes| pieces.push(bytes));
+    for bytes in pieces {
+        let (key, bytes) = (PartKey::Space, &bytes[..]);
+        let part = Part { key, epoch, bytes };
+        log.journal.append_snapshot(part).unwrap();
+    }
+    let part = Part {
+        key: PartKey::Shard(ShardId(0)),
+        epoch,
+        bytes: &[],
+    };
+    log.journal.append_snapshot(part).unwrap();
+    log.journal.end_snapshot();
+    flush(&mut log, disk, usize::MAX);
+    log
+}
+
+/// Writes up to `count` flushes.
+fn flush(log: &mut OwnerLog, disk: &mut Disk, count: usize) {
+    let mut written = 0;
+    while written < count
+        && let Some(flush) = log.journal.take_flush()
+    {
+        let id = disk.submit(flush.at, &flush.bytes);
+        disk.complete_flushed(id);
+        log.journal.on_flushed(flush.id, Ok(()));
+        written += 1;
+    }
+    log.space.on_durable(log.journal.durable_lsn());
+}
+
+/// A file of many single sectors.
+fn with_file(disk: &mut Disk, area: Area) -> (OwnerLog, Vec<Run>) {
+    let mut log = open(disk, area);
+    log.adopt_regions(&[RegionId { nsd: NSD, index: 0 }]);
+    let mut mutations = Vec::new();
+    let ask = data::space::Ask {
+        life: LIFE,
+        nsd: NSD,
+        sectors: u64::from(RUN_COUNT) * 2,
+    };
+    log.space.grant(ask, &mut || 1, &mut mutations).unwrap();
+    log.append_space(mutations);
+    let runs: Vec<Run> = (0..RUN_COUNT).map(run).collect();
+    for some in runs.chunks(1024) {
+        log.append(LIFE, &[], some, &[]);
+        flush(&mut log, disk, usize::MAX);
+    }
+    assert_eq!(log.space.counts().used, u64::from(RUN_COUNT));
+    (log, runs)
+}
+
+fn closed() -> Op {
+    let ino = InodeId::ROOT;
+    Op::Closed { ino }
+}
+
+#[test]
+fn more_runs_than_a_record_takes_are_freed_at_once_or_not_at_all() {
+    let area = area(16 << 10);
+    let mut survived = [0, 0];
+    for flush_count in 0..20 {
+        let mut disk = Disk::new();
+        let (mut log, runs) = with_file(&mut disk, area);
+        assert_eq!(log.admit(LIFE, &closed(), runs.len()), Ok(()));
+        let before = log.journal.last_lsn();
+        let lsn = log.append(LIFE, &[], &[], &runs);
+        assert!(lsn.0 > before.0 + 2, "{lsn:?} after {before:?}");
+        log.space.check();
+        assert_eq!(log.space.counts().pending, u64::from(RUN_COUNT));
+        flush(&mut log, &mut disk, flush_count);
+        let is_all = log.journal.durable_lsn() >= lsn;
+        // Nothing is granted again before the operation's own record is durable.
+        let freed = if is_all { u64::from(RUN_COUNT) } else { 0 };
+        assert_eq!(log.space.counts().pending, u64::from(RUN_COUNT) - freed);
+        drop(log);
+        disk.crash(|_| false);
+        let log = open(&mut disk, area);
+        log.space.check();
+        assert_eq!(log.space.counts().used, u64::from(RUN_COUNT) - freed);
+        survived[usize::from(is_all)] += 1;
+        if is_all {
+            break;
+        }
+    }
+    assert!(survived[0] >= 2 && survived[1] == 1, "{survived:?}");
+}
+
+#[test]
+fn what_frees_more_than_the_journal_has_room_for_is_not_admitted() {
+    let mut disk = Disk::new();
+    let log = open(&mut disk, area(1 << 10));
+    assert_eq!(log.admit(LIFE, &closed(), 10), Ok(()));
+    assert_eq!(log.admit(LIFE, &closed(), 1 << 20), Err(Errno::ENOSPC));
+    assert_eq!(log.admit(LIFE, &closed(), usize::MAX), Err(Errno::ENOSPC));
+}
+
+#[test]
+fn a_change_that_the_journal_refuses_gives_it_up() {
+    let mut disk = Disk::new();
+    let (mut log, runs) = with_file(&mut disk, area(4 << 10));
+    // Nobody asked whether this fits, and after some more it does not.
+    let mut lsn = Lsn(0);
+    let mut left = &runs[..];
+    while !log.journal.is_poisoned() {
+        let (some, rest) = left.split_at(left.len().min(20_000));
+        left = rest;
+        lsn = match some.is_empty() {
+            true => log.append_space(vec![
+                data::space::SpaceMutation::NodeLost { life: LIFE };
+                9999
+            ]),
+            false => log.append(LIFE, &[], &[], some),
+        };
+    }
+    assert!(lsn > log.journal.last_lsn());
+    log.space.on_durable(log.journal.last_lsn());
+    log.space.check();
+    assert_eq!(log.admit(LIFE, &closed(), 0), Err(Errno::EIO));
+    assert!(log.journal.take_flush().is_none());
+}
