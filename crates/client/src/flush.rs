@@ -23,7 +23,7 @@ use crate::revoke::{FlushOutcome, RevokeId};
 use crate::slice::{Effect, Input, IoFailure, IoId, Slice, slice_of};
 
 /// Pages of one batch: 4 MiB.
-const BATCH_PAGES_MAX: usize = 1024;
+pub(crate) const BATCH_PAGES_MAX: usize = 1024;
 /// Pages of one inode on their way to disks.
 const IN_FLIGHT_PAGES_MAX: usize = 32 << 8;
 /// Extents that make a Commit worth while by themselves.
@@ -42,7 +42,7 @@ const HASTY_PAGES_MANY: usize = HASTY_PAGES_MAX / 2;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 /// What was acknowledged and lost its sectors to a broken link waits so long for others.
-const STARVED_MAX: Duration = Duration::from_secs(30);
+pub(crate) const STARVED_MAX: Duration = Duration::from_secs(30);
 /// Failed stores of an inode in a row before its writers hear of it.
 const STORE_FAILURES_MAX: u32 = 3;
 
@@ -75,6 +75,17 @@ pub(crate) struct Goal {
 }
 
 impl Goal {
+    /// Who waits, and what must come about: for `gupfs waiters`.
+    pub(crate) fn what(&self) -> String {
+        let Self {
+            purpose,
+            sequence,
+            commit,
+            ..
+        } = self;
+        format!("{purpose:?} (pages of sequence {sequence}, Commit {commit})")
+    }
+
     /// The request with this ticket waits for it.
     pub(crate) fn is_for(&self, ticket: crate::request::Ticket) -> bool {
         // A synchronous write has happened: it is not told EINTR, or it would be done twice.
@@ -483,7 +494,11 @@ impl Slice {
             .iter()
             .any(|b| b.state == BatchState::Storing && inode.pages.has_older(&b.numbers, until));
         let stored: usize = inode.batches.iter().map(Batch::extent_count).sum();
-        let is_due = if has_goal {
+        // Where frames are short, what is stored does not wait for what is being stored: it can be evicted then.
+        let is_short = env.pool.frame_counts().1 < env.pool.levels().requests;
+        let is_due = if is_short {
+            true
+        } else if has_goal {
             !is_awaited
         } else {
             stored >= COMMIT_EXTENTS_MIN
@@ -672,6 +687,10 @@ impl Slice {
             }
         }
         inode.commit_count += 1;
+        if !self.frameless.is_empty() {
+            // Pages are clean by it.
+            self.out.push(Effect::ForSlice(ino, Input::Shrink));
+        }
         if self.hasty_count > HASTY_PAGES_MANY {
             self.destage(env, ino);
         }
@@ -768,80 +787,6 @@ impl Slice {
         self.sync_journal(request.ticket, response);
     }
 
-    /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
-    /// now, never later.
-    pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: types::NodeId, is_there: bool) {
-        self.short = (!is_there).then_some(owner);
-        for ino in std::mem::take(&mut self.starved) {
-            if env.owner(ino.shard()) != owner {
-                self.starved.push(ino);
-                continue;
-            }
-            self.retry(env, ino);
-            self.pump(env, ino);
-            // What was acknowledged waits for space to come back: the tick tries again, for some time.
-            let since = self.inodes.get(&ino).and_then(|i| i.starved_since);
-            if since.is_some_and(|since| env.now.since(since) > STARVED_MAX) {
-                self.lose_dirty(env, ino);
-            }
-        }
-        self.short = None;
-    }
-
-    /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.
-    fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
-        let inode = self.inodes.get_mut(&ino).expect("just seen");
-        loop {
-            let all = &ByteRange::ALL;
-            let lost = inode
-                .pages
-                .take_dirty(all, BATCH_PAGES_MAX, u64::MAX, env.pool);
-            if lost.is_empty() {
-                break;
-            }
-            let numbers: Vec<u64> = numbers_of(&lost).collect();
-            lost.iter().for_each(|page| env.pool.release(page.frame));
-            inode.pages.on_flushed(&numbers, false, true);
-        }
-        env.grants
-            .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
-        inode.starved_since = None;
-        inode.error = Some(Errno::ENOSPC);
-        self.pump(env, ino);
-    }
-
-    /// Frames are short: evict clean pages, write dirty ones back.
-    pub(crate) fn shrink(&mut self, env: &Env<'_>) {
-        let (total, _) = env.pool.frame_counts();
-        let want = usize::try_from(total / 16)
-            .unwrap_or(usize::MAX)
-            .max(BATCH_PAGES_MAX);
-        let mut freed = 0;
-        let mut inos: Vec<InodeId> = self
-            .inodes
-            .iter()
-            .filter(|(_, i)| !i.pages.is_empty())
-            .map(|(ino, _)| *ino)
-            .collect();
-        inos.sort_unstable();
-        for ino in &inos {
-            let inode = self.inodes.get_mut(ino).expect("just listed");
-            freed += inode.pages.evict(want - freed, env.pool);
-            if freed >= want {
-                break;
-            }
-        }
-        for ino in inos {
-            if self.inodes[&ino].pages.dirty_count() > 0 {
-                self.add_goal(env, ino, Purpose::Background);
-            }
-        }
-        for ino in std::mem::take(&mut self.starved) {
-            self.retry(env, ino);
-            self.pump(env, ino);
-        }
-    }
-
     /// Writes all dirty data back.
     pub(crate) fn write_all_back(&mut self, env: &Env<'_>) {
         let mut inos: Vec<InodeId> = self
@@ -873,14 +818,31 @@ impl Slice {
                 self.keep_on_dirty_list(env, ino);
             }
         }
-        for ino in std::mem::take(&mut self.starved) {
-            self.retry(env, ino);
-            self.pump(env, ino);
-        }
+        self.try_starved(env);
     }
 }
 
 impl crate::inode::Inode {
+    /// How far its write-back is: for `gupfs waiters`.
+    pub(crate) fn flush_state(&self) -> String {
+        let pages_in = |is_it: fn(&BatchState) -> bool| -> usize {
+            let batches = self.batches.iter().filter(|batch| is_it(&batch.state));
+            batches.map(Batch::page_count).sum()
+        };
+        let is_starved = self.starved_since.is_some();
+        format!(
+            "pages: {} dirty, {} being stored, {} stored, {} in a Commit; {} Commits ended, committing: {}, \
+             size changes at the owner: {}, without sectors: {is_starved}",
+            self.pages.dirty_count(),
+            pages_in(|state| *state == BatchState::Storing),
+            pages_in(|state| matches!(state, BatchState::Stored(_))),
+            pages_in(|state| *state == BatchState::Committing),
+            self.commit_count,
+            self.is_committing,
+            self.resize_count,
+        )
+    }
+
     /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
     /// the write-back asks for some.
     fn write_again(&mut self, env: &Env<'_>, numbers: &[u64]) {
@@ -954,7 +916,7 @@ fn clip(piece: Piece, size: u64) -> Option<Piece> {
     })
 }
 
-fn numbers_of(pages: &[DirtyPage]) -> impl Iterator<Item = u64> + '_ {
+pub(crate) fn numbers_of(pages: &[DirtyPage]) -> impl Iterator<Item = u64> + '_ {
     pages.iter().map(|page| page.number)
 }
 

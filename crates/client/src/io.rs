@@ -522,7 +522,9 @@ impl Slice {
     fn load_part(&mut self, env: &Env<'_>, ino: InodeId, part: ByteRange, is_wanted: bool) {
         let pages = frames_for(part, env.pool);
         if pages.is_empty() {
-            self.starve(ino, is_wanted);
+            if is_wanted {
+                self.starve(ino);
+            }
             return;
         }
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
@@ -567,15 +569,6 @@ impl Slice {
             ));
         } else {
             self.out.push(Effect::Load(io, loads));
-        }
-    }
-
-    /// No frame can be had: evict, write back, and go on when frames come back.
-    pub(crate) fn starve(&mut self, ino: InodeId, is_wanted: bool) {
-        if is_wanted && !self.starved.contains(&ino) {
-            self.starved.push(ino);
-            self.out
-                .push(Effect::ForSlice(ino, crate::slice::Input::Shrink));
         }
     }
 
@@ -803,7 +796,7 @@ impl Slice {
         }
         if inode.pages.write(range.begin, source, env.pool).is_err() {
             env.grants.unreserve(owner, sectors);
-            self.starve(ino, true);
+            self.starve(ino);
             return self.park_again(env, ino, request, Waiting::Frames);
         }
         inode.reserved += sectors;
@@ -893,9 +886,8 @@ pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
 /// Frames for the pages of `part`, adjacent ones for a whole block: fewer than it has when the pool is full.
 fn frames_for(part: ByteRange, pool: &dyn crate::Pool) -> Vec<(u64, FrameRef)> {
     let numbers = part.begin / PAGE_SIZE..part.end / PAGE_SIZE;
-    let (total, free) = pool.frame_counts();
     // Some frames are kept for what writes dirty ones back.
-    let room = free.saturating_sub(total / crate::pages::RESERVE_PART);
+    let room = pool.frame_counts().1.saturating_sub(pool.levels().reserve);
     if part.length() == BLOCK_SIZE
         && room >= u64::from(FRAMES_PER_SLAB)
         && let Some(first) = pool.alloc_slab()

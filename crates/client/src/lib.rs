@@ -11,6 +11,7 @@ pub mod message;
 mod names;
 pub mod pages;
 pub mod pool;
+mod pressure;
 pub mod reclaim;
 pub mod request;
 pub mod revoke;

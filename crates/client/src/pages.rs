@@ -22,10 +22,6 @@ use group::{GROUP_PAGES, Group, bits};
 /// Bytes of a page: one frame, one sector.
 pub const PAGE_SIZE: u64 = FRAME_SIZE as u64;
 
-/// This part of the pagepool is kept for checksum sectors, the journal and other nodes' data: without it
-/// nothing dirty could ever be written back.
-pub(crate) const RESERVE_PART: u64 = 32;
-
 /// A dirty page as a flush takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirtyPage {
@@ -320,13 +316,10 @@ impl Pages {
         pool: &dyn Pool,
     ) -> Result<Vec<(u64, FrameRef)>, NoFrame> {
         let mut fresh = Vec::new();
-        let (total, free) = pool.frame_counts();
-        if free <= total / RESERVE_PART {
-            return Err(NoFrame);
-        }
         if range.is_empty() {
             return Ok(fresh);
         }
+        let room = pool.frame_counts().1.saturating_sub(pool.levels().reserve);
         for number in pages_of(range).rev() {
             if self
                 .frame_of(number)
@@ -334,7 +327,8 @@ impl Pages {
             {
                 continue;
             }
-            match pool.alloc() {
+            let has_room = (fresh.len() as u64) < room;
+            match has_room.then(|| pool.alloc()).flatten() {
                 Some(frame) => fresh.push((number, frame)),
                 None => {
                     fresh.iter().for_each(|(_, frame)| pool.release(*frame));

@@ -4,7 +4,49 @@
 //! disk write in flight. A frame with more than one reference is frozen: who wants to write it takes a
 //! copy first, so that what was checksummed is what is written.
 
+//! Who waits for frames (`Waiting::Frames`, `Effect::WantFrames`) gets some, because each level below leaves
+//! enough for the next. From a full pool down:
+//! - `low`: the driver has the slices evict what is clean and write back what is dirty.
+//! - `requests`: no more requests are taken from the kernel, so that parked writes never hold what their own
+//!   way into the page index needs.
+//! - `reserve`: the page index takes no more frames. Below it are the journal, checksum sectors, moves of pieces to
+//!   sectors, and other nodes' data: each of these ends by itself and gives back what it took.
+//!
+//! So when a request waits, either pages are cached (clean ones are evicted; dirty ones have a flush that needs
+//! nothing above `reserve`), or loads are on their way, or frames are free. `Slice::check_frames` asserts it.
+
+use types::frame::FRAMES_PER_SLAB;
 use types::{FrameRef, InodeId, SmallBytes, Span};
+
+/// Free frames below which a pool gives less, see the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Levels {
+    /// The page index leaves so many to what writes its dirty pages back.
+    pub reserve: u64,
+    /// The front end takes no request in that would leave fewer: the page index can still take a write of the
+    /// largest size whose pages it must copy.
+    pub requests: u64,
+    /// Clean pages are evicted and dirty ones written back.
+    pub low: u64,
+}
+
+impl Levels {
+    /// Those of a pool of `total` frames.
+    pub fn of(total: u64) -> Self {
+        // A flush of the journal with one large record, a move of pieces to sectors, checksums.
+        const NEEDS: u64 = 512 + 256 + 64;
+        // The largest write, and as much again.
+        const STEP: u64 = 2 * FRAMES_PER_SLAB as u64;
+        let reserve = (total / 32).max(NEEDS).min(total / 4);
+        let requests = (reserve + STEP).min(total / 2);
+        let low = (total / 8).max(requests + STEP);
+        Self {
+            reserve,
+            requests,
+            low,
+        }
+    }
+}
 
 /// Frames by handle. All methods may be called from any thread; a method never blocks.
 pub trait Pool {
@@ -39,4 +81,8 @@ pub trait Pool {
     fn crc(&self, source: Span) -> u32;
     /// Frames in all, and frames without a reference.
     fn frame_counts(&self) -> (u64, u64);
+    /// When it gives less.
+    fn levels(&self) -> Levels {
+        Levels::of(self.frame_counts().0)
+    }
 }

@@ -193,6 +193,9 @@ pub enum Effect {
     ForSlice(InodeId, Input),
     /// Get free sectors from an owner: as many as were last not in hand (`Grants`).
     WantSpace(NodeId),
+    /// Frames are short, and somebody waits for some: `Input::Shrink` to all slices, soon, but not at once and not
+    /// from here.
+    WantFrames,
 }
 
 /// An open file or directory.
@@ -220,8 +223,10 @@ pub struct Slice {
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
     /// Pages of all inodes in `Inode::hasty`.
     pub(crate) hasty_count: usize,
-    /// Inodes that wait for sectors or frames.
+    /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
+    /// Inodes that wait for frames.
+    pub(crate) frameless: Vec<InodeId>,
     /// This owner has just said that there are no more sectors: who wants some now does not wait.
     pub(crate) short: Option<NodeId>,
     /// Shard for the directories this node makes: chosen round robin by the driver.
@@ -253,6 +258,7 @@ impl Slice {
             dirty: VecDeque::new(),
             hasty_count: 0,
             starved: Vec::new(),
+            frameless: Vec::new(),
             short: None,
             placements,
             misplaced: FxHashMap::default(),
@@ -504,7 +510,8 @@ impl Slice {
                 all.push((*ino, what, Instant(0)));
             }
             for goal in &inode.goals {
-                all.push((*ino, format!("flush {goal:?}"), goal.since));
+                let (what, state) = (goal.what(), inode.flush_state());
+                all.push((*ino, format!("flush for {what}: {state}"), goal.since));
             }
         }
         all.sort_by_key(|(ino, _, since)| (*since, *ino));
@@ -540,6 +547,7 @@ impl Slice {
             assert_eq!(*ino, inode.ino);
             inode.pages.check();
         }
+        self.check_frames();
     }
 }
 

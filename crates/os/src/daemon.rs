@@ -273,7 +273,7 @@ struct Daemon {
     me: NodeLife,
     config: Config,
     pool: Arc<Pagepool>,
-    drain: Mutex<reclaim::Drain>,
+    relief: reclaim::Relief,
     loops: Arc<Loops>,
     disks: BTreeMap<NsdId, Arc<DiskQueue>>,
     has_volatile_nsd: bool,
@@ -454,7 +454,7 @@ impl Daemon {
         let daemon = Arc::new(Self {
             me,
             pool: Arc::clone(pool),
-            drain: Mutex::default(),
+            relief: reclaim::Relief::default(),
             loops: Arc::clone(loops),
             disks: queues,
             has_volatile_nsd: disks.has_volatile,
@@ -649,11 +649,9 @@ impl Daemon {
                 self.kick_journal();
                 self.resend_to_servers();
             }
-            let (total, free) = client::Pool::frame_counts(&*self.pool);
-            if free < total / 8 {
-                for slice in 0..SLICE_COUNT {
-                    self.input(slice, Input::Shrink);
-                }
+            let pool: &dyn client::Pool = &*self.pool;
+            if pool.frame_counts().1 < pool.levels().low {
+                self.call_relief();
             }
         }
     }

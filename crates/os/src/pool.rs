@@ -350,7 +350,7 @@ impl Pool for Pagepool {
 /// The same pool as the FUSE transports see it.
 impl crate::fuse::Memory for Pagepool {
     fn alloc_slab(&self) -> Option<FrameRef> {
-        Pool::alloc_slab(self)
+        self.alloc_request_slab()
     }
 
     fn retain(&self, frame: FrameRef) {

@@ -18,9 +18,9 @@ use crate::request::{Caller, OpenFlags};
 const PAGE: u64 = FRAME_SIZE as u64;
 const INO: InodeId = InodeId::new(ShardId(0), 2);
 
-/// Frames in plain memory.
+/// Frames in plain memory, in any number unless there is a limit.
 #[derive(Default)]
-struct Memory(RefCell<Vec<(u32, Vec<u8>)>>);
+struct Memory(RefCell<Vec<(u32, Vec<u8>)>>, Option<u64>);
 
 impl Memory {
     fn bytes(&self, span: Span) -> Vec<u8> {
@@ -38,6 +38,9 @@ impl Memory {
 
 impl crate::Pool for Memory {
     fn alloc(&self) -> Option<FrameRef> {
+        if self.frame_counts().1 == 0 {
+            return None;
+        }
         let mut frames = self.0.borrow_mut();
         frames.push((1, vec![0xee; FRAME_SIZE]));
         Some(FrameRef(u32::try_from(frames.len() - 1).expect("few")))
@@ -71,20 +74,44 @@ impl crate::Pool for Memory {
         0
     }
     fn frame_counts(&self) -> (u64, u64) {
-        (1 << 20, 1 << 20)
+        let Some(limit) = self.1 else {
+            return (1 << 20, 1 << 20);
+        };
+        let used = self.0.borrow().iter().filter(|frame| frame.0 > 0).count();
+        (limit, limit - used as u64)
+    }
+    fn levels(&self) -> crate::pool::Levels {
+        crate::pool::Levels {
+            reserve: 2,
+            requests: 3,
+            low: 4,
+        }
     }
 }
 
-/// Any number of sectors to reserve, none to write to: what is small goes inside of Commits.
-struct Plenty;
+/// Any number of sectors to reserve, and some to write to if it is true; else what is small goes inside of Commits.
+struct Plenty(bool);
 
 impl Grants for Plenty {
     fn reserve(&self, _owner: NodeId, _sectors: u64) -> bool {
         true
     }
     fn unreserve(&self, _owner: NodeId, _sectors: u64) {}
-    fn take(&self, _owner: NodeId, _wanted: &[WantedRun], _reserved: u64) -> Option<Vec<TakenRun>> {
-        None
+    fn take(&self, _owner: NodeId, wanted: &[WantedRun], _reserved: u64) -> Option<Vec<TakenRun>> {
+        let taken = |(index, wanted): (usize, &WantedRun)| TakenRun {
+            wanted: index,
+            file_sector: wanted.file_sector,
+            count: wanted.count,
+            run: Run {
+                at: types::Location {
+                    nsd: types::NsdId(1),
+                    sector: 1000 + wanted.file_sector,
+                },
+                count: wanted.count,
+            },
+        };
+        self.0
+            .then(|| wanted.iter().enumerate().map(taken).collect())
     }
     fn committed(&self, _owner: NodeId, _runs: &[Run]) {}
     fn burn(&self, _owner: NodeId, _runs: &[Run]) {}
@@ -94,6 +121,7 @@ impl Grants for Plenty {
 struct Story {
     slice: Slice,
     memory: Memory,
+    has_sectors: bool,
     ticket: u64,
     number: u64,
     attr: Attr,
@@ -124,6 +152,7 @@ impl Story {
         Self {
             slice: Slice::new(slice_of(INO), vec![ShardId(0)]),
             memory: Memory::default(),
+            has_sectors: false,
             ticket: 0,
             number: 0,
             attr,
@@ -140,7 +169,7 @@ impl Story {
                 incarnation: Incarnation(1),
             },
             pool: &self.memory,
-            grants: &Plenty,
+            grants: &Plenty(self.has_sectors),
             owners: &[NodeId(2)],
             has_volatile_nsd: false,
         };
@@ -630,4 +659,116 @@ fn an_unlink_says_whether_the_file_is_open_and_opens_wait_for_it() {
     let effects = story.ask(Operation::Forget { ino: INO, count: 1 });
     assert!(effects.is_empty());
     assert_eq!(story.slice.counts().0, 0);
+}
+
+/// Writes the first `length` bytes of page `number`, as a front end does that gives its references back.
+fn write_page(s: &mut Story, number: u64, length: u32) -> Vec<Effect> {
+    let frame = crate::Pool::alloc(&s.memory).expect("the front end leaves room");
+    let mut payload = Span::whole(frame);
+    payload.length = length;
+    let effects = s.ask(Operation::Write {
+        ino: INO,
+        handle: Handle(0),
+        offset: number * PAGE,
+        payload,
+        is_write_back: false,
+        append: false,
+        sync: false,
+        kill_set_id: false,
+    });
+    crate::Pool::release(&s.memory, frame);
+    settle(s, effects)
+}
+
+/// Does what the slice hands to itself, and gives back what payloads held.
+fn settle(s: &mut Story, effects: Vec<Effect>) -> Vec<Effect> {
+    let mut rest = Vec::new();
+    let mut due = VecDeque::from(effects);
+    let mut steps = 0;
+    while let Some(effect) = due.pop_front() {
+        steps += 1;
+        assert!(steps < 1000, "a work list ends: {effect:?}");
+        match effect {
+            Effect::ForSlice(_, input) => due.extend(s.input(input)),
+            Effect::DropPayload(span) => {
+                frames_of(span).for_each(|frame| crate::Pool::release(&s.memory, frame));
+            }
+            other => rest.push(other),
+        }
+    }
+    rest
+}
+
+fn is_written(effects: &[Effect]) -> bool {
+    let is_it = |effect: &Effect| matches!(effect, Effect::Reply(_, Response::Written(_), _));
+    effects.iter().any(is_it)
+}
+
+fn wants_frames(effects: &[Effect]) -> bool {
+    let is_it = |effect: &Effect| matches!(effect, Effect::WantFrames);
+    effects.iter().any(is_it)
+}
+
+/// All frames are dirty pages. A write that finds none waits for the driver's round, once for each; it does not call
+/// for the next one by itself, which would keep the slice, and the end of the very Commit that frees frames, waiting.
+#[test]
+fn a_write_without_frames_waits_for_rounds_and_a_commit() {
+    let mut s = Story::new(64 * PAGE);
+    s.memory.1 = Some(8);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let mut number = 0;
+    // The payload of the one that waits is held too.
+    let effects = loop {
+        let effects = write_page(&mut s, number, 100);
+        number += 1;
+        if !is_written(&effects) {
+            break effects;
+        }
+    };
+    assert!((4..=6).contains(&number), "{number} pages fit");
+    assert!(wants_frames(&effects));
+    // Without a round nothing happens.
+    assert!(commit_of(&effects).is_none());
+    assert!(!wants_frames(&write_page(&mut s, 0, 100)), "said once");
+    let effects = s.input(Input::Shrink);
+    let effects = settle(&mut s, effects);
+    assert!(wants_frames(&effects) && !is_written(&effects));
+    let (call, commit) = commit_of(&effects).expect("dirty pages go");
+    assert!(!commit.pieces.is_empty());
+    s.attr.change += 1;
+    let mut effects = s.answer(call, meta::Reply::Attr(s.attr));
+    // Pages that were used lately go in the second round.
+    for _ in 0..2 {
+        effects = settle(&mut s, effects);
+        if is_written(&effects) {
+            return;
+        }
+        effects = s.input(Input::Shrink);
+    }
+    panic!("clean pages are evicted: {effects:?}");
+}
+
+/// What is stored is committed when frames are short, although other pages are still being stored.
+#[test]
+fn short_frames_do_not_wait_for_the_slowest_store() {
+    for limit in [5, 1000] {
+        let mut s = Story::new(64 * PAGE);
+        s.memory.1 = Some(limit);
+        s.has_sectors = true;
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        write_page(&mut s, 0, FRAME_BYTES);
+        let effects = s.input(Input::WriteBack);
+        let is_store = |effect: &Effect| matches!(effect, Effect::Store(..));
+        assert!(effects.iter().any(is_store), "a whole page goes to a disk");
+        // Small, and waited for: inside of the next Commit.
+        write_page(&mut s, 1, 100);
+        let is_short = !is_written(&write_page(&mut s, 2, 100));
+        assert_eq!(is_short, limit == 5);
+        let effects = s.ask(Operation::Fsync {
+            ino: INO,
+            handle: Handle(0),
+            data_only: false,
+        });
+        assert_eq!(commit_of(&effects).is_some(), is_short);
+    }
 }

@@ -26,7 +26,6 @@ fn large(index: usize) -> Vec<u8> {
 /// Small files scatter single frames over all slabs; then large writes want slabs in one piece, while old
 /// files are read again.
 #[test]
-#[ignore = "open bug (docs/PROGRESS.md): in some runs a write waits for frames for ever"]
 fn large_writes_find_slabs_in_a_scattered_pool() {
     if let Some(reason) = reason_to_skip() {
         eprintln!("skipped: {reason}");

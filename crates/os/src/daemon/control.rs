@@ -204,6 +204,10 @@ impl Daemon {
                 ),
             ));
         }
+        for (what, since) in self.io_waiters() {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
+        all.extend(self.frame_waiters().into_iter().map(|what| (0, what)));
         let parked = self.parked_count();
         if parked > 0 {
             all.push((

@@ -17,6 +17,7 @@ use nsd::message::Verifier;
 use types::frame::FRAME_SIZE;
 use types::{Errno, FrameRef, Lsn, Span};
 
+use super::reclaim::FrameUser;
 use super::sectors::Kind;
 use super::work::{Deferred, Item};
 use super::{Daemon, lock};
@@ -118,11 +119,9 @@ impl Daemon {
     fn write_journal(self: &Arc<Self>, flush: Flush) {
         let Some(frames) = self.frames_with(&flush.bytes) else {
             // No frame is free: wait for some; the records are not lost, only later.
-            let daemon = Arc::clone(self);
-            let at = crate::clock::now() + types::Duration::from_millis(1);
-            self.loops
-                .post_at(0, at, Box::new(move || daemon.write_journal(flush)));
-            return;
+            return self.when_frames(FrameUser::Journal, move |daemon| {
+                daemon.write_journal(flush)
+            });
         };
         let spans: Vec<Span> = frames.iter().map(|frame| Span::whole(*frame)).collect();
         let (id, at, needs_flush) = (flush.id, flush.at, flush.needs_flush);

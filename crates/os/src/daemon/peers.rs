@@ -28,6 +28,7 @@ use types::{
 };
 
 use super::lapse::Parked;
+use super::reclaim::FrameUser;
 use super::sectors::SERVER_TAG;
 use super::work::Item;
 use super::{Daemon, FACT_CALL, FactQuery, lock};
@@ -607,7 +608,7 @@ impl Daemon {
         }]);
     }
 
-    /// Later: there was no memory, or the disk's queue was full.
+    /// Later: the disk's queue was full.
     fn serve_disk_later(self: &Arc<Self>, tag: DiskTag, operation: Operation) {
         let daemon = Arc::clone(self);
         let at = clock::now() + types::Duration::from_millis(1);
@@ -625,7 +626,8 @@ impl Daemon {
             Operation::Read { sector, count } => {
                 let spans = self.alloc_spans(*count as usize * FRAME_SIZE);
                 if spans.is_empty() {
-                    return self.serve_disk_later(tag, operation);
+                    let again = move |daemon: &Arc<Self>| daemon.serve_disk(tag, operation);
+                    return self.when_frames(FrameUser::Server, again);
                 }
                 lock(&self.server_spans).insert(tag.0, (spans.clone(), true));
                 let result = disk.read(own, *sector, &spans);

@@ -11,9 +11,10 @@ use client::slice::IoFailure;
 use nsd::message::{KIND_REQUEST, Reply, Request, Verifier};
 use rustc_hash::FxHashMap;
 use types::wire::Flags;
-use types::{Decode, Encode, Epoch, NodeId, NsdId, RequestId, Span};
+use types::{Decode, Encode, Epoch, Instant, NodeId, NsdId, RequestId, Span};
 
 use super::{Daemon, lock};
+use crate::clock;
 use crate::disk::{DiskError, DiskQueue};
 use crate::net::{Frame, Lane};
 
@@ -38,7 +39,17 @@ struct Local {
     tag: u64,
 }
 
+/// I/O on a disk of this node, handed to its queue.
+struct Submitted {
+    nsd: NsdId,
+    kind: Kind,
+    sector: u64,
+    since: Instant,
+    done: Done,
+}
+
 struct Remote {
+    since: Instant,
     peer: NodeId,
     kind: Kind,
     request: Request,
@@ -51,7 +62,7 @@ struct Remote {
 #[derive(Default)]
 pub(super) struct Sectors {
     tags: AtomicU64,
-    local: [Mutex<FxHashMap<u64, Done>>; 8],
+    local: [Mutex<FxHashMap<u64, Submitted>>; 8],
     /// Requests that a full disk queue refused.
     refused: Mutex<VecDeque<Local>>,
     remote: Mutex<BTreeMap<u64, Remote>>,
@@ -84,7 +95,14 @@ impl Daemon {
     ) {
         let tag = self.io.tags.fetch_add(1, Ordering::Relaxed) + 1;
         if self.disks.contains_key(&nsd) {
-            lock(&self.io.local[index(tag)]).insert(tag, done);
+            let submitted = Submitted {
+                nsd,
+                kind,
+                sector,
+                since: clock::now(),
+                done,
+            };
+            lock(&self.io.local[index(tag)]).insert(tag, submitted);
             self.submit(Local {
                 nsd,
                 kind,
@@ -121,8 +139,8 @@ impl Daemon {
             }
             let result = result.map_err(|_| IoFailure::Unreachable);
             let verifier = Verifier::of(self.me.incarnation);
-            if let Some(done) = done {
-                done(self, result.map(|()| verifier));
+            if let Some(submitted) = done {
+                (submitted.done)(self, result.map(|()| verifier));
             }
         }
         let again = lock(&self.io.refused).pop_front();
@@ -173,6 +191,7 @@ impl Daemon {
             Kind::Flush => Request::Flush { nsd, epoch },
         };
         let remote = Remote {
+            since: clock::now(),
             peer,
             kind,
             request,
@@ -309,6 +328,27 @@ impl Daemon {
         for tag in waiting {
             self.send_to_server(tag);
         }
+    }
+
+    /// I/O that has not ended, and since when: for `gupfs waiters`.
+    pub(super) fn io_waiters(&self) -> Vec<(String, Instant)> {
+        let mut all = Vec::new();
+        for local in &self.io.local {
+            for io in lock(local).values() {
+                let Submitted {
+                    nsd, kind, sector, ..
+                } = io;
+                let what = format!("{kind:?} of sector {sector} of {nsd} is with the disk");
+                all.push((what, io.since));
+            }
+        }
+        for io in lock(&self.io.remote).values() {
+            let (kind, peer) = (io.kind, io.peer.0);
+            let where_ = if io.is_sent { "with" } else { "not sent to" };
+            let what = format!("{kind:?} {:?} is {where_} node {peer}", io.request);
+            all.push((what, io.since));
+        }
+        all
     }
 
     /// The disk of one of this node's own NSDs.

@@ -17,6 +17,7 @@ use rustc_hash::FxHashMap;
 use types::frame::{FRAME_BYTES, FRAME_SIZE, FRAMES_PER_SLAB};
 use types::{ByteRange, Extent, FrameRef, Location, NsdId, Run, SECTOR_SIZE, Span};
 
+use super::reclaim::FrameUser;
 use super::sectors::Kind;
 use super::{Daemon, lock};
 
@@ -118,11 +119,7 @@ impl Daemon {
         if is_short {
             // No frame for checksums: the load waits for one.
             extra.iter().for_each(|frame| self.pool.release(*frame));
-            let daemon = Arc::clone(self);
-            let at = crate::clock::now() + types::Duration::from_millis(1);
-            self.loops
-                .post_at(0, at, Box::new(move || daemon.load(io, pieces)));
-            return;
+            return self.when_frames(FrameUser::Load, move |daemon| daemon.load(io, pieces));
         }
         let jobs = Arc::new(jobs);
         let join = Join::new(
@@ -232,11 +229,7 @@ impl Daemon {
         while extra.len() < wanted {
             let Some(frame) = self.pool.alloc() else {
                 extra.iter().for_each(|frame| self.pool.release(*frame));
-                let daemon = Arc::clone(self);
-                let at = crate::clock::now() + types::Duration::from_millis(1);
-                self.loops
-                    .post_at(0, at, Box::new(move || daemon.store(io, pieces)));
-                return;
+                return self.when_frames(FrameUser::Store, move |daemon| daemon.store(io, pieces));
             };
             extra.push(frame);
         }

@@ -54,6 +54,9 @@ struct Lists {
     owner_effects: Vec<OwnerEffect>,
 }
 
+/// Items that follow from one event, far more than any ends with: an endless list would hold its slices' locks
+/// against the very events that it waits for.
+const WORK_MAX: usize = 1 << 20;
 /// Lists longer than this are not kept.
 const LIST_LENGTH_MAX: usize = 1024;
 
@@ -97,7 +100,10 @@ impl Daemon {
             effects,
             owner_effects,
         } = &mut *lists;
+        let mut count = 0;
         while let Some(item) = items.pop_front() {
+            count += 1;
+            debug_assert!(count < WORK_MAX, "a work list ends: {item:?}");
             match item {
                 Item::Client(slice, input) => {
                     self.run_slice(slice, input, effects);
@@ -182,6 +188,7 @@ impl Daemon {
             // Before what follows: who is answered that a file was unlinked must not be shown its link count of before.
             Effect::ForSlice(ino, input) => items.push_front(Item::Client(slice_of(ino), input)),
             Effect::WantSpace(owner) => self.want_space(owner, items),
+            Effect::WantFrames => self.want_frames(),
         }
     }
 

@@ -9,6 +9,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use client::pool::Pool;
 use types::frame::FRAMES_PER_SLAB;
 use types::{FrameRef, InodeId};
 
@@ -86,13 +87,25 @@ impl Pagepool {
 
     /// Fewer slabs are whole than are to be kept.
     pub(crate) fn is_short_of_slabs(&self) -> bool {
-        self.slabs.free_slab_count() < self.spare_count()
+        self.free_slab_count() < self.spare_count()
     }
 
     /// Whole slabs that are missing until the shortage is over for a while.
     pub(crate) fn wanted_slab_count(&self) -> usize {
         let wanted = (2 * self.spare_count()).max(1);
         wanted.saturating_sub(self.slabs.free_slab_count()) as usize
+    }
+
+    /// A slab for a request of the kernel. `None` also while the page index may need what is free, to take in
+    /// what was requested before.
+    pub(super) fn alloc_request_slab(&self) -> Option<FrameRef> {
+        let (_, free) = self.frame_counts();
+        if free < self.levels().requests + u64::from(FRAMES_PER_SLAB) {
+            self.refused_count.fetch_add(1, Ordering::Relaxed);
+            self.shortage.tell();
+            return None;
+        }
+        Pool::alloc_slab(self)
     }
 
     /// The shortage is over.
@@ -114,6 +127,11 @@ impl Pagepool {
             }
         }
         drained
+    }
+
+    /// Slabs all of whose frames are free.
+    pub(crate) fn free_slab_count(&self) -> u32 {
+        self.slabs.free_slab_count()
     }
 
     /// The slab still drains.

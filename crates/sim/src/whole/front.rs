@@ -132,7 +132,7 @@ impl Front {
         self.files.iter().position(|f| f.ino == ino)
     }
 
-    /// The kernel's request as the client half takes it; `None`: there is no slab for its payload now.
+    /// The kernel's request as the client half takes it; `None`: there are no frames for its payload now.
     pub fn request(&self, request: &FuseRequest, memory: &Memory) -> Option<Request> {
         let File {
             ino,
@@ -326,15 +326,10 @@ pub fn gather(spans: &[Span], memory: &Memory) -> Vec<u8> {
     spans.iter().flat_map(|span| memory.read(*span)).collect()
 }
 
-/// A payload at the start of a slab, as readv leaves it; the caller has a reference of each of the slab's frames
-/// that the payload touches.
+/// A payload in adjacent frames, as readv leaves it; the caller has a reference of each.
 fn payload(memory: &Memory, bytes: &[u8]) -> Option<Span> {
-    let frame = memory.alloc_slab()?;
     let length = u32::try_from(bytes.len()).expect("small");
-    let used = length.div_ceil(FRAME_BYTES).max(1);
-    for rest in frame.0 + used..frame.0 + types::frame::FRAMES_PER_SLAB {
-        memory.release(types::FrameRef(rest));
-    }
+    let frame = memory.alloc_request(length.div_ceil(FRAME_BYTES).max(1))?;
     let span = Span {
         frame,
         offset: 0,

@@ -1,5 +1,8 @@
 //! A node's pagepool in the simulator: frames with reference counts, whose misuse is found.
 //!
+//! It may be tiny: as many frames as a limit says, at addresses of which there are always enough, so that a request's
+//! payload finds adjacent ones. That slabs get whole again is tested with the real pool.
+//!
 //! A fresh frame holds rubbish, a freed one may not be touched, and a frame may not be freed twice: each of
 //! these is a panic, which the world reports as a violation.
 
@@ -7,8 +10,11 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use client::Pool;
+use client::pool::Levels;
 use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
 use types::{FrameRef, SmallBytes, Span, crc32c};
+
+use crate::model::PAGE_COUNT;
 
 /// What fresh frames hold: no cell has this value.
 const RUBBISH: u8 = 0xEE;
@@ -26,7 +32,14 @@ struct Inner {
     /// Free frames of slabs that are partly used, and slabs that are whole.
     free: BTreeSet<u32>,
     slabs: BTreeSet<u32>,
+    limit: u64,
+    used: u64,
 }
+
+/// Slabs of addresses.
+const SLAB_COUNT: u32 = 64;
+/// The most frames that a call of the kernel model touches, and one more that it may have to copy.
+const CALL_FRAMES_MAX: u64 = PAGE_COUNT as u64 + 1;
 
 /// See the module.
 #[derive(Debug)]
@@ -35,13 +48,16 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// With `slab_count` slabs of 256 frames.
-    pub fn new(slab_count: u32) -> Self {
-        let count = slab_count * FRAMES_PER_SLAB;
+    /// With `limit` frames, at most 64 slabs of 256.
+    pub fn new(limit: u64) -> Self {
+        let count = SLAB_COUNT * FRAMES_PER_SLAB;
+        assert!(limit <= count.into());
         let inner = Inner {
             frames: (0..count).map(|_| Frame::default()).collect(),
             free: BTreeSet::new(),
-            slabs: (0..slab_count).collect(),
+            slabs: (0..SLAB_COUNT).collect(),
+            limit,
+            used: 0,
         };
         Self {
             inner: RefCell::new(inner),
@@ -64,8 +80,17 @@ impl Memory {
 
     /// Frames in use.
     pub fn used(&self) -> u64 {
-        let (total, free) = self.frame_counts();
-        total - free
+        self.inner.borrow().used
+    }
+
+    /// `count` adjacent frames for a request of the kernel; `None` while the page index may need what is free
+    /// (`os::pool`).
+    pub fn alloc_request(&self, count: u32) -> Option<FrameRef> {
+        let (_, free) = self.frame_counts();
+        if free < self.levels().requests + u64::from(count) {
+            return None;
+        }
+        self.inner.borrow_mut().take_run(count)
     }
 }
 
@@ -83,6 +108,20 @@ fn parts(span: Span) -> Vec<(FrameRef, usize, usize)> {
 }
 
 impl Inner {
+    /// The first `count` frames of a whole slab.
+    fn take_run(&mut self, count: u32) -> Option<FrameRef> {
+        if self.used + u64::from(count) > self.limit {
+            return None;
+        }
+        let first = self.slabs.pop_first()? * FRAMES_PER_SLAB;
+        self.used += u64::from(count);
+        for frame in first..first + count {
+            self.frames[frame as usize].references = 1;
+        }
+        self.free.extend(first + count..first + FRAMES_PER_SLAB);
+        Some(FrameRef(first))
+    }
+
     fn live(&self, frame: FrameRef) -> &Frame {
         let found = &self.frames[frame.0 as usize];
         assert!(found.references > 0, "{frame:?} is used after it was freed");
@@ -101,6 +140,9 @@ impl Inner {
 impl Pool for Memory {
     fn alloc(&self) -> Option<FrameRef> {
         let mut inner = self.inner.borrow_mut();
+        if inner.used == inner.limit {
+            return None;
+        }
         if inner.free.is_empty() {
             let slab = inner.slabs.pop_first()?;
             let first = slab * FRAMES_PER_SLAB;
@@ -108,16 +150,12 @@ impl Pool for Memory {
         }
         let frame = inner.free.pop_first().expect("filled above");
         inner.frames[frame as usize].references = 1;
+        inner.used += 1;
         Some(FrameRef(frame))
     }
 
     fn alloc_slab(&self) -> Option<FrameRef> {
-        let mut inner = self.inner.borrow_mut();
-        let first = inner.slabs.pop_first()? * FRAMES_PER_SLAB;
-        for frame in first..first + FRAMES_PER_SLAB {
-            inner.frames[frame as usize].references = 1;
-        }
-        Some(FrameRef(first))
+        self.inner.borrow_mut().take_run(FRAMES_PER_SLAB)
     }
 
     fn retain(&self, frame: FrameRef) {
@@ -139,6 +177,7 @@ impl Pool for Memory {
             return;
         }
         found.bytes = None;
+        inner.used -= 1;
         inner.free.insert(frame.0);
         let first = frame.0 / FRAMES_PER_SLAB * FRAMES_PER_SLAB;
         let slab = first..first + FRAMES_PER_SLAB;
@@ -186,7 +225,20 @@ impl Pool for Memory {
 
     fn frame_counts(&self) -> (u64, u64) {
         let inner = self.inner.borrow();
-        let free = inner.free.len() + inner.slabs.len() * FRAMES_PER_SLAB as usize;
-        (inner.frames.len() as u64, free as u64)
+        (inner.limit, inner.limit - inner.used)
+    }
+
+    fn levels(&self) -> Levels {
+        let total = self.frame_counts().0;
+        if total >= FRAMES_PER_SLAB.into() {
+            return Levels::of(total);
+        }
+        let reserve = 2;
+        let requests = reserve + CALL_FRAMES_MAX;
+        Levels {
+            reserve,
+            requests,
+            low: requests + CALL_FRAMES_MAX,
+        }
     }
 }

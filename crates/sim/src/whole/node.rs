@@ -42,6 +42,8 @@ const FLUSH_TICKS: u64 = 5;
 const REPEAT_TICKS: u64 = 50;
 /// Transaction messages are repeated after this many ticks.
 const TRANSACTION_TICKS: u64 = 5;
+/// A round of relief for the pagepool comes so long after it was asked for.
+const RELIEF_MS: u64 = 2;
 
 /// Something to be done now.
 #[derive(Debug)]
@@ -97,6 +99,8 @@ pub enum Later {
     Load(client::slice::IoId, Vec<client::env::LoadPiece>),
     /// A store that had none.
     Store(client::slice::IoId, Vec<client::env::StorePiece>),
+    /// Somebody waits for frames.
+    Relief,
 }
 
 /// What leaves the node.
@@ -161,8 +165,8 @@ pub struct Setting {
     pub view: ClusterView,
     /// Its journal.
     pub area: Area,
-    /// Slabs of its pagepool.
-    pub slab_count: u32,
+    /// Frames of its pagepool.
+    pub frame_count: u64,
     /// Sectors asked for at once.
     pub ask_sectors: u64,
     /// How it is broken.
@@ -200,6 +204,7 @@ pub struct Node {
     prng: Prng,
     next_call: u64,
     tick_count: u64,
+    is_relief_due: bool,
 }
 
 impl Node {
@@ -213,7 +218,7 @@ impl Node {
         let Setting {
             me,
             view,
-            slab_count,
+            frame_count,
             canary,
             ..
         } = setting;
@@ -238,7 +243,7 @@ impl Node {
         Self {
             me,
             now: Instant(0),
-            memory: Memory::new(slab_count),
+            memory: Memory::new(frame_count),
             hands: Hands::new(&nsds, view.block_size),
             slices: slices.collect(),
             shards,
@@ -261,6 +266,7 @@ impl Node {
             prng,
             next_call: 0,
             tick_count: 0,
+            is_relief_due: false,
         }
     }
 
@@ -386,6 +392,7 @@ impl Node {
             }
             Effect::ForSlice(ino, input) => items.push_back(Item::Client(slice_of(ino), input)),
             Effect::WantSpace(owner) => self.want_space(owner, items),
+            Effect::WantFrames => self.want_frames(),
             Effect::Yield(ticket, response) => {
                 self.out.push(Out::Reply(ticket, response, Vec::new()));
             }
@@ -569,11 +576,24 @@ impl Node {
             self.kick_journal();
             self.resend_to_servers();
         }
-        let (total, free) = self.memory.frame_counts();
-        if free < total / 8 {
-            for slice in 0..SLICE_COUNT {
-                self.input(slice, Input::Shrink);
-            }
+        if self.memory.frame_counts().1 < self.memory.levels().low {
+            self.want_frames();
+        }
+    }
+
+    /// A round of relief for the pagepool (`os::daemon::reclaim`).
+    fn shrink(&mut self) {
+        // A few files: the slices without any would only fill the scheduler's lists.
+        let used = (0..SLICE_COUNT).filter(|slice| self.slices[*slice].counts().0 > 0);
+        let items = used.map(|slice| Item::Client(slice, Input::Shrink));
+        let items = items.collect();
+        self.run(items);
+    }
+
+    /// Somebody waits for frames: a round, soon.
+    fn want_frames(&mut self) {
+        if !std::mem::replace(&mut self.is_relief_due, true) {
+            self.out.push(Out::Later(RELIEF_MS, Later::Relief));
         }
     }
 
@@ -582,6 +602,10 @@ impl Node {
         match later {
             Later::Load(io, pieces) => self.load(io, pieces),
             Later::Store(io, pieces) => self.store(io, pieces),
+            Later::Relief => {
+                self.is_relief_due = false;
+                self.shrink();
+            }
         }
     }
 

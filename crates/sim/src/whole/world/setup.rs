@@ -132,7 +132,7 @@ impl World {
             },
             view: view.clone(),
             area: boot::area(NsdId(number(index)), options.journal_sectors),
-            slab_count: options.slab_count,
+            frame_count: options.frame_count,
             ask_sectors: 16 << 10,
             canary: options.canary,
         }

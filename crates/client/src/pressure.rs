@@ -1,0 +1,134 @@
+//! Requests and write-backs that find no free sectors or frames, and what gets them some.
+//!
+//! Invariants (`check_frames`)
+//! - Who waits for frames is in `Slice::frameless`, and the driver was told (`Effect::WantFrames`) since it was
+//!   last tried: it is tried again after the driver's next round (`Input::Shrink`).
+//! - A round tries everybody once. What fails again waits for the next round: trying in a circle would hold the
+//!   slice, and with it the ends of the very writes that free frames.
+//! - After a round that found frames short every inode with dirty pages has a goal, so that its pages get clean and
+//!   a later round evicts them.
+
+use types::{ByteRange, Errno, InodeId};
+
+use crate::env::Env;
+use crate::flush::{BATCH_PAGES_MAX, Purpose, STARVED_MAX, numbers_of};
+use crate::slice::{Effect, Slice, Waiting};
+
+impl Slice {
+    /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
+    /// now, never later.
+    pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: types::NodeId, is_there: bool) {
+        self.short = (!is_there).then_some(owner);
+        for ino in std::mem::take(&mut self.starved) {
+            if env.owner(ino.shard()) != owner {
+                self.starved.push(ino);
+                continue;
+            }
+            self.retry(env, ino);
+            self.pump(env, ino);
+            // What was acknowledged waits for space to come back: the tick tries again, for some time.
+            let since = self.inodes.get(&ino).and_then(|i| i.starved_since);
+            if since.is_some_and(|since| env.now.since(since) > STARVED_MAX) {
+                self.lose_dirty(env, ino);
+            }
+        }
+        self.short = None;
+    }
+
+    /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.
+    fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino).expect("just seen");
+        loop {
+            let all = &ByteRange::ALL;
+            let lost = inode
+                .pages
+                .take_dirty(all, BATCH_PAGES_MAX, u64::MAX, env.pool);
+            if lost.is_empty() {
+                break;
+            }
+            let numbers: Vec<u64> = numbers_of(&lost).collect();
+            lost.iter().for_each(|page| env.pool.release(page.frame));
+            inode.pages.on_flushed(&numbers, false, true);
+        }
+        env.grants
+            .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
+        inode.starved_since = None;
+        inode.error = Some(Errno::ENOSPC);
+        self.pump(env, ino);
+    }
+
+    /// No frame can be had for `ino`: the driver has everybody evict and write back, then it is tried again.
+    pub(crate) fn starve(&mut self, ino: InodeId) {
+        if self.frameless.is_empty() {
+            self.out.push(Effect::WantFrames);
+        }
+        if !self.frameless.contains(&ino) {
+            self.frameless.push(ino);
+        }
+    }
+
+    /// Frames are short: evicts clean pages, writes dirty ones back, and tries again what waits for frames.
+    pub(crate) fn shrink(&mut self, env: &Env<'_>) {
+        let (total, free) = env.pool.frame_counts();
+        if free < env.pool.levels().low || !self.frameless.is_empty() {
+            self.evict(env, total);
+        }
+        for ino in std::mem::take(&mut self.frameless) {
+            self.retry(env, ino);
+            self.pump(env, ino);
+        }
+    }
+
+    fn evict(&mut self, env: &Env<'_>, total: u64) {
+        let want = usize::try_from(total / 16)
+            .unwrap_or(usize::MAX)
+            .max(BATCH_PAGES_MAX);
+        let mut freed = 0;
+        let mut inos: Vec<InodeId> = self
+            .inodes
+            .iter()
+            .filter(|(_, i)| !i.pages.is_empty())
+            .map(|(ino, _)| *ino)
+            .collect();
+        inos.sort_unstable();
+        for ino in &inos {
+            let inode = self.inodes.get_mut(ino).expect("just listed");
+            freed += inode.pages.evict(want - freed, env.pool);
+            if freed >= want {
+                break;
+            }
+        }
+        for ino in inos {
+            let inode = self.inodes.get(&ino);
+            if inode.is_some_and(|inode| inode.pages.dirty_count() > 0) {
+                self.add_goal(env, ino, Purpose::Background);
+            }
+        }
+    }
+
+    /// Tries again what waits for sectors.
+    pub(crate) fn try_starved(&mut self, env: &Env<'_>) {
+        for ino in std::mem::take(&mut self.starved) {
+            self.retry(env, ino);
+            self.pump(env, ino);
+        }
+    }
+
+    /// Somebody waits for frames.
+    pub fn is_frameless(&self) -> bool {
+        !self.frameless.is_empty()
+    }
+
+    /// Asserts that nobody waits for frames without being tried again. Without a lease nothing is tried.
+    pub(crate) fn check_frames(&self) {
+        if self.is_lapsed {
+            return;
+        }
+        for (ino, inode) in &self.inodes {
+            let mut parked = inode.parked.iter();
+            if parked.any(|parked| parked.why == Waiting::Frames) {
+                assert!(self.frameless.contains(ino), "{ino} is tried again");
+            }
+        }
+    }
+}
