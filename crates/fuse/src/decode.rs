@@ -12,6 +12,9 @@ use client::request::{
 use types::{Errno, InodeId, Name, SetAttr, SmallBytes, Span, Timestamp, limits};
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
+#[allow(clippy::cast_possible_truncation, reason = "1 MiB")]
+const ANSWER_SIZE_MAX: u32 = limits::MAX_WRITE as u32;
+
 /// A request as the transport found it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
@@ -376,7 +379,8 @@ fn decode_files(call: &Call<'_>) -> Result<Operation, Errno> {
                 ino: ino?,
                 handle: Handle(args.fh),
                 cookie: args.offset,
-                size: args.size,
+                // A request may have a page more than an answer.
+                size: args.size.min(ANSWER_SIZE_MAX),
                 plus: call.header.opcode == opcode::READDIRPLUS,
             }
         }

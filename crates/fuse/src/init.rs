@@ -75,10 +75,15 @@ const WANTED: u64 = NEEDED
 
 /// Background requests (readahead, asynchronous direct I/O) in flight before the kernel waits.
 pub const MAX_BACKGROUND: u16 = 512;
-/// Pages of one request.
-pub const MAX_PAGES: u16 = 256;
+/// Pages of one request over /dev/fuse: those of `limits::MAX_WRITE` bytes that begin within a page, as memory from
+/// malloc does. With one page less each such write and direct read takes two requests, the second one of some bytes.
+/// The kernel agrees to so many where fs.fuse.max_pages_limit allows it.
+pub const MAX_PAGES: u16 = 257;
+/// Pages of one request over the ring, whose entries have room for so many.
+const RING_MAX_PAGES: u16 = 256;
 
-const _: () = assert!(limits::MAX_WRITE == 4096 * MAX_PAGES as usize);
+const _: () = assert!(limits::MAX_WRITE == 4096 * (MAX_PAGES - 1) as usize);
+const _: () = assert!(limits::MAX_WRITE == 4096 * RING_MAX_PAGES as usize);
 
 impl Offer {
     /// From the bytes of an INIT request; `None` if they are too few.
@@ -131,7 +136,7 @@ impl Offer {
             congestion_threshold: MAX_BACKGROUND / 4 * 3,
             max_write,
             time_gran: 1,
-            max_pages: MAX_PAGES,
+            max_pages: if over_ring { RING_MAX_PAGES } else { MAX_PAGES },
             map_alignment: 0,
             flags2: low_half(flags >> 32),
             max_stack_depth: 0,
@@ -186,6 +191,7 @@ mod tests {
         assert_eq!(agreed.flags & f::OVER_IO_URING, 0);
         assert_eq!(agreed.answer.max_readahead, 1 << 20);
         assert_eq!(agreed.answer.max_background, 512);
+        assert_eq!(agreed.answer.max_pages, MAX_PAGES);
         let flags = u64::from(agreed.answer.flags) | u64::from(agreed.answer.flags2) << 32;
         assert_eq!(flags, agreed.flags);
     }
@@ -203,6 +209,7 @@ mod tests {
     fn the_ring_is_taken_only_where_offered() {
         let agreed = offer(u64::MAX).agree(true, 0).unwrap();
         assert_ne!(agreed.flags & f::OVER_IO_URING, 0);
+        assert_eq!(agreed.answer.max_pages, RING_MAX_PAGES);
         let without = offer(!f::OVER_IO_URING);
         assert_eq!(without.agree(true, 0), Err(InitError::NoRing));
     }

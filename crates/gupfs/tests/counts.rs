@@ -111,3 +111,39 @@ fn a_small_fsync_writes_what_is_new() {
     file.read_exact_at(&mut seen, 0).unwrap();
     assert_eq!(seen, [9; 4096]);
 }
+
+/// A large write from memory that begins within a page, as malloc gives it, and a direct read into such memory are
+/// one request each: they need one page more than their bytes fill.
+#[test]
+fn a_large_request_from_unaligned_memory_is_not_cut() {
+    let Some(node) = Node::new("2G") else { return };
+    let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").unwrap_or_default();
+    let Ok(257..) = limit.trim().parse::<u32>() else {
+        eprintln!("passed without looking: fs.fuse.max_pages_limit is {limit:?}");
+        return;
+    };
+    let mut options = OpenOptions::new();
+    let path = node.mount().join("file");
+    let options = options.read(true).write(true).create_new(true);
+    let file = options.open(path).unwrap();
+    let size = 1 << 20;
+    let mut memory = vec![0_u8; size + 8192];
+    let begin = memory.as_ptr().align_offset(4096) + 16;
+    let bytes = &mut memory[begin..begin + size];
+    for (index, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::try_from(index * 7 % 251).unwrap();
+    }
+    let count = 8;
+    let before = (node.counter("op_write"), node.counter("op_read"));
+    for index in 0..count {
+        file.write_all_at(bytes, index << 20).unwrap();
+    }
+    let expected = bytes.to_vec();
+    for index in 0..count {
+        bytes.fill(0);
+        file.read_exact_at(bytes, index << 20).unwrap();
+        assert!(bytes == expected, "the bytes of write {index}");
+    }
+    assert_eq!(node.counter("op_write") - before.0, count);
+    assert_eq!(node.counter("op_read") - before.1, count);
+}

@@ -6,8 +6,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use types::limits;
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
+const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
 /// Why a mount failed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +55,23 @@ fn c_string(bytes: &[u8]) -> io::Result<CString> {
     CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
+/// Has the kernel allow requests of so many pages, where its limit is lower and can be changed. It counts for what
+/// is mounted afterwards. Where it stays lower, large requests are cut.
+pub(super) fn allow_pages(count: u16) {
+    let limit = std::fs::read_to_string(PAGES_LIMIT);
+    let Some(limit) = limit.ok().and_then(|l| l.trim().parse::<u32>().ok()) else {
+        // Kernels before 6.13 have a fixed limit.
+        return;
+    };
+    if limit >= u32::from(count) {
+        return;
+    }
+    match std::fs::write(PAGES_LIMIT, count.to_string()) {
+        Ok(()) => tracing::info!(limit, count, "raised fs.fuse.max_pages_limit"),
+        Err(error) => tracing::info!(limit, count, %error, "fs.fuse.max_pages_limit stays"),
+    }
+}
+
 /// Mounts the connection of `device` at `path` as `fuse.gupfs`.
 pub(super) fn mount(
     source: &str,
@@ -73,8 +92,9 @@ pub(super) fn mount(
         source,
     };
     let options = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions",
-        device.as_raw_fd()
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions,max_read={}",
+        device.as_raw_fd(),
+        limits::MAX_WRITE
     );
     let options = c_string(options.as_bytes()).map_err(mount_error)?;
     let source = c_string(source.as_bytes()).map_err(mount_error)?;

@@ -313,6 +313,7 @@ impl Session {
         if over_ring {
             ring::enable()?;
         }
+        mount::allow_pages(fuse::init::MAX_PAGES);
         let mut device = Device::open()?;
         let connection = mount::mount(&config.source, &config.mount_point, device.main())?;
         // From here on dropping `connection` unmounts.

@@ -1,7 +1,7 @@
 //! The memory of the pagepool: a file in memory, mapped shared for the pool's life.
 //!
 //! A memfd lies in the kernel's own tmpfs, which gives no huge pages unless the administrator says so
-//! (`shmem_enabled`; advice for the mapping does not reach it). So the file is made in a tmpfs of its own,
+//! (`shmem_enabled`; advice for the mapping alone does not reach it). So the file is made in a tmpfs of its own,
 //! mounted nowhere, with `huge=always`: a slab is then one piece to pin and a few segments of a disk request
 //! instead of 256. Where that is refused a memfd does as well, only slower.
 
@@ -56,8 +56,13 @@ impl Map {
         if base == libc::MAP_FAILED {
             return Err(failed("mmap"));
         }
-        // SAFETY: exactly the new mapping. Advice that is refused changes nothing.
-        unsafe { libc::madvise(base, size, libc::MADV_DONTDUMP) };
+        // Advice for huge pages has the kernel make room for them where memory is fragmented: without it nine tenths
+        // of a pool lay in small pages on a machine that had built software before, and each MiB written took 55 us
+        // longer (pinning 256 pages instead of one).
+        for advice in [libc::MADV_DONTDUMP, libc::MADV_HUGEPAGE] {
+            // SAFETY: exactly the new mapping. Advice that is refused changes nothing.
+            unsafe { libc::madvise(base, size, advice) };
+        }
         Ok(Self {
             base: base.cast(),
             size,
