@@ -9,6 +9,8 @@ use crate::Pool;
 pub trait Grants {
     /// Sets `sectors` aside for a coming flush to a file of `owner`; false when there are not enough.
     fn reserve(&self, owner: NodeId, sectors: u64) -> bool;
+    /// As `reserve`, for work that nobody waits for: where there are not enough, nobody is made to give some back.
+    fn reserve_spare(&self, owner: NodeId, sectors: u64) -> bool;
     /// Gives back what was reserved and is not needed.
     fn unreserve(&self, owner: NodeId, sectors: u64);
     /// Cuts dirty sectors into runs: each of `wanted` becomes one or more runs. The sectors are used up

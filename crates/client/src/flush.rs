@@ -714,7 +714,7 @@ impl Slice {
         let whole = types::RangeSet::of(ByteRange::new(0, PAGE_SIZE));
         let mut has_some = false;
         while let Some(number) = inode.hasty.pop_first() {
-            if !env.grants.reserve(owner, 1) {
+            if !env.grants.reserve_spare(owner, 1) {
                 inode.hasty.insert(number);
                 break;
             }

@@ -102,6 +102,8 @@ pub struct Hand {
     number: u64,
     asked: Option<SpaceAsk>,
     need: u64,
+    /// Sectors that work in the background could use.
+    wish: u64,
     /// NSDs of a file's layout on which little or nothing is left in hand: asked for next.
     short: Vec<NsdId>,
     short_need: u64,
@@ -219,6 +221,12 @@ impl Hand {
         self.rate = self.rate.max(BEGIN / 2);
     }
 
+    /// Work that nobody waits for could use so many: asked for if the owner has them at hand, without that anybody is
+    /// made to give some back. Say it again if that helps nothing.
+    pub fn wish(&mut self, sectors: u64) {
+        self.wish = self.wish.max(sectors);
+    }
+
     /// Whether `needed` sectors can be taken on the NSDs that a file's layout names (none: anywhere); notes where
     /// they are short. NSDs that the owner has nothing on do not count: then the bytes go elsewhere.
     pub fn has_room_on(&mut self, mut named: Vec<NsdId>, needed: u64) -> bool {
@@ -283,6 +291,11 @@ impl Hand {
             ask.want = ask.need + if is_short { 0 } else { target.max(BEGIN) };
         } else if in_hand < target / 2 && now >= self.short_until {
             ask.want = target - in_hand;
+        }
+        let wish = std::mem::take(&mut self.wish);
+        if wish > in_hand && now >= self.short_until.max(self.recalled_until) {
+            self.last_use = Some(now);
+            ask.want = ask.want.max(wish + AHEAD_MIN);
         }
         if !self.short.is_empty() {
             self.last_use = Some(now);
@@ -360,6 +373,11 @@ impl Hand {
             }
             self.wants_list |= asked.list;
         }
+    }
+
+    /// When sectors were taken or needed last; never: none. For `gupfs dump space`.
+    pub const fn idle_since(&self) -> Option<Instant> {
+        self.last_use
     }
 
     /// A question is under way.

@@ -1,20 +1,26 @@
 //! All roles of one node, joined as values: messages in, slices, effects out.
 #![forbid(unsafe_code)]
 
+pub mod fences;
 pub mod grace;
+pub mod hands;
 pub mod log;
 pub mod message;
 pub mod moves;
 pub mod owner;
 pub mod question;
+pub mod regions;
 mod steps;
 pub mod supply;
 
+pub use fences::Fences;
+pub use hands::Hands;
 pub use log::{DestageState, OwnerLog};
 pub use message::Message;
 pub use moves::MoveToken;
 pub use owner::{Locked, NeedShards, OwnerSlice};
 pub use question::{OwnerEffect, OwnerEnv, Question, Work};
+pub use regions::{RegionEffect, RegionEnv, Regions};
 
 pub use supply::{Gather, GatherEffect, Supply, SupplyCounters};
 

@@ -4,7 +4,7 @@
 use client::message::{Answer, Ask};
 use data::space::RegionId;
 use meta::view::{Fact, Origin, Query};
-use types::{Epoch, Errno, NsdId, ShardId, wire_enum, wire_struct};
+use types::{Epoch, Errno, NodeLife, NsdId, ShardId, wire_enum, wire_struct};
 
 /// A message between the halves of two nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,6 +122,18 @@ pub enum Message {
         /// Epoch of the owner's tokens in this life.
         epoch: Epoch,
     },
+    /// Owner half to NSD server: accept nothing of this dead life, and say when no write of it is on its way.
+    AskFenced {
+        /// The life.
+        life: NodeLife,
+        /// Epoch of a view without it.
+        epoch: Epoch,
+    },
+    /// The answer.
+    Fenced {
+        /// The life.
+        life: NodeLife,
+    },
 }
 wire_enum!(Message {
     1 => Question { call, origin, shard, ask },
@@ -141,6 +153,8 @@ wire_enum!(Message {
     18 => RecallSpace { id },
     19 => AskFree { id },
     20 => Free { id, free },
+    21 => AskFenced { life, epoch },
+    22 => Fenced { life },
 });
 
 /// What an owner adds to the sum of a file system's space.
@@ -197,7 +211,11 @@ impl Message {
             | Self::GiveRegions { .. }
             | Self::RegionsBack { .. } => 6,
             Self::RecallSpace { .. } | Self::AskFree { .. } | Self::Free { .. } => 8,
-            Self::AskHeld { .. } | Self::Held { .. } | Self::Serving { .. } => 7,
+            Self::AskHeld { .. }
+            | Self::Held { .. }
+            | Self::Serving { .. }
+            | Self::AskFenced { .. }
+            | Self::Fenced { .. } => 7,
         }
     }
 

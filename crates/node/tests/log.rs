@@ -46,6 +46,22 @@ fn run(index: u32) -> Run {
     Run { at, count: 1 }
 }
 
+const fn config(area: Area) -> Config {
+    Config {
+        fs: FsId(0),
+        owner: LIFE.node,
+        incarnation: LIFE.incarnation,
+        area,
+        flight_count_max: 1,
+    }
+}
+
+fn formatted(area: Area) -> Disk {
+    let mut disk = Disk::new();
+    disk.format(config(area));
+    disk
+}
+
 fn open(disk: &mut Disk, area: Area) -> OwnerLog {
     let mut space = Space::new(&[geometry()], Levels { reserve: 0, low: 0 });
     let recovered = recover(
@@ -60,14 +76,7 @@ fn open(disk: &mut Disk, area: Area) -> OwnerLog {
     )
     .unwrap();
     space.on_durable(recovered.last_lsn);
-    let config = Config {
-        fs: FsId::default(),
-        owner: LIFE.node,
-        incarnation: LIFE.incarnation,
-        area,
-        flight_count_max: 1,
-    };
-    let journal = Journal::start(config, &recovered);
+    let journal = Journal::start(config(area), &recovered);
     let epoch = Epoch(recovered.next_sequence);
     let mut log = OwnerLog::new(journal, space, None, epoch, vec![NSD], Prng::new(1));
     let mut pieces = Vec::new();
@@ -133,7 +142,7 @@ fn more_runs_than_a_record_takes_are_freed_at_once_or_not_at_all() {
     let area = area(16 << 10);
     let mut survived = [0, 0];
     for flush_count in 0..20 {
-        let mut disk = Disk::new();
+        let mut disk = formatted(area);
         let (mut log, runs) = with_file(&mut disk, area);
         assert_eq!(log.admit(LIFE, &closed(), runs.len()), Ok(()));
         let before = log.journal.last_lsn();
@@ -161,7 +170,7 @@ fn more_runs_than_a_record_takes_are_freed_at_once_or_not_at_all() {
 
 #[test]
 fn what_frees_more_than_the_journal_has_room_for_is_not_admitted() {
-    let mut disk = Disk::new();
+    let mut disk = formatted(area(1 << 10));
     let log = open(&mut disk, area(1 << 10));
     assert_eq!(log.admit(LIFE, &closed(), 10), Ok(()));
     assert_eq!(log.admit(LIFE, &closed(), 1 << 20), Err(Errno::ENOSPC));
@@ -170,7 +179,7 @@ fn what_frees_more_than_the_journal_has_room_for_is_not_admitted() {
 
 #[test]
 fn a_change_that_the_journal_refuses_gives_it_up() {
-    let mut disk = Disk::new();
+    let mut disk = formatted(area(4 << 10));
     let (mut log, runs) = with_file(&mut disk, area(4 << 10));
     // Nobody asked whether this fits, and after some more it does not.
     let mut lsn = Lsn(0);

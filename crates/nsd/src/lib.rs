@@ -24,11 +24,13 @@
     allow(clippy::unwrap_used, reason = "a test that panics has failed")
 )]
 
+pub mod backlog;
 pub mod client;
 pub mod label;
 pub mod message;
 pub mod server;
 
+pub use backlog::Backlog;
 pub use client::{Path, Paths, Policy, Writes};
 pub use label::{Label, LabelError};
 pub use message::{NsdError, Reply, Request, Verifier};

@@ -288,7 +288,8 @@ struct Daemon {
     facts: Mutex<BTreeMap<u64, AskedFact>>,
     fact_queries: Mutex<BTreeMap<(NodeId, u64), FactQuery>>,
     moves: Mutex<node::MoveToken>,
-    regions: space::Regions,
+    regions: Mutex<node::Regions>,
+    nsds: Vec<NsdId>,
     free: free::FreeSums,
     destage: destage::Destage,
     /// Questions of other nodes that are being worked on.
@@ -298,6 +299,8 @@ struct Daemon {
     peers: Mutex<BTreeMap<NodeId, types::Incarnation>>,
     net: OnceLock<Net>,
     server: Mutex<nsd::Server>,
+    fences: Mutex<node::Fences>,
+    backlog: Mutex<nsd::Backlog<peers::NsdReply>>,
     server_nsds: Mutex<FxHashMap<u64, NsdId>>,
     server_spans: Mutex<FxHashMap<u64, (Vec<Span>, bool)>>,
     replier: OnceLock<Arc<Replier>>,
@@ -473,7 +476,8 @@ impl Daemon {
             facts: Mutex::default(),
             fact_queries: Mutex::default(),
             moves: Mutex::default(),
-            regions: space::Regions::default(),
+            regions: Mutex::default(),
+            nsds,
             free: free::FreeSums::default(),
             destage: destage::Destage::default(),
             in_progress: Mutex::default(),
@@ -482,6 +486,8 @@ impl Daemon {
             peers: Mutex::default(),
             net: OnceLock::new(),
             server: Mutex::new(server),
+            fences: Mutex::default(),
+            backlog: Mutex::default(),
             server_nsds: Mutex::default(),
             server_spans: Mutex::default(),
             replier: OnceLock::new(),
@@ -602,6 +608,7 @@ impl Daemon {
             }
         }
         self.run(items);
+        self.ask_fences();
     }
 
     fn begin_serving(self: &Arc<Self>) {

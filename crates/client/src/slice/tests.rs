@@ -96,6 +96,9 @@ impl Grants for Plenty {
     fn reserve(&self, _owner: NodeId, _sectors: u64) -> bool {
         true
     }
+    fn reserve_spare(&self, _owner: NodeId, _sectors: u64) -> bool {
+        true
+    }
     fn unreserve(&self, _owner: NodeId, _sectors: u64) {}
     fn take(&self, _owner: NodeId, wanted: &[WantedRun], _reserved: u64) -> Option<Vec<TakenRun>> {
         let taken = |(index, wanted): (usize, &WantedRun)| TakenRun {

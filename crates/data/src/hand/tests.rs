@@ -185,3 +185,33 @@ fn a_grant_whose_answer_was_lost_is_found_again() {
         counts.free
     );
 }
+
+#[test]
+fn a_wish_makes_nobody_give_anything_back_and_ends_by_itself() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    hand.wish(1);
+    let ask = hand.next(at(1)).expect("asked for");
+    assert_eq!(ask.need, 0, "an owner gathers for a need only");
+    assert!(ask.want > 0);
+    let answer = owner.on_ask(&ask);
+    assert_eq!(hand.on_answer(at(1), &answer), Some(true));
+    assert!(hand.pool().unreserved() > 0);
+    // There are enough: nothing to ask, and nothing that keeps them.
+    hand.wish(1);
+    let mut now = 1;
+    while now < 12_000 {
+        now += 20;
+        serve(&mut hand, &mut owner, at(now));
+    }
+    assert_eq!(hand.pool().unreserved(), 0);
+    assert!(owner.granted.is_empty());
+    // The owner has none: it is asked once a second at the most.
+    owner.granted = (0..SIZE).collect();
+    let mut asks = 0;
+    while now < 15_000 {
+        now += 20;
+        hand.wish(1);
+        asks += u64::from(serve(&mut hand, &mut owner, at(now)).is_some());
+    }
+    assert!((2..=4).contains(&asks), "{asks}");
+}

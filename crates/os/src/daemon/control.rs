@@ -156,7 +156,7 @@ impl Daemon {
             counts.free,
             counts.granted,
             counts.used,
-            self.hands.unreserved(),
+            self.hands.with(|hands| hands.unreserved()),
             self.connection_number(),
             peers.join(","),
             nsds.join(","),
@@ -191,7 +191,7 @@ impl Daemon {
         if calls > 0 {
             all.push((0, format!("{calls} questions wait for other owners")));
         }
-        if let Some((what, since)) = self.gather_waiting() {
+        if let Some((what, since)) = lock(&self.regions).waiting() {
             all.push((now.since(since).0 / 1_000_000, what));
         }
         let held = lock(&self.held_work).len();
@@ -339,7 +339,7 @@ impl Daemon {
             pool.burnt += p.burnt;
         });
         let supplied = lock(&self.log).supply_counters;
-        let (rounds, recalls) = self.gather_counters();
+        let (rounds, recalls) = lock(&self.regions).counters();
         let destage = self.destage.counters();
         let all = [
             ("space_hand_asks", sum.asks),

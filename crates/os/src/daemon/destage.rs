@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use client::Pool as _;
-use client::env::{Grants as _, LoadPiece, StorePiece, WantedRun};
+use client::env::{Grants as _, LoadPiece, StorePiece, TakenRun, WantedRun};
 use client::message::{Answer, Ask, Body};
 use client::slice::{Input, IoFailure, IoId};
 use node::DestageState;
@@ -33,6 +33,10 @@ use crate::clock;
 const SECTORS_MAX: usize = 256;
 /// After a job that failed, nothing is tried for so long.
 const PAUSE: types::Duration = types::Duration::from_millis(500);
+/// Without sectors nothing is tried for so long where some may be had, and for up to `HUNGER_MAX` where there are none.
+const HUNGER_MIN: types::Duration = types::Duration::from_millis(20);
+/// See `HUNGER_MIN`.
+const HUNGER_MAX: types::Duration = types::Duration::from_secs(8);
 /// Files with few pieces are looked at this often.
 const IDLE_PERIOD: types::Duration = types::Duration::from_secs(2);
 /// Marks I/O of jobs among that of the client's slices.
@@ -53,14 +57,30 @@ struct Job {
     extents: Vec<Extent>,
 }
 
+impl Job {
+    fn frame_of(&self, sector: u64) -> Option<FrameRef> {
+        let at = self.frames.binary_search_by_key(&sector, |(s, _)| *s);
+        at.ok().map(|at| self.frames[at].1)
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// A job is under way: it lies in `job` while it waits, and in the hands of one thread else.
     is_busy: bool,
     job: Option<Job>,
     not_before: Instant,
+    /// Without sectors, each try waits twice as long as the one before: all clients are asked to give some back.
+    hunger: Option<Hunger>,
     idle_since: Instant,
     cursor: usize,
+}
+
+/// There were no sectors when a job began last.
+#[derive(Clone, Copy, Debug)]
+struct Hunger {
+    tried: Instant,
+    pause: types::Duration,
 }
 
 /// See the module.
@@ -122,6 +142,13 @@ impl Daemon {
         let mut state = lock(&self.destage.state);
         if state.is_busy || now < state.not_before {
             return;
+        }
+        if let Some(hunger) = state.hunger {
+            let waited = now.since(hunger.tried);
+            let may_have_some = || lock(&self.log).space.grantable() > 0;
+            if waited < HUNGER_MIN || (waited < hunger.pause && !may_have_some()) {
+                return;
+            }
         }
         let is_idle_round = now.since(state.idle_since) > IDLE_PERIOD;
         let Some((mut job, loads)) = self.plan_destage(&mut state.cursor, is_idle_round) else {
@@ -197,13 +224,9 @@ impl Daemon {
 
     /// What lies under the pieces is in the frames: the pieces go over it, and all of it to new sectors.
     fn destage_store(self: &Arc<Self>, mut job: Job, items: &mut Items) {
-        let frame_of = |sector: u64| {
-            let at = job.frames.binary_search_by_key(&sector, |(s, _)| *s);
-            at.ok().map(|at| job.frames[at].1)
-        };
         for piece in &job.pieces {
             let sector = piece.offset / types::SECTOR_SIZE;
-            let Some(frame) = frame_of(sector) else {
+            let Some(frame) = job.frame_of(sector) else {
                 continue;
             };
             let offset = u32::try_from(piece.offset % types::SECTOR_SIZE).expect("within a sector");
@@ -232,7 +255,7 @@ impl Daemon {
                 }),
             }
         }
-        let Some(taken) = self.hands.take(self.me.node, &wanted, 0) else {
+        let Some(taken) = self.take_for_destage(&mut job, wanted) else {
             // Where there are none, that stays so until some come.
             let state = match lock(&self.log).destage_state {
                 DestageState::NoSpace => DestageState::NoSpace,
@@ -245,7 +268,7 @@ impl Daemon {
         let stores = taken.iter().map(|run| StorePiece {
             file_sector: run.file_sector,
             frames: (run.file_sector..run.file_sector + u64::from(run.count))
-                .filter_map(frame_of)
+                .filter_map(|sector| job.frame_of(sector))
                 .collect(),
             run: run.run,
         });
@@ -254,6 +277,28 @@ impl Daemon {
         let io = job.io;
         self.destage.wait(job);
         self.store(io, stores);
+    }
+
+    /// Sectors for the job; where fewer are in hand than it wants, it gets smaller. `None`: there are none.
+    fn take_for_destage(&self, job: &mut Job, mut wanted: Vec<WantedRun>) -> Option<Vec<TakenRun>> {
+        let me = self.me.node;
+        let taken = self.hands.take(me, &wanted, 0);
+        if taken.is_some() {
+            return taken;
+        }
+        let mut left = self.hands.with(|hands| hands.of(me).pool().unreserved());
+        for run in &mut wanted {
+            run.count = run.count.min(u32::try_from(left).unwrap_or(u32::MAX));
+            left -= u64::from(run.count);
+        }
+        wanted.retain(|run| run.count > 0);
+        let last = wanted.last()?;
+        let end = last.file_sector + u64::from(last.count);
+        let taken = self.hands.take(me, &wanted, 0)?;
+        for (_, frame) in job.frames.extract_if(.., |(sector, _)| *sector >= end) {
+            self.pool.release(frame);
+        }
+        Some(taken)
     }
 
     fn destage_stored(self: &Arc<Self>, mut job: Job, mut extents: Vec<Extent>) {
@@ -332,20 +377,26 @@ impl Daemon {
         let moved: u64 = taken.iter().map(|run| u64::from(run.count)).sum();
         let all: u64 = job.runs.iter().map(|run| u64::from(run.count)).sum();
         self.hands.committed(self.me.node, &taken);
-        self.hands.discard_rest(self.me.node, &job.runs);
+        let me = self.me.node;
+        self.hands.with(|hands| hands.discard_rest(me, &job.runs));
         self.destage.sectors.fetch_add(moved, Ordering::Relaxed);
         self.destage.left.fetch_add(all - moved, Ordering::Relaxed);
-        let has_failed = state != DestageState::Works;
+        let has_failed = state == DestageState::Stalled;
         lock(&self.log).destage_state = state;
         let mut state = lock(&self.destage.state);
         state.is_busy = false;
+        let now = clock::now();
+        state.hunger = (job.runs.is_empty() && !has_failed).then(|| Hunger {
+            tried: now,
+            pause: state.hunger.map_or(PAUSE, |hunger| {
+                types::Duration((hunger.pause.0 * 2).min(HUNGER_MAX.0))
+            }),
+        });
         if has_failed || job.runs.is_empty() {
             self.destage.failures.fetch_add(1, Ordering::Relaxed);
-            let pause = match has_failed {
-                true => PAUSE,
-                false => types::Duration::from_millis(20),
-            };
-            state.not_before = clock::now() + pause;
+        }
+        if has_failed {
+            state.not_before = now + PAUSE;
         }
     }
 

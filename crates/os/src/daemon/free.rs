@@ -181,11 +181,21 @@ impl Daemon {
         drop(log);
         drop(guards);
         let mut hands = Vec::new();
+        let now = clock::now();
         self.hands.each(|owner, hand| {
             let counts = hand.pool().counts();
+            let idle_ms = hand.idle_since().map(|at| now.since(at).0 / 1_000_000);
             hands.push(format!(
-                "{{\"owner\":{},\"free\":{},\"reserved\":{},\"taken\":{},\"burnt\":{},\"spent\":{}}}",
-                owner.0, counts.free, counts.reserved, counts.taken, counts.burnt, counts.spent
+                "{{\"owner\":{},\"free\":{},\"reserved\":{},\"taken\":{},\"burnt\":{},\"spent\":{},\
+                 \"is_asking\":{},\"idle_ms\":{}}}",
+                owner.0,
+                counts.free,
+                counts.reserved,
+                counts.taken,
+                counts.burnt,
+                counts.spent,
+                hand.is_asking(),
+                idle_ms.map_or_else(|| "null".to_owned(), |ms| ms.to_string()),
             ));
         });
         let mut out = String::new();

@@ -77,6 +77,8 @@ struct After {
     items: VecDeque<Item>,
     asks: Vec<NodeLife>,
     is_grace_over: bool,
+    /// Lives are over: NSD servers are to be asked to fence them.
+    has_dead: bool,
 }
 
 impl Membership {
@@ -289,6 +291,9 @@ impl Daemon {
             self.send(life.node, &Message::AskHeld { epoch });
         }
         self.run(after.items);
+        if after.has_dead {
+            self.ask_fences();
+        }
         if after.is_grace_over {
             tracing::info!("the grace period is over: serving");
             for node in &self.config.view.nodes {
@@ -335,6 +340,7 @@ impl Daemon {
             lock(&self.membership.told).remove(&life.node);
             // Another life of it is there: the process of this one has ended.
             self.life_ended(life, now.is_some(), &mut after.items);
+            after.has_dead = true;
         }
         let mut out = Vec::new();
         match &mut core.grace {

@@ -42,6 +42,13 @@ pub(super) const KIND_NODE: u16 = 0x0401;
 /// A question without an answer is said again after this.
 const REPEAT_AFTER: types::Duration = types::Duration::from_secs(1);
 
+/// A reply of the NSD server that was refused is sent again after this.
+const REPLY_PAUSE: types::Duration = types::Duration::from_millis(1);
+
+/// A reply of the NSD server, and its lane.
+#[derive(Debug)]
+pub(super) struct NsdReply(u16, Frame);
+
 /// A question on its way to another owner.
 #[derive(Debug)]
 pub(super) struct RemoteCall {
@@ -326,19 +333,11 @@ impl Daemon {
             }
             Message::AskFact { id, query } => self.find_fact(life, id, query, &mut items),
             Message::Fact { id, result } => self.on_fact(id, result, &mut items),
-            Message::TakeRegions {
-                id,
-                nsds,
-                count,
-                is_short,
-            } => {
-                let count = usize::try_from(count).unwrap_or(0).min(64);
-                self.on_take_regions(peer, id, &nsds, count, is_short, &mut items);
-            }
-            Message::Regions { id, regions } => self.on_regions(id, &regions, &mut items),
-            Message::GiveRegions { id } => self.on_give_regions(id, &mut items),
-            Message::RegionsBack { id, regions } => {
-                self.on_regions_back(peer, id, &regions, &mut items);
+            Message::TakeRegions { .. }
+            | Message::Regions { .. }
+            | Message::GiveRegions { .. }
+            | Message::RegionsBack { .. } => {
+                self.on_region_message(peer, &message, &mut items);
             }
             Message::RecallSpace { id } => self.on_recall(peer, id, &mut items),
             Message::AskFree { id } => {
@@ -349,6 +348,8 @@ impl Daemon {
             Message::AskHeld { epoch } => self.tell_held(peer, epoch),
             Message::Held { epoch, shard, part } => self.on_held(life, epoch, shard, &part),
             Message::Serving { epoch } => self.on_serving(peer, epoch),
+            Message::AskFenced { life, epoch } => self.on_ask_fenced(peer, life, epoch),
+            Message::Fenced { life } => self.on_fenced(peer, life),
         }
         self.run(items);
     }
@@ -522,6 +523,7 @@ impl Daemon {
         messages.extend(remote.map(|f| (f.0, f.1.clone())));
         drop(facts);
         messages.extend(self.region_repeats());
+        self.ask_fences();
         for (peer, message) in messages {
             self.send(peer, &message);
         }
@@ -574,13 +576,7 @@ impl Daemon {
                         payload,
                     };
                     let lane = u16::try_from(request.0 % 64).expect("below 64");
-                    if let Err(frame) = self.send_frame(to.node, Lane::Data(lane), frame) {
-                        // The asker repeats a read, and takes other sectors for a write.
-                        frame
-                            .payload
-                            .iter()
-                            .for_each(|span| self.pool.release_span(*span));
-                    }
+                    self.send_reply(to.node, NsdReply(lane, frame));
                 }
                 NsdEffect::Drop { payload } => {
                     payload
@@ -588,8 +584,105 @@ impl Daemon {
                         .for_each(|span| self.pool.release_span(*span));
                 }
                 NsdEffect::Fenced { life, epoch } => {
-                    tracing::info!(?life, ?epoch, "fenced");
+                    tracing::info!(node = life.node.0, epoch = epoch.0, "fenced");
+                    self.tell_fenced(life);
                 }
+            }
+        }
+    }
+
+    /// Sends a reply of the NSD server; one that the link's queue has no room for waits until it has.
+    fn send_reply(self: &Arc<Self>, to: NodeId, NsdReply(lane, frame): NsdReply) {
+        let sent = match self.net.get() {
+            Some(net) => net.send(to, Lane::Data(lane), frame),
+            None => Err(net::SendError::Down(frame)),
+        };
+        let frame = match sent {
+            Ok(()) => return,
+            // The asker repeats a read when the link is back, and takes other sectors for a write.
+            Err(net::SendError::Down(frame)) => return self.drop_reply(&frame),
+            Err(net::SendError::Full(frame)) => frame,
+        };
+        let kept = lock(&self.backlog).push(to, NsdReply(lane, frame));
+        match kept {
+            Ok(true) => {
+                let daemon = Arc::clone(self);
+                let at = clock::now() + REPLY_PAUSE;
+                let again = Box::new(move || daemon.send_backlog(to));
+                self.loops.post_at(0, at, again);
+            }
+            Ok(false) => {}
+            Err(NsdReply(_, frame)) => {
+                tracing::warn!(node = to.0, "too many replies wait: the link is broken");
+                self.drop_reply(&frame);
+                self.drop_backlog(to);
+                if let Some(net) = self.net.get() {
+                    net.reset(to);
+                }
+            }
+        }
+    }
+
+    fn send_backlog(self: &Arc<Self>, to: NodeId) {
+        let waiting = lock(&self.backlog).take(to);
+        for reply in waiting {
+            self.send_reply(to, reply);
+        }
+    }
+
+    /// The link to a node has broken: it repeats what it wants to know.
+    fn drop_backlog(&self, to: NodeId) {
+        let waiting = lock(&self.backlog).take(to);
+        for NsdReply(_, frame) in waiting {
+            self.drop_reply(&frame);
+        }
+    }
+
+    fn drop_reply(&self, frame: &Frame) {
+        let spans = frame.payload.iter();
+        spans.for_each(|span| self.pool.release_span(*span));
+    }
+
+    /// An owner wants to use the sectors of a dead life again.
+    fn on_ask_fenced(self: &Arc<Self>, from: NodeId, life: NodeLife, epoch: Epoch) {
+        if life == self.me {
+            tracing::error!(node = from.0, "asked to fence this life: ignored");
+            return;
+        }
+        lock(&self.fences).on_ask(from, life);
+        let mut out = Vec::new();
+        lock(&self.server).on_fence(life, epoch, &mut out);
+        self.nsd_effects(out);
+    }
+
+    fn tell_fenced(self: &Arc<Self>, life: NodeLife) {
+        let askers = lock(&self.fences).drained(life);
+        for to in askers {
+            if to == self.me.node {
+                self.on_fenced(to, life);
+            } else {
+                self.send(to, &Message::Fenced { life });
+            }
+        }
+    }
+
+    /// A server has fenced a dead life: with the last one's word its sectors are free.
+    fn on_fenced(&self, from: NodeId, life: NodeLife) {
+        if lock(&self.fences).on_fenced(from, life) {
+            tracing::info!(node = life.node.0, "a former life's sectors are free");
+            lock(&self.log).free_life(life);
+        }
+    }
+
+    /// Asks NSD servers that have not fenced a dead life.
+    pub(super) fn ask_fences(self: &Arc<Self>) {
+        let asks = lock(&self.fences).asks();
+        let epoch = self.membership.epoch();
+        for (server, life) in asks {
+            if server == self.me.node {
+                self.on_ask_fenced(server, life, epoch);
+            } else {
+                self.send(server, &Message::AskFenced { life, epoch });
             }
         }
     }
@@ -790,6 +883,7 @@ impl net::Handler for super::Hub {
         if let Some(daemon) = self.daemon() {
             tracing::info!(node = peer.0, "the link is down");
             daemon.on_server_down(peer);
+            daemon.drop_backlog(peer);
         }
     }
 }
@@ -813,8 +907,10 @@ impl Daemon {
             .filter(|nsd| !self.disks.contains_key(&nsd.id) && nsd.servers.first() == Some(&peer))
             .map(|nsd| nsd.id)
             .collect();
-        self.hands.server_ended(&served);
-        self.hands.with(peer, data::Hand::on_owner_restarted);
+        self.hands.with(|hands| {
+            hands.server_ended(&served);
+            hands.of(peer).on_owner_restarted();
+        });
         if self.owner(ShardId(0)) == peer {
             let mut items = VecDeque::new();
             self.learn_regions(&mut items);
@@ -822,8 +918,8 @@ impl Daemon {
         }
     }
 
-    /// A life is over: what it held here is free. `is_gone`: its process has ended, so its sectors are
-    /// free too; otherwise they are kept apart, as it may still write to them.
+    /// A life is over: what it held here is free. Its sectors are kept apart, as it may still write to them; `is_gone`,
+    /// its process has ended: they are free as soon as every NSD server has fenced it (`ask_fences`).
     pub(super) fn life_ended(
         self: &Arc<Self>,
         life: NodeLife,
@@ -843,10 +939,15 @@ impl Daemon {
             slice.on_node_lost(&env, &mut log, life, &mut out);
         }
         if is_gone {
-            lock(&self.log).free_life(life);
             lock(&self.in_progress).retain(|(of, _)| *of != life);
-        } else {
-            lock(&self.log).quarantine_life(life);
+        }
+        lock(&self.log).quarantine_life(life);
+        if is_gone {
+            let nsds = self.config.view.nsds.iter();
+            let servers = nsds.filter_map(|nsd| nsd.servers.first().copied());
+            if lock(&self.fences).begin(life, servers) {
+                lock(&self.log).free_life(life);
+            }
         }
         self.gather_life_ended(life, items);
         lock(&self.fact_queries).retain(|(node, _), _| *node != life.node);

@@ -284,7 +284,7 @@ impl Daemon {
                         Ok(verifier) => lock(&join.state).2.push((nsd, verifier)),
                         Err(failure) => {
                             if failure == IoFailure::Unknown {
-                                daemon.hands.in_doubt(Run { at, count });
+                                daemon.hands.with(|hands| hands.in_doubt(Run { at, count }));
                             }
                             let mut state = lock(&join.state);
                             // The whole store is in doubt when a part of it is.

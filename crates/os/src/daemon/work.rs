@@ -422,7 +422,7 @@ impl Daemon {
         }
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
-                self.on_space_answer(shard, answer, items);
+                self.on_space_answer(shard, &answer, items);
             }
             return;
         }

@@ -101,6 +101,8 @@ pub enum Later {
     Store(client::slice::IoId, Vec<client::env::StorePiece>),
     /// Somebody waits for frames.
     Relief,
+    /// Regions for another owner, under the table's name for that.
+    GiveRegions(u64),
 }
 
 /// What leaves the node.
@@ -196,7 +198,8 @@ pub struct Node {
     calls: Calls,
     facts: BTreeMap<u64, AskedFact>,
     fact_queries: BTreeMap<(NodeId, u64), (InodeId, types::Name)>,
-    regions: space::Regions,
+    regions: node::Regions,
+    fences: node::Fences,
     in_progress: BTreeSet<(NodeLife, u64)>,
     durable: journal::Durable,
     transfers: transfer::Transfers,
@@ -257,7 +260,8 @@ impl Node {
             calls: Calls::default(),
             facts: BTreeMap::new(),
             fact_queries: BTreeMap::new(),
-            regions: space::Regions::default(),
+            regions: node::Regions::default(),
+            fences: node::Fences::default(),
             in_progress: BTreeSet::new(),
             durable,
             transfers: transfer::Transfers::default(),
@@ -534,7 +538,7 @@ impl Node {
         let shard = self.call_ended(call);
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
-                self.on_space_answer(shard, answer, items);
+                self.on_space_answer(shard, &answer, items);
             }
             return;
         }
@@ -606,6 +610,13 @@ impl Node {
                 self.is_relief_due = false;
                 self.shrink();
             }
+            Later::GiveRegions(name) => {
+                let mut items = VecDeque::new();
+                self.with_regions(&mut items, |regions, env, log, out| {
+                    regions.give(env, log, name, out);
+                });
+                self.run(items);
+            }
         }
     }
 
@@ -654,7 +665,7 @@ impl Node {
         }
         self.log.space.check();
         self.log.journal.check();
-        self.hands.check();
+        self.hands.with(|hands| hands.check());
     }
 
     /// Who waits for what.

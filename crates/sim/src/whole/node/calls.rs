@@ -216,8 +216,8 @@ impl Node {
             }
         }
         messages.extend(self.facts.values().map(|f| (f.0, f.1.clone())));
-        let table_owner = self.owner(ShardId(0));
-        messages.extend(self.regions.repeat().map(|m| (table_owner, m)));
+        messages.extend(self.region_repeats());
+        self.ask_fences();
         for (peer, message) in messages {
             self.send(peer, message);
         }

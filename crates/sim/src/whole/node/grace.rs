@@ -87,7 +87,12 @@ impl Node {
         for slice in self.shards.iter_mut().flatten() {
             slice.on_node_lost(&env, &mut self.log, life, &mut out);
         }
-        self.log.free_life(life);
+        self.log.quarantine_life(life);
+        let nsds = self.view.nsds.iter();
+        let servers = nsds.filter_map(|nsd| nsd.servers.first().copied());
+        if self.fences.begin(life, servers) {
+            self.log.free_life(life);
+        }
         self.in_progress.retain(|(of, _)| *of != life);
         let is_of = |work: &Work| matches!(work, Work::Question(q) if q.from == life);
         self.grace.held_work.retain(|work| !is_of(work));
@@ -96,6 +101,47 @@ impl Node {
         self.run(items);
         self.grace.waiting.remove(&life);
         self.end_grace_if_over();
+        self.ask_fences();
+    }
+
+    /// Asks NSD servers that have not fenced a dead life.
+    pub(super) fn ask_fences(&mut self) {
+        let epoch = self.log.epoch;
+        for (server, life) in self.fences.asks() {
+            if server == self.me.node {
+                self.on_ask_fenced(server, life);
+            } else {
+                self.send(server, Message::AskFenced { life, epoch });
+            }
+        }
+    }
+
+    /// An owner wants to use the sectors of a dead life again.
+    pub(super) fn on_ask_fenced(&mut self, from: NodeId, life: NodeLife) {
+        self.grace.dead.insert(life);
+        self.fences.on_ask(from, life);
+        self.tell_fenced(life);
+    }
+
+    /// Tells who has asked, when no write of the life is on its way here.
+    pub(super) fn tell_fenced(&mut self, life: NodeLife) {
+        if self.serves_write_of(life) {
+            return;
+        }
+        for to in self.fences.drained(life) {
+            if to == self.me.node {
+                self.on_fenced(to, life);
+            } else {
+                self.send(to, Message::Fenced { life });
+            }
+        }
+    }
+
+    /// A server has fenced a dead life.
+    pub(super) fn on_fenced(&mut self, from: NodeId, life: NodeLife) {
+        if self.fences.on_fenced(from, life) {
+            self.log.free_life(life);
+        }
     }
 
     /// Lives that the journal knows and that are not among the present ones are over.

@@ -84,21 +84,19 @@ impl Node {
             }
             Message::AskFact { id, query } => self.find_fact(life, id, query, &mut items),
             Message::Fact { id, result } => self.on_fact(id, result, &mut items),
-            Message::TakeRegions {
-                id, nsds, count, ..
-            } => {
-                let count = usize::try_from(count).unwrap_or(0).min(64);
-                self.on_take_regions(peer, id, &nsds, count, &mut items);
+            Message::TakeRegions { .. }
+            | Message::Regions { .. }
+            | Message::GiveRegions { .. }
+            | Message::RegionsBack { .. } => {
+                self.on_region_message(peer, &message, &mut items);
             }
-            Message::Regions { id, regions } => self.on_regions(id, &regions, &mut items),
             Message::RecallSpace { id } => self.on_recall(peer, id, &mut items),
-            Message::GiveRegions { .. }
-            | Message::RegionsBack { .. }
-            | Message::AskFree { .. }
-            | Message::Free { .. } => {}
+            Message::AskFree { .. } | Message::Free { .. } => {}
             Message::AskHeld { epoch } => self.tell_held(peer, epoch),
             Message::Held { epoch, shard, part } => self.on_held(life, epoch, shard, &part),
             Message::Serving { epoch } => self.on_serving(peer, epoch),
+            Message::AskFenced { life, .. } => self.on_ask_fenced(peer, life),
+            Message::Fenced { life } => self.on_fenced(peer, life),
         }
         self.run(items);
     }

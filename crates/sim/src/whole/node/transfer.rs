@@ -231,7 +231,7 @@ impl Node {
             if let (Done::Store(..), Source::Frames(frames)) = (remote.io.done, &remote.io.source) {
                 let count = u32::try_from(frames.len()).expect("a write is small");
                 let at = remote.io.at;
-                self.hands.in_doubt(Run { at, count });
+                self.hands.with(|hands| hands.in_doubt(Run { at, count }));
             }
             self.finish_io(remote.io.done, Err(IoFailure::Unknown));
         }
@@ -260,6 +260,13 @@ impl Node {
             _ => Source::Bytes(asked.bytes),
         };
         self.sectors(asked.kind, asked.at, source, Done::Serve(from, tag));
+    }
+
+    /// A write of this life is on its way to an own disk.
+    pub(super) fn serves_write_of(&self, life: NodeLife) -> bool {
+        let is_its = |io: &DiskIo| matches!(io.done, Done::Serve(from, _) if from == life);
+        let mut own = self.transfers.own.values();
+        own.any(|io| is_its(io) && matches!(io.kind, Kind::Write | Kind::DurableWrite))
     }
 
     fn fill(&self, source: &Source, bytes: &[u8]) {
@@ -302,6 +309,9 @@ impl Node {
                 self.finish_io(io.done, Ok((self.me, bytes)));
             }
             Err(()) => self.finish_io(io.done, Err(IoFailure::Unreachable)),
+        }
+        if let Done::Serve(from, _) = io.done {
+            self.tell_fenced(from);
         }
     }
 

@@ -175,7 +175,7 @@ impl World {
             let node = &self.machines[index].node;
             let cached: usize = node.slices.iter().map(|s| s.counts().1).sum();
             let used = node.memory.used();
-            let reserved = node.hands.reserved();
+            let reserved = node.hands.with(|hands| hands.reserved());
             if used > cached as u64 {
                 self.fail(format!(
                     "node {index}: {used} frames are in use, {cached} of them by cached pages"

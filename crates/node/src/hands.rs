@@ -1,0 +1,216 @@
+//! All free sectors in a client node's hands, by the owner that granted them.
+//!
+//! Invariants
+//! - What a write of unknown outcome was sent to is in `doubts` until its store says how it ended: then it is burnt,
+//!   and everything else of the store goes back.
+//! - A hand is asked for its next question whenever something in it has changed, and from time to time.
+//!
+//! What this deliberately does not do: send. The driver asks (`next`) and brings the answer (`on_answer`).
+
+use std::collections::BTreeMap;
+
+use client::env::{TakenRun, WantedRun};
+use client::message::{Answer, Body};
+use data::stripe::Striping;
+use data::write::{Dirty, plan_write};
+use data::{Hand, SectorSet, SpaceAsk};
+use types::{Instant, Layout, NodeId, NsdId, Run, SECTOR_SIZE};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Hands {
+    owners: BTreeMap<NodeId, Hand>,
+    /// Sectors of writes without an answer, until their store is burnt.
+    doubts: SectorSet,
+    nsds: Vec<NsdId>,
+    striping: Striping,
+}
+
+impl Hands {
+    /// Nothing in hand of a file system of these NSDs, striped over all of them in blocks of so many bytes.
+    pub fn new(nsds: &[NsdId], block_size: u32) -> Self {
+        Self {
+            owners: BTreeMap::new(),
+            doubts: SectorSet::new(),
+            nsds: nsds.to_vec(),
+            striping: Striping::even(nsds, block_size),
+        }
+    }
+
+    /// The hand of an owner.
+    pub fn of(&mut self, owner: NodeId) -> &mut Hand {
+        self.owners.entry(owner).or_default()
+    }
+
+    /// Each owner's hand.
+    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Hand)> {
+        self.owners.iter().map(|(owner, hand)| (*owner, hand))
+    }
+
+    /// How a file of this layout is striped; the default's is at hand.
+    fn striping_of(&self, layout: &Layout) -> Option<Striping> {
+        if layout.is_default() {
+            return None;
+        }
+        let named = self.named(layout);
+        let nsds = if named.is_empty() { &self.nsds } else { &named };
+        let block_size = self.striping.block_sectors() * u32::try_from(SECTOR_SIZE).expect("4096");
+        let block_size = layout.block_size().unwrap_or(block_size);
+        Some(Striping::even(nsds, block_size))
+    }
+
+    /// The NSDs that the layout names and that are there.
+    fn named(&self, layout: &Layout) -> Vec<NsdId> {
+        let nsds = layout.nsds().iter().copied();
+        nsds.filter(|nsd| self.nsds.contains(nsd)).collect()
+    }
+
+    /// `Grants::reserve`.
+    pub fn reserve(&mut self, owner: NodeId, sectors: u64) -> bool {
+        let hand = self.of(owner);
+        hand.reserve(sectors)
+            .map_err(|more| hand.want(more.sectors))
+            .is_ok()
+    }
+
+    /// `Grants::reserve_spare`.
+    pub fn reserve_spare(&mut self, owner: NodeId, sectors: u64) -> bool {
+        let hand = self.of(owner);
+        hand.reserve(sectors)
+            .map_err(|more| hand.wish(more.sectors))
+            .is_ok()
+    }
+
+    /// `Grants::unreserve`.
+    pub fn unreserve(&mut self, owner: NodeId, sectors: u64) {
+        if sectors > 0 {
+            self.of(owner).unreserve(sectors);
+        }
+    }
+
+    /// `Grants::take`: sectors for dirty runs of one file.
+    pub fn take(
+        &mut self,
+        now: Instant,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: u64,
+    ) -> Option<Vec<TakenRun>> {
+        let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
+        // All of one file.
+        let layout = wanted.first().map_or_else(Layout::default, |w| w.layout);
+        let striping = self.striping_of(&layout);
+        let named = self.named(&layout);
+        let dirty: Vec<Dirty<'_>> = wanted
+            .iter()
+            .map(|w| Dirty {
+                ino: w.ino,
+                striping: striping.as_ref().unwrap_or(&self.striping),
+                file_sector: w.file_sector,
+                count: w.count,
+            })
+            .collect();
+        let hand = self.owners.entry(owner).or_default();
+        if !hand.has_room_on(named, needed) {
+            return None;
+        }
+        let plan = hand.take(now, needed, reserved, |pool, part| {
+            plan_write(&dirty, pool, part)
+        });
+        let Some(writes) = plan else {
+            hand.want(needed + needed / 16 + 1);
+            return None;
+        };
+        let pieces = writes.into_iter().flat_map(|write| write.pieces);
+        let taken = pieces.map(|piece| TakenRun {
+            wanted: piece.dirty,
+            file_sector: piece.file_sector,
+            count: piece.data,
+            run: Run {
+                at: piece.at,
+                count: piece.data + piece.checksums,
+            },
+        });
+        Some(taken.collect())
+    }
+
+    /// `Grants::committed`.
+    pub fn committed(&mut self, owner: NodeId, runs: &[Run]) {
+        let hand = self.of(owner);
+        runs.iter().for_each(|run| hand.committed(*run));
+    }
+
+    /// `Grants::burn`: a store of these runs has failed, and some of its writes may still be on their way.
+    pub fn burn(&mut self, owner: NodeId, runs: &[Run]) {
+        for run in runs {
+            // A store has several writes: those that were answered have ended.
+            let found = self.doubts.intersection(*run);
+            found.iter().for_each(|part| self.doubts.remove(*part));
+            match found.is_empty() {
+                true => self.of(owner).discard(*run),
+                false => self.of(owner).burn(*run),
+            }
+        }
+    }
+
+    /// `Grants::discard`.
+    pub fn discard(&mut self, owner: NodeId, runs: &[Run]) {
+        let hand = self.of(owner);
+        runs.iter().for_each(|run| hand.discard(*run));
+    }
+
+    /// What of these runs was neither committed nor burnt goes back.
+    pub fn discard_rest(&mut self, owner: NodeId, runs: &[Run]) {
+        let hand = self.of(owner);
+        runs.iter().for_each(|run| hand.discard_rest(*run));
+    }
+
+    /// A write to these sectors has no answer, and will have none.
+    pub fn in_doubt(&mut self, run: Run) {
+        self.doubts.insert(run);
+    }
+
+    /// The process that served these NSDs has ended, and with it every write that it was sent.
+    pub fn server_ended(&mut self, nsds: &[NsdId]) {
+        for hand in self.owners.values_mut() {
+            hand.ended(|run| nsds.contains(&run.at.nsd));
+        }
+    }
+
+    /// What there is to ask an owner now, if no question to it is under way.
+    pub fn next(&mut self, now: Instant, owner: NodeId) -> Option<SpaceAsk> {
+        self.of(owner).next(now)
+    }
+
+    /// The owner's answer. `None`: to an older question. Else: whether what was needed has come; the client's slices
+    /// are told, and `next` may have more to ask.
+    pub fn on_answer(&mut self, now: Instant, owner: NodeId, answer: &Answer) -> Option<bool> {
+        let hand = self.of(owner);
+        match &answer.body {
+            Body::Space(answer) => hand.on_answer(now, answer),
+            _ => {
+                hand.on_refused();
+                Some(false)
+            }
+        }
+    }
+
+    /// Sectors in hand and not reserved.
+    pub fn unreserved(&self) -> u64 {
+        self.owners.values().map(|h| h.pool().unreserved()).sum()
+    }
+
+    /// Sectors set aside for flushes to come.
+    pub fn reserved(&self) -> u64 {
+        self.owners.values().map(Hand::reserved).sum()
+    }
+
+    /// Asserts what holds of every hand.
+    pub fn check(&self) {
+        self.owners.values().for_each(Hand::check);
+    }
+}
+
+#[cfg(test)]
+#[path = "hands/tests.rs"]
+mod tests;

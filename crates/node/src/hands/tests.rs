@@ -1,0 +1,89 @@
+//! Stores whose outcome is unknown: what of them may still be written is burnt, and the rest goes back.
+
+use super::*;
+use data::SpaceAnswer;
+use types::{Grant, GrantId, InodeId, Location};
+
+const OWNER: NodeId = NodeId(3);
+
+fn with_sectors(count: u32) -> Hands {
+    let nsds = [NsdId(1), NsdId(2)];
+    let mut hands = Hands::new(&nsds, 1 << 20);
+    assert!(!hands.reserve(OWNER, 1));
+    let ask = hands.next(Instant(1), OWNER).expect("some are needed");
+    let grant = |nsd| Grant {
+        id: GrantId(1),
+        run: Run {
+            at: Location { nsd, sector: 0 },
+            count,
+        },
+        mac: 0,
+    };
+    let answer = SpaceAnswer {
+        number: ask.number,
+        grants: nsds.map(grant).to_vec(),
+        held: None,
+    };
+    let answer = Answer::bare(Body::Space(answer));
+    assert_eq!(hands.on_answer(Instant(2), OWNER, &answer), Some(true));
+    assert_eq!(
+        hands.on_answer(Instant(2), OWNER, &answer),
+        None,
+        "a repeat"
+    );
+    hands
+}
+
+fn wanted(file_sector: u64, count: u32) -> WantedRun {
+    WantedRun {
+        ino: InodeId::ROOT,
+        layout: Layout::default(),
+        file_sector,
+        count,
+    }
+}
+
+#[test]
+fn of_a_failed_store_only_what_may_still_be_written_is_burnt() {
+    let mut hands = with_sectors(100);
+    let wanted = [wanted(0, 8), wanted(20, 4)];
+    let taken = hands.take(Instant(3), OWNER, &wanted, 0).expect("in hand");
+    let runs: Vec<Run> = taken.iter().map(|t| t.run).collect();
+    assert_eq!(runs.len(), 2);
+    hands.in_doubt(runs[0]);
+    hands.burn(OWNER, &runs);
+    hands.check();
+    let counts = hands.of(OWNER).pool().counts();
+    assert_eq!((counts.burnt, counts.spent), (8, 4));
+    // The server's process has ended: so has its write.
+    hands.server_ended(&[runs[0].at.nsd]);
+    let counts = hands.of(OWNER).pool().counts();
+    assert_eq!((counts.burnt, counts.spent), (0, 12));
+    let ask = hands.next(Instant(4), OWNER).expect("they go back");
+    assert_eq!(ask.back.iter().map(|r| r.count).sum::<u32>(), 12);
+    // Refused: they go back with the next question.
+    let refused = Answer::bare(Body::Refused(types::Errno::EIO));
+    assert_eq!(hands.on_answer(Instant(5), OWNER, &refused), Some(false));
+    let ask = hands.next(Instant(6), OWNER).expect("again");
+    assert_eq!(ask.back.iter().map(|r| r.count).sum::<u32>(), 12);
+}
+
+#[test]
+fn spare_sectors_are_wished_for_and_not_needed() {
+    let mut hands = with_sectors(10);
+    assert!(hands.reserve_spare(OWNER, 15));
+    assert!(!hands.reserve_spare(OWNER, 15));
+    assert_eq!(
+        hands.next(Instant(7), OWNER),
+        None,
+        "it had few a moment ago"
+    );
+    assert!(!hands.reserve_spare(OWNER, 15));
+    let later = Instant(7) + types::Duration::from_secs(2);
+    let ask = hands.next(later, OWNER).expect("wished for");
+    assert_eq!(ask.need, 0);
+    assert!(ask.want >= 15);
+    hands.unreserve(OWNER, 15);
+    assert_eq!(hands.reserved(), 0);
+    assert_eq!(hands.unreserved(), 20);
+}

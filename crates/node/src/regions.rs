@@ -1,0 +1,523 @@
+//! How an owner comes by regions and gathers what others do not use, and, at the region table's owner (shard 0's), who
+//! gets which region.
+//!
+//! ```text
+//! short of sectors -> Gather -> TakeRegions to the table -> free ones -> Regions, durable at the table first
+//!                                                   none, and the asker is short -> GiveRegions to all owners
+//!                                                                     RegionsBack, durable at the giver first
+//! ```
+//!
+//! Invariants
+//! - An owner has at most one question to the table under way; regions that it did not ask for are not adopted (a late
+//!   repeat of an answer may name what it has given up since).
+//! - A region is in nobody's hands between the record of its giver and that of its taker.
+//! - The table keeps its newest answer to each owner, and an owner its newest to the table: a question that is
+//!   repeated takes and gives nothing more.
+//! - An owner that does not know all regions it holds gives none up: an answer to it may be on its way.
+//!
+//! What this deliberately does not do: send, and run questions. The driver performs `RegionEffect`s.
+
+use std::collections::BTreeMap;
+
+use data::space::RegionId;
+use types::id::NodeLife;
+use types::{Duration, Instant, Lsn, NodeId, NsdId};
+
+use crate::log::OwnerLog;
+use crate::message::Message;
+use crate::question::Question;
+use crate::supply::{Gather, GatherEffect};
+
+/// Regions of each NSD taken at once.
+const REGIONS_AT_ONCE: u32 = 2;
+/// Most regions of each NSD that one question is given.
+const REGIONS_AT_ONCE_MAX: u32 = 64;
+/// Another owner that does not give regions up for so long is not waited for.
+const GIVE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum RegionEffect {
+    /// Send this; what is lost is said again (`repeats`).
+    Send(NodeId, Message),
+    /// Send this when the journal is durable up to there.
+    SendAfter(Lsn, NodeId, Message),
+    /// This node's own hand is to give back what it does not use (`Hand::on_recall`).
+    RecallHere(u64),
+    /// Run the question again.
+    Run(Box<Question>),
+    /// Freed sectors wait for the journal: write it, and call `give` with this name some milliseconds later.
+    GiveLater(u64),
+}
+
+/// What every input brings.
+#[derive(Debug)]
+pub struct RegionEnv<'a> {
+    /// Now.
+    pub now: Instant,
+    /// This node.
+    pub me: NodeLife,
+    /// Owner of each shard.
+    pub owners: &'a [NodeId],
+    /// All NSDs.
+    pub nsds: &'a [NsdId],
+}
+
+/// A question to the table.
+#[derive(Debug)]
+struct Asked {
+    id: u64,
+    /// The round of gathering that waits for it.
+    round: Option<u64>,
+    /// None: which regions do I hold?
+    nsds: Vec<NsdId>,
+    /// Others are to give some up.
+    is_short: bool,
+}
+
+/// An answer: the question, the regions, and the record that gave them.
+type Given = (u64, Vec<RegionId>, Option<Lsn>);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Regions {
+    gather: Gather,
+    next_id: u64,
+    asked: Option<Asked>,
+    /// A round that wants regions when that question is answered; whether also those of other owners.
+    queued: Option<(u64, bool)>,
+    /// This life knows all regions that the table says it holds.
+    is_known: bool,
+    /// The newest answer to the table that wanted regions: under which name, which, in which record.
+    gave: Option<Given>,
+    /// At the table: for repeats.
+    answers: BTreeMap<NodeId, Given>,
+    /// At the table: who waits for regions of others, with which question.
+    waiting: Vec<(NodeId, u64)>,
+    /// At the table: owners asked to give regions up, under which name, since when.
+    giving: BTreeMap<NodeId, (u64, Instant)>,
+    /// At the table: the newest answer of each to that.
+    given: BTreeMap<NodeId, u64>,
+}
+
+type Outbox = Vec<RegionEffect>;
+
+impl RegionEnv<'_> {
+    fn table_owner(&self) -> NodeId {
+        self.owners.first().copied().unwrap_or_default()
+    }
+
+    fn is_table(&self) -> bool {
+        self.table_owner() == self.me.node
+    }
+}
+
+impl Asked {
+    fn message(&self) -> Message {
+        Message::TakeRegions {
+            id: self.id,
+            nsds: self.nsds.clone(),
+            count: REGIONS_AT_ONCE,
+            is_short: self.is_short,
+        }
+    }
+}
+
+impl Regions {
+    /// Takes regions ahead of need where this owner is short of them.
+    pub fn take_ahead(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        if self.asked.is_some() {
+            return;
+        }
+        let nsds = log.short_nsds();
+        if !nsds.is_empty() {
+            self.ask(env, log, (nsds, None, false), out);
+        }
+    }
+
+    /// This life begins, or the table's owner has begun anew: regions may have been given to this node in an answer
+    /// that was lost.
+    pub fn learn(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        if env.is_table() {
+            let held = log.table_held_by(env.me.node);
+            log.adopt_regions(&held);
+            self.is_known = true;
+            return;
+        }
+        self.is_known = false;
+        // Another life of the table's owner: its names are others, and what it was not told we learn to hold again.
+        self.gave = None;
+        if let Some(Asked {
+            round: Some(round),
+            is_short,
+            ..
+        }) = self.asked.take()
+        {
+            self.queued = Some((round, is_short));
+        }
+        self.ask(env, log, (Vec::new(), None, false), out);
+    }
+
+    fn draw_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn ask(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        (nsds, round, is_short): (Vec<NsdId>, Option<u64>, bool),
+        out: &mut Outbox,
+    ) {
+        let asked = Asked {
+            id: self.draw_id(),
+            round,
+            nsds,
+            is_short,
+        };
+        let message = asked.message();
+        self.asked = Some(asked);
+        if env.is_table() {
+            self.on_take(env, log, env.me.node, &message, out);
+        } else {
+            out.push(RegionEffect::Send(env.table_owner(), message));
+        }
+    }
+
+    /// What was asked and has no answer: to be said again from time to time.
+    pub fn repeats(&self, env: &RegionEnv<'_>) -> Vec<(NodeId, Message)> {
+        let asked = self.asked.iter().filter(|_| !env.is_table());
+        let asked = asked.map(|asked| (env.table_owner(), asked.message()));
+        let gives = self.giving.iter();
+        let gives = gives.map(|(owner, (id, _))| (*owner, Message::GiveRegions { id: *id }));
+        asked.chain(gives).collect()
+    }
+
+    /// At the table: an owner wants regions (`Message::TakeRegions`).
+    pub fn on_take(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        from: NodeId,
+        message: &Message,
+        out: &mut Outbox,
+    ) {
+        let Message::TakeRegions {
+            id,
+            nsds,
+            count,
+            is_short,
+        } = message
+        else {
+            unreachable!("the caller matched it");
+        };
+        let id = *id;
+        if let Some((last, regions, lsn)) = self.answers.get(&from)
+            && *last >= id
+        {
+            if *last == id {
+                let (regions, lsn) = (regions.clone(), *lsn);
+                self.answer(env, log, (from, id), (regions, lsn), out);
+            }
+            return;
+        }
+        if self.waiting.contains(&(from, id)) {
+            return;
+        }
+        let count = usize::try_from(*count.min(&REGIONS_AT_ONCE_MAX)).expect("small");
+        let (regions, lsn) = match nsds.is_empty() {
+            true => (log.table_held_by(from), None),
+            false => log.table_take(from, nsds, count),
+        };
+        if !regions.is_empty() || !*is_short || nsds.is_empty() {
+            self.keep(env, log, (from, id), (regions, lsn), out);
+            return;
+        }
+        self.waiting.push((from, id));
+        let mut owners = env.owners.to_vec();
+        owners.sort_unstable();
+        owners.dedup();
+        owners.retain(|owner| *owner != from && *owner != NodeId::default());
+        for owner in owners {
+            if self.giving.contains_key(&owner) {
+                continue;
+            }
+            let name = self.draw_id();
+            self.giving.insert(owner, (name, env.now));
+            if owner == env.me.node {
+                self.on_give(env, log, name, out);
+            } else {
+                out.push(RegionEffect::Send(owner, Message::GiveRegions { id: name }));
+            }
+        }
+        self.end_waits(env, log, out);
+    }
+
+    fn keep(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        (to, id): (NodeId, u64),
+        (regions, lsn): (Vec<RegionId>, Option<Lsn>),
+        out: &mut Outbox,
+    ) {
+        self.answers.insert(to, (id, regions.clone(), lsn));
+        self.answer(env, log, (to, id), (regions, lsn), out);
+    }
+
+    fn answer(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        (to, id): (NodeId, u64),
+        (regions, lsn): (Vec<RegionId>, Option<Lsn>),
+        out: &mut Outbox,
+    ) {
+        if to == env.me.node {
+            // The table's record and ours are in one journal, in this order.
+            self.on_regions(env, log, id, &regions, out);
+            return;
+        }
+        let message = Message::Regions { id, regions };
+        out.push(match lsn {
+            Some(lsn) => RegionEffect::SendAfter(lsn, to, message),
+            None => RegionEffect::Send(to, message),
+        });
+    }
+
+    /// The table has answered (`Message::Regions`).
+    pub fn on_regions(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        id: u64,
+        regions: &[RegionId],
+        out: &mut Outbox,
+    ) {
+        let Some(asked) = self.asked.take_if(|asked| asked.id == id) else {
+            return;
+        };
+        self.is_known |= asked.nsds.is_empty();
+        log.adopt_regions(regions);
+        if let Some(round) = asked.round {
+            let mut effects = Vec::new();
+            self.gather
+                .on_regions(round, !regions.is_empty(), &mut effects);
+            self.perform(env, log, effects, out);
+        }
+        if let Some((round, is_short)) = self.queued.take() {
+            self.round(env, log, round, is_short, out);
+        }
+    }
+
+    /// The table wants regions of this owner for another (`Message::GiveRegions`). Not while an answer of the table
+    /// to us may be on its way that names what we would give up: it asks again.
+    pub fn on_give(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        name: u64,
+        out: &mut Outbox,
+    ) {
+        if !self.is_known {
+            return;
+        }
+        if self.gave.as_ref().is_some_and(|(last, ..)| *last == name) {
+            return self.tell_given(env, log, out);
+        }
+        let mut effects = Vec::new();
+        let clients = clients(log);
+        self.gather
+            .begin_give(env.now, name, &clients, &mut effects);
+        self.perform(env, log, effects, out);
+    }
+
+    /// At the table: an owner has given regions up (`Message::RegionsBack`).
+    pub fn on_back(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        from: NodeId,
+        (name, regions): (u64, &[RegionId]),
+        out: &mut Outbox,
+    ) {
+        if self.given.get(&from).is_some_and(|last| *last >= name) {
+            return;
+        }
+        self.given.insert(from, name);
+        self.giving
+            .retain(|owner, (asked, _)| *owner != from || *asked > name);
+        log.table_put_back(from, regions);
+        self.end_waits(env, log, out);
+    }
+
+    /// At the table: those who wait for regions of others get what there is, when all have answered.
+    fn end_waits(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        let giving = &self.giving;
+        // Who waits is not waited for: the others' answers do.
+        let is_over = |from: &NodeId| giving.keys().all(|owner| owner == from);
+        let over = self.waiting.extract_if(.., |(from, _)| is_over(from));
+        for (from, id) in over.collect::<Vec<_>>() {
+            let count = usize::try_from(REGIONS_AT_ONCE).expect("small");
+            let taken = log.table_take(from, env.nsds, count);
+            self.keep(env, log, (from, id), taken, out);
+        }
+    }
+
+    /// Time has passed: what was not answered is said again, and who does not answer is not waited for any longer.
+    pub fn on_tick(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        let mut effects = Vec::new();
+        self.gather.on_tick(env.now, &mut effects);
+        self.perform(env, log, effects, out);
+        let before = self.giving.len();
+        self.giving
+            .retain(|_, (_, since)| env.now.since(*since) < GIVE_PATIENCE);
+        if self.giving.len() < before {
+            self.end_waits(env, log, out);
+        }
+    }
+
+    /// A question to this owner is short of sectors.
+    pub fn gather(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        question: Box<Question>,
+        out: &mut Outbox,
+    ) {
+        let mut effects = Vec::new();
+        let clients = clients(log);
+        self.gather.begin(env.now, question, &clients, &mut effects);
+        self.perform(env, log, effects, out);
+    }
+
+    /// A client has answered a recall.
+    pub fn on_recalled(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        (from, id): (NodeLife, u64),
+        out: &mut Outbox,
+    ) {
+        let mut effects = Vec::new();
+        self.gather.on_recalled(from, id, &mut effects);
+        self.perform(env, log, effects, out);
+    }
+
+    /// A life is over: nothing is recalled from it, and nothing that it asked is answered.
+    pub fn on_life_ended(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        life: NodeLife,
+        out: &mut Outbox,
+    ) {
+        // The next life counts its questions anew.
+        self.answers.remove(&life.node);
+        self.given.remove(&life.node);
+        self.giving.remove(&life.node);
+        self.waiting.retain(|(from, _)| *from != life.node);
+        self.end_waits(env, log, out);
+        let mut effects = Vec::new();
+        self.gather.on_node_lost(life, &mut effects);
+        self.perform(env, log, effects, out);
+    }
+
+    fn perform(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        effects: Vec<GatherEffect>,
+        out: &mut Outbox,
+    ) {
+        for effect in effects {
+            match effect {
+                GatherEffect::Recall(life, id) if life == env.me => {
+                    out.push(RegionEffect::RecallHere(id));
+                }
+                GatherEffect::Recall(life, id) => {
+                    let message = Message::RecallSpace { id };
+                    out.push(RegionEffect::Send(life.node, message));
+                }
+                GatherEffect::Regions(round, is_short) => {
+                    self.round(env, log, round, is_short, out);
+                }
+                GatherEffect::Run(question) => out.push(RegionEffect::Run(question)),
+                GatherEffect::Give(name) => self.give(env, log, name, out),
+            }
+        }
+    }
+
+    /// A round wants regions: the question that is under way serves it, or a new one.
+    fn round(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        round: u64,
+        is_short: bool,
+        out: &mut Outbox,
+    ) {
+        match &self.asked {
+            Some(asked) if asked.round == Some(round) => {}
+            Some(_) => self.queued = Some((round, is_short)),
+            None => self.ask(env, log, (env.nsds.to_vec(), Some(round), is_short), out),
+        }
+    }
+
+    /// Gives regions up that nobody here uses, and tells the table when that is durable.
+    pub fn give(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, name: u64, out: &mut Outbox) {
+        if log.has_pending_space() {
+            // What was freed a moment ago counts too.
+            out.push(RegionEffect::GiveLater(name));
+            return;
+        }
+        if self.gave.as_ref().is_none_or(|(last, ..)| *last != name) {
+            let (regions, lsn) = log.give_regions();
+            self.gave = Some((name, regions, lsn));
+        }
+        self.tell_given(env, log, out);
+    }
+
+    fn tell_given(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        let Some((name, regions, lsn)) = self.gave.clone() else {
+            return;
+        };
+        if env.is_table() {
+            // One journal: our record stands before the table's.
+            self.on_back(env, log, env.me.node, (name, &regions), out);
+            return;
+        }
+        let message = Message::RegionsBack { id: name, regions };
+        let table_owner = env.table_owner();
+        out.push(match lsn {
+            Some(lsn) => RegionEffect::SendAfter(lsn, table_owner, message),
+            None => RegionEffect::Send(table_owner, message),
+        });
+    }
+
+    /// What waits for sectors here, and since when, for `gupfs waiters`.
+    pub fn waiting(&self) -> Option<(String, Instant)> {
+        self.gather.waiting()
+    }
+
+    /// Rounds of gathering, and recalls sent.
+    pub fn counters(&self) -> (u64, u64) {
+        self.gather.counters
+    }
+
+    /// Nothing is asked and nobody waits.
+    pub fn is_idle(&self) -> bool {
+        self.asked.is_none() && self.waiting.is_empty() && self.gather.waiting().is_none()
+    }
+}
+
+/// Lives that this owner has granted sectors to.
+fn clients(log: &OwnerLog) -> Vec<NodeLife> {
+    let lives = log.space.lives();
+    lives.granted.into_iter().map(|(life, _)| life).collect()
+}
+
+#[cfg(test)]
+#[path = "regions/tests.rs"]
+mod tests;

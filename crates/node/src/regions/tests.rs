@@ -1,0 +1,293 @@
+//! Two owners and the region table under lost, repeated and late messages: a region is in at most one owner's hands,
+//! and none is lost.
+
+use std::collections::VecDeque;
+
+use super::*;
+use client::message::Ask;
+use data::SpaceAsk;
+use data::space::{Geometry, Levels, RegionTable, Space};
+use stdx::Prng;
+use store::format::{Area, PartKey};
+use store::journal::{Config, Journal, Part};
+use store::testing::{Disk, recover};
+use types::{Epoch, FsId, Incarnation, ShardId};
+
+const NSDS: [NsdId; 2] = [NsdId(1), NsdId(2)];
+const REGION_COUNT: u64 = 8;
+const REGION_SECTORS: u32 = 64;
+
+fn geometry() -> [Geometry; 2] {
+    NSDS.map(|nsd| Geometry {
+        nsd,
+        data_begin: 0,
+        sector_count: REGION_COUNT * u64::from(REGION_SECTORS),
+        region_sectors: REGION_SECTORS,
+    })
+}
+
+fn log_of(life: NodeLife, is_table: bool) -> OwnerLog {
+    let area = Area {
+        nsd: NsdId(9),
+        begin: 0,
+        count: 4096,
+    };
+    let fs = FsId::default();
+    let config = Config {
+        fs,
+        owner: life.node,
+        incarnation: life.incarnation,
+        area,
+        flight_count_max: 1,
+    };
+    let mut disk = Disk::new();
+    disk.format(config);
+    let recovered = recover(&disk, area, fs, life.node, &mut |_| Ok(())).expect("empty");
+    let journal = Journal::start(config, &recovered);
+    let space = Space::new(&geometry(), Levels { reserve: 0, low: 1 });
+    let table = is_table.then(|| RegionTable::new(&geometry()));
+    let mut log = OwnerLog::new(journal, space, table, Epoch(1), NSDS.to_vec(), Prng::new(1));
+    let part = Part {
+        key: PartKey::Space,
+        epoch: Epoch(1),
+        bytes: &[],
+    };
+    log.journal.append_snapshot(part).expect("room");
+    log.journal.end_snapshot();
+    flush(&mut log);
+    log
+}
+
+fn flush(log: &mut OwnerLog) {
+    while let Some(flush) = log.journal.take_flush() {
+        log.journal.on_flushed(flush.id, Ok(()));
+    }
+    log.space.on_durable(log.journal.durable_lsn());
+}
+
+struct World {
+    lives: [NodeLife; 2],
+    cores: [Regions; 2],
+    logs: [OwnerLog; 2],
+    /// From, to.
+    network: VecDeque<(usize, usize, Message)>,
+    /// Questions that run again, by owner: how often, and the last round.
+    ran: [Vec<u32>; 2],
+    later: Vec<(usize, u64)>,
+    now: Instant,
+}
+
+fn index(node: NodeId) -> usize {
+    usize::from(node.0) - 1
+}
+
+impl World {
+    fn new() -> Self {
+        let lives = [1u16, 2].map(|node| NodeLife {
+            node: NodeId(node),
+            incarnation: Incarnation(u128::from(node)),
+        });
+        let mut world = Self {
+            lives,
+            cores: Default::default(),
+            logs: [log_of(lives[0], true), log_of(lives[1], false)],
+            network: VecDeque::new(),
+            ran: Default::default(),
+            later: Vec::new(),
+            now: Instant(1),
+        };
+        for at in 0..2 {
+            world.act(at, |core, env, log, out| core.learn(env, log, out));
+        }
+        world
+    }
+
+    fn act(
+        &mut self,
+        at: usize,
+        act: impl FnOnce(&mut Regions, &RegionEnv<'_>, &mut OwnerLog, &mut Outbox),
+    ) {
+        let owners = [NodeId(1), NodeId(2)];
+        let env = RegionEnv {
+            now: self.now,
+            me: self.lives[at],
+            owners: &owners,
+            nsds: &NSDS,
+        };
+        let mut out = Vec::new();
+        act(&mut self.cores[at], &env, &mut self.logs[at], &mut out);
+        flush(&mut self.logs[at]);
+        for effect in out {
+            match effect {
+                RegionEffect::Send(to, message) => {
+                    self.network.push_back((at, index(to), message));
+                }
+                RegionEffect::SendAfter(lsn, to, message) => {
+                    assert!(lsn <= self.logs[at].journal.durable_lsn());
+                    self.network.push_back((at, index(to), message));
+                }
+                RegionEffect::RecallHere(_) => {}
+                RegionEffect::Run(question) => self.ran[at].push(question.space_round),
+                RegionEffect::GiveLater(name) => self.later.push((at, name)),
+            }
+        }
+        self.check();
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, message: &Message) {
+        let sender = NodeId(u16::try_from(from + 1).expect("small"));
+        self.act(to, |core, env, log, out| match message {
+            Message::TakeRegions { .. } => core.on_take(env, log, sender, message, out),
+            Message::Regions { id, regions } => core.on_regions(env, log, *id, regions, out),
+            Message::GiveRegions { id } => core.on_give(env, log, *id, out),
+            Message::RegionsBack { id, regions } => {
+                core.on_back(env, log, sender, (*id, regions), out);
+            }
+            Message::RecallSpace { .. } => {}
+            other => panic!("{other:?}"),
+        });
+    }
+
+    fn say_again(&mut self, at: usize) {
+        let owners = [NodeId(1), NodeId(2)];
+        let env = RegionEnv {
+            now: self.now,
+            me: self.lives[at],
+            owners: &owners,
+            nsds: &NSDS,
+        };
+        for (to, message) in self.cores[at].repeats(&env) {
+            self.network.push_back((at, index(to), message));
+        }
+    }
+
+    /// Nobody holds what another one holds, or what is free at the table.
+    fn check(&self) {
+        for nsd in NSDS {
+            let held: u64 = (self.logs.iter())
+                .map(|log| log.space.regions_of(nsd).0 as u64)
+                .sum();
+            let table = self.logs[0].table.as_ref().expect("the table's owner");
+            let free = u64::from(table.free_count(nsd));
+            assert!(held + free <= REGION_COUNT, "{held} held, {free} free");
+        }
+    }
+
+    fn held(&self, at: usize) -> u64 {
+        let log = &self.logs[at];
+        NSDS.map(|nsd| log.space.regions_of(nsd).0 as u64)
+            .iter()
+            .sum()
+    }
+
+    fn need(&mut self, at: usize) {
+        let ask = SpaceAsk {
+            number: 1,
+            need: 1,
+            ..SpaceAsk::default()
+        };
+        let question = Question {
+            from: self.lives[at],
+            call: 1,
+            origin: None,
+            shard: ShardId(0),
+            ask: Ask::Space(ask),
+            facts: Vec::new(),
+            grants: Vec::new(),
+            since: self.now,
+            tries: 0,
+            space_round: 1,
+            walk: Vec::new(),
+            is_mover: false,
+        };
+        self.act(at, |core, env, log, out| {
+            core.gather(env, log, Box::new(question), out);
+        });
+    }
+
+    /// Everything is said again until nothing is left to say.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            while let Some((from, to, message)) = self.network.pop_front() {
+                self.deliver(from, to, &message);
+            }
+            for (at, name) in std::mem::take(&mut self.later) {
+                self.act(at, |core, env, log, out| core.give(env, log, name, out));
+            }
+            self.now = self.now + Duration::from_millis(600);
+            for at in 0..2 {
+                self.act(at, |core, env, log, out| core.on_tick(env, log, out));
+                self.say_again(at);
+            }
+            if self.network.is_empty() && self.cores.iter().all(Regions::is_idle) {
+                return;
+            }
+        }
+        panic!("somebody waits: {:?}", self.cores);
+    }
+}
+
+/// Owner 1 takes all regions; then owner 2 needs some.
+fn with_all_at(holder: usize) -> World {
+    let mut world = World::new();
+    world.settle();
+    for _ in 0..REGION_COUNT {
+        world.need(holder);
+        world.settle();
+    }
+    assert_eq!(world.held(holder), 2 * REGION_COUNT);
+    world
+}
+
+#[test]
+fn an_owner_without_regions_is_given_some_of_another_ones() {
+    for holder in [0, 1] {
+        let mut world = with_all_at(holder);
+        let other = 1 - holder;
+        world.need(other);
+        world.settle();
+        assert!(world.held(other) > 0);
+        assert!(!world.ran[other].is_empty(), "the question runs again");
+        let table = world.logs[0].table.as_ref().expect("the table's owner");
+        let free: u64 = NSDS
+            .iter()
+            .map(|nsd| u64::from(table.free_count(*nsd)))
+            .sum();
+        assert_eq!(world.held(0) + world.held(1) + free, 2 * REGION_COUNT);
+    }
+}
+
+#[test]
+fn no_region_is_lost_with_an_answer() {
+    // The n-th message is lost, or comes twice, the second time very late.
+    for holder in [0, 1] {
+        for at in 0..12 {
+            for is_lost in [true, false] {
+                let mut world = with_all_at(holder);
+                let mut late = Vec::new();
+                world.need(1 - holder);
+                for step in 0..60 {
+                    if let Some((from, to, message)) = world.network.pop_front() {
+                        match (step == at, is_lost) {
+                            (true, true) => continue,
+                            (true, false) => late.push((from, to, message.clone())),
+                            _ => {}
+                        }
+                        world.deliver(from, to, &message);
+                    }
+                }
+                world.settle();
+                world.network.extend(late);
+                world.settle();
+                assert!(world.held(1 - holder) > 0, "message {at}");
+                let table = world.logs[0].table.as_ref().expect("the table's owner");
+                let free: u64 = NSDS
+                    .iter()
+                    .map(|nsd| u64::from(table.free_count(*nsd)))
+                    .sum();
+                let all = world.held(0) + world.held(1) + free;
+                assert_eq!(all, 2 * REGION_COUNT, "message {at}, lost: {is_lost}");
+            }
+        }
+    }
+}
