@@ -638,6 +638,9 @@ impl Slice {
                     for run in parts_of(&batch.numbers, |a, b| a + 1 == b) {
                         let bytes = ByteRange::at(run[0] * PAGE_SIZE, run.len() as u64 * PAGE_SIZE);
                         inode.map.forget(&bytes);
+                        if inode.is_map_asked {
+                            inode.committed_since.insert(bytes);
+                        }
                     }
                 }
                 for batch in &done {

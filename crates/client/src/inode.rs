@@ -160,6 +160,8 @@ pub(crate) struct Inode {
     pub(crate) pages: Pages,
     pub(crate) map: MapCache,
     pub(crate) is_map_asked: bool,
+    /// What was committed since: the answer may be of before.
+    pub(crate) committed_since: RangeSet,
     pub(crate) loads: Vec<Load>,
     pub(crate) batches: Vec<Batch>,
     pub(crate) is_committing: bool,
@@ -228,6 +230,7 @@ impl Inode {
             pages: Pages::new(ino),
             map: MapCache::default(),
             is_map_asked: false,
+            committed_since: RangeSet::new(),
             loads: Vec::new(),
             batches: Vec::new(),
             is_committing: false,
@@ -335,6 +338,20 @@ impl Inode {
 
     pub(crate) fn directory_mode(&self) -> Option<types::DirectoryMode> {
         self.holder.held().directory
+    }
+
+    /// Bytes on their way from disks.
+    pub(crate) fn loading(&self) -> RangeSet {
+        let mut loading = RangeSet::new();
+        let current = self.loads.iter().filter(|load| !load.is_stale);
+        current.for_each(|load| loading.insert(load.range()));
+        loading
+    }
+
+    /// Some of `bytes` are on their way from disks.
+    pub(crate) fn is_loading(&self, bytes: &ByteRange) -> bool {
+        let mut current = self.loads.iter().filter(|load| !load.is_stale);
+        current.any(|load| load.range().overlaps(bytes))
     }
 
     /// Something of this inode has to be sent to the owner before its tokens may go.

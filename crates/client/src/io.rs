@@ -6,7 +6,9 @@
 
 use meta::Op;
 use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
-use types::{ByteRange, Errno, FrameRef, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
+use types::{
+    ByteRange, Errno, FrameRef, InodeId, InodeMode, Pattern, RangeMode, RangeSet, Want, limits,
+};
 
 use crate::env::{Env, LoadPiece};
 use crate::inode::{Load, kill_mask, sectors_around};
@@ -473,6 +475,7 @@ impl Slice {
             && !inode.is_map_asked
         {
             inode.is_map_asked = true;
+            inode.committed_since = RangeSet::new();
             let wide = self.map_range(ino, first);
             let op = Op::GetMap {
                 ino,
@@ -600,6 +603,10 @@ impl Slice {
                 } else if let Some(part) = complete.intersection(&narrow) {
                     inode.map.learn(part, extents, pieces);
                     inode.map.partial.insert(part);
+                }
+                // Pages that this node has committed meanwhile lie elsewhere, if the owner looked before.
+                for range in std::mem::take(&mut inode.committed_since).ranges() {
+                    inode.map.forget(range);
                 }
             }
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {

@@ -724,7 +724,8 @@ impl Pages {
     }
 
     /// Frees up to `count_max` clean pages that nobody uses, those not seen lately first. Returns how many.
-    pub fn evict(&mut self, count_max: usize, pool: &dyn Pool) -> usize {
+    /// Pages of `loading` stay: what is newer in them than the bytes on their way must be there when those come.
+    pub fn evict(&mut self, count_max: usize, loading: &RangeSet, pool: &dyn Pool) -> usize {
         let mut freed = 0;
         let first = self.clock_hand / GROUP_PAGES;
         let mut last = first;
@@ -736,7 +737,9 @@ impl Pages {
             last = index + 1;
             let mut idle = group.present & !group.dirty & !group.flying;
             for at in bits(idle) {
-                if pool.is_shared(group.frame(at)) {
+                let page =
+                    ByteRange::at((index * GROUP_PAGES + u64::from(at)) * PAGE_SIZE, PAGE_SIZE);
+                if pool.is_shared(group.frame(at)) || loading.overlaps(&page) {
                     idle &= !(1 << at);
                 }
             }

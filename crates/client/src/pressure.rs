@@ -93,7 +93,7 @@ impl Slice {
         inos.sort_unstable();
         for ino in &inos {
             let inode = self.inodes.get_mut(ino).expect("just listed");
-            freed += inode.pages.evict(want - freed, env.pool);
+            freed += inode.pages.evict(want - freed, &inode.loading(), env.pool);
             if freed >= want {
                 break;
             }

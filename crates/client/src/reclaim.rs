@@ -1,10 +1,10 @@
 //! Frames that the pagepool wants back, so that whole slabs come together again.
 
-use types::{FrameRef, InodeId};
+use types::{ByteRange, FrameRef, InodeId};
 
 use crate::env::Env;
 use crate::flush::Purpose;
-use crate::pages::GivenUp;
+use crate::pages::{GivenUp, PAGE_SIZE};
 use crate::slice::Slice;
 
 /// Of so many frames one is to be free before pages are moved instead of evicted.
@@ -32,6 +32,11 @@ impl Slice {
             let Some(inode) = self.inodes.get_mut(&wanted.ino) else {
                 continue;
             };
+            let bytes = ByteRange::at(wanted.page * PAGE_SIZE, PAGE_SIZE);
+            if inode.is_loading(&bytes) {
+                // It holds what is newer than the bytes on their way: asked again.
+                continue;
+            }
             let pages = &mut inode.pages;
             let given_up = pages.give_up(wanted.page, wanted.frame, may_move, env.pool);
             if given_up == GivenUp::Dirty && dirty.last() != Some(&wanted.ino) {

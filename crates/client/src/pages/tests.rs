@@ -355,7 +355,7 @@ impl Twin {
                     .any(|byte| byte.dirty_since.is_some() || byte.flying_since.is_some()),
             )
         };
-        self.pages.evict(20, &self.pool);
+        self.pages.evict(20, &RangeSet::new(), &self.pool);
         for number in 0..FILE_PAGES {
             if self.pages.frame_of(number as u64).is_none() {
                 let (_, is_busy) = valid(&self.bytes, number);

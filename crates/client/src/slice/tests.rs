@@ -775,3 +775,107 @@ fn short_frames_do_not_wait_for_the_slowest_store() {
         assert_eq!(commit_of(&effects).is_some(), is_short);
     }
 }
+
+/// A file of which page 0 lies at a disk, a read of that page that waits for the map, and a write of its first 100 bytes.
+/// What the read asks, and the Commit.
+fn read_beside_a_commit() -> (Story, CallId, (CallId, meta::Commit)) {
+    let mut s = Story::new(64 * PAGE);
+    s.memory.1 = Some(5);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    assert!(is_written(&write_page(&mut s, 0, 100)));
+    let effects = s.ask(Operation::Read {
+        ino: INO,
+        handle: Handle(0),
+        offset: 0,
+        length: FRAME_BYTES,
+        fills_page_cache: false,
+    });
+    let map = map_question(&effects).expect("where the rest of the page lies");
+    let effects = s.input(Input::WriteBack);
+    let commit = commit_of(&effects).expect("the page is dirty");
+    (s, map, commit)
+}
+
+fn map_question(effects: &[Effect]) -> Option<CallId> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::GetMap { .. },
+                ..
+            },
+        ) => Some(*call),
+        _ => None,
+    })
+}
+
+/// The map of before the Commit.
+fn old_map(attr: Attr) -> meta::Reply {
+    let extent = types::Extent {
+        file_sector: 0,
+        length: 1,
+        birth: 0,
+        is_shared: false,
+        locations: vec![types::Location {
+            nsd: types::NsdId(1),
+            sector: 7,
+        }],
+        checksums: types::Checksums::Inline { crcs: vec![0] },
+    };
+    meta::Reply::Map {
+        extents: vec![extent],
+        pieces: Vec::new(),
+        end: u64::MAX,
+        map_version: 1,
+        attr,
+    }
+}
+
+/// Evicts all that may go: what was used lately goes in the second round.
+fn evict(s: &mut Story) {
+    // Held by somebody else: frames are short.
+    let others: Vec<FrameRef> = std::iter::from_fn(|| crate::Pool::alloc(&s.memory)).collect();
+    for _ in 0..2 {
+        let effects = s.input(Input::Shrink);
+        settle(s, effects);
+    }
+    for frame in others {
+        crate::Pool::release(&s.memory, frame);
+    }
+}
+
+/// The load began before the Commit ended: its bytes are old where the page has newer ones, so the page stays.
+#[test]
+fn a_page_that_is_being_loaded_is_not_evicted() {
+    let (mut s, map, (call, _)) = read_beside_a_commit();
+    let effects = s.answer(map, old_map(s.attr));
+    let load = effects.iter().find_map(|effect| match effect {
+        Effect::Load(io, pieces) => Some((*io, pieces[0].frames[0])),
+        _ => None,
+    });
+    let (io, frame) = load.expect("the rest of the page");
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    evict(&mut s);
+    s.memory.put(Span::whole(frame), &[1; FRAME_SIZE]);
+    let effects = s.input(Input::Loaded(io, Ok(())));
+    let data = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Data(spans), _) => Some(s.memory.bytes(spans[0])),
+        _ => None,
+    });
+    let data = data.expect("all is here");
+    assert_eq!(data[..100], [0xee; 100], "what was written last");
+    assert_eq!(data[100..], [1; FRAME_SIZE - 100]);
+}
+
+/// The owner looked before it had the Commit, and its answer comes after that of the Commit.
+#[test]
+fn a_map_of_before_a_commit_is_not_believed() {
+    let (mut s, map, (call, _)) = read_beside_a_commit();
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    evict(&mut s);
+    let effects = s.answer(map, old_map(s.attr));
+    assert!(map_question(&effects).is_some(), "asked again: {effects:?}");
+}
