@@ -722,9 +722,13 @@ impl Slice {
                 break;
             }
             self.hasty_count -= 1;
-            // A page that is not ours any more, or not cached, stays where it is.
+            // A page that is not ours any more, or not cached, stays where it is. Behind the end there is nothing to move.
             let bytes = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
-            if inode.covers(RangeMode::Write, &bytes) && inode.pages.redirty(number, &whole) {
+            let is_within = bytes.begin < inode.size;
+            if is_within
+                && inode.covers(RangeMode::Write, &bytes)
+                && inode.pages.redirty(number, &whole)
+            {
                 inode.reserved += 1;
                 has_some = true;
             } else {
@@ -806,6 +810,7 @@ impl Slice {
 
     /// Writes back what has been dirty for long, and tries again what waits for frames.
     pub(crate) fn on_tick(&mut self, env: &Env<'_>) {
+        self.end_awaited_opens(env);
         while let Some((since, ino)) = self.dirty.front().copied() {
             if env.now.since(since) < DIRTY_AGE_MAX {
                 break;

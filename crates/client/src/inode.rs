@@ -10,7 +10,7 @@ use types::{
 
 use crate::flush::{Batch, Goal};
 use crate::pages::Pages;
-use crate::request::{Operation, Request, Ticket};
+use crate::request::Ticket;
 use crate::slice::{IoId, Parked};
 
 /// Names kept per directory; beyond it the cache starts anew.
@@ -141,6 +141,8 @@ pub(crate) struct Inode {
     pub(crate) attr: Option<Attr>,
     /// They came under a token that is still held.
     pub(crate) is_attr_fresh: bool,
+    /// How often the token over the attributes has been lost: an answer that was asked for before says nothing of now.
+    pub(crate) loss_count: u64,
     /// End of file, with this node's own writes.
     pub(crate) size: u64,
     /// This node's writes moved the end of file and the owner does not know yet.
@@ -195,6 +197,15 @@ pub(crate) struct Inode {
     pub(crate) unbelieved_shows: u8,
     /// Its last name went while nobody had it open here, and the owner was told so: it cannot be opened any more.
     pub(crate) is_gone: bool,
+    /// The owner takes this node to have it open, as the last release or this node's own removal said.
+    pub(crate) is_taken_open: bool,
+    /// The revoke under way overtook the answer with the token that it is about.
+    pub(crate) is_overtaken: bool,
+    /// When a name was last shown to lead here, or was about to be.
+    pub(crate) shown_at: Option<types::Instant>,
+    /// The thread that the name was last shown to, and when it was last shown to another one.
+    pub(crate) shown_to: u32,
+    pub(crate) shown_before: Option<types::Instant>,
     /// Messages to the owner under way that nobody has it open here.
     pub(crate) closing_count: u32,
     /// A load failed since the last retry: told to the readers that wait for it.
@@ -218,6 +229,7 @@ impl Inode {
             ino,
             attr: None,
             is_attr_fresh: false,
+            loss_count: 0,
             size: 0,
             is_size_dirty: false,
             modified: None,
@@ -248,6 +260,11 @@ impl Inode {
             error: None,
             has_read_pages: false,
             is_gone: false,
+            is_taken_open: false,
+            is_overtaken: false,
+            shown_at: None,
+            shown_to: 0,
+            shown_before: None,
             closing_count: 0,
             is_attr_believed: false,
             unbelieved_shows: 0,
@@ -364,11 +381,16 @@ impl Inode {
             || self.kill_set_id
     }
 
-    /// Somebody's open waits for something.
-    pub(crate) fn is_opening(&self) -> bool {
-        let is_open = |request: &Request| matches!(request.operation, Operation::Open { .. });
-        let mut gated = self.gate.iter().flat_map(|state| state.parked());
-        gated.any(is_open) || self.parked.iter().any(|p| is_open(&p.request))
+    /// Pages that touch `range` are not to be moved to sectors any more; how many those were.
+    pub(crate) fn forget_hasty(&mut self, range: &ByteRange) -> usize {
+        if self.hasty.is_empty() || range.is_empty() {
+            return 0;
+        }
+        let size = crate::pages::PAGE_SIZE;
+        let (first, last) = (range.begin / size, (range.end - 1) / size);
+        let before = self.hasty.len();
+        self.hasty.retain(|page| !(first..=last).contains(page));
+        before - self.hasty.len()
     }
 
     /// A change of size is at the owner: what is stored or committed now would belong to the size before. Nobody is

@@ -41,7 +41,7 @@ impl Slice {
             unreachable!("only open comes here");
         };
         let inode = self.inode(ino);
-        if inode.is_gone {
+        if !inode.may_be_opened() {
             // The kernel had looked the name up before: it looks again.
             return self.fail(request.ticket, Errno::ESTALE);
         }
@@ -82,8 +82,7 @@ impl Slice {
         ticket: crate::request::Ticket,
         response: Response,
     ) {
-        let inode = self.inode(ino);
-        if inode.writer_count == 0 || !std::mem::take(&mut inode.has_read_pages) {
+        if self.inode(ino).writer_count == 0 {
             return self.reply_opened(ticket, response, ino);
         }
         self.reply_without_read_pages(env, ino, ticket, response);
@@ -218,6 +217,7 @@ impl Slice {
         self.take_set_attr(env, request, answer);
         if resizes {
             self.inode(ino).resizes.retain(|(t, _)| *t != ticket);
+            self.tell_closed(ino);
             self.served(env, ino, ticket);
             self.pump(env, ino);
         }
@@ -244,6 +244,8 @@ impl Slice {
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
             let tail = ByteRange::new(size / PAGE_SIZE * PAGE_SIZE, u64::MAX);
             inode.map.forget(&tail);
+            let cut = ByteRange::new(size.next_multiple_of(PAGE_SIZE), u64::MAX);
+            self.hasty_count -= inode.forget_hasty(&cut);
             self.give_back(env, ino, count);
             self.cut_batches(env, ino);
         }
@@ -311,7 +313,11 @@ impl Slice {
             RequestKind::DirectRead
         };
         match self.admit(env, ino, &request, kind, range, has_range && is_size_known) {
-            Admission::Served => self.serve_read(env, request),
+            Admission::Served => {
+                // From now on, for a first writable open may come while the sectors are loaded.
+                self.inode(ino).has_read_pages |= fills_page_cache && !may_dirty;
+                self.serve_read(env, request);
+            }
             Admission::NeedsToken => {
                 let mut wants = Vec::with_capacity(2);
                 if !is_size_known {
@@ -398,7 +404,6 @@ impl Slice {
         let range = ByteRange::new(offset, end);
         match inode.pages.read(&range, env.pool) {
             Found::All(spans) => {
-                inode.has_read_pages |= fills_page_cache && inode.writer_count == 0;
                 self.reply(ticket, Response::Data(spans));
                 self.prefetch(env, ino, handle, range);
                 self.served(env, ino, ticket);
@@ -807,14 +812,8 @@ impl Slice {
             return self.park_again(env, ino, request, Waiting::Frames);
         }
         inode.reserved += sectors;
-        if !inode.hasty.is_empty() {
-            // What lies in metadata is not what these pages hold now: a release must not take them for committed.
-            let pages = range.begin / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE);
-            let before = inode.hasty.len();
-            inode.hasty.retain(|number| !pages.contains(number));
-            self.hasty_count -= before - inode.hasty.len();
-        }
-        let inode = self.inodes.get_mut(&ino).expect("admitted");
+        // What lies in metadata is not what these pages hold now: a release must not take them for committed.
+        self.hasty_count -= inode.forget_hasty(&range);
         inode.map.forget(&ByteRange::new(range.begin, range.begin));
         if range.end > inode.size {
             inode.size = range.end;

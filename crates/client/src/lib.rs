@@ -9,6 +9,7 @@ mod lapse;
 mod listing;
 pub mod message;
 mod names;
+mod opens;
 pub mod pages;
 pub mod pool;
 mod pressure;

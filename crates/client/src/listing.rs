@@ -130,7 +130,7 @@ impl Slice {
             }
             let (index, attr, granted) = tour.left.pop().expect("just seen");
             match granted {
-                Some(granted) => self.take_told(env, &attr, &[granted]),
+                Some(granted) => self.take_told(env, &attr, &[granted], 0),
                 None => self.inode(ino).learn_attr(&attr),
             }
             let timeout = tour.entry_timeout_ns;

@@ -11,10 +11,8 @@ use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
 
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
-use crate::request::{
-    Caller, Entry, Handle, NewKind, OpenFlags, Opened, Operation, Request, Response, Ticket,
-};
-use crate::slice::{Effect, Input, OpenFile, Slice, Waiting};
+use crate::request::{Caller, Entry, NewKind, Operation, Request, Response, Ticket};
+use crate::slice::{Effect, Input, Slice, Waiting};
 
 /// For how long the kernel may believe what a token covers.
 pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
@@ -26,14 +24,14 @@ pub(crate) enum Continuation {
     Names(Request, u64),
     /// An unlink; the inode that its owner was told nobody has open here, if it was told that.
     Unlink(Request, u64, Option<InodeId>),
-    /// GetAttr: an Acquire for the attributes.
-    Attributes(Request),
+    /// GetAttr: an Acquire for the attributes; the inode's count of losses when it was asked.
+    Attributes(Request, u64),
     /// The attributes of what a name leads to, asked of another owner.
     Arrival(Box<Arrival>),
     /// The source of a rename, looked up so that its data can be written back first.
     RenameSource(Request),
-    /// Tokens for requests that wait.
-    Acquire(InodeId),
+    /// Tokens for requests that wait; the inode's count of losses when they were asked for.
+    Acquire(InodeId, u64),
     /// The map for loads that wait.
     Map(InodeId, types::ByteRange, types::ByteRange),
     /// A Commit of the inode's dirty state.
@@ -61,11 +59,15 @@ pub struct Arrival {
     pub(crate) entry_timeout_ns: u64,
     /// The inode lost its last name and the owner takes us to have it open.
     pub(crate) is_kept_open: bool,
+    /// The thread that removed the inode's last name.
+    pub(crate) remover: u32,
+    /// The inode's count of losses when its owner was asked for attributes.
+    pub(crate) loss_count: u64,
 }
 
 impl Arrival {
     /// Attributes for an inode's slice to learn.
-    fn lesson(ino: InodeId, attr: Option<Attr>, is_kept_open: bool) -> Box<Self> {
+    fn lesson(ino: InodeId, attr: Option<Attr>, is_kept_open: bool, remover: u32) -> Box<Self> {
         let kind = attr.map_or(FileKind::File, |a| a.kind);
         Box::new(Self {
             ino,
@@ -75,6 +77,8 @@ impl Arrival {
             request: None,
             entry_timeout_ns: 0,
             is_kept_open,
+            remover,
+            loss_count: 0,
         })
     }
 }
@@ -118,6 +122,8 @@ impl Slice {
                     request: Some(request),
                     entry_timeout_ns: 0,
                     is_kept_open: false,
+                    remover: 0,
+                    loss_count: 0,
                 };
                 return self.on_arrival(env, arrival);
             }
@@ -282,6 +288,8 @@ impl Slice {
                     request: Some(request.clone()),
                     entry_timeout_ns: timeout,
                     is_kept_open: false,
+                    remover: 0,
+                    loss_count: 0,
                 };
                 self.send_arrival(env, arrival);
             }
@@ -372,7 +380,9 @@ impl Slice {
             Continuation::Unlink(request, epoch, told) => {
                 self.on_unlink_answer(env, (request, epoch, told), answer);
             }
-            Continuation::Attributes(request) => self.on_attributes(env, request, answer),
+            Continuation::Attributes(request, losses) => {
+                self.on_attributes(env, request, answer, losses);
+            }
             Continuation::Arrival(mut arrival) => match answer.body {
                 Body::Acquired { attr: Some(attr) } => {
                     arrival.attr = Some(attr);
@@ -381,7 +391,7 @@ impl Slice {
                     self.on_arrival(env, *arrival);
                 }
                 Body::Refused(errno) => self.fail_arrival(&arrival, errno),
-                _ => self.fail_arrival(&arrival, Errno::ENOENT),
+                _ => self.on_arrival_gone(*arrival),
             },
             Continuation::RenameSource(request) => match answer.body {
                 Body::Op(meta::Reply::Entry { ino, .. }) => {
@@ -393,7 +403,7 @@ impl Slice {
                 }
                 _ => self.fail(request.ticket, Errno::ENOENT),
             },
-            Continuation::Acquire(ino) => self.on_acquired(env, ino, answer),
+            Continuation::Acquire(ino, losses) => self.on_acquired(env, ino, answer, losses),
             Continuation::Map(ino, range, narrow) => {
                 self.on_map(env, ino, range, narrow, answer);
             }
@@ -411,13 +421,39 @@ impl Slice {
             Continuation::Listing(request) => self.on_listing(env, request, answer),
             Continuation::Closed(ino) => {
                 if let Some(ino) = ino {
-                    // It was not dropped meanwhile: it counts them.
-                    self.inode(ino).closing_count -= 1;
-                    self.retry(env, ino);
-                    self.drop_if_gone(env, ino);
+                    self.on_closed(env, ino);
                 }
             }
         }
+    }
+
+    /// What the name led to is gone, and the name leads elsewhere by now or nowhere: it is looked up anew.
+    fn on_arrival_gone(&mut self, arrival: Arrival) {
+        let Some(request) = arrival.request else {
+            return;
+        };
+        match &request.operation {
+            Operation::Lookup { parent, .. } => {
+                let parent = *parent;
+                let again = Input::LookAgain(Box::new(request));
+                self.out.push(Effect::ForSlice(parent, again));
+            }
+            // It was made, and others have seen it: the kernel decides whether to make another one.
+            Operation::Create { .. } => self.fail(request.ticket, Errno::ESTALE),
+            _ => self.fail(request.ticket, Errno::ENOENT),
+        }
+    }
+
+    /// Looks a name up again that led to an inode that is gone.
+    pub(crate) fn look_again(&mut self, env: &Env<'_>, request: Request) {
+        if let (Some(parent), Some(name)) = (
+            directory_of(&request.operation),
+            name_of(&request.operation),
+        ) && let Some(directory) = self.inodes.get_mut(&parent)
+        {
+            directory.forget_entry(name);
+        }
+        self.start(env, request);
     }
 
     fn fail_arrival(&mut self, arrival: &Arrival, errno: Errno) {
@@ -514,7 +550,7 @@ impl Slice {
                     self.inode(parent).names_epoch += 1;
                     self.learn_directory(parent, &directory);
                 }
-                let lesson = Arrival::lesson(ino, attr, kept_open);
+                let lesson = Arrival::lesson(ino, attr, kept_open, request.caller.pid);
                 self.out.push(Effect::ForSlice(ino, Input::Arrive(lesson)));
                 self.reply(request.ticket, Response::Done);
             }
@@ -527,7 +563,7 @@ impl Slice {
             } => {
                 self.on_renamed(&request, directory, new_directory);
                 if let Some(replaced) = replaced {
-                    let lesson = Arrival::lesson(replaced, None, kept_open);
+                    let lesson = Arrival::lesson(replaced, None, kept_open, request.caller.pid);
                     self.out
                         .push(Effect::ForSlice(replaced, Input::Arrive(lesson)));
                 }
@@ -569,7 +605,7 @@ impl Slice {
         self.inode(*parent).names_epoch += 1;
         self.learn_directory(*parent, &directory);
         if parent != new_parent {
-            let mut lesson = Arrival::lesson(*new_parent, new_directory, false);
+            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, 0);
             lesson.kind = FileKind::Directory;
             self.out
                 .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
@@ -609,6 +645,8 @@ impl Slice {
             request: Some(request),
             entry_timeout_ns: timeout,
             is_kept_open: false,
+            remover: 0,
+            loss_count: 0,
         };
         self.send_arrival(env, arrival);
     }
@@ -618,19 +656,27 @@ impl Slice {
         let ino = arrival.ino;
         let grants = std::mem::take(&mut arrival.grants);
         let Some(request) = arrival.request.take() else {
-            self.learn_lesson(&arrival);
+            self.learn_lesson(env, &arrival);
             grants.iter().for_each(|g| self.take_grant(env, g));
             return;
         };
         let attr = arrival.attr.take();
         match &attr {
-            Some(attr) => self.take_told(env, attr, &grants),
+            Some(attr) => self.take_told(env, attr, &grants, arrival.loss_count),
             None => grants.iter().for_each(|g| self.take_grant(env, g)),
         }
         let inode = self.inode(ino);
-        if attr.is_none() && !inode.is_attr_current() {
+        // As for an open: the token that came along may be void.
+        let is_create = matches!(request.operation, Operation::Create { .. });
+        let opens = is_create && inode.attr.is_some_and(|a| a.kind == FileKind::File);
+        if opens && !inode.may_be_opened() {
+            return self.fail(request.ticket, Errno::ESTALE);
+        }
+        let must_wait = opens && inode.inode_mode().is_none();
+        if must_wait || (attr.is_none() && !inode.is_attr_current()) {
             let kind = inode.attr.map_or(arrival.kind, |a| a.kind);
             arrival.request = Some(request);
+            arrival.loss_count = inode.loss_count;
             let ask = Ask::Acquire {
                 ino,
                 seen: inode.holder.seen(),
@@ -671,60 +717,17 @@ impl Slice {
                 self.answer_open(env, ino, request.ticket, response);
             }
             _ => {
+                let pid = request.caller.pid;
+                self.inode(ino).note_shown(env.now, pid);
                 let response = Response::Entry(Some(entry), arrival.entry_timeout_ns);
                 self.reply_pinned(request.ticket, response, ino);
             }
         }
     }
 
-    /// Tells the owner of a last close. Under an inode token it hears with the release of that; without one it would keep
-    /// the inode as open here until it is told. Who waits for its open closes it later.
-    pub(crate) fn tell_closed(&mut self, ino: InodeId) {
-        let inode = self.inode(ino);
-        let is_untold = inode.attr.is_some_and(|a| a.nlink == 0) || inode.inode_mode().is_none();
-        if is_untold && inode.open_count == 0 && !inode.is_opening() {
-            self.send_closed(ino);
-        }
-    }
-
-    /// Tells the owner that nobody has the inode open here. Opens wait until it has heard: it would take the older
-    /// message for the newer state, and free a file without a name that was opened since.
-    pub(crate) fn send_closed(&mut self, ino: InodeId) {
-        let counted = self.inodes.get_mut(&ino).map(|inode| {
-            inode.closing_count += 1;
-            ino
-        });
-        self.send_op(Op::Closed { ino }, Continuation::Closed(counted));
-    }
-
     pub(crate) fn reply_pinned(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
         self.inode(ino).unwritten_replies += 1;
         self.out.push(Effect::Reply(ticket, response, vec![ino]));
-    }
-
-    fn learn_lesson(&mut self, arrival: &Arrival) {
-        if arrival.kind == FileKind::Directory
-            && let Some(inode) = self.inodes.get_mut(&arrival.ino)
-        {
-            // A name of it has changed by a rename from elsewhere.
-            inode.entries = None;
-            inode.names_epoch += 1;
-        }
-        let is_open = self
-            .inodes
-            .get(&arrival.ino)
-            .is_some_and(|i| i.open_count > 0);
-        if let (Some(inode), Some(attr)) = (self.inodes.get_mut(&arrival.ino), &arrival.attr) {
-            inode.learn_attr(attr);
-        } else if let Some(inode) = self.inodes.get_mut(&arrival.ino) {
-            inode.is_attr_fresh = false;
-        }
-        if arrival.is_kept_open && !is_open {
-            if let Some(inode) = self.inodes.get_mut(&arrival.ino) {
-                inode.is_gone = true;
-            }
-            self.send_closed(arrival.ino);
-        }
     }
 
     /// The inode as the kernel may be shown it now.
@@ -741,35 +744,6 @@ impl Slice {
             entry_timeout_ns,
             attr_timeout_ns,
         })
-    }
-
-    /// Opens a handle on `ino`.
-    pub(crate) fn open_handle(&mut self, ino: InodeId, flags: OpenFlags) -> Opened {
-        let handle = Handle(self.draw_id());
-        let file = OpenFile {
-            flags,
-            read_end: 0,
-            prefetch_end: 0,
-            sequential: 0,
-        };
-        self.handles.insert(handle, file);
-        let inode = self.inode(ino);
-        inode.open_count += 1;
-        inode.activity.is_open = true;
-        if flags.write
-            && let Some(state) = &mut inode.gate
-        {
-            state.set_mappable();
-        }
-        inode.writer_count += u32::from(flags.write);
-        // Every writable open is direct (DESIGN.md section 7); readers are cached under read tokens.
-        let direct = flags.write || flags.direct;
-        Opened {
-            handle,
-            direct,
-            keep_cache: !direct,
-            parallel_writes: direct,
-        }
     }
 
     fn reply_bytes(&mut self, request: &Request, bytes: SmallBytes) {
@@ -809,16 +783,17 @@ impl Slice {
             seen: inode.holder.seen(),
             wants: vec![want],
         };
-        self.call(ino.shard(), ask, Continuation::Attributes(request));
+        let then = Continuation::Attributes(request, inode.loss_count);
+        self.call(ino.shard(), ask, then);
     }
 
-    fn on_attributes(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
+    fn on_attributes(&mut self, env: &Env<'_>, request: Request, answer: Answer, losses: u64) {
         let Operation::GetAttr { ino, .. } = request.operation else {
             return self.fail(request.ticket, Errno::EPROTO);
         };
         match answer.body {
             Body::Acquired { attr: Some(attr) } => {
-                self.take_told(env, &attr, &answer.grants);
+                self.take_told(env, &attr, &answer.grants, losses);
                 self.reply_attr(request.ticket, ino);
             }
             Body::Refused(errno) => self.fail(request.ticket, errno),
@@ -881,7 +856,7 @@ impl Slice {
     pub(crate) fn directory(&mut self, env: &Env<'_>, request: Request) {
         match request.operation {
             Operation::OpenDir { ino } => {
-                let mut opened = self.open_handle(ino, OpenFlags::default());
+                let mut opened = self.open_handle(ino, crate::request::OpenFlags::default());
                 opened.keep_cache = false;
                 self.reply(request.ticket, Response::Opened(opened));
             }

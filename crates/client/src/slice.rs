@@ -150,6 +150,8 @@ pub enum Input {
     UnlinkNow(InodeId, Request, Option<InodeId>),
     /// What an unlink has done to an inode of this slice.
     Unlinked(InodeId, crate::unlink::Unlinked),
+    /// A name led to an inode that is gone: to be looked up anew.
+    LookAgain(Box<Request>),
     /// A listing that wants the attributes of an inode of this slice.
     Tour(Box<crate::listing::Tour>),
     /// Write all dirty data back: the daemon stops.
@@ -221,6 +223,8 @@ pub struct Slice {
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
+    /// Files that the owner takes to be open for the sake of opens that may be on their way, oldest first.
+    pub(crate) awaited_opens: VecDeque<(Instant, InodeId)>,
     /// Pages of all inodes in `Inode::hasty`.
     pub(crate) hasty_count: usize,
     /// Inodes that wait for sectors.
@@ -256,6 +260,7 @@ impl Slice {
             ios: FxHashMap::default(),
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
+            awaited_opens: VecDeque::new(),
             hasty_count: 0,
             starved: Vec::new(),
             frameless: Vec::new(),
@@ -302,9 +307,10 @@ impl Slice {
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
             Input::RenameNow(request) => self.rename_now(*request),
             Input::LinkNow(request, kind) => self.link_now(*request, kind),
-            Input::UnlinkTarget(ino, request) => self.unlink_target(ino, request),
+            Input::UnlinkTarget(ino, request) => self.unlink_target(env, ino, request),
             Input::UnlinkNow(parent, request, told) => self.unlink_now(parent, request, told),
             Input::Unlinked(ino, unlinked) => self.on_unlinked(env, ino, unlinked),
+            Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::WriteBack => self.write_all_back(env),
             Input::Lapsed(requests) => self.on_lapsed(env, requests),

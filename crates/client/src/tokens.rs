@@ -63,8 +63,11 @@ pub(crate) struct RevokeState {
     /// Notifications held back until replies about the inode are written: before that the kernel may not
     /// know the inode, and would take the old attributes afterwards.
     held: Vec<(NotifyId, Notice)>,
-    /// Answers that wait until the kernel has dropped what a misplaced append changed.
-    drops: BTreeMap<RevokeId, (Ticket, Response)>,
+    /// Answers that wait until the kernel has dropped what a misplaced append changed, or what it got under read tokens
+    /// before mappings may be writable.
+    drops: BTreeMap<RevokeId, Vec<(Ticket, Response)>>,
+    /// The latter among them.
+    clearing: Option<RevokeId>,
     next_revoke: u64,
 }
 
@@ -99,14 +102,17 @@ impl Slice {
             seen: inode.holder.seen(),
             wants,
         };
-        self.call(ino.shard(), ask, Continuation::Acquire(ino));
+        let then = Continuation::Acquire(ino, inode.loss_count);
+        self.call(ino.shard(), ask, then);
     }
 
     /// An owner answered a question for tokens.
-    pub(crate) fn on_acquired(&mut self, env: &Env<'_>, ino: InodeId, answer: Answer) {
+    pub(crate) fn on_acquired(&mut self, env: &Env<'_>, ino: InodeId, answer: Answer, losses: u64) {
         self.inode(ino).is_acquiring = false;
         match &answer.body {
-            Body::Acquired { attr: Some(attr) } => self.take_told(env, attr, &answer.grants),
+            Body::Acquired { attr: Some(attr) } => {
+                self.take_told(env, attr, &answer.grants, losses);
+            }
             _ => answer.grants.iter().for_each(|g| self.take_grant(env, g)),
         }
         let errno = match answer.body {
@@ -146,23 +152,44 @@ impl Slice {
     }
 
     /// Takes an inode's attributes and the tokens that came with them, in this order: a grant lets parked requests go on
-    /// at once, and they must not go by a size that was known under an older token.
-    pub(crate) fn take_told(&mut self, env: &Env<'_>, attr: &Attr, grants: &[Granted]) {
+    /// at once, and they must not go by a size that was known under an older token. `loss_count`: the inode's when the
+    /// owner was asked.
+    pub(crate) fn take_told(
+        &mut self,
+        env: &Env<'_>,
+        attr: &Attr,
+        grants: &[Granted],
+        loss_count: u64,
+    ) {
         let inode = self.inode(attr.ino);
         inode.learn_attr(attr);
-        inode.is_attr_fresh = true;
+        inode.is_attr_fresh |= inode.loss_count == loss_count;
         for granted in grants {
-            self.take_grant(env, granted);
+            self.adopt(env, granted, granted.ino == attr.ino);
         }
     }
 
-    /// Takes tokens that an owner granted. Attributes that came with them are learnt before.
+    /// Takes tokens that an owner granted, without attributes.
     pub(crate) fn take_grant(&mut self, env: &Env<'_>, granted: &Granted) {
+        self.adopt(env, granted, false);
+    }
+
+    /// Takes tokens; `is_told`: the attributes that came with them are learnt.
+    fn adopt(&mut self, env: &Env<'_>, granted: &Granted, is_told: bool) {
         let ino = granted.ino;
         let inode = self.inode(ino);
-        if let token::Adopted::Unasked(released) = inode.holder.on_granted(granted, true) {
-            self.out.push(Effect::Release(ino.shard(), released));
-            return;
+        let was_covered = inode.inode_mode().is_some() || inode.directory_mode().is_some();
+        match inode.holder.on_granted(granted, true) {
+            token::Adopted::Unasked(released) => {
+                self.out.push(Effect::Release(ino.shard(), released));
+                return;
+            }
+            token::Adopted::Current if is_told && !granted.holdings.is_empty() => {
+                inode.is_attr_fresh = true;
+            }
+            // What is known of the attributes may be older than this token.
+            token::Adopted::Current if !was_covered => inode.is_attr_fresh = false,
+            token::Adopted::Current | token::Adopted::Stale => {}
         }
         for range in std::mem::take(&mut inode.map.partial).ranges() {
             inode.map.forget(range);
@@ -197,15 +224,13 @@ impl Slice {
         };
         let mut out = Vec::new();
         let ticket = request.ticket;
-        let verdict = state.gate.on_request(
-            GateRequest {
-                ticket,
-                kind,
-                range,
-                has_token,
-            },
-            &mut out,
-        );
+        let asked = GateRequest {
+            ticket,
+            kind,
+            range,
+            has_token,
+        };
+        let verdict = state.gate.on_request(asked, &mut out);
         let admission = match verdict {
             Verdict::Serve => Admission::Served,
             Verdict::Park => {
@@ -217,28 +242,13 @@ impl Slice {
                     Admission::NeedsToken
                 }
             }
-            // A page that the kernel waits for is served under the read token that covers it, though the
-            // right to write was wanted beside it: nobody else can hand it over (rule R2).
+            // A page that the kernel waits for is served under the read token that covers it (rule R2), as long as no
+            // mapping is writable: else it could be dirtied, and the revokes of the right to write would not find it.
             Verdict::Fail(Failure::Again)
-                if inode.holder.held().covers_range(RangeMode::Read, &range) =>
+                if inode.holder.held().covers_range(RangeMode::Read, &range)
+                    && state.gate.borrow(asked, &mut out) =>
             {
-                let again = GateRequest {
-                    ticket,
-                    kind,
-                    range,
-                    has_token: true,
-                };
-                match state.gate.on_request(again, &mut out) {
-                    Verdict::Serve => Admission::Served,
-                    Verdict::Park => {
-                        state.parked.insert(ticket, request.clone());
-                        Admission::Refused
-                    }
-                    Verdict::Fail(why) => {
-                        self.yield_error(ticket, why);
-                        Admission::Refused
-                    }
-                }
+                Admission::Served
             }
             Verdict::Fail(why) => {
                 self.yield_error(ticket, why);
@@ -321,6 +331,10 @@ impl Slice {
     pub(crate) fn on_revoke(&mut self, env: &Env<'_>, _from: types::NodeId, revoke: Revoke) {
         let ino = revoke.ino;
         let inode = self.inode(ino);
+        let is_names = |want: &Want| matches!(want, Want::Directory { .. });
+        if revoke.number > inode.holder.seen() && !revoke.wants.iter().any(is_names) {
+            inode.note_overtaken(env.now);
+        }
         let Some(plan) = inode.holder.on_revoke(env.now, &revoke, &inode.activity) else {
             return;
         };
@@ -330,8 +344,7 @@ impl Slice {
     /// Carries a plan out: stop, drop, flush; the end of it is `finish_release`.
     fn begin_release(&mut self, env: &Env<'_>, ino: InodeId, plan: token::Plan) {
         if plan.is_empty() {
-            let is_open = self.inode(ino).open_count > 0;
-            let finish = self.inode(ino).holder.finish_release(plan.release, is_open);
+            let finish = self.finish_release_of(env, ino, plan.release);
             self.on_finish(env, ino, finish);
         } else if plan.directory.is_some() {
             self.begin_directory_revoke(env, ino, &plan);
@@ -407,6 +420,7 @@ impl Slice {
                 parked: gated,
                 held: Vec::new(),
                 drops: BTreeMap::new(),
+                clearing: None,
                 next_revoke: 0,
             }));
         }
@@ -422,7 +436,9 @@ impl Slice {
         for range in lost.ranges() {
             demoted.remove(*range);
         }
-        let is_mappable = inode.writer_count > 0;
+        // Until the kernel has dropped what it got under read tokens, mappings are not writable yet.
+        let is_clearing = inode.gate.as_ref().is_some_and(|s| s.gate.is_clearing());
+        let is_mappable = inode.writer_count > 0 && !is_clearing;
         let pages_of = |ranges: &RangeSet| {
             let mut pages = RangeSet::new();
             for range in ranges.ranges() {
@@ -620,9 +636,14 @@ impl Slice {
                 }
                 revoke::Effect::Release { revoke, .. } => {
                     let state = self.inode(ino).gate.as_mut().expect("its gate says so");
-                    if let Some((ticket, response)) = state.drops.remove(&revoke) {
+                    if let Some(answers) = state.drops.remove(&revoke) {
+                        if state.clearing == Some(revoke) {
+                            state.clearing = None;
+                        }
                         self.drop_gate_if_idle(ino);
-                        self.reply_opened(ticket, response, ino);
+                        for (ticket, response) in answers {
+                            self.reply_opened(ticket, response, ino);
+                        }
                     } else {
                         self.finish_release(env, ino, revoke);
                     }
@@ -647,10 +668,18 @@ impl Slice {
         response: Response,
     ) {
         let pages = cached_pages(self.inode(ino), &range, false);
-        self.reply_when_dropped(env, ino, pages, ticket, response);
+        if pages.is_empty() {
+            return self.reply(ticket, response);
+        }
+        let state = self.gate_of(ino);
+        state.next_revoke += 1;
+        let id = RevokeId(state.next_revoke);
+        state.drops.insert(id, vec![(ticket, response)]);
+        self.gate_call(env, ino, |gate, out| gate.begin_drop(id, pages, out));
     }
 
-    /// Answers the first writable open when the kernel has dropped what it may have got under read tokens.
+    /// Answers a writable open when the kernel has nothing any more that it got under read tokens alone: through a
+    /// mapping it could be dirtied without the right to write.
     pub(crate) fn reply_without_read_pages(
         &mut self,
         env: &Env<'_>,
@@ -658,27 +687,30 @@ impl Slice {
         ticket: Ticket,
         response: Response,
     ) {
-        let pages = cached_pages(self.inode(ino), &ByteRange::ALL, true);
-        self.reply_when_dropped(env, ino, pages, ticket, response);
-    }
-
-    /// Answers when the kernel has dropped `pages`, whose tokens stay.
-    fn reply_when_dropped(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        pages: RangeSet,
-        ticket: Ticket,
-        response: Response,
-    ) {
-        if pages.is_empty() {
+        let inode = self.inode(ino);
+        if let Some(state) = inode.gate.as_mut()
+            && let Some(id) = state.clearing
+        {
+            let answers = state.drops.get_mut(&id).expect("it is not over");
+            return answers.push((ticket, response));
+        }
+        let is_first = inode.writer_count == 1;
+        let has_revoke = inode.gate.as_ref().is_some_and(|s| s.gate.has_revoke());
+        let has_pages = std::mem::take(&mut inode.has_read_pages);
+        let must_wait = has_pages || (is_first && has_revoke);
+        if !must_wait {
             return self.reply_opened(ticket, response, ino);
         }
+        let pages = match has_pages {
+            true => cached_pages(inode, &ByteRange::ALL, true),
+            false => RangeSet::new(),
+        };
         let state = self.gate_of(ino);
         state.next_revoke += 1;
         let id = RevokeId(state.next_revoke);
-        state.drops.insert(id, (ticket, response));
-        self.gate_call(env, ino, |gate, out| gate.begin_drop(id, pages, out));
+        state.clearing = Some(id);
+        state.drops.insert(id, vec![(ticket, response)]);
+        self.gate_call(env, ino, |gate, out| gate.begin_clearing(id, pages, out));
     }
 
     fn drop_gate_if_idle(&mut self, ino: InodeId) {
@@ -737,18 +769,20 @@ impl Slice {
             // A load that outlived its request must not bring old bytes under a later token.
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
         }
-        let mut dropped = 0;
+        let (mut dropped, mut forgotten) = (0, 0);
         for range in leaving.lost.ranges() {
             dropped += inode.pages.discard(range, env.pool);
+            // Where its bytes lie is another node's business now.
+            forgotten += inode.forget_hasty(range);
             inode.map.forget(range);
         }
         if leaving.is_attr_lost {
             inode.is_attr_fresh = false;
+            inode.loss_count += 1;
         }
+        self.hasty_count -= forgotten;
         self.give_back(env, ino, dropped);
-        let inode = self.inode(ino);
-        let is_open = inode.open_count > 0;
-        let finish = inode.holder.finish_release(leaving.release, is_open);
+        let finish = self.finish_release_of(env, ino, leaving.release);
         self.drop_gate_if_idle(ino);
         self.on_finish(env, ino, finish);
         self.retry(env, ino);

@@ -26,6 +26,8 @@ pub struct Unlinked {
     outcome: Option<(Option<Attr>, bool)>,
     /// The owner was told that nobody has it open here, and opens wait for this.
     was_told: bool,
+    /// The thread that asked.
+    remover: u32,
 }
 
 #[cfg(test)]
@@ -35,6 +37,7 @@ impl Unlinked {
         Self {
             outcome: None,
             was_told: true,
+            remover: 1,
         }
     }
 
@@ -43,6 +46,7 @@ impl Unlinked {
         Self {
             outcome: Some((None, false)),
             was_told: true,
+            remover: 1,
         }
     }
 }
@@ -55,9 +59,11 @@ impl Slice {
     }
 
     /// Finds out whether the target of an unlink is open, and has the opens that follow wait if not.
-    pub(crate) fn unlink_target(&mut self, ino: InodeId, request: Request) {
+    pub(crate) fn unlink_target(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
         let told = self.inodes.get_mut(&ino).and_then(|inode| {
-            let is_open = inode.open_count > 0 || inode.is_opening();
+            let is_open = inode.open_count > 0
+                || inode.is_opening()
+                || inode.was_just_shown_to_others(env.now, request.caller.pid);
             inode.closing_count += u32::from(!is_open);
             (!is_open).then_some(ino)
         });
@@ -91,6 +97,7 @@ impl Slice {
         (request, epoch, told): (Request, u64, Option<InodeId>),
         answer: Answer,
     ) {
+        let remover = request.caller.pid;
         let Body::Op(meta::Reply::Removed {
             ino,
             attr,
@@ -99,7 +106,7 @@ impl Slice {
         }) = &answer.body
         else {
             if let Some(told) = told {
-                self.send_unlinked(told, None, true);
+                self.send_unlinked(told, None, true, remover);
             }
             return self.on_names(env, request, epoch, answer);
         };
@@ -109,9 +116,10 @@ impl Slice {
             self.take_grant(env, granted);
         }
         // Before the answer: who is answered that a name is gone must not be shown the link count of before.
-        self.send_unlinked(*ino, Some((*attr, *kept_open)), told == Some(*ino));
+        let outcome = Some((*attr, *kept_open));
+        self.send_unlinked(*ino, outcome, told == Some(*ino), remover);
         if let Some(other) = told.filter(|told| told != ino) {
-            self.send_unlinked(other, None, true);
+            self.send_unlinked(other, None, true, remover);
         }
         if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
             self.learn_name(parent, name, None, is_current);
@@ -126,18 +134,23 @@ impl Slice {
         ino: InodeId,
         outcome: Option<(Option<Attr>, bool)>,
         was_told: bool,
+        remover: u32,
     ) {
-        let input = Input::Unlinked(ino, Unlinked { outcome, was_told });
+        let unlinked = Unlinked {
+            outcome,
+            was_told,
+            remover,
+        };
+        let input = Input::Unlinked(ino, unlinked);
         self.out.push(Effect::ForSlice(ino, input));
     }
 
     /// A name of an inode of this slice is gone, or is not after all.
     pub(crate) fn on_unlinked(&mut self, env: &Env<'_>, ino: InodeId, unlinked: Unlinked) {
-        let Unlinked { outcome, was_told } = unlinked;
-        if let Some((attr, is_kept)) = outcome {
-            self.learn_unlinked(ino, attr, is_kept, was_told);
+        if let Some((attr, is_kept)) = unlinked.outcome {
+            self.learn_unlinked(env, ino, (attr, is_kept), unlinked);
         }
-        if was_told {
+        if unlinked.was_told {
             // It was not dropped meanwhile: it counts them.
             self.inode(ino).closing_count -= 1;
             self.retry(env, ino);
@@ -145,13 +158,20 @@ impl Slice {
         }
     }
 
-    fn learn_unlinked(&mut self, ino: InodeId, attr: Option<Attr>, is_kept: bool, was_told: bool) {
+    fn learn_unlinked(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        (attr, is_kept): (Option<Attr>, bool),
+        unlinked: Unlinked,
+    ) {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             if is_kept {
                 self.send_closed(ino);
             }
             return;
         };
+        let was_told = unlinked.was_told;
         let is_open = inode.open_count > 0;
         match (&attr, &mut inode.attr) {
             (Some(attr), _) => inode.learn_attr(attr),
@@ -162,9 +182,11 @@ impl Slice {
             }
             (None, _) => inode.is_attr_fresh = false,
         }
-        // The owner takes it to be open here, or somewhere; perhaps it heard of an open here long ago.
-        let is_orphan = is_kept || attr.is_some_and(|a| a.nlink == 0);
-        if is_orphan && !is_open {
+        let is_nameless = attr.is_some_and(|a| a.nlink == 0);
+        if is_kept {
+            self.keep_or_close(env, ino, unlinked.remover);
+        } else if is_nameless && !is_open {
+            // The owner takes it to be open somewhere; perhaps it heard of an open here long ago.
             inode.is_gone = true;
             self.send_closed(ino);
         }

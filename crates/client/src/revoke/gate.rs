@@ -81,7 +81,20 @@ struct Drop {
     id: RevokeId,
     pages: RangeSet,
     outstanding: Vec<(NotifyId, ByteRange)>,
-    pass_count_left: u8,
+    /// Pages to notify in the next pass: never yet, or READ since.
+    due: RangeSet,
+    /// Pages to notify once more (R6).
+    again: RangeSet,
+    /// Before mappings may be writable for the first time (`begin_clearing`).
+    is_clearing: bool,
+    /// It is over after these, whose pages may be under read tokens too.
+    after: Vec<RevokeId>,
+}
+
+impl Drop {
+    fn is_notified(&self) -> bool {
+        self.outstanding.is_empty() && self.due.is_empty() && self.again.is_empty()
+    }
 }
 
 #[derive(Debug)]
@@ -241,16 +254,70 @@ impl Gate {
     /// append that went elsewhere than the kernel thinks. Call it when the new bytes are what READs get, and answer the
     /// request after `Effect::Release` of this number. `pages` are as in `Scope::lost_pages`; `drop` is a number as for a revoke.
     pub fn begin_drop(&mut self, drop: RevokeId, pages: RangeSet, out: &mut Outbox) {
-        assert!(self.drops.iter().all(|d| d.id != drop), "{drop:?} twice");
-        let is_twice = self.is_mappable && self.rules.r6;
+        self.add_drop(drop, pages, false, out);
+    }
+
+    /// Has the kernel drop the pages that it may have got under read tokens alone, before the answer that lets mappings
+    /// be writable for the first time: from then on a page may be dirtied without a request, so the kernel may have it
+    /// only under the right to write. Answer after `Effect::Release` of this number. It is over after all revokes of now:
+    /// they too may notify pages that no right to write covers.
+    pub fn begin_clearing(&mut self, drop: RevokeId, pages: RangeSet, out: &mut Outbox) {
+        self.add_drop(drop, pages, true, out);
+    }
+
+    fn add_drop(&mut self, id: RevokeId, pages: RangeSet, is_clearing: bool, out: &mut Outbox) {
+        assert!(self.drops.iter().all(|d| d.id != id), "{id:?} twice");
+        let revokes = self.revokes.iter().filter(|_| is_clearing);
+        let after = revokes.map(|r| r.id).collect();
         self.drops.push(Drop {
-            id: drop,
+            id,
+            due: pages.clone(),
+            again: RangeSet::new(),
             pages,
             outstanding: Vec::new(),
-            pass_count_left: 1 + u8::from(is_twice),
+            is_clearing,
+            after,
         });
         self.advance_drops(out);
         self.advance(out);
+    }
+
+    /// The kernel is still told to drop what it got under read tokens alone.
+    pub fn is_clearing(&self) -> bool {
+        let mut drops = self.drops.iter();
+        drops.any(|drop| drop.is_clearing && !drop.is_notified())
+    }
+
+    /// A revoke is under way.
+    pub const fn has_revoke(&self) -> bool {
+        !self.revokes.is_empty()
+    }
+
+    /// Takes a READ in service under read tokens, though pages need the right to write now: a notification in progress
+    /// waits for its folio, and no mapping is writable yet, because `begin_clearing` is not over. Its pages are dropped
+    /// again before that. `false`: it cannot be served so.
+    pub fn borrow(&mut self, request: GateRequest, out: &mut Outbox) -> bool {
+        let pages = round_out(&request.range);
+        let revokes = &self.revokes;
+        let Some(drop) = self.drops.iter_mut().find(|drop| drop.is_clearing) else {
+            return false;
+        };
+        let mut dropped = drop.pages.clone();
+        for revoke in revokes.iter().filter(|r| drop.after.contains(&r.id)) {
+            add(&mut dropped, &revoke.scope.lost_pages);
+            add(&mut dropped, &revoke.scope.demoted_pages);
+        }
+        if request.kind != RequestKind::Read || !dropped.contains(&pages) {
+            return false;
+        }
+        add(&mut drop.due, &drop.pages.intersection(&pages));
+        self.take_in_service(Entry {
+            ticket: request.ticket,
+            kind: request.kind,
+            range: request.range,
+        });
+        self.advance(out);
+        true
     }
 
     /// INVAL_INODE has returned.
@@ -609,6 +676,7 @@ impl Gate {
                 index += 1;
             } else {
                 self.release(index, out);
+                self.advance_drops(out);
             }
         }
         for index in 0..self.revokes.len() {
@@ -712,16 +780,25 @@ impl Gate {
     }
 
     fn advance_drops(&mut self, out: &mut Outbox) {
+        let is_twice = self.is_mappable && self.rules.r6;
         let parked = self.parked.iter().filter(|e| e.kind == RequestKind::Read);
         let parked: Vec<ByteRange> = parked.map(|e| round_out(&e.range)).collect();
+        let revokes = &self.revokes;
         for drop in &mut self.drops {
-            while drop.outstanding.is_empty() && drop.pass_count_left > 0 {
-                drop.pass_count_left -= 1;
-                let mut pages = drop.pages.clone();
+            while drop.outstanding.is_empty() && !drop.is_notified() {
+                let mut first = std::mem::take(&mut drop.due);
+                let mut pass = std::mem::take(&mut drop.again);
+                add(&mut pass, &first);
                 if self.rules.r3 {
-                    parked.iter().for_each(|range| pages.remove(*range));
+                    for range in &parked {
+                        first.remove(*range);
+                        pass.remove(*range);
+                    }
                 }
-                for range in pages.ranges() {
+                if is_twice {
+                    drop.again = first;
+                }
+                for range in pass.ranges() {
                     let notify = NotifyId(self.notify_next);
                     self.notify_next += 1;
                     drop.outstanding.push((notify, *range));
@@ -731,9 +808,11 @@ impl Gate {
                     });
                 }
             }
+            let is_under_way = |id: &RevokeId| revokes.iter().any(|r| r.id == *id);
+            drop.after.retain(is_under_way);
         }
         self.drops.retain(|drop| {
-            let is_done = drop.outstanding.is_empty();
+            let is_done = drop.is_notified() && drop.after.is_empty();
             if is_done {
                 out.push(Effect::Release {
                     revoke: drop.id,

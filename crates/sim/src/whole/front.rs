@@ -281,6 +281,8 @@ impl Front {
                 Ask::Create(_) | Ask::Remove(_) | Ask::Move(..),
                 Response::Error(errno @ (Errno::ENOENT | Errno::EEXIST)),
             ) => Answer::Refused(*errno),
+            // What it made has been removed since: a kernel tries again.
+            (Ask::Create(_), Response::Error(Errno::ESTALE)) => Answer::Refused(Errno::ESTALE),
             (Ask::Fsync | Ask::Remove(_) | Ask::Move(..), Response::Done) => Answer::Done,
             (_, Response::Error(Errno::EINTR)) => Answer::Interrupted,
             (_, Response::Error(errno)) => {

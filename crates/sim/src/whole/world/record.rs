@@ -98,7 +98,9 @@ impl World {
                 NameAccess::Create(*name, made.expect("it was answered with what it made"))
             }
             (Action::Remove(name), Outcome::Done | Outcome::Failed) => NameAccess::Remove(*name),
-            (Action::Create(name), Outcome::Failed) => NameAccess::CreateSome(*name),
+            (Action::Create(name), Outcome::Failed | Outcome::Refused(Errno::ESTALE)) => {
+                NameAccess::CreateSome(*name)
+            }
             (Action::Move(from, to), Outcome::Done | Outcome::Failed) => {
                 NameAccess::Move(*from, *to)
             }

@@ -1,0 +1,242 @@
+//! Opens as the owner must know them: a file without a name lives as long as somebody has it open, and whoever opened a
+//! file never hears that it is gone.
+//!
+//! The owner keeps an inode without a name for the nodes that it *takes to have it open*. It takes a node so by what
+//! each release of tokens says (`still_open`), and by what the node itself removes; `Op::Closed` takes that back.
+//!
+//! Invariants
+//! - A file with a name is opened under an inode token: a removal by another node has to revoke it, and the release
+//!   says that the file is open. A file without a name is opened only if the owner takes this node to have it open:
+//!   it would go with the close of whoever has it open now, token or not.
+//! - Who waits for its open counts as having the file open. So does, for a moment, whoever was shown the file by name,
+//!   or is about to be, if the revoke overtook the answer: the open is on its way, and a kernel tries only once more
+//!   after ESTALE.
+//! - While `Op::Closed` is on its way nothing is opened: the owner would take the older message for the newer state.
+//!
+//! Life of a file that another node removes while it is opened here
+//! ```text
+//! lookup --> (revoke) Released{still_open} --> open: waits for a token --> nlink 0, but taken to be open --> opened
+//!                          '--> not opened for OPEN_AFTER_LOOKUP --> Closed
+//! ```
+//! What this deliberately does not do: tell the owner of each open. Tokens do.
+
+use meta::Op;
+use types::{Duration, FileKind, InodeId, Instant};
+
+use crate::env::Env;
+use crate::inode::Inode;
+use crate::names::{Arrival, Continuation};
+use crate::request::{Handle, OpenFlags, Opened, Operation, Request};
+use crate::slice::{OpenFile, Slice};
+
+/// For so long after a file was shown by name its open may be on the way.
+const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
+
+impl Inode {
+    /// Somebody's open waits for something.
+    pub(crate) fn is_opening(&self) -> bool {
+        let opens = |request: &Request| {
+            matches!(
+                request.operation,
+                Operation::Open { .. } | Operation::Create { .. }
+            )
+        };
+        let mut gated = self.gate.iter().flat_map(|state| state.parked());
+        // An open that truncates is at the owner.
+        !self.resizes.is_empty()
+            || gated.any(opens)
+            || self.parked.iter().any(|p| opens(&p.request))
+    }
+
+    /// An open need not fail: the file has a name, or the owner keeps it for this node.
+    pub(crate) fn may_be_opened(&self) -> bool {
+        let has_name = self.attr.is_none_or(|attr| attr.nlink > 0);
+        !self.is_gone && (has_name || self.open_count > 0 || self.is_taken_open)
+    }
+
+    /// A name is shown to lead here.
+    pub(crate) fn note_shown(&mut self, now: Instant, pid: u32) {
+        if self.shown_to != pid {
+            self.shown_before = self.shown_at;
+            self.shown_to = pid;
+        }
+        self.shown_at = Some(now);
+    }
+
+    fn was_just_shown(&self, now: Instant) -> bool {
+        self.may_be_awaited(now, self.shown_at)
+    }
+
+    /// Not counting what this thread was shown itself: it removes what it has looked up.
+    pub(crate) fn was_just_shown_to_others(&self, now: Instant, pid: u32) -> bool {
+        let shown = if self.shown_to == pid {
+            self.shown_before
+        } else {
+            self.shown_at
+        };
+        self.may_be_awaited(now, shown)
+    }
+
+    fn may_be_awaited(&self, now: Instant, shown: Option<Instant>) -> bool {
+        let is_file = self.attr.is_none_or(|attr| attr.kind == FileKind::File);
+        is_file && shown.is_some_and(|at| now.since(at) < OPEN_AFTER_LOOKUP)
+    }
+
+    /// A revoke overtook the answer with its token: what that answer shows is shown under no token.
+    pub(crate) fn note_overtaken(&mut self, now: Instant) {
+        self.is_overtaken = true;
+        self.shown_at = Some(now);
+    }
+
+    /// What a release says now of whether the file is open.
+    fn says_open(&self, now: Instant) -> bool {
+        if self.holder.held().is_empty() && !self.is_overtaken {
+            // The owner may have nothing on record, and does not listen then: what it took last stays true.
+            return self.open_count > 0 || self.is_taken_open;
+        }
+        self.open_count > 0 || self.is_opening() || self.was_just_shown(now)
+    }
+}
+
+impl Slice {
+    /// Finishes a release of tokens, and says whether the file is open.
+    pub(crate) fn finish_release_of(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        release: u64,
+    ) -> token::Finish {
+        let inode = self.inode(ino);
+        let still_open = inode.says_open(env.now);
+        let finish = inode.holder.finish_release(release, still_open);
+        if matches!(finish, token::Finish::Release(_)) {
+            inode.is_taken_open = still_open;
+            inode.is_overtaken = false;
+            if still_open && inode.open_count == 0 {
+                self.awaited_opens.push_back((env.now, ino));
+            }
+        }
+        finish
+    }
+
+    /// Those whose open did not come are told to be closed.
+    pub(crate) fn end_awaited_opens(&mut self, env: &Env<'_>) {
+        while let Some((since, ino)) = self.awaited_opens.front().copied() {
+            if env.now.since(since) < OPEN_AFTER_LOOKUP {
+                break;
+            }
+            self.awaited_opens.pop_front();
+            let Some(inode) = self.inodes.get(&ino) else {
+                continue;
+            };
+            if inode.open_count == 0 && inode.is_opening() {
+                self.awaited_opens.push_back((env.now, ino));
+                continue;
+            }
+            self.tell_closed(ino);
+            self.drop_if_gone(env, ino);
+        }
+    }
+
+    /// Tells the owner that nobody has the file open here, if it takes this node to have it open and hears of the end of
+    /// that in no other way: under an inode token it hears with the release of that. Who waits for its open closes it
+    /// later.
+    pub(crate) fn tell_closed(&mut self, ino: InodeId) {
+        let inode = self.inode(ino);
+        let is_untold = inode.attr.is_some_and(|a| a.nlink == 0) || inode.inode_mode().is_none();
+        let is_closed = inode.open_count == 0 && !inode.is_opening();
+        if inode.is_taken_open && is_untold && is_closed {
+            self.send_closed(ino);
+        }
+    }
+
+    /// Tells the owner that nobody has the inode open here. Opens wait until it has heard.
+    pub(crate) fn send_closed(&mut self, ino: InodeId) {
+        let counted = self.inodes.get_mut(&ino).map(|inode| {
+            inode.closing_count += 1;
+            inode.is_taken_open = false;
+            ino
+        });
+        self.send_op(Op::Closed { ino }, Continuation::Closed(counted));
+    }
+
+    /// The owner has heard.
+    pub(crate) fn on_closed(&mut self, env: &Env<'_>, ino: InodeId) {
+        // It was not dropped meanwhile: it counts them.
+        self.inode(ino).closing_count -= 1;
+        self.retry(env, ino);
+        self.drop_if_gone(env, ino);
+    }
+
+    /// What this node's own change of names taught of an inode.
+    pub(crate) fn learn_lesson(&mut self, env: &Env<'_>, arrival: &Arrival) {
+        let ino = arrival.ino;
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            if arrival.is_kept_open {
+                self.send_closed(ino);
+            }
+            return;
+        };
+        if arrival.kind == FileKind::Directory {
+            // A name of it has changed by a rename from elsewhere.
+            inode.entries = None;
+            inode.names_epoch += 1;
+        }
+        match &arrival.attr {
+            Some(attr) => inode.learn_attr(attr),
+            None => inode.is_attr_fresh = false,
+        }
+        if !arrival.is_kept_open {
+            return;
+        }
+        self.keep_or_close(env, ino, arrival.remover);
+    }
+
+    /// The last name of a file went by this node's own doing, and the owner takes us to have it open: so it may stay if it
+    /// is, or will be in a moment.
+    pub(crate) fn keep_or_close(&mut self, env: &Env<'_>, ino: InodeId, remover: u32) {
+        let inode = self.inode(ino);
+        if let Some(attr) = &mut inode.attr {
+            attr.nlink = 0;
+        }
+        inode.is_taken_open = true;
+        if inode.open_count > 0 {
+            return;
+        }
+        if inode.is_opening() || inode.was_just_shown_to_others(env.now, remover) {
+            self.awaited_opens.push_back((env.now, ino));
+            return;
+        }
+        inode.is_gone = true;
+        self.send_closed(ino);
+    }
+
+    /// Opens a handle on `ino`.
+    pub(crate) fn open_handle(&mut self, ino: InodeId, flags: OpenFlags) -> Opened {
+        let handle = Handle(self.draw_id());
+        let file = OpenFile {
+            flags,
+            read_end: 0,
+            prefetch_end: 0,
+            sequential: 0,
+        };
+        self.handles.insert(handle, file);
+        let inode = self.inode(ino);
+        inode.open_count += 1;
+        inode.activity.is_open = true;
+        if flags.write
+            && let Some(state) = &mut inode.gate
+        {
+            state.set_mappable();
+        }
+        inode.writer_count += u32::from(flags.write);
+        // Every writable open is direct (DESIGN.md section 7); readers are cached under read tokens.
+        let direct = flags.write || flags.direct;
+        Opened {
+            handle,
+            direct,
+            keep_cache: !direct,
+            parallel_writes: direct,
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What the owner must know of opens: files that lose their name while they are opened.
+
+use super::*;
+use crate::names::Arrival;
+use crate::request::Response;
+use types::{FileKind, Name};
+
+const EXCLUSIVE: Want = Want::Inode {
+    mode: InodeMode::Exclusive,
+};
+
+fn open() -> Operation {
+    Operation::Open {
+        ino: INO,
+        flags: OpenFlags::default(),
+    }
+}
+
+fn closed_of(effects: &[Effect]) -> Option<CallId> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::Closed { .. },
+                ..
+            },
+        ) => Some(*call),
+        _ => None,
+    })
+}
+
+fn is_opened(effects: &[Effect]) -> bool {
+    let is_open = |e: &Effect| matches!(e, Effect::Reply(_, Response::Opened(_), _));
+    effects.iter().any(is_open)
+}
+
+fn is_stale(effects: &[Effect]) -> bool {
+    let is_error = |e: &Effect| matches!(e, Effect::Reply(_, Response::Error(Errno::ESTALE), _));
+    effects.iter().any(is_error)
+}
+
+/// What the release among `effects` says of whether the file is open.
+fn says_open(effects: &[Effect]) -> Option<bool> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Release(_, released) => Some(released.still_open),
+        _ => None,
+    })
+}
+
+/// The kernel was shown the file by its name, with an inode token.
+fn look_up(s: &mut Story) {
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    let now = s.now;
+    let inode = s.slice.inode(INO);
+    inode.lookup_count = 1;
+    inode.note_shown(now, 1);
+}
+
+/// A revoke of the inode token, its notifications returned at once.
+fn revoke(s: &mut Story, revoke: u64) -> Vec<Effect> {
+    let mut left = s.revoke(revoke, vec![EXCLUSIVE]);
+    let mut done = Vec::new();
+    while let Some(effect) = left.pop() {
+        match effect {
+            Effect::Notify(Some(id), _) => left.extend(s.input(Input::Notified(id))),
+            other => done.push(other),
+        }
+    }
+    done
+}
+
+/// The owner must not take a close for news of an open that came after it.
+#[test]
+fn an_open_waits_until_the_owner_has_heard_of_the_close() {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    let effects = s.revoke(1, vec![EXCLUSIVE]);
+    assert_eq!(says_open(&effects), Some(true));
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    let call = closed_of(&effects).expect("the owner is told");
+    let effects = s.ask(open());
+    assert!(
+        effects.is_empty(),
+        "{effects:?}: the owner has not answered"
+    );
+    let effects = s.answer(call, meta::Reply::Done);
+    assert!(!effects.is_empty(), "now it goes on");
+}
+
+/// Another node has a file without a name open for the last time: who opens it now under a token alone loses it with
+/// the close there. (Reads of a file that had just been replaced answered ESTALE.)
+#[test]
+fn a_file_without_a_name_is_not_opened_unless_the_owner_knows() {
+    let mut s = Story::new(PAGE);
+    s.attr.nlink = 0;
+    let effects = s.ask(open());
+    let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    assert!(is_stale(&effects), "{effects:?}");
+}
+
+/// An open that waits while the other node's removal revokes the token is told to the owner as done.
+#[test]
+fn an_open_that_waits_for_a_revoke_keeps_the_file() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    s.now = Instant(Duration::from_secs(1).0);
+    let effects = s.revoke(1, vec![EXCLUSIVE]);
+    let notice = effects.iter().find_map(|effect| match effect {
+        Effect::Notify(id, _) => *id,
+        _ => None,
+    });
+    let effects = s.ask(open());
+    assert!(effects.is_empty(), "{effects:?}: it waits");
+    let effects = s.input(Input::Notified(notice.expect("attributes are cached")));
+    assert_eq!(says_open(&effects), Some(true));
+    s.attr.nlink = 0;
+    s.attr.change += 1;
+    let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    assert!(is_opened(&effects), "{effects:?}");
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    assert!(closed_of(&effects).is_some(), "{effects:?}");
+}
+
+/// So is one that may be on its way, for the name was shown a moment ago; if it does not come, that is taken back.
+#[test]
+fn a_file_just_shown_is_kept_for_its_open() {
+    for comes in [true, false] {
+        let mut s = Story::new(PAGE);
+        look_up(&mut s);
+        let effects = revoke(&mut s, 1);
+        assert_eq!(says_open(&effects), Some(true));
+        s.attr.nlink = 0;
+        s.attr.change += 1;
+        if comes {
+            let effects = s.ask(open());
+            let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+            assert!(is_opened(&effects), "{effects:?}");
+        }
+        s.now = Instant(Duration::from_secs(1).0);
+        let effects = s.input(Input::Tick);
+        assert_eq!(closed_of(&effects).is_some(), !comes, "{effects:?}");
+    }
+    // Long after that it is not.
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    s.now = Instant(Duration::from_secs(1).0);
+    let effects = revoke(&mut s, 1);
+    assert_eq!(says_open(&effects), Some(false));
+}
+
+/// The removal of another node revokes a token whose answer is still on its way: the name that it shows is opened yet.
+#[test]
+fn a_file_about_to_be_shown_is_kept_for_its_open() {
+    let mut s = Story::new(PAGE);
+    let question = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    s.number = 1;
+    let effects = s.revoke(1, vec![EXCLUSIVE]);
+    assert_eq!(says_open(&effects), Some(true));
+    s.number = 0;
+    s.grant(&question, InodeMode::Read, ByteRange::default());
+    s.attr.nlink = 0;
+    s.attr.change += 1;
+    let effects = s.ask(open());
+    s.number = 1;
+    let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    assert!(is_opened(&effects), "{effects:?}");
+    // Said again, it stays said.
+    assert_eq!(says_open(&revoke(&mut s, 2)), Some(true));
+    assert_eq!(says_open(&revoke(&mut s, 3)), Some(true));
+}
+
+/// The token that came with a created name may be void: another node has removed the name already, say.
+#[test]
+fn a_create_opens_under_a_token() {
+    let mut s = Story::new(0);
+    let arrival = Arrival {
+        ino: INO,
+        kind: FileKind::File,
+        attr: Some(s.attr),
+        grants: Vec::new(),
+        request: Some(Request {
+            ticket: Ticket(1),
+            caller: Caller {
+                uid: 0,
+                gid: 0,
+                pid: 1,
+            },
+            operation: Operation::Create {
+                parent: InodeId::ROOT,
+                name: Name::new(b"name").expect("a name"),
+                permissions: 0o644,
+                flags: OpenFlags::default(),
+            },
+        }),
+        entry_timeout_ns: 0,
+        is_kept_open: false,
+        remover: 0,
+        loss_count: 0,
+    };
+    let effects = s.input(Input::Arrive(Box::new(arrival)));
+    let is_reply = |e: &Effect| matches!(e, Effect::Reply(..));
+    assert!(!effects.iter().any(is_reply), "{effects:?}");
+    let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    let is_created = |e: &Effect| matches!(e, Effect::Reply(_, Response::Created(..), _));
+    assert!(effects.iter().any(is_created), "{effects:?}");
+}
+
+/// An answer that was on its way while the token was lost does not make old attributes current under a later token
+/// that came without any.
+#[test]
+fn attributes_of_before_a_loss_are_not_current() {
+    let mut s = Story::new(PAGE);
+    let late = s.attr;
+    let question = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    look_up(&mut s);
+    assert!(s.slice.inode(INO).is_attr_fresh);
+    assert!(is_released(&revoke(&mut s, 1)));
+    let call = question.iter().find_map(|effect| match effect {
+        Effect::Call(call, ..) => Some(*call),
+        _ => None,
+    });
+    let answer = Answer::bare(Body::Acquired { attr: Some(late) });
+    s.input(Input::Answer(call.expect("asked"), answer));
+    assert!(!s.slice.inode(INO).is_attr_fresh);
+}
+
+/// Another thread of this node removes the name that one was just shown; who removes it has looked it up himself.
+#[test]
+fn a_file_just_shown_is_kept_from_its_own_node() {
+    for (remover, is_kept) in [(1, false), (2, true)] {
+        let mut s = Story::new(PAGE);
+        look_up(&mut s);
+        let now = s.now;
+        s.slice.inode(INO).note_shown(now, 1);
+        let arrival = Arrival {
+            ino: INO,
+            kind: FileKind::File,
+            attr: None,
+            grants: Vec::new(),
+            request: None,
+            entry_timeout_ns: 0,
+            is_kept_open: true,
+            remover,
+            loss_count: 0,
+        };
+        let effects = s.input(Input::Arrive(Box::new(arrival)));
+        assert_eq!(closed_of(&effects).is_none(), is_kept, "{effects:?}");
+        let effects = s.ask(open());
+        assert_eq!(is_opened(&effects), is_kept, "{effects:?}");
+    }
+}
