@@ -1,6 +1,8 @@
 //! All roles of one node, joined as values: messages in, slices, effects out.
 #![forbid(unsafe_code)]
 
+pub mod calls;
+pub mod facts;
 pub mod fences;
 pub mod grace;
 pub mod hands;
@@ -13,6 +15,8 @@ pub mod regions;
 mod steps;
 pub mod supply;
 
+pub use calls::{Calls, InProgress};
+pub use facts::{FACT_CALL, Facts, Find};
 pub use fences::Fences;
 pub use hands::Hands;
 pub use log::{DestageState, OwnerLog};

@@ -133,9 +133,7 @@ impl OwnerSlice {
         }
         self.parked.retain(|_, work| match work {
             Work::Question(q) if q.from == life => {
-                if q.is_mover {
-                    out.push(OwnerEffect::MoveDropped(q.from, q.call));
-                }
+                q.dropped(out);
                 false
             }
             Work::Question(_) | Work::Transaction(_) => true,

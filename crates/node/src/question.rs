@@ -86,8 +86,15 @@ pub enum OwnerEffect {
         /// It used the rename token, which is free now (`MoveToken::on_over`).
         ends_move: bool,
     },
-    /// A question is dropped without an answer that used the rename token: it is free now.
-    MoveDropped(NodeLife, u64),
+    /// A question is dropped: it will have no answer, and a repeat of it is another one.
+    Dropped {
+        /// Who asked.
+        to: NodeLife,
+        /// Which question.
+        call: u64,
+        /// It used the rename token, which is free now (`MoveToken::on_over`).
+        ends_move: bool,
+    },
     /// Tell a holder to give up.
     Revoke(NodeLife, Revoke),
     /// Run this (again).
@@ -146,8 +153,10 @@ impl Question {
 
     /// It ends without an answer.
     pub(crate) fn dropped(&self, out: &mut Vec<OwnerEffect>) {
-        if self.is_mover {
-            out.push(OwnerEffect::MoveDropped(self.from, self.call));
-        }
+        out.push(OwnerEffect::Dropped {
+            to: self.from,
+            call: self.call,
+            ends_move: self.is_mover,
+        });
     }
 }

@@ -214,7 +214,7 @@ pub(crate) fn answer(
     }
     match supplied {
         Supply::Answer(answer, lsn) => out.push(question.answer(Body::Space(answer), lsn)),
-        Supply::Old => {}
+        Supply::Old => question.dropped(out),
         Supply::Soon => return Some(Work::Question(question)),
         Supply::Short => out.push(OwnerEffect::Gather(question)),
         Supply::Failed(errno) => out.push(question.refused(errno)),

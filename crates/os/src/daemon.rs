@@ -31,10 +31,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use client::request::{Operation, Request, Response, Ticket};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
 use node::message::CLASS_NAMES;
-use node::{Message, OwnerLog, OwnerSlice, Question, Work};
+use node::{OwnerLog, OwnerSlice, Work};
 use rustc_hash::FxHashMap;
 use types::id::NodeLife;
-use types::{Duration, Errno, InodeId, Name, NodeId, NsdId, ShardId, Span};
+use types::{Duration, Errno, InodeId, NodeId, NsdId, ShardId, Span};
 
 pub use config::{Config, ControlHandler, DiskConfig, PeerConfig, Transport};
 pub use start::format_journals;
@@ -51,8 +51,6 @@ use work::Item;
 
 /// Marks calls of the driver itself.
 const DRIVER_CALL: u64 = 1 << 63;
-/// Marks lookups that another owner needs as facts.
-const FACT_CALL: u64 = 1 << 62;
 /// Marks calls of the driver itself that ask for the rename token.
 const MOVE_CALL: u64 = 1 << 61;
 /// Between two rounds of what only time brings on.
@@ -262,11 +260,6 @@ impl Handler for Hub {
     }
 }
 
-/// A question that waits for facts: whom they are asked from, with which message.
-type AskedFact = (NodeId, Message, Box<Question>);
-/// What another owner wants to know: the directory, and which of its names (none: its ancestors).
-type FactQuery = (InodeId, Option<Name>);
-
 /// One node's daemon.
 #[derive(Debug)]
 struct Daemon {
@@ -284,16 +277,15 @@ struct Daemon {
     slices: Vec<Mutex<Slice>>,
     shards: Vec<Option<Mutex<OwnerSlice>>>,
     log: Mutex<OwnerLog>,
-    calls: Mutex<peers::Calls>,
-    facts: Mutex<BTreeMap<u64, AskedFact>>,
-    fact_queries: Mutex<BTreeMap<(NodeId, u64), FactQuery>>,
+    calls: Mutex<node::Calls>,
+    facts: Mutex<node::Facts>,
     moves: Mutex<node::MoveToken>,
     regions: Mutex<node::Regions>,
     nsds: Vec<NsdId>,
     free: free::FreeSums,
     destage: destage::Destage,
     /// Questions of other nodes that are being worked on.
-    in_progress: Mutex<rustc_hash::FxHashSet<(NodeLife, u64)>>,
+    in_progress: Mutex<node::InProgress>,
     held_work: Mutex<Vec<Work>>,
     is_serving: AtomicBool,
     peers: Mutex<BTreeMap<NodeId, types::Incarnation>>,
@@ -474,7 +466,6 @@ impl Daemon {
             log: Mutex::new(state.log),
             calls: Mutex::default(),
             facts: Mutex::default(),
-            fact_queries: Mutex::default(),
             moves: Mutex::default(),
             regions: Mutex::default(),
             nsds,

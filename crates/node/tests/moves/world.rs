@@ -341,10 +341,14 @@ impl World {
                     .late
                     .push((after, Late::Answer(to, call, answer)));
             }
-            OwnerEffect::MoveDropped(from, call) => {
-                self.moves(id, items, |moves, out| {
-                    moves.on_over(now, (from, call), out)
-                });
+            OwnerEffect::Dropped {
+                to,
+                call,
+                ends_move,
+            } => {
+                if ends_move {
+                    self.moves(id, items, |moves, out| moves.on_over(now, (to, call), out));
+                }
             }
             OwnerEffect::Revoke(to, revoke) => {
                 let from = self.at(id).life;

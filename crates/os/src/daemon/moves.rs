@@ -10,7 +10,7 @@ use client::message::Answer;
 use node::meta::view::Query;
 use node::moves::{MoveEffect, RENAME_TOKEN, Walk, join};
 use node::token::message::Revoke;
-use node::{Message, MoveToken, Question, Work};
+use node::{MoveToken, Question, Work};
 use types::{Errno, InodeId, NodeLife};
 
 use super::work::Item;
@@ -61,11 +61,7 @@ impl Daemon {
         let id = self.draw_call();
         let owner = self.owner(directory.shard());
         let query = Query::Ancestors { directory };
-        let message = Message::AskFact {
-            id,
-            query: query.clone(),
-        };
-        lock(&self.facts).insert(id, (owner, message.clone(), question));
+        let message = lock(&self.facts).ask(id, owner, query.clone(), question);
         if owner == self.me.node {
             self.find_fact(self.me, id, query, items);
         } else {

@@ -1,12 +1,7 @@
-//! Messages between nodes: questions and their slots, answers, revokes, transactions, facts, regions, and
-//! the NSD server's side.
-//!
-//! Invariants
-//! - A question to another owner is kept until its answer: a broken link repeats it, under the same slot
-//!   and request id, so that it is executed once.
-//! - A slot of a shard has at most one unanswered question.
+//! Messages between nodes, and the NSD server's side: carries out what `node::{calls, facts, fences}` and
+//! `nsd::{Server, Backlog}` decide.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -17,21 +12,20 @@ use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER};
 use node::message::FactResult;
 use node::meta::view::{Fact, Origin, Query};
 use node::moves::RENAME_TOKEN;
-use node::{Message, Question, Work};
+use node::{Find, Message, Question, Work};
 use nsd::message::{KIND_REPLY, KIND_REQUEST};
 use nsd::server::{DiskTag, Effect as NsdEffect, Operation};
 use types::frame::FRAME_SIZE;
 use types::wire::{Flags, Header};
 use types::{
-    Decode, Encode, Epoch, Errno, Incarnation, Name, NodeId, NodeLife, NsdId, RequestId, ShardId,
-    Span, limits,
+    Decode, Encode, Epoch, Errno, Incarnation, NodeId, NodeLife, NsdId, RequestId, ShardId, Span,
 };
 
 use super::lapse::Parked;
 use super::reclaim::FrameUser;
 use super::sectors::SERVER_TAG;
 use super::work::Item;
-use super::{Daemon, FACT_CALL, FactQuery, lock};
+use super::{Daemon, lock};
 use crate::clock;
 use crate::disk::DiskError;
 use crate::net::{self, Frame, Lane};
@@ -39,59 +33,12 @@ use crate::net::{self, Frame, Lane};
 /// Frame kind of `node::Message`.
 pub(super) const KIND_NODE: u16 = 0x0401;
 
-/// A question without an answer is said again after this.
-const REPEAT_AFTER: types::Duration = types::Duration::from_secs(1);
-
 /// A reply of the NSD server that was refused is sent again after this.
 const REPLY_PAUSE: types::Duration = types::Duration::from_millis(1);
 
 /// A reply of the NSD server, and its lane.
 #[derive(Debug)]
 pub(super) struct NsdReply(u16, Frame);
-
-/// A question on its way to another owner.
-#[derive(Debug)]
-pub(super) struct RemoteCall {
-    peer: NodeId,
-    shard: ShardId,
-    slot: Option<u16>,
-    message: Option<Message>,
-    /// When it was sent last.
-    asked: types::Instant,
-}
-
-/// Questions to owners, by call.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    calls: BTreeMap<u64, RemoteCall>,
-    /// Free slots by shard; absent: all are.
-    slots: BTreeMap<ShardId, Slots>,
-    request: u64,
-    /// Shards of calls of the driver itself to this node's own shards.
-    own: BTreeMap<u64, ShardId>,
-}
-
-#[derive(Debug)]
-struct Slots {
-    free: Vec<u16>,
-    waiting: VecDeque<u64>,
-}
-
-impl Default for Slots {
-    fn default() -> Self {
-        Self {
-            free: (0..limits::SLOTS_PER_SHARD).rev().collect(),
-            waiting: VecDeque::new(),
-        }
-    }
-}
-
-impl Calls {
-    /// Questions without an answer.
-    pub(super) fn count(&self) -> usize {
-        self.calls.len()
-    }
-}
 
 impl Daemon {
     /// Asks the owner of a shard: here directly, elsewhere by a message.
@@ -110,85 +57,24 @@ impl Daemon {
         }
         if owner == self.me.node {
             if call & super::DRIVER_CALL != 0 {
-                lock(&self.calls).own.insert(call, shard);
+                lock(&self.calls).begin_own(call, shard);
             }
             self.ask_here(self.me, call, None, shard, ask, items);
             return;
         }
-        let needs_slot = matches!(&ask, Ask::Op { op, .. } if op.is_change());
-        let message = {
-            let mut calls = lock(&self.calls);
-            calls.request += 1;
-            let request = RequestId(calls.request);
-            let mut message = Message::Question {
-                call,
-                origin: None,
-                shard,
-                ask,
-            };
-            let mut slot = None;
-            let mut is_ready = true;
-            if needs_slot {
-                let slots = calls.slots.entry(shard).or_default();
-                slot = slots.free.pop();
-                match slot {
-                    Some(slot) => message.set_origin(Origin { slot, request }),
-                    None => {
-                        slots.waiting.push_back(call);
-                        is_ready = false;
-                    }
-                }
-            }
-            let remote = RemoteCall {
-                peer: owner,
-                shard,
-                slot,
-                message: Some(message.clone()),
-                asked: clock::now(),
-            };
-            calls.calls.insert(call, remote);
-            is_ready.then_some(message)
-        };
+        let message = lock(&self.calls).begin(clock::now(), call, (owner, shard), ask);
         if let Some(message) = message {
             self.send(owner, &message);
         }
     }
 
     /// A question has its answer: its slot goes to the next that waits. Returns the shard asked.
-    pub(super) fn call_ended(
-        self: &Arc<Self>,
-        call: u64,
-        _items: &mut VecDeque<Item>,
-    ) -> Option<ShardId> {
-        let (shard, next) = {
-            let mut calls = lock(&self.calls);
-            if let Some(shard) = calls.own.remove(&call) {
-                return Some(shard);
-            }
-            let remote = calls.calls.remove(&call)?;
-            let mut next = None;
-            if let Some(slot) = remote.slot {
-                calls.request += 1;
-                let request = RequestId(calls.request);
-                let slots = calls.slots.entry(remote.shard).or_default();
-                match slots.waiting.pop_front() {
-                    None => slots.free.push(slot),
-                    Some(waiting) => {
-                        if let Some(other) = calls.calls.get_mut(&waiting) {
-                            other.slot = Some(slot);
-                            let message = other.message.as_mut().expect("kept until the answer");
-                            message.set_origin(Origin { slot, request });
-                            next = Some((other.peer, message.clone()));
-                        }
-                    }
-                }
-            }
-            (remote.shard, next)
-        };
+    pub(super) fn call_ended(&self, call: u64) -> Option<ShardId> {
+        let (shard, next) = lock(&self.calls).ended(clock::now(), call);
         if let Some((peer, message)) = next {
             self.send(peer, &message);
         }
-        Some(shard)
+        shard
     }
 
     fn ask_here(
@@ -203,32 +89,8 @@ impl Daemon {
         if matches!(ask, Ask::Space(_)) {
             self.take_regions(items);
         }
-        let question = self.question(from, call, origin, shard, ask);
+        let question = node::calls::question(clock::now(), (from, call), origin, shard, ask);
         items.push_back(Item::Owner(question));
-    }
-
-    fn question(
-        &self,
-        from: NodeLife,
-        call: u64,
-        origin: Option<Origin>,
-        shard: ShardId,
-        ask: Ask,
-    ) -> Work {
-        Work::Question(Box::new(Question {
-            from,
-            call,
-            origin,
-            shard,
-            ask,
-            facts: Vec::new(),
-            grants: Vec::new(),
-            since: clock::now(),
-            tries: 0,
-            space_round: 0,
-            walk: Vec::new(),
-            is_mover: false,
-        }))
     }
 
     /// Sends a message; one that cannot go is lost, and repeated by whoever waits for its answer.
@@ -299,7 +161,7 @@ impl Daemon {
             return;
         }
         if let Message::Question { call, .. } = &message
-            && !lock(&self.in_progress).insert((life, *call))
+            && !lock(&self.in_progress).begin(life, *call)
         {
             // A repeat of what is being worked on.
             return;
@@ -373,8 +235,7 @@ impl Daemon {
         };
         let id = self.draw_call();
         let owner = self.owner(shard);
-        let message = Message::AskFact { id, query };
-        lock(&self.facts).insert(id, (owner, message.clone(), question));
+        let message = lock(&self.facts).ask(id, owner, query, question);
         self.send(owner, &message);
     }
 
@@ -385,13 +246,12 @@ impl Daemon {
         query: Query,
         items: &mut VecDeque<Item>,
     ) {
-        match query {
-            Query::Number { shard } => {
-                let slice = self
-                    .shards
-                    .get(usize::from(shard.0))
-                    .and_then(Option::as_ref);
-                let result = match slice {
+        let found = lock(&self.facts).find(clock::now(), from, id, query);
+        match found {
+            Find::Run(work) => items.push_back(Item::Owner(work)),
+            Find::Number(shard) => {
+                let slice = self.shards.get(usize::from(shard.0));
+                let result = match slice.and_then(Option::as_ref) {
                     Some(slice) => {
                         let ino = lock(slice).shard.reserve_index();
                         FactResult::Found(Fact::Number { ino })
@@ -400,34 +260,7 @@ impl Daemon {
                 };
                 self.send(from.node, &Message::Fact { id, result });
             }
-            Query::Entry { directory, name } => {
-                let op = node::meta::Op::Lookup {
-                    parent: directory,
-                    name: name.clone(),
-                };
-                self.run_fact(from, id, (directory, Some(name)), op, items);
-            }
-            Query::Ancestors { directory } => {
-                let op = node::meta::Op::Ancestors { ino: directory };
-                self.run_fact(from, id, (directory, None), op, items);
-            }
         }
-    }
-
-    fn run_fact(
-        self: &Arc<Self>,
-        from: NodeLife,
-        id: u64,
-        asked: FactQuery,
-        op: node::meta::Op,
-        items: &mut VecDeque<Item>,
-    ) {
-        let shard = op.home();
-        lock(&self.fact_queries).insert((from.node, id), asked);
-        // An answer to another node is durable in any case.
-        let ask = Ask::Op { op, durable: false };
-        let question = self.question(from, id | FACT_CALL, None, shard, ask);
-        items.push_back(Item::Owner(question));
     }
 
     /// An operation that an owner runs for a fact has its answer.
@@ -438,27 +271,8 @@ impl Daemon {
         answer: Answer,
         items: &mut VecDeque<Item>,
     ) {
-        let Some((directory, name)) = lock(&self.fact_queries).remove(&(to, id)) else {
+        let Some(result) = lock(&self.facts).answered(to, id, answer) else {
             return;
-        };
-        let entry = |name: Option<Name>, found| {
-            let name = name.ok_or(Errno::EPROTO)?;
-            Ok(Fact::Entry {
-                directory,
-                name,
-                found,
-            })
-        };
-        let fact = match answer.body {
-            Body::Op(node::meta::Reply::Entry { ino, kind, .. }) => entry(name, Some((ino, kind))),
-            Body::Op(node::meta::Reply::Absent) => entry(name, None),
-            Body::Op(node::meta::Reply::Chain(chain)) => Ok(Fact::Ancestors { directory, chain }),
-            Body::Op(node::meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
-            _ => Err(Errno::EPROTO),
-        };
-        let result = match fact {
-            Ok(fact) => FactResult::Found(fact),
-            Err(errno) => FactResult::Failed(errno),
         };
         if to == self.me.node {
             self.on_fact(id, result, items);
@@ -468,7 +282,7 @@ impl Daemon {
     }
 
     fn on_fact(self: &Arc<Self>, id: u64, result: FactResult, items: &mut VecDeque<Item>) {
-        let Some((_, _, mut question)) = lock(&self.facts).remove(&id) else {
+        let Some(mut question) = lock(&self.facts).on_fact(id) else {
             return;
         };
         match result {
@@ -487,17 +301,11 @@ impl Daemon {
 
     /// Says again what a broken link may have lost.
     fn repeat_to(self: &Arc<Self>, peer: NodeId) {
-        let mut messages: Vec<Message> = {
-            let calls = lock(&self.calls);
-            let of_peer = calls.calls.values().filter(|c| c.peer == peer);
-            of_peer
-                .filter(|c| !c.needs_slot() || c.slot.is_some())
-                .filter_map(|c| c.message.clone())
-                .collect()
-        };
-        {
-            let facts = lock(&self.facts);
-            messages.extend(facts.values().filter(|f| f.0 == peer).map(|f| f.1.clone()));
+        let mut messages: Vec<Message> = lock(&self.calls).of_peer(peer).collect();
+        for (owner, message) in lock(&self.facts).unanswered() {
+            if owner == peer {
+                messages.push(message.clone());
+            }
         }
         for message in messages {
             self.send(peer, &message);
@@ -506,22 +314,12 @@ impl Daemon {
 
     /// Says again what has had no answer for long: a full queue drops messages, and so may the other side.
     pub(super) fn repeat_stale(self: &Arc<Self>) {
-        let now = clock::now();
-        let mut messages: Vec<(NodeId, Message)> = Vec::new();
-        {
-            let mut calls = lock(&self.calls);
-            for call in calls.calls.values_mut() {
-                let may_go = !call.needs_slot() || call.slot.is_some();
-                if may_go && now.since(call.asked) > REPEAT_AFTER {
-                    call.asked = now;
-                    messages.extend(call.message.clone().map(|m| (call.peer, m)));
-                }
+        let mut messages = lock(&self.calls).stale(clock::now());
+        for (owner, message) in lock(&self.facts).unanswered() {
+            if owner != self.me.node {
+                messages.push((owner, message.clone()));
             }
         }
-        let facts = lock(&self.facts);
-        let remote = facts.values().filter(|f| f.0 != self.me.node);
-        messages.extend(remote.map(|f| (f.0, f.1.clone())));
-        drop(facts);
         messages.extend(self.region_repeats());
         self.ask_fences();
         for (peer, message) in messages {
@@ -808,12 +606,6 @@ fn is_sound(message: &Message) -> bool {
     }
 }
 
-impl RemoteCall {
-    fn needs_slot(&self) -> bool {
-        matches!(&self.message, Some(Message::Question { ask: Ask::Op { op, .. }, .. }) if op.is_change())
-    }
-}
-
 impl net::Handler for super::Hub {
     fn place(&self, _peer: NodeId, header: &Header, _meta: &[u8]) -> Vec<Span> {
         let Some(daemon) = self.daemon() else {
@@ -939,7 +731,7 @@ impl Daemon {
             slice.on_node_lost(&env, &mut log, life, &mut out);
         }
         if is_gone {
-            lock(&self.in_progress).retain(|(of, _)| *of != life);
+            lock(&self.in_progress).life_ended(life);
         }
         lock(&self.log).quarantine_life(life);
         if is_gone {
@@ -950,7 +742,7 @@ impl Daemon {
             }
         }
         self.gather_life_ended(life, items);
-        lock(&self.fact_queries).retain(|(node, _), _| *node != life.node);
+        lock(&self.facts).life_ended(life);
         lock(&self.held_work).retain(|work| !matches!(work, Work::Question(q) if q.from == life));
         items.extend(out.into_iter().map(Item::OwnerEffect));
     }

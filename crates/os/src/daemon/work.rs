@@ -11,11 +11,11 @@ use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
 use client::{Env, Pool as _};
 use node::moves::RENAME_TOKEN;
-use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
+use node::{FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
 use types::{Errno, Lsn, NodeId, NodeLife, ShardId};
 
 use super::lapse::Parked;
-use super::{DRIVER_CALL, Daemon, FACT_CALL, MOVE_CALL, lock};
+use super::{DRIVER_CALL, Daemon, MOVE_CALL, lock};
 use crate::clock;
 
 /// Something to be done now.
@@ -329,7 +329,16 @@ impl Daemon {
                     None => self.deliver(deferred, items),
                 }
             }
-            OwnerEffect::MoveDropped(from, call) => self.end_move((from, call), items),
+            OwnerEffect::Dropped {
+                to,
+                call,
+                ends_move,
+            } => {
+                lock(&self.in_progress).ended(to, call);
+                if ends_move {
+                    self.end_move((to, call), items);
+                }
+            }
             OwnerEffect::Revoke(to, revoke) => {
                 self.counters.revokes.fetch_add(1, Ordering::Relaxed);
                 if to.node == self.me.node && revoke.ino == RENAME_TOKEN {
@@ -388,7 +397,7 @@ impl Daemon {
                         self.park(Parked::Deferred(Box::new(answer)));
                         return;
                     }
-                    lock(&self.in_progress).remove(&(to, call));
+                    lock(&self.in_progress).ended(to, call);
                     self.send(to.node, &Message::Answer { call, answer });
                 } else {
                     self.on_answer(call, answer, items);
@@ -413,7 +422,7 @@ impl Daemon {
         answer: Answer,
         items: &mut VecDeque<Item>,
     ) {
-        let shard = self.call_ended(call, items);
+        let shard = self.call_ended(call);
         if call & MOVE_CALL != 0 {
             return self.on_rename_token(answer, items);
         }

@@ -17,7 +17,9 @@ use client::request::{Notice, Request, Response, Ticket};
 use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
-use node::{Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
+use node::{
+    FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work,
+};
 use stdx::Prng;
 use store::format::Area;
 use types::id::NodeLife;
@@ -27,13 +29,10 @@ use types::{
 
 use super::hands::Hands;
 use super::memory::Memory;
-pub use calls::Calls;
 pub use transfer::{DiskIo, Kind, Source, Tag};
 
 /// Marks calls of the driver itself.
 const DRIVER_CALL: u64 = 1 << 63;
-/// Marks lookups that another owner needs as facts.
-const FACT_CALL: u64 = 1 << 62;
 /// Milliseconds between two rounds of what only time brings on.
 pub const TICK_MS: u64 = 20;
 /// Journal records that nobody waits for are written after this many ticks.
@@ -175,9 +174,6 @@ pub struct Setting {
     pub canary: Canary,
 }
 
-/// A question that waits for facts: whom they are asked from, with which message.
-type AskedFact = (NodeId, Message, Box<node::Question>);
-
 /// See the module.
 #[derive(Debug)]
 pub struct Node {
@@ -195,12 +191,11 @@ pub struct Node {
     pub(super) peers: BTreeMap<NodeId, NodeLife>,
     links: BTreeSet<NodeId>,
     grace: grace::Grace,
-    calls: Calls,
-    facts: BTreeMap<u64, AskedFact>,
-    fact_queries: BTreeMap<(NodeId, u64), (InodeId, types::Name)>,
+    calls: node::Calls,
+    facts: node::Facts,
     regions: node::Regions,
     fences: node::Fences,
-    in_progress: BTreeSet<(NodeLife, u64)>,
+    in_progress: node::InProgress,
     durable: journal::Durable,
     transfers: transfer::Transfers,
     has_volatile_nsd: bool,
@@ -257,12 +252,11 @@ impl Node {
             peers: BTreeMap::new(),
             links: BTreeSet::new(),
             grace: grace::Grace::default(),
-            calls: Calls::default(),
-            facts: BTreeMap::new(),
-            fact_queries: BTreeMap::new(),
+            calls: node::Calls::default(),
+            facts: node::Facts::default(),
             regions: node::Regions::default(),
             fences: node::Fences::default(),
-            in_progress: BTreeSet::new(),
+            in_progress: node::InProgress::default(),
             durable,
             transfers: transfer::Transfers::default(),
             has_volatile_nsd: view.nsds.iter().any(|n| n.has_volatile_cache),
@@ -494,7 +488,8 @@ impl Node {
             OwnerEffect::Gather(question) => self.gather(question, items),
             OwnerEffect::Recalled(life, id) => self.recalled(life, id, items),
             // No directory moves between owners here.
-            OwnerEffect::MoveDropped(..) | OwnerEffect::Silent(..) => {}
+            OwnerEffect::Dropped { to, call, .. } => self.in_progress.ended(to, call),
+            OwnerEffect::Silent(..) => {}
         }
     }
 
@@ -516,7 +511,7 @@ impl Node {
                 if call & FACT_CALL != 0 {
                     self.answer_fact(to.node, call & !FACT_CALL, answer);
                 } else if to.node != self.me.node {
-                    self.in_progress.remove(&(to, call));
+                    self.in_progress.ended(to, call);
                     self.send(to.node, Message::Answer { call, answer });
                 } else {
                     self.on_answer(call, answer, items);
@@ -647,7 +642,7 @@ impl Node {
     pub fn is_idle(&self) -> bool {
         self.calls.count() == 0
             && self.is_serving()
-            && self.facts.is_empty()
+            && self.facts.count() == 0
             && self.regions.is_idle()
             && self.durable.count() == 0
             && self
@@ -666,6 +661,7 @@ impl Node {
         self.log.space.check();
         self.log.journal.check();
         self.hands.with(|hands| hands.check());
+        self.calls.check();
     }
 
     /// Who waits for what.
@@ -684,7 +680,7 @@ impl Node {
         lines.push(format!(
             "runs {:?}, {} facts, {} regions, {} durable waiters",
             self.runs,
-            self.facts.len(),
+            self.facts.count(),
             usize::from(!self.regions.is_idle()),
             self.durable.count()
         ));

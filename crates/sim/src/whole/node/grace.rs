@@ -93,7 +93,8 @@ impl Node {
         if self.fences.begin(life, servers) {
             self.log.free_life(life);
         }
-        self.in_progress.retain(|(of, _)| *of != life);
+        self.in_progress.life_ended(life);
+        self.facts.life_ended(life);
         let is_of = |work: &Work| matches!(work, Work::Question(q) if q.from == life);
         self.grace.held_work.retain(|work| !is_of(work));
         let mut items = out.into_iter().map(Item::OwnerEffect).collect();

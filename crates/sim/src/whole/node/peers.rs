@@ -2,15 +2,15 @@
 
 use std::collections::VecDeque;
 
-use client::message::{Answer, Ask, Body};
+use client::message::{Answer, Body};
 use client::slice::{Input, slice_of};
 use meta::view::{Fact, Query};
 use node::message::FactResult;
-use node::{Message, Question, Work};
+use node::{Find, Message, Question, Work};
 use types::id::NodeLife;
 use types::{Errno, NodeId};
 
-use super::{Deferred, FACT_CALL, Item, Lane, Node, Out, Wire};
+use super::{Deferred, Item, Lane, Node, Out, Wire};
 
 impl Node {
     pub(super) fn send(&mut self, peer: NodeId, message: Message) {
@@ -57,7 +57,7 @@ impl Node {
 
     fn handle_message(&mut self, life: NodeLife, message: Message) {
         if let Message::Question { call, .. } = &message
-            && !self.in_progress.insert((life, *call))
+            && !self.in_progress.begin(life, *call)
         {
             // A repeat of what is being worked on.
             return;
@@ -122,14 +122,18 @@ impl Node {
         }
         let id = self.draw_call();
         let owner = self.owner(shard);
-        let message = Message::AskFact { id, query };
-        self.facts.insert(id, (owner, message.clone(), question));
+        let message = self.facts.ask(id, owner, query, question);
         self.send(owner, message);
     }
 
     fn find_fact(&mut self, from: NodeLife, id: u64, query: Query, items: &mut VecDeque<Item>) {
-        match query {
-            Query::Number { shard } => {
+        if matches!(query, Query::Ancestors { .. }) {
+            let result = FactResult::Failed(Errno::EXDEV);
+            return self.send(from.node, Message::Fact { id, result });
+        }
+        match self.facts.find(self.now, from, id, query) {
+            Find::Run(work) => items.push_back(Item::Owner(work)),
+            Find::Number(shard) => {
                 let slice = self.shards.get_mut(usize::from(shard.0));
                 let result = match slice.and_then(Option::as_mut) {
                     Some(slice) => {
@@ -140,47 +144,17 @@ impl Node {
                 };
                 self.send(from.node, Message::Fact { id, result });
             }
-            Query::Entry { directory, name } => {
-                let op = meta::Op::Lookup {
-                    parent: directory,
-                    name: name.clone(),
-                };
-                self.fact_queries.insert((from.node, id), (directory, name));
-                let ask = Ask::Op { op, durable: true };
-                let call = id | FACT_CALL;
-                let question = self.question(from, call, None, directory.shard(), ask);
-                items.push_back(Item::Owner(question));
-            }
-            Query::Ancestors { .. } => {
-                let result = FactResult::Failed(Errno::EXDEV);
-                self.send(from.node, Message::Fact { id, result });
-            }
         }
     }
 
     pub(super) fn answer_fact(&mut self, to: NodeId, id: u64, answer: Answer) {
-        let Some((directory, name)) = self.fact_queries.remove(&(to, id)) else {
-            return;
-        };
-        let found = match answer.body {
-            Body::Op(meta::Reply::Entry { ino, kind, .. }) => Ok(Some((ino, kind))),
-            Body::Op(meta::Reply::Absent) => Ok(None),
-            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
-            _ => Err(Errno::EPROTO),
-        };
-        let result = match found {
-            Ok(found) => FactResult::Found(Fact::Entry {
-                directory,
-                name,
-                found,
-            }),
-            Err(errno) => FactResult::Failed(errno),
-        };
-        self.send(to, Message::Fact { id, result });
+        if let Some(result) = self.facts.answered(to, id, answer) {
+            self.send(to, Message::Fact { id, result });
+        }
     }
 
     fn on_fact(&mut self, id: u64, result: FactResult, items: &mut VecDeque<Item>) {
-        let Some((_, _, mut question)) = self.facts.remove(&id) else {
+        let Some(mut question) = self.facts.on_fact(id) else {
             return;
         };
         match result {

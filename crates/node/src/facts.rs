@@ -1,0 +1,121 @@
+//! What an operation must know of other owners' shards: asked one fact at a time, and answered by an operation of its
+//! own where it is a matter of names.
+//!
+//! Invariant: a question that waits for a fact is here and nowhere else; the fact is asked for again until it comes.
+
+use std::collections::BTreeMap;
+
+use client::message::{Answer, Ask, Body};
+use meta::view::{Fact, Query};
+use meta::{Op, Reply};
+use types::id::NodeLife;
+use types::{Errno, InodeId, Instant, Name, NodeId, ShardId};
+
+use crate::calls::question;
+use crate::message::{FactResult, Message};
+use crate::question::{Question, Work};
+
+/// Marks calls of operations that are run for a fact.
+pub const FACT_CALL: u64 = 1 << 62;
+
+/// A question that waits for a fact: whom it is asked from, with which message.
+type Asked = (NodeId, Message, Box<Question>);
+/// What another owner wants to know: the directory, and which of its names (none: its ancestors).
+type About = (InodeId, Option<Name>);
+
+/// How a query of another owner is answered.
+#[derive(Debug)]
+pub enum Find {
+    /// A free inode number of the shard, or ESTALE where it is not this owner's.
+    Number(ShardId),
+    /// By running this; its answer comes to `answered`.
+    Run(Work),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Facts {
+    asked: BTreeMap<u64, Asked>,
+    queries: BTreeMap<(NodeId, u64), About>,
+}
+
+impl Facts {
+    /// A question waits for a fact of `owner`'s. Returned: what to send to it.
+    pub fn ask(
+        &mut self,
+        id: u64,
+        owner: NodeId,
+        query: Query,
+        question: Box<Question>,
+    ) -> Message {
+        let message = Message::AskFact { id, query };
+        self.asked.insert(id, (owner, message.clone(), question));
+        message
+    }
+
+    /// The fact has come: the question that waits for it; none for a repeat.
+    pub fn on_fact(&mut self, id: u64) -> Option<Box<Question>> {
+        self.asked.remove(&id).map(|(_, _, question)| question)
+    }
+
+    /// What was asked and has no answer, from whom.
+    pub fn unanswered(&self) -> impl Iterator<Item = (NodeId, &Message)> {
+        self.asked
+            .values()
+            .map(|(owner, message, _)| (*owner, message))
+    }
+
+    /// Questions that wait.
+    pub fn count(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Another owner (or this one) wants to know something of this owner's shards.
+    pub fn find(&mut self, now: Instant, from: NodeLife, id: u64, query: Query) -> Find {
+        let (about, op) = match query {
+            Query::Number { shard } => return Find::Number(shard),
+            Query::Entry { directory, name } => {
+                let op = Op::Lookup {
+                    parent: directory,
+                    name: name.clone(),
+                };
+                ((directory, Some(name)), op)
+            }
+            Query::Ancestors { directory } => ((directory, None), Op::Ancestors { ino: directory }),
+        };
+        self.queries.insert((from.node, id), about);
+        let shard = op.home();
+        // An answer to another node is durable in any case.
+        let ask = Ask::Op { op, durable: false };
+        Find::Run(question(now, (from, id | FACT_CALL), None, shard, ask))
+    }
+
+    /// An operation that was run for a fact has its answer: what to tell who asked; none for a repeat.
+    pub fn answered(&mut self, to: NodeId, id: u64, answer: Answer) -> Option<FactResult> {
+        let (directory, name) = self.queries.remove(&(to, id))?;
+        let entry = |name: Option<Name>, found| {
+            let name = name.ok_or(Errno::EPROTO)?;
+            Ok(Fact::Entry {
+                directory,
+                name,
+                found,
+            })
+        };
+        let fact = match answer.body {
+            Body::Op(Reply::Entry { ino, kind, .. }) => entry(name, Some((ino, kind))),
+            Body::Op(Reply::Absent) => entry(name, None),
+            Body::Op(Reply::Chain(chain)) => Ok(Fact::Ancestors { directory, chain }),
+            Body::Op(Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
+            _ => Err(Errno::EPROTO),
+        };
+        Some(match fact {
+            Ok(fact) => FactResult::Found(fact),
+            Err(errno) => FactResult::Failed(errno),
+        })
+    }
+
+    /// A life is over: what it wanted to know is told to nobody.
+    pub fn life_ended(&mut self, life: NodeLife) {
+        self.queries.retain(|(node, _), _| *node != life.node);
+    }
+}
