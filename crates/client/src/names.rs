@@ -494,11 +494,8 @@ impl Slice {
             _ => return self.fail(request.ticket, Errno::EPROTO),
         };
         let parent = directory_of(&request.operation);
-        let (own, others): (Vec<_>, Vec<_>) = answer
-            .grants
-            .into_iter()
-            .partition(|g| Some(g.ino) == parent);
-        for granted in own {
+        let mut others = answer.grants;
+        for granted in others.extract_if(.., |g| Some(g.ino) == parent) {
             self.take_grant(env, &granted);
         }
         match reply {

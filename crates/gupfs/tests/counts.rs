@@ -87,9 +87,9 @@ fn cached_operations_allocate_little() {
 }
 
 /// Hundredths of allocations; lower them when the code needs fewer.
-const READ_MAX: u64 = 250;
-const MISS_MAX: u64 = 900;
-const CREATE_MAX: u64 = 4700;
+const READ_MAX: u64 = 200;
+const MISS_MAX: u64 = 250;
+const CREATE_MAX: u64 = 1800;
 
 /// A 4 KiB write and fsync takes its record and its bytes: two sectors of journal. What earlier ones wrote is not
 /// written again (it once was, up to 16 times).

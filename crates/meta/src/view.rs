@@ -164,10 +164,13 @@ pub struct Context<'a> {
     pub facts: &'a [Fact],
 }
 
+/// Locked shards; nearly every operation needs one or two.
+pub type Shards<'a> = smallvec::SmallVec<[&'a mut Shard; 4]>;
+
 /// The shards that are locked now, and who owns the others.
 #[derive(Debug)]
 pub struct View<'a> {
-    shards: Vec<&'a mut Shard>,
+    shards: Shards<'a>,
     owners: &'a [NodeId],
     me: NodeId,
 }
@@ -175,7 +178,12 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// `shards` are the locked ones (of this owner, `me`), `owners` says whose each shard of the file
     /// system is.
-    pub fn new(shards: Vec<&'a mut Shard>, owners: &'a [NodeId], me: NodeId) -> Self {
+    pub fn new(
+        shards: impl IntoIterator<Item = &'a mut Shard>,
+        owners: &'a [NodeId],
+        me: NodeId,
+    ) -> Self {
+        let shards = shards.into_iter().collect();
         Self { shards, owners, me }
     }
 

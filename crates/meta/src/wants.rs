@@ -4,6 +4,7 @@
 //! Names may change while others are asked, so the caller asks again right before executing, on the locked
 //! shards, and executes only when every want of *that* answer is covered.
 
+use smallvec::SmallVec;
 use types::token::{DirectoryMode, InodeMode, RangeMode, Want};
 use types::{ByteRange, FileKind, InodeId, Pattern};
 
@@ -26,12 +27,15 @@ pub struct Wanted {
     pub commits_first: bool,
 }
 
+/// What an operation needs; hardly any needs more than two.
+pub type Wants = SmallVec<[Wanted; 2]>;
+
 /// What `op` needs, in inode order. Wants of names that lead to nothing, or that are another owner's and
 /// not among the facts, are left out: execution ends accordingly.
-pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Vec<Wanted> {
+pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
     let mut list = List {
         view,
-        wants: Vec::new(),
+        wants: Wants::new(),
     };
     let found = |parent, name| entry(view, ctx, parent, name).ok().flatten();
     match op {
@@ -118,12 +122,12 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Vec<Wanted> {
     wants
 }
 
-struct List<'v> {
-    view: &'v View<'v>,
-    wants: Vec<Wanted>,
+struct List<'v, 's> {
+    view: &'v View<'s>,
+    wants: Wants,
 }
 
-impl List<'_> {
+impl List<'_, '_> {
     fn push(&mut self, ino: InodeId, want: Want, is_transient: bool) {
         if self.wants.iter().any(|w| w.ino == ino && w.want == want) {
             return;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use data::SpaceAnswer;
 use data::space::{self, RegionTable, Space, SpaceMutation, TableMutation};
 use meta::{Changes, Mutation, Op, TransactionId};
+use smallvec::{SmallVec, smallvec};
 use store::format::PartKey;
 use store::journal::{Journal, Part, Urgency};
 use types::{
@@ -51,7 +52,15 @@ pub struct OwnerLog {
     pub destage_state: DestageState,
     next_nsd: usize,
     nsds: Vec<NsdId>,
+    /// Where records are encoded, kept so that it need not grow anew.
+    encoded: Vec<u8>,
 }
+
+/// Keys of a record's parts, sorted, each with the end of its bytes.
+type PartEnds = SmallVec<[(PartKey, usize); 4]>;
+
+/// A larger buffer is not kept.
+const ENCODED_SIZE_MAX: usize = 256 << 10;
 
 /// Bytes of pieces that a shard has to move to sectors, beyond which Commits with pieces wait.
 const PIECE_DEBT_MAX: u64 = 1 << 20;
@@ -131,6 +140,7 @@ impl OwnerLog {
             destage_state: DestageState::Works,
             next_nsd: 0,
             nsds,
+            encoded: Vec::new(),
         }
     }
 
@@ -232,14 +242,31 @@ impl OwnerLog {
             }
             space.push(SpaceMutation::FreeingEnds {});
         }
-        let mut parts: BTreeMap<PartKey, Vec<u8>> = BTreeMap::new();
-        for (shard, mutation) in mutations {
-            mutation.encode(parts.entry(PartKey::Shard(*shard)).or_default());
+        let mut shards: SmallVec<[ShardId; 4]> = SmallVec::new();
+        for (shard, _) in mutations {
+            if let Err(at) = shards.binary_search(shard) {
+                shards.insert(at, *shard);
+            }
         }
-        for mutation in space {
-            SpaceRecord::Space(mutation).encode(parts.entry(PartKey::Space).or_default());
+        let mut bytes = std::mem::take(&mut self.encoded);
+        let mut ends: PartEnds = SmallVec::new();
+        for shard in shards {
+            let own = mutations.iter().filter(|(of, _)| *of == shard);
+            own.for_each(|(_, mutation)| mutation.encode(&mut bytes));
+            ends.push((PartKey::Shard(shard), bytes.len()));
         }
-        self.append_parts(&parts)
+        if !space.is_empty() {
+            for mutation in space {
+                SpaceRecord::Space(mutation).encode(&mut bytes);
+            }
+            ends.push((PartKey::Space, bytes.len()));
+        }
+        let lsn = self.append_parts(&bytes, &ends);
+        if bytes.capacity() <= ENCODED_SIZE_MAX {
+            bytes.clear();
+            self.encoded = bytes;
+        }
+        lsn
     }
 
     /// More runs than fit one record: they are named in records before the operation's own, which alone makes them
@@ -263,21 +290,24 @@ impl OwnerLog {
 
     /// Journals what a shard did by itself.
     pub fn append_changes(&mut self, shard: ShardId, changes: &Changes) -> Lsn {
-        let mutations: Vec<_> = changes.mutations.clone();
+        let mutations = &changes.mutations;
         debug_assert!(mutations.iter().all(|(s, _)| *s == shard));
-        self.append(NodeLife::default(), &mutations, &[], &changes.freed)
+        self.append(NodeLife::default(), mutations, &[], &changes.freed)
     }
 
-    fn append_parts(&mut self, parts: &BTreeMap<PartKey, Vec<u8>>) -> Lsn {
+    /// Appends one record: `bytes` of several keys, each with where its own end.
+    fn append_parts(&mut self, bytes: &[u8], ends: &PartEnds) -> Lsn {
         let epoch = self.epoch;
-        let parts: Vec<Part<'_>> = parts
-            .iter()
-            .map(|(key, bytes)| Part {
+        let mut begin = 0;
+        let part = |(key, end): &(PartKey, usize)| {
+            let own = &bytes[std::mem::replace(&mut begin, *end)..*end];
+            Part {
                 key: *key,
                 epoch,
-                bytes,
-            })
-            .collect();
+                bytes: own,
+            }
+        };
+        let parts: SmallVec<[Part<'_>; 4]> = ends.iter().map(part).collect();
         match self.journal.append(&parts) {
             Ok(lsn) => {
                 self.space.logged(lsn);
@@ -384,7 +414,8 @@ impl OwnerLog {
         for record in records {
             record.encode(&mut bytes);
         }
-        self.append_parts(&BTreeMap::from([(PartKey::Space, bytes)]))
+        let end = (PartKey::Space, bytes.len());
+        self.append_parts(&bytes, &smallvec![end])
     }
 
     /// NSDs of which another region should be taken.

@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, VecDeque};
 use client::message::{Ask, Body};
 use meta::view::{Context, Held};
 use meta::{Executed, Op, Outcome, Reply, Shard, View, transaction};
+use smallvec::SmallVec;
 use token::message::{Acquire, Granted, Released};
 use token::{Effect as TokenEffect, Manager};
 use types::{
@@ -63,6 +64,8 @@ pub struct OwnerSlice {
     /// nobody would ever give the tokens back that it takes.
     lost: VecDeque<NodeLife>,
     next_ticket: u64,
+    /// For effects of the token manager, kept so that it need not grow anew; empty between calls.
+    effects: Vec<TokenEffect>,
 }
 
 /// More shards are needed: lock all of them, in id order, and run the work again.
@@ -80,6 +83,7 @@ impl OwnerSlice {
             waiting: Vec::new(),
             lost: VecDeque::new(),
             next_ticket: OPERATION_TICKET,
+            effects: Vec::new(),
         }
     }
 
@@ -317,18 +321,23 @@ impl OwnerSlice {
             wants,
             transient: false,
         };
-        let mut effects = Vec::new();
-        self.tokens.acquire(now, acquire, &mut effects).ok()?;
-        effects.into_iter().find_map(|e| match e {
+        let mut effects = std::mem::take(&mut self.effects);
+        let outcome = self.tokens.acquire(now, acquire, &mut effects);
+        let granted = effects.drain(..).find_map(|e| match e {
             TokenEffect::Granted { message, .. } if message.ticket == ticket => Some(message),
             _ => None,
-        })
+        });
+        self.effects = effects;
+        granted.filter(|_| outcome.is_ok())
     }
 }
 
+/// Locked slices; nearly every operation needs one or two.
+pub type Slices<'a> = SmallVec<[&'a mut OwnerSlice; 4]>;
+
 /// The shards that are locked now, by id.
 pub struct Locked<'a> {
-    slices: Vec<&'a mut OwnerSlice>,
+    slices: Slices<'a>,
 }
 
 impl std::fmt::Debug for Locked<'_> {
@@ -340,8 +349,10 @@ impl std::fmt::Debug for Locked<'_> {
 
 impl<'a> Locked<'a> {
     /// The shards whose locks the caller holds.
-    pub fn new(slices: Vec<&'a mut OwnerSlice>) -> Self {
-        Self { slices }
+    pub fn new(slices: impl IntoIterator<Item = &'a mut OwnerSlice>) -> Self {
+        Self {
+            slices: slices.into_iter().collect(),
+        }
     }
 
     fn slice(&mut self, id: ShardId) -> Option<&mut OwnerSlice> {
@@ -352,7 +363,7 @@ impl<'a> Locked<'a> {
     }
 
     fn view<'b>(&'b mut self, env: &OwnerEnv<'b>) -> View<'b> {
-        let shards = self.slices.iter_mut().map(|s| &mut s.shard).collect();
+        let shards = self.slices.iter_mut().map(|s| &mut s.shard);
         View::new(shards, env.owners, env.me.node)
     }
 
@@ -841,7 +852,8 @@ impl<'a> Locked<'a> {
                 _ => return Ok(()),
             }
         }
-        match transaction::on_message(&mut self.view(env), &envelope) {
+        let handled = transaction::on_message(&mut self.view(env), &envelope);
+        match handled {
             transaction::Handled::Done(progress) => {
                 self.progress(env, log, home, progress, out);
                 Ok(())

@@ -53,31 +53,45 @@ impl Rights {
 
     /// As messages carry it.
     pub fn kinds(&self) -> Vec<TokenKind> {
-        let mut kinds = Vec::new();
+        let mut kinds = Vec::with_capacity(self.kind_count());
+        self.visit_kinds(|kind| kinds.push(kind));
+        kinds
+    }
+
+    fn kind_count(&self) -> usize {
+        usize::from(self.directory.is_some())
+            + usize::from(self.inode.is_some())
+            + usize::from(!self.read.is_empty())
+            + usize::from(!self.write.is_empty())
+    }
+
+    fn visit_kinds(&self, mut visit: impl FnMut(TokenKind)) {
         if let Some(mode) = self.directory {
-            kinds.push(TokenKind::Directory {
+            visit(TokenKind::Directory {
                 mode,
                 hash_begin: 0,
                 hash_end: u64::MAX,
             });
         }
-        kinds.extend(self.inode.map(|mode| TokenKind::Inode { mode }));
+        if let Some(mode) = self.inode {
+            visit(TokenKind::Inode { mode });
+        }
         for (mode, set) in [
             (RangeMode::Read, &self.read),
             (RangeMode::Write, &self.write),
         ] {
             if !set.is_empty() {
                 let patterns = set.patterns();
-                kinds.push(TokenKind::Range { mode, patterns });
+                visit(TokenKind::Range { mode, patterns });
             }
         }
-        kinds
     }
 
     /// As messages carry it, each with its name.
     pub fn holdings(&self, ino: InodeId, number: TokenNumber) -> Vec<Holding> {
-        let holding = |kind| Holding { ino, number, kind };
-        self.kinds().into_iter().map(holding).collect()
+        let mut holdings = Vec::with_capacity(self.kind_count());
+        self.visit_kinds(|kind| holdings.push(Holding { ino, number, kind }));
+        holdings
     }
 
     /// Holds nothing.

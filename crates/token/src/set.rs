@@ -48,7 +48,9 @@ impl PatternSet {
 
     /// As messages carry it.
     pub fn patterns(&self) -> Vec<Pattern> {
-        self.shapes().map(|s| s.pattern()).collect()
+        let mut patterns = Vec::with_capacity(self.count());
+        patterns.extend(self.shapes().map(|s| s.pattern()));
+        patterns
     }
 
     /// The parts: plain ones sorted, then strided ones, oldest first.
@@ -151,6 +153,9 @@ impl PatternSet {
 
     /// Drops parts that lie in `other` as a whole.
     pub fn forget_parts_of(&mut self, other: &Self) {
+        if self.is_empty() {
+            return;
+        }
         let inside: Vec<Shape> = self.shapes().filter(|s| other.contains(s)).collect();
         for shape in inside {
             match shape {

@@ -1,5 +1,9 @@
 //! Byte ranges, strided patterns and sets of ranges.
 
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
 use crate::wire_struct;
 
 /// Bytes from `begin` to before `end`; `end == u64::MAX` is without end.
@@ -99,13 +103,16 @@ impl Pattern {
 /// A set of bytes as sorted, disjoint, non-adjacent, non-empty ranges.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RangeSet {
-    ranges: Vec<ByteRange>,
+    // Nearly every set is one range, such as the whole file.
+    ranges: SmallVec<[ByteRange; 1]>,
 }
 
 impl RangeSet {
     /// The empty set.
     pub const fn new() -> Self {
-        Self { ranges: Vec::new() }
+        Self {
+            ranges: SmallVec::new_const(),
+        }
     }
 
     /// The set of one range.
@@ -137,7 +144,7 @@ impl RangeSet {
             merged.begin = merged.begin.min(self.ranges[first].begin);
             merged.end = merged.end.max(self.ranges[last - 1].end);
         }
-        self.ranges.splice(first..last, [merged]);
+        self.replace(first..last, [merged]);
     }
 
     /// Takes the bytes of `range` out.
@@ -159,7 +166,21 @@ impl RangeSet {
             end: self.ranges[last - 1].end,
         };
         let rest = [head, tail].into_iter().filter(|r| !r.is_empty());
-        self.ranges.splice(first..last, rest);
+        self.replace(first..last, rest);
+    }
+
+    fn replace(&mut self, old: Range<usize>, new: impl IntoIterator<Item = ByteRange>) {
+        let mut at = old.start;
+        for range in new {
+            match at < old.end {
+                true => self.ranges[at] = range,
+                false => self.ranges.insert(at, range),
+            }
+            at += 1;
+        }
+        if at < old.end {
+            self.ranges.drain(at..old.end);
+        }
     }
 
     /// Holds all bytes of `range`.

@@ -77,7 +77,7 @@ impl Fixture {
             held,
             facts: &[],
         };
-        let shards = self.shards.iter_mut().collect();
+        let shards = &mut self.shards;
         execute(&mut View::new(shards, &self.owners, NodeId(1)), &ctx, op)
     }
 
@@ -694,11 +694,7 @@ fn a_name_in_doubt_waits_and_others_do_not() {
     let id = plan.id;
     let owners = f.owners.clone();
     let view = |f: &mut Fixture, run: &dyn Fn(&mut View<'_>)| {
-        run(&mut View::new(
-            f.shards.iter_mut().collect(),
-            &owners,
-            NodeId(1),
-        ));
+        run(&mut View::new(&mut f.shards, &owners, NodeId(1)));
     };
     view(&mut f, &|view| {
         assert_eq!(transaction::begin(view, (*plan).clone()).messages.len(), 1);
@@ -732,7 +728,7 @@ fn wants_name_the_tokens_in_inode_order() {
             held: Held::Nothing,
             facts: &[],
         };
-        let view = View::new(f.shards.iter_mut().collect(), &owners, NodeId(1));
+        let view = View::new(&mut f.shards, &owners, NodeId(1));
         wants(&view, &ctx, op)
     };
     let write = Want::Directory {
@@ -794,7 +790,7 @@ fn wants_name_the_tokens_in_inode_order() {
             mode: DirectoryMode::Read
         }
     );
-    assert_eq!(list(&Op::Closed { ino: a }), []);
+    assert_eq!(list(&Op::Closed { ino: a })[..], []);
 }
 
 #[test]
@@ -826,6 +822,7 @@ fn a_prepared_number_stays_reserved_over_a_restart() {
     let Handled::Done(progress) = transaction::on_message(&mut view, &envelope) else {
         panic!();
     };
+    drop(view);
     let mut restarted = Shard::new(ShardId(1), HashKey(99));
     f.shards[1].snapshot(&mut |m| {
         if !matches!(m, Mutation::NextIndex { .. } | Mutation::Prepare { .. }) {

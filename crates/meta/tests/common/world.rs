@@ -127,7 +127,7 @@ impl World {
             .iter_mut()
             .filter(|(id, _)| locked.contains(id))
             .map(|(_, s)| s);
-        f(&mut View::new(shards.collect(), &self.map, me))
+        f(&mut View::new(shards, &self.map, me))
     }
 
     pub fn submit(&mut self, op: Op) -> RequestId {

@@ -311,7 +311,7 @@ impl World {
         let mut work = Some(work);
         while let Some(now) = work.take() {
             let locked = node.shards.iter_mut().filter(|(id, _)| wanted.contains(id));
-            let mut locked = Locked::new(locked.map(|(_, slice)| slice).collect());
+            let mut locked = Locked::new(locked.map(|(_, slice)| slice));
             let log = now.needs_log().then_some(&mut node.log);
             if let Err(NeedShards(more, again)) = locked.run(&env, log, now, &mut out) {
                 let before = wanted.len();

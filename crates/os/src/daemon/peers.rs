@@ -24,7 +24,7 @@ use types::{
 use super::lapse::Parked;
 use super::reclaim::FrameUser;
 use super::sectors::SERVER_TAG;
-use super::work::Item;
+use super::work::{EventTime, Item};
 use super::{Daemon, lock};
 use crate::clock;
 use crate::disk::DiskError;
@@ -62,7 +62,7 @@ impl Daemon {
             self.ask_here(self.me, call, None, shard, ask, items);
             return;
         }
-        let message = lock(&self.calls).begin(clock::now(), call, (owner, shard), ask);
+        let message = lock(&self.calls).begin(EventTime::get().now, call, (owner, shard), ask);
         if let Some(message) = message {
             self.send(owner, &message);
         }
@@ -70,7 +70,7 @@ impl Daemon {
 
     /// A question has its answer: its slot goes to the next that waits. Returns the shard asked.
     pub(super) fn call_ended(&self, call: u64) -> Option<ShardId> {
-        let (shard, next) = lock(&self.calls).ended(clock::now(), call);
+        let (shard, next) = lock(&self.calls).ended(EventTime::get().now, call);
         if let Some((peer, message)) = next {
             self.send(peer, &message);
         }
@@ -89,7 +89,8 @@ impl Daemon {
         if matches!(ask, Ask::Space(_)) {
             self.take_regions(items);
         }
-        let question = node::calls::question(clock::now(), (from, call), origin, shard, ask);
+        let question =
+            node::calls::question(EventTime::get().now, (from, call), origin, shard, ask);
         items.push_back(Item::Owner(question));
     }
 
@@ -246,7 +247,7 @@ impl Daemon {
         query: Query,
         items: &mut VecDeque<Item>,
     ) {
-        let found = lock(&self.facts).find(clock::now(), from, id, query);
+        let found = lock(&self.facts).find(EventTime::get().now, from, id, query);
         match found {
             Find::Run(work) => items.push_back(Item::Owner(work)),
             Find::Number(shard) => {

@@ -12,7 +12,8 @@ use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
 use client::{Env, Pool as _};
 use node::moves::RENAME_TOKEN;
 use node::{FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
-use types::{Errno, Lsn, NodeId, NodeLife, ShardId};
+use smallvec::{SmallVec, smallvec};
+use types::{Errno, Instant, Lsn, NodeId, NodeLife, ShardId, Timestamp};
 
 use super::lapse::Parked;
 use super::{DRIVER_CALL, Daemon, MOVE_CALL, lock};
@@ -60,8 +61,31 @@ const WORK_MAX: usize = 1 << 20;
 /// Lists longer than this are not kept.
 const LIST_LENGTH_MAX: usize = 1024;
 
+/// After so many steps of one event the clocks are read again.
+const STEPS_PER_CLOCK: usize = 64;
+
 thread_local! {
+    /// When the event that this thread works off began: its steps take a few microseconds, and each would read both
+    /// clocks, a tenth of all its time. What must be exact (the lease before an answer) reads the clock itself.
+    static EVENT_TIME: Cell<Option<EventTime>> = const { Cell::new(None) };
     static LISTS: Cell<Option<Box<Lists>>> = const { Cell::new(None) };
+}
+
+/// Both clocks, as cores are given them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EventTime {
+    pub(super) now: Instant,
+    pub(super) timestamp: Timestamp,
+}
+
+impl EventTime {
+    /// Of the event that is being worked off; outside of one, now.
+    pub(super) fn get() -> Self {
+        EVENT_TIME.get().unwrap_or_else(|| Self {
+            now: clock::now(),
+            timestamp: clock::timestamp(),
+        })
+    }
 }
 
 impl Lists {
@@ -100,8 +124,13 @@ impl Daemon {
             effects,
             owner_effects,
         } = &mut *lists;
+        let outer = EVENT_TIME.get();
         let mut count = 0;
         while let Some(item) = items.pop_front() {
+            if count % STEPS_PER_CLOCK == 0 {
+                EVENT_TIME.set(None);
+                EVENT_TIME.set(Some(EventTime::get()));
+            }
             count += 1;
             debug_assert!(count < WORK_MAX, "a work list ends: {item:?}");
             match item {
@@ -117,13 +146,15 @@ impl Daemon {
                 Item::OwnerEffect(effect) => self.perform_owner(effect, items),
             }
         }
+        EVENT_TIME.set(outer);
         lists.keep();
     }
 
     fn run_slice(&self, slice: usize, input: Input, effects: &mut Vec<Effect>) {
+        let EventTime { now, timestamp } = EventTime::get();
         let env = Env {
-            now: clock::now(),
-            timestamp: clock::timestamp(),
+            now,
+            timestamp,
             lease: self.lease_left(),
             life: self.me,
             pool: &*self.pool,
@@ -135,9 +166,10 @@ impl Daemon {
     }
 
     pub(super) fn owner_env(&self) -> OwnerEnv<'_> {
+        let EventTime { now, timestamp } = EventTime::get();
         OwnerEnv {
-            now: clock::now(),
-            timestamp: clock::timestamp(),
+            now,
+            timestamp,
             me: self.me,
             owners: &self.config.view.owners,
             random: self.random(),
@@ -266,14 +298,14 @@ impl Daemon {
                 return;
             }
         }
-        let mut wanted = vec![work.shard()];
+        let mut wanted: SmallVec<[ShardId; 4]> = smallvec![work.shard()];
         let mut work = Some(work);
         let env = self.owner_env();
         while let Some(now) = work.take() {
             wanted.sort_unstable();
             wanted.dedup();
             let needs_log = now.needs_log();
-            let mut guards: Vec<MutexGuard<'_, OwnerSlice>> = Vec::with_capacity(wanted.len());
+            let mut guards: SmallVec<[MutexGuard<'_, OwnerSlice>; 4]> = SmallVec::new();
             for shard in &wanted {
                 match self
                     .shards
@@ -288,7 +320,7 @@ impl Daemon {
                 }
             }
             let mut log = needs_log.then(|| lock(&self.log));
-            let mut locked = Locked::new(guards.iter_mut().map(|g| &mut **g).collect());
+            let mut locked = Locked::new(guards.iter_mut().map(|g| &mut **g));
             if let Err(NeedShards(more, again)) = locked.run(&env, log.as_deref_mut(), now, out) {
                 wanted.extend(more);
                 work = Some(again);

@@ -435,7 +435,7 @@ impl Node {
             let needs_log = now.needs_log();
             let locked = self.shards.iter_mut().flatten();
             let locked = locked.filter(|slice| wanted.contains(&slice.shard.id()));
-            let mut locked = Locked::new(locked.collect());
+            let mut locked = Locked::new(locked);
             let log = needs_log.then_some(&mut self.log);
             if let Err(NeedShards(more, again)) = locked.run(&env, log, now, &mut out) {
                 wanted.extend(more);
