@@ -129,36 +129,45 @@ fn main() -> ExitCode {
 fn run_gates(seed: u64, arguments: &Arguments) -> Option<String> {
     let options = sim::options(seed, arguments.rules);
     println!("seed {seed} {options:?}");
-    let (report, log) = World::new(seed, options, arguments.has_log).run();
-    for line in log {
-        println!("{line}");
-    }
-    println!(
-        "seed {seed}: {} steps, {} accesses, trace {:016x}",
-        report.step_count, report.access_count, report.trace_hash
-    );
-    report.violation
+    survive(|| {
+        let (report, log) = World::new(seed, options, arguments.has_log).run();
+        print_run(
+            seed,
+            &log,
+            (report.step_count, report.access_count),
+            report.trace_hash,
+        );
+        report.violation
+    })
 }
 
 fn run_whole(seed: u64, arguments: &Arguments) -> Option<String> {
     let options = whole::options(seed, arguments.canary);
     println!("seed {seed} {options:?}");
-    let run = AssertUnwindSafe(|| whole::World::new(seed, options, arguments.has_log).run());
-    match catch_unwind(run) {
-        Ok((report, log)) => {
-            for line in log {
-                println!("{line}");
-            }
-            println!(
-                "seed {seed}: {} steps, {} accesses, trace {:016x}",
-                report.step_count, report.access_count, report.trace_hash
-            );
-            report.violation
-        }
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
-            Some(format!("a check failed: {}", text.unwrap_or_default()))
-        }
+    survive(|| {
+        let (report, log) = whole::World::new(seed, options, arguments.has_log).run();
+        print_run(
+            seed,
+            &log,
+            (report.step_count, report.access_count),
+            report.trace_hash,
+        );
+        report.violation
+    })
+}
+
+fn print_run(seed: u64, log: &[String], (steps, accesses): (u64, usize), trace: u64) {
+    for line in log {
+        println!("{line}");
     }
+    println!("seed {seed}: {steps} steps, {accesses} accesses, trace {trace:016x}");
+}
+
+/// What a run found; a panic in it, of a check or of a core, is a violation, and the next seed can go on.
+fn survive(run: impl FnOnce() -> Option<String>) -> Option<String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
+        Some(format!("a check failed: {}", text.unwrap_or_default()))
+    })
 }
