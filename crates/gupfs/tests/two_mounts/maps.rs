@@ -377,7 +377,6 @@ struct Shared {
 /// `GUPFS_MAPS_SECONDS` for longer runs, `GUPFS_PINGPONG_SEED` for a seed: it fixes what each thread does, not how the
 /// threads meet.
 #[test]
-#[ignore = "open bugs: ESTALE of a file just replaced, and a hang (docs/PROGRESS.md)"]
 fn mapped_files_under_everything() {
     let fixture = lab!();
     let seconds = std::env::var("GUPFS_MAPS_SECONDS").map_or(10, |s| s.parse().expect("seconds"));
