@@ -308,12 +308,16 @@ impl<'a> Actor<'a> {
         Ok(())
     }
 
-    /// A file that was found by its name is whole, whatever takes its place meanwhile. It is read, not mapped: a load
-    /// right after the open meets SIGBUS now and then (an open bug, docs/PROGRESS.md).
+    /// A file that was found by its name is whole, whatever takes its place meanwhile, for reads and through a mapping.
     fn look_at_replaced(&mut self) -> Outcome {
         let file = io("open", File::open(self.fixture.path(self.node, "replaced")))?;
         let mut read = vec![0; 2 * PAGE];
-        io("read of a replaced file", file.read_exact_at(&mut read, 0))?;
+        if self.below(2) == 0 {
+            io("read of a replaced file", file.read_exact_at(&mut read, 0))?;
+        } else {
+            let mapping = io("mmap", Mapping::new(&file, read.len(), false))?;
+            io("load of a replaced file", mapping.load(0, &mut read))?;
+        }
         let number = u64::from_le_bytes(read[..STAMP].try_into().expect("8 bytes"));
         let drawn = self.replaced_drawn.load(SeqCst);
         let is_whole = |bytes: &[u8]| bytes.chunks_exact(STAMP).all(|c| c == &read[..STAMP]);
