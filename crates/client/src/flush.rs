@@ -418,12 +418,20 @@ impl Slice {
         match result {
             Ok(extents) => {
                 inode.store_failures = 0;
+                inode.failing_since = None;
                 inode.batches[at].state = BatchState::Stored(extents);
             }
             Err(failure) => {
                 // The sectors are used up; the pages are written again, elsewhere.
                 let batch = inode.batches.swap_remove(at);
-                inode.store_failures += u32::from(failure.is_some());
+                let since = *inode.failing_since.get_or_insert(env.now);
+                let is_old = env.now.since(since) > STARVED_MAX;
+                match failure {
+                    // A broken link ends nobody's writes, unless it breaks for long.
+                    Some(IoFailure::Unknown) if !is_old => {}
+                    Some(_) => inode.store_failures += 1,
+                    None => {}
+                }
                 let owner = env.owner(ino.shard());
                 if failure == Some(IoFailure::Unknown) {
                     env.grants.burn(owner, &batch.runs);

@@ -177,6 +177,8 @@ pub(crate) struct Inode {
     pub(crate) commit_count: u64,
     /// Stores that failed in a row.
     pub(crate) store_failures: u32,
+    /// Since when stores have failed or their links broken, without one that ended well.
+    pub(crate) failing_since: Option<types::Instant>,
     pub(crate) reserved: u64,
     /// Since when dirty pages have found no sectors: what was written to sectors that cannot be used needs
     /// others.
@@ -251,6 +253,7 @@ impl Inode {
             commit: None,
             commit_count: 0,
             store_failures: 0,
+            failing_since: None,
             reserved: 0,
             starved_since: None,
             goals: Vec::new(),

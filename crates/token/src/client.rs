@@ -25,7 +25,7 @@ use crate::compat;
 use crate::message::{Granted, Released, Revoke};
 use crate::pattern::{Rounding, Shape};
 use crate::rights::Rights;
-use crate::server::first_number;
+use crate::server::{EPOCH_SHIFT, first_number};
 use crate::set::PatternSet;
 
 /// Tidies its ranges up beyond so many pieces.
@@ -227,15 +227,20 @@ impl Holder {
         self.sequence = 0;
     }
 
-    /// Another node wants what conflicts. The plan may be empty: finish it at once then. `None`: the revoke
-    /// is old, or being carried out.
+    /// Another node wants what conflicts. The plan may be empty: finish it at once then. `None`: the revoke is of a
+    /// former owner, or being carried out.
+    ///
+    /// One that names an older state was overtaken by the grant of the newest one. It is carried out on that, for who
+    /// waits still waits: ignored, it would come again only when the manager's timer says so.
     pub fn on_revoke(
         &mut self,
         now: Instant,
         revoke: &Revoke,
         activity: &Activity,
     ) -> Option<Plan> {
-        if revoke.number < self.seen || self.going.iter().any(|p| p.release == revoke.revoke) {
+        let epoch = |number: TokenNumber| number.0 >> EPOCH_SHIFT;
+        let is_of_former = epoch(revoke.number) < epoch(self.seen);
+        if is_of_former || self.going.iter().any(|p| p.release == revoke.revoke) {
             return None;
         }
         if revoke.number > self.seen {

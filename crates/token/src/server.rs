@@ -194,10 +194,12 @@ pub struct Manager {
     reclaimed: Option<Instant>,
 }
 
+/// A state number has the shard's epoch above this bit.
+pub(crate) const EPOCH_SHIFT: u32 = 44;
+
 /// The first state number of an epoch of a shard: states of earlier epochs have lower ones, and a
 /// reasserted state has this one.
 pub const fn first_number(epoch: Epoch) -> TokenNumber {
-    const EPOCH_SHIFT: u32 = 44;
     assert!(
         epoch.0 < 1 << (64 - EPOCH_SHIFT),
         "a shard changes its owner less than a million times"
