@@ -227,6 +227,8 @@ pub struct Slice {
     pub(crate) awaited_opens: VecDeque<(Instant, InodeId)>,
     /// Pages of all inodes in `Inode::hasty`.
     pub(crate) hasty_count: usize,
+    /// Revokes that wait for the grants that they name, which are on their way.
+    pub(crate) early_revokes: Vec<token::message::Revoke>,
     /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
     /// Inodes that wait for frames.
@@ -262,6 +264,7 @@ impl Slice {
             dirty: VecDeque::new(),
             awaited_opens: VecDeque::new(),
             hasty_count: 0,
+            early_revokes: Vec::new(),
             starved: Vec::new(),
             frameless: Vec::new(),
             short: None,
@@ -295,7 +298,10 @@ impl Slice {
                 self.start(env, request);
             }
             Input::Interrupt(ticket) => self.on_interrupt(env, ticket),
-            Input::Answer(call, answer) => self.on_answer(env, call, answer),
+            Input::Answer(call, answer) => {
+                self.on_answer(env, call, answer);
+                self.take_early_revokes(env);
+            }
             Input::Revoke(from, revoke) => self.on_revoke(env, from, revoke),
             Input::Arrive(arrival) => self.on_arrival(env, *arrival),
             Input::Replied(ino) => self.on_replied(env, ino),

@@ -88,6 +88,9 @@ impl RevokeState {
     }
 }
 
+/// Revokes of one slice that wait for the grants that they name.
+const EARLY_COUNT_MAX: usize = 64;
+
 impl Slice {
     /// Asks for tokens on `ino`, unless a question is under way: its answer runs the parked requests
     /// again, which ask for what is still missing.
@@ -330,6 +333,9 @@ impl Slice {
     /// An owner revokes.
     pub(crate) fn on_revoke(&mut self, env: &Env<'_>, _from: types::NodeId, revoke: Revoke) {
         let ino = revoke.ino;
+        if self.is_early(&revoke) {
+            return self.early_revokes.push(revoke);
+        }
         let inode = self.inode(ino);
         let is_names = |want: &Want| matches!(want, Want::Directory { .. });
         if revoke.number > inode.holder.seen() && !revoke.wants.iter().any(is_names) {
@@ -339,6 +345,31 @@ impl Slice {
             return;
         };
         self.begin_release(env, ino, plan);
+    }
+
+    /// The grant that it names is on its way to a question of ours: revokes travel ahead, and an answer to another
+    /// node waits for the owner's journal. Who waited for the grant is served first, or a reader beside a busy writer
+    /// would get one void grant after the other. If it comes again, the grant is lost: then it is void.
+    fn is_early(&mut self, revoke: &Revoke) -> bool {
+        let count = self.early_revokes.len();
+        let is_same = |early: &Revoke| early.ino == revoke.ino && early.revoke == revoke.revoke;
+        self.early_revokes.retain(|early| !is_same(early));
+        let is_again = self.early_revokes.len() < count;
+        let inode = self.inode(revoke.ino);
+        let is_unseen = inode.is_acquiring && !inode.holder.has_seen(revoke.number);
+        is_unseen && !is_again && !self.is_lapsed && self.early_revokes.len() < EARLY_COUNT_MAX
+    }
+
+    /// After an answer: revokes that waited for a grant in it.
+    pub(crate) fn take_early_revokes(&mut self, env: &Env<'_>) {
+        for revoke in std::mem::take(&mut self.early_revokes) {
+            let inode = self.inode(revoke.ino);
+            if inode.is_acquiring && !inode.holder.has_seen(revoke.number) {
+                self.early_revokes.push(revoke);
+            } else {
+                self.on_revoke(env, types::NodeId(0), revoke);
+            }
+        }
     }
 
     /// Carries a plan out: stop, drop, flush; the end of it is `finish_release`.

@@ -222,6 +222,11 @@ impl Holder {
         Adopted::Current
     }
 
+    /// A grant of this state, or of a newer one, has come: a revoke that names it was not overtaking.
+    pub fn has_seen(&self, number: TokenNumber) -> bool {
+        number <= self.seen
+    }
+
     fn see(&mut self, number: TokenNumber) {
         self.seen = number;
         self.sequence = 0;

@@ -888,3 +888,29 @@ fn a_map_of_before_a_commit_is_not_believed() {
     let effects = s.answer(map, old_map(s.attr));
     assert!(map_question(&effects).is_some(), "asked again: {effects:?}");
 }
+
+/// Revokes travel ahead of grants. Who waited for the grant is served before it goes again; a repeat of the revoke says
+/// that the grant is lost.
+#[test]
+fn an_early_revoke_lets_the_grant_be_used_once() {
+    let mut s = Story::new(4 * PAGE);
+    s.open(InodeMode::Read, ByteRange::new(0, 0));
+    let asked = write_page(&mut s, 0, 100);
+    let early = |s: &mut Story| {
+        s.number += 1;
+        let effects = s.revoke(5, vec![write_want(ByteRange::new(0, PAGE))]);
+        s.number -= 1;
+        effects
+    };
+    let effects = early(&mut s);
+    assert!(effects.is_empty(), "it waits for the grant: {effects:?}");
+    let effects = s.grant(&asked, InodeMode::Exclusive, ByteRange::ALL);
+    assert!(is_written(&effects), "{effects:?}");
+    let (call, _) = commit_of(&effects).expect("and then it is given up");
+    s.attr.change += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    assert!(is_released(&effects), "{effects:?}");
+    write_page(&mut s, 0, 100);
+    assert!(early(&mut s).is_empty());
+    assert!(is_released(&early(&mut s)), "the grant is lost");
+}
