@@ -18,6 +18,7 @@ pub mod request;
 pub mod revoke;
 pub mod slice;
 mod tokens;
+pub mod transfer;
 mod unlink;
 
 pub use env::{Env, Grants};

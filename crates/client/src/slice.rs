@@ -12,7 +12,7 @@
 //! flush, a grant arrives -> `retry` -> served.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::VecDeque;
 

@@ -23,16 +23,19 @@ const INO: InodeId = InodeId::new(ShardId(0), 2);
 
 /// Frames in plain memory, in any number unless there is a limit.
 #[derive(Default)]
-struct Memory(RefCell<Vec<(u32, Vec<u8>)>>, Option<u64>);
+pub(crate) struct Memory(
+    pub(crate) RefCell<Vec<(u32, Vec<u8>)>>,
+    pub(crate) Option<u64>,
+);
 
 impl Memory {
-    fn bytes(&self, span: Span) -> Vec<u8> {
+    pub(crate) fn bytes(&self, span: Span) -> Vec<u8> {
         let frames = self.0.borrow();
         let begin = span.offset as usize;
         frames[span.frame.0 as usize].1[begin..begin + span.length as usize].to_vec()
     }
 
-    fn put(&self, span: Span, bytes: &[u8]) {
+    pub(crate) fn put(&self, span: Span, bytes: &[u8]) {
         let begin = span.offset as usize;
         let frame = &mut self.0.borrow_mut()[span.frame.0 as usize].1;
         frame[begin..begin + bytes.len()].copy_from_slice(bytes);
@@ -73,8 +76,10 @@ impl crate::Pool for Memory {
     fn store(&self, target: Span, bytes: &[u8]) {
         self.put(target, bytes);
     }
-    fn crc(&self, _source: Span) -> u32 {
-        0
+    fn crc(&self, source: Span) -> u32 {
+        let mut crc = types::checksum::Crc32c::default();
+        crc.update(&self.bytes(source));
+        crc.finish()
     }
     fn frame_counts(&self) -> (u64, u64) {
         let Some(limit) = self.1 else {

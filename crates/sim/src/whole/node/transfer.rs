@@ -1,16 +1,17 @@
-//! Loads and stores of file data, and sectors on own and served NSDs (the twin of `os::daemon::{transfer, sectors}`).
+//! Loads and stores of file data: carries out what `client::transfer` plans; and sectors on own and served NSDs (the
+//! twin of `os::daemon::sectors`).
 
 use std::collections::BTreeMap;
-use std::rc::Rc;
 
 use client::Pool as _;
 use client::env::{LoadPiece, StorePiece};
 use client::slice::{Input, IoFailure, IoId};
-use data::plan::{Fetch, ReadPiece, RunKey, Verify, plan_read};
+use client::transfer::{Flushing, Load, Request, Store, Unflushed, checksum_cache};
+use data::ChecksumCache;
 use store::journal::FlushId;
 use types::frame::FRAME_SIZE;
 use types::id::NodeLife;
-use types::{ByteRange, Extent, FrameRef, Location, NodeId, NsdId, Run, SECTOR_SIZE, Span};
+use types::{FrameRef, Location, NodeId, NsdId, Run, Span};
 
 use super::{Lane, Later, Node, Out, Wire};
 
@@ -96,50 +97,17 @@ struct Remote {
     is_sent: bool,
 }
 
-#[derive(Debug)]
-struct Job {
-    fetch: Fetch,
-    frames: Vec<FrameRef>,
-    checksum_frames: Vec<FrameRef>,
-    cached: Option<Rc<Vec<u32>>>,
-}
-
-#[derive(Debug)]
-struct Loading {
-    left: usize,
-    failure: Option<IoFailure>,
-    extra: Vec<FrameRef>,
-    jobs: Vec<Job>,
-}
-
-#[derive(Debug)]
-struct Storing {
-    left: usize,
-    failure: Option<IoFailure>,
-    extra: Vec<FrameRef>,
-    extents: Vec<Extent>,
-    written: Vec<(NsdId, NodeLife)>,
-}
-
-#[derive(Debug)]
-struct Flushing {
-    left: usize,
-    failure: Option<IoFailure>,
-    wanted: BTreeMap<NsdId, Vec<NodeLife>>,
-}
-
 /// I/O under way.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     next_tag: u64,
     own: BTreeMap<Tag, DiskIo>,
     remote: BTreeMap<Tag, Remote>,
-    loads: BTreeMap<IoId, Loading>,
-    stores: BTreeMap<IoId, Storing>,
-    flushes: BTreeMap<IoId, Flushing>,
-    /// Stores that are not flushed yet.
-    unflushed: BTreeMap<IoId, Vec<(NsdId, NodeLife)>>,
-    crcs: BTreeMap<RunKey, Rc<Vec<u32>>>,
+    loads: BTreeMap<IoId, Load>,
+    stores: BTreeMap<IoId, Store<NodeLife>>,
+    flushes: BTreeMap<IoId, Flushing<NodeLife>>,
+    unflushed: Unflushed<NodeLife>,
+    crcs: Option<ChecksumCache>,
 }
 
 impl Transfers {
@@ -318,39 +286,22 @@ impl Node {
     fn finish_io(&mut self, done: Done, result: Result<(NodeLife, Vec<u8>), IoFailure>) {
         match done {
             Done::Load(io) => {
-                let loading = self.transfers.loads.get_mut(&io).expect("until its last");
-                loading.failure = loading.failure.or(result.err());
-                loading.left -= 1;
-                if loading.left == 0 {
+                let load = self.transfers.loads.get_mut(&io).expect("until its last");
+                if load.on_read(result.map(|_| ())) {
                     self.loaded(io);
                 }
             }
             Done::Store(io, nsd) => {
-                let storing = self.transfers.stores.get_mut(&io).expect("until its last");
-                match result {
-                    Ok((life, _)) => storing.written.push((nsd, life)),
-                    // The whole store is in doubt when a part of it is.
-                    Err(failure) if storing.failure != Some(IoFailure::Unknown) => {
-                        storing.failure = Some(failure);
-                    }
-                    Err(_) => {}
-                }
-                storing.left -= 1;
-                if storing.left == 0 {
+                let store = self.transfers.stores.get_mut(&io).expect("until its last");
+                if store.on_written(nsd, result.map(|(life, _)| life)) {
                     self.stored(io);
                 }
             }
             Done::Flush(io, nsd) => {
                 let flushing = self.transfers.flushes.get_mut(&io).expect("until its last");
-                let wanted = &flushing.wanted[&nsd];
-                let is_same = |now: NodeLife| wanted.iter().all(|then| *then == now);
-                if !result.is_ok_and(|(life, _)| is_same(life)) {
-                    flushing.failure = Some(IoFailure::Unreachable);
-                }
-                flushing.left -= 1;
-                if flushing.left == 0 {
-                    let flushing = self.transfers.flushes.remove(&io).expect("seen above");
-                    let result = flushing.failure.map_or(Ok(()), Err);
+                let result = result.map(|(life, _)| life);
+                if let Some(result) = flushing.on_flushed(nsd, result) {
+                    self.transfers.flushes.remove(&io);
                     self.input(io.slice(), Input::Flushed(io, result));
                 }
             }
@@ -368,177 +319,57 @@ impl Node {
 
     /// Reads and verifies the pieces; the slice hears `Loaded`.
     pub(super) fn load(&mut self, io: IoId, pieces: Vec<LoadPiece>) {
-        let mut jobs = Vec::new();
-        let mut requests: Vec<(Location, Vec<FrameRef>)> = Vec::new();
-        let mut extra = Vec::new();
-        let mut is_short = false;
-        for piece in &pieces {
-            for (fetch, frames) in fetches_of(piece) {
-                let cached = match &fetch.verify {
-                    Verify::Inline(_) => Some(Rc::new(Vec::new())),
-                    Verify::Sectors { key, .. } => self.transfers.crcs.get(key).cloned(),
-                };
-                let mut checksum_frames = Vec::new();
-                if cached.is_none()
-                    && let Some(run) = fetch.checksum_run(0)
-                {
-                    for _ in 0..run.count {
-                        match self.memory.alloc() {
-                            Some(frame) => checksum_frames.push(frame),
-                            None => is_short = true,
-                        }
-                    }
-                }
-                extra.extend(&checksum_frames);
-                if !checksum_frames.is_empty()
-                    && let Some(sums) = fetch.checksum_run(0)
-                {
-                    requests.push((sums.at, checksum_frames.clone()));
-                }
-                requests.push((fetch.run(0).at, frames.clone()));
-                jobs.push(Job {
-                    fetch,
-                    frames,
-                    checksum_frames,
-                    cached,
-                });
-            }
-        }
-        if is_short {
-            extra.iter().for_each(|frame| self.memory.release(*frame));
+        let crcs = self.transfers.crcs.get_or_insert_with(checksum_cache);
+        let planned = Load::plan(&pieces, &self.memory, |key| crcs.get(key));
+        let Some((load, requests)) = planned else {
             self.out.push(Out::Later(1, Later::Load(io, pieces)));
             return;
-        }
-        let loading = Loading {
-            left: requests.len(),
-            failure: None,
-            extra,
-            jobs,
         };
-        self.transfers.loads.insert(io, loading);
-        for (at, frames) in requests {
+        self.transfers.loads.insert(io, load);
+        for Request { at, frames } in requests {
             self.sectors(Kind::Read, at, Source::Frames(frames), Done::Load(io));
         }
     }
 
     fn loaded(&mut self, io: IoId) {
-        let loading = self.transfers.loads.remove(&io).expect("it has just ended");
-        let mut failure = loading.failure;
-        if failure.is_none() && !loading.jobs.iter().all(|job| self.verify(job)) {
-            failure = Some(IoFailure::Corrupt);
-        }
-        for frame in loading.extra {
-            self.memory.release(frame);
-        }
-        self.input(io.slice(), Input::Loaded(io, failure.map_or(Ok(()), Err)));
-    }
-
-    fn verify(&mut self, job: &Job) -> bool {
-        let crcs = match (&job.fetch.verify, &job.cached) {
-            (_, Some(crcs)) => Rc::clone(crcs),
-            (
-                Verify::Sectors {
-                    key, run_length, ..
-                },
-                None,
-            ) => {
-                let spans = job.checksum_frames.iter().map(|f| Span::whole(*f));
-                let bytes: Vec<u8> = spans.flat_map(|s| self.memory.read(s)).collect();
-                let opened = data::checksum::open_checksum_sectors(&bytes, key.root, *run_length);
-                let Ok(crcs) = opened else { return false };
-                let crcs = Rc::new(crcs);
-                self.transfers.crcs.insert(*key, Rc::clone(&crcs));
-                crcs
-            }
-            (Verify::Inline(_), None) => return false,
-        };
-        let frames = job.frames.iter();
-        let found: Vec<u32> = frames.map(|f| self.memory.crc(Span::whole(*f))).collect();
-        job.fetch.verify(&found, &crcs).is_ok()
+        let load = self.transfers.loads.remove(&io).expect("it has just ended");
+        let crcs = self.transfers.crcs.get_or_insert_with(checksum_cache);
+        let result = load.end(&self.memory, |key, known| crcs.insert(key, known));
+        self.input(io.slice(), Input::Loaded(io, result));
     }
 
     /// Writes runs; the slice hears `Stored` with their extents.
     pub(super) fn store(&mut self, io: IoId, pieces: Vec<StorePiece>) {
-        let sums = |p: &StorePiece| (p.run.count as usize).saturating_sub(p.frames.len());
-        let wanted: usize = pieces.iter().map(sums).sum();
-        let mut extra = Vec::with_capacity(wanted);
-        while extra.len() < wanted {
-            let Some(frame) = self.memory.alloc() else {
-                extra.iter().for_each(|frame| self.memory.release(*frame));
-                self.out.push(Out::Later(1, Later::Store(io, pieces)));
-                return;
-            };
-            extra.push(frame);
-        }
-        let mut free = extra.clone();
-        let mut extents = Vec::with_capacity(pieces.len());
-        let mut writes: Vec<(Location, Vec<FrameRef>)> = Vec::new();
-        for piece in pieces {
-            let frames = piece.frames.iter();
-            let crcs: Vec<u32> = frames.map(|f| self.memory.crc(Span::whole(*f))).collect();
-            let (checksums, sectors) = data::checksum::seal(&crcs);
-            let length = u32::try_from(piece.frames.len()).expect("a run is at most a block");
-            let mut frames = piece.frames;
-            for sector in sectors.chunks(FRAME_SIZE) {
-                let frame = free.pop().expect("as many as its checksums need");
-                self.memory.store(Span::whole(frame), sector);
-                frames.push(frame);
-            }
-            extents.push(Extent {
-                file_sector: piece.file_sector,
-                length,
-                birth: 0,
-                is_shared: false,
-                locations: vec![piece.run.at],
-                checksums,
-            });
-            writes.push((piece.run.at, frames));
-        }
-        let storing = Storing {
-            left: writes.len(),
-            failure: None,
-            extra,
-            extents,
-            written: Vec::new(),
+        let (store, requests) = match Store::plan(pieces, &self.memory) {
+            Ok(planned) => planned,
+            Err(pieces) => return self.out.push(Out::Later(1, Later::Store(io, pieces))),
         };
-        self.transfers.stores.insert(io, storing);
-        for (at, frames) in writes {
+        self.transfers.stores.insert(io, store);
+        for Request { at, frames } in requests {
             let done = Done::Store(io, at.nsd);
             self.sectors(Kind::Write, at, Source::Frames(frames), done);
         }
     }
 
     fn stored(&mut self, io: IoId) {
-        let storing = self.transfers.stores.remove(&io).expect("just ended");
-        for frame in storing.extra {
-            self.memory.release(frame);
-        }
-        let result = storing.failure.map_or(Ok(storing.extents), Err);
-        if result.is_ok() && self.has_volatile_nsd {
-            self.transfers.unflushed.insert(io, storing.written);
-        }
+        let store = self.transfers.stores.remove(&io).expect("just ended");
+        let result = store.end(&self.memory).map(|(extents, written)| {
+            if self.has_volatile_nsd {
+                self.transfers.unflushed.insert(io, written);
+            }
+            extents
+        });
         self.input(io.slice(), Input::Stored(io, result));
     }
 
     /// Makes stores durable; the slice hears `Flushed`.
     pub(super) fn flush_stores(&mut self, io: IoId, stores: &[IoId]) {
-        let mut wanted: BTreeMap<NsdId, Vec<NodeLife>> = BTreeMap::new();
-        for store in stores {
-            let written = self.transfers.unflushed.remove(store);
-            for (nsd, life) in written.unwrap_or_default() {
-                wanted.entry(nsd).or_default().push(life);
-            }
-        }
-        if wanted.is_empty() {
+        let flushing = self.transfers.unflushed.take(stores);
+        let nsds = flushing.nsds();
+        if nsds.is_empty() {
             self.input(io.slice(), Input::Flushed(io, Ok(())));
             return;
         }
-        let nsds: Vec<NsdId> = wanted.keys().copied().collect();
-        let flushing = Flushing {
-            left: nsds.len(),
-            failure: None,
-            wanted,
-        };
         self.transfers.flushes.insert(io, flushing);
         for nsd in nsds {
             let at = Location { nsd, sector: 0 };
@@ -546,21 +377,4 @@ impl Node {
             self.sectors(Kind::Flush, at, Source::Bytes(Vec::new()), done);
         }
     }
-}
-
-/// The fetches of a piece with the frames of each.
-fn fetches_of(piece: &LoadPiece) -> Vec<(Fetch, Vec<FrameRef>)> {
-    let extent = &piece.extent;
-    let begin = extent.file_sector * SECTOR_SIZE;
-    let range = ByteRange::at(begin, u64::from(extent.length) * SECTOR_SIZE);
-    let mut taken = 0;
-    let mut fetches = Vec::new();
-    for part in plan_read(range, std::slice::from_ref(extent)) {
-        if let ReadPiece::Fetch(fetch) = part {
-            let count = fetch.count as usize;
-            fetches.push((fetch, piece.frames[taken..taken + count].to_vec()));
-            taken += count;
-        }
-    }
-    fetches
 }
