@@ -106,7 +106,7 @@ impl Slice {
     pub fn uncommitted(&self) -> (usize, u64) {
         let dirty = self.inodes.values().filter(|inode| inode.is_dirty());
         dirty.fold((0, 0), |(count, size), inode| {
-            let pages = inode.pages.dirty_count() as u64;
+            let pages = inode.pages.busy_count() as u64;
             (count + 1, size + pages * crate::pages::PAGE_SIZE)
         })
     }

@@ -216,6 +216,11 @@ impl Pages {
         self.dirty_count
     }
 
+    /// Pages with dirty bytes, also those that a running flush carries.
+    pub fn busy_count(&self) -> usize {
+        self.outstanding.0.values().sum()
+    }
+
     /// Pages of `range` that a write would make dirty and that are not dirty yet: what has to be
     /// reserved before the write.
     pub fn newly_dirty_count(&self, range: &ByteRange) -> u64 {

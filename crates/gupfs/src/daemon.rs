@@ -28,7 +28,7 @@ pub fn run(path: &Path) -> Result<()> {
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
     let outcome = config(&place, &state).and_then(|config| {
         check_address_free(&config)?;
-        launch(config)
+        launch(&place, config)
     });
     for path in [place.control(), place.pid()] {
         files::remove(&path)?;
@@ -37,9 +37,14 @@ pub fn run(path: &Path) -> Result<()> {
 }
 
 /// Hands over to the daemon proper; returns when it was stopped.
-fn launch(config: Config) -> Result<()> {
+fn launch(place: &Place, config: Config) -> Result<()> {
     os::daemon::run(config).map_err(|error| {
         let failure = Failure::new(error.to_string());
+        if matches!(error, os::daemon::Error::Lost { .. })
+            && let Err(failure) = files::replace(&place.lost(), format!("{error}\n").as_bytes())
+        {
+            tracing::error!(%failure, "whoever stopped this daemon does not hear what is lost");
+        }
         match error {
             os::daemon::Error::Recovery(_) => failure.help(
                 "nothing was changed. The disk does not return what was written to it: check its cables and its own \

@@ -131,10 +131,29 @@ pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
     let mut done = Vec::new();
     let asked = control::ask(&place.control(), "stop", STOP_LIMIT);
     if matches!(asked, Ok(Answer::Said(_))) && wait_ended(place, STOP_LIMIT)? {
-        done.push("the daemon wrote back what it held, unmounted and ended".to_owned());
+        done.push(match place.lost().exists() {
+            false => "the daemon wrote back what it held, unmounted and ended".to_owned(),
+            true => "the daemon unmounted and ended".to_owned(),
+        });
     }
     done.extend(stop_hard(place, mount)?);
     Ok(done)
+}
+
+/// What the daemon of `place` could not write back when it was stopped; said once.
+pub fn take_lost(place: &Place) -> Result<Option<Failure>> {
+    let path = place.lost();
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::io("read", &path, &error)),
+    };
+    files::remove(&path)?;
+    let failure = Failure::new(text.trim().to_owned());
+    Ok(Some(failure.help(
+        "what was synced is safe; write the rest again. Stop a node before the owners of its files, or bring them \
+         back first",
+    )))
 }
 
 /// The same without asking: the connection is aborted and the process killed.

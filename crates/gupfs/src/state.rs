@@ -7,6 +7,7 @@
 //! | `lock` | held (flock) by the daemon for its life, and by commands while they change the directory |
 //! | `lives` | incarnations of the daemon, newest last: tells the manager which are over |
 //! | `pid`, `log`, `control.sock` | of the running daemon |
+//! | `lost` | what a daemon that was stopped could not write back, for whoever stopped it |
 //! | `nsd/`, `ram/` | disks that `gupfs up` made: files, or a tmpfs with files |
 //!
 //! Invariants:
@@ -170,6 +171,11 @@ impl Place {
     /// The daemon's log.
     pub fn log(&self) -> PathBuf {
         self.root.join("log")
+    }
+
+    /// What the last daemon could not write back.
+    pub fn lost(&self) -> PathBuf {
+        self.root.join("lost")
     }
 
     /// The daemon's pid.

@@ -50,6 +50,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
         Some(state) => service::stop(&place, Some(&state.mount))?,
         None => Vec::new(),
     };
+    done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
     if request.make_mount_point && mounts::at(&mount)?.is_none() {
         std::fs::create_dir_all(&mount).map_err(|e| Failure::io("make mount point", &mount, &e))?;
     }
@@ -172,9 +173,10 @@ fn check_fresh(place: &Place) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(place.root()) else {
         return Ok(());
     };
-    const OURS: [&str; 9] = [
+    const OURS: [&str; 10] = [
         "lock",
         "log",
+        "lost",
         "pid",
         "control.sock",
         "nsd",
@@ -326,6 +328,7 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
         check_fresh(&place)?;
     }
     let mut done = service::stop(&place, mount.as_deref())?;
+    let lost = service::take_lost(&place)?;
     done.extend(detach(place.root())?);
     if destroy {
         done.extend(remove_backing(place.root())?);
@@ -351,7 +354,10 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
     if done.is_empty() {
         done.push("nothing was running and nothing was mounted".to_owned());
     }
-    Ok(done)
+    match lost.filter(|_| !destroy) {
+        Some(lost) => Err(lost),
+        None => Ok(done),
+    }
 }
 
 #[cfg(test)]

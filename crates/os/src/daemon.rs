@@ -63,8 +63,10 @@ const REPEAT_TICKS: u64 = 50;
 const TRANSACTION_TICKS: u64 = 5;
 /// Bytes of the pagepool that are touched at start.
 const POPULATE_SIZE: u64 = 256 << 20;
-/// How long a stop waits for dirty data.
-const STOP_PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+/// A stop waits for so many leases until dirty data is with its owners (30 s by default); what the unmount brings has
+/// the second limit at least.
+const STOP_LEASES: u64 = 3;
+const UNMOUNT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Why the daemon did not run, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -134,6 +136,17 @@ pub enum Error {
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,
+    },
+    /// The daemon was stopped, and what was written could not be brought to the owners of these files in time: tell
+    /// the user. All else is in order.
+    #[error(
+        "{bytes} bytes of {files} files could not be written back in time and are lost: is their owner away?"
+    )]
+    Lost {
+        /// Files with data or times that no owner has.
+        files: usize,
+        /// Bytes of their dirty pages.
+        bytes: u64,
     },
     /// This life was declared dead by the cluster, and a new one cannot be started: start it by hand.
     #[error("this life of the node was declared dead, and starting anew failed: {0}")]
@@ -549,14 +562,20 @@ impl Daemon {
         }
         self.fail_parked();
         self.connection.store(0, Ordering::Relaxed);
-        self.write_all_back();
+        let patience = std::time::Duration::from_nanos(STOP_LEASES * self.config.lease.0);
+        let until = std::time::Instant::now() + patience;
+        self.write_all_back(until);
         drop(session);
-        self.write_all_back();
+        let until = until.max(std::time::Instant::now() + UNMOUNT_PATIENCE);
+        let outcome = match self.write_all_back(until) {
+            true => Ok(()),
+            false => Err(self.lost()),
+        };
         self.leave_cluster();
         control::end_listening(&listener);
         let _ = control.join();
         tracing::info!("stopped");
-        Ok(())
+        outcome
     }
 
     fn mount(&self) -> Result<Session, Error> {
@@ -654,9 +673,8 @@ impl Daemon {
         }
     }
 
-    /// Writes dirty data back and makes the journal durable, within limits.
-    fn write_all_back(self: &Arc<Self>) {
-        let until = std::time::Instant::now() + STOP_PATIENCE;
+    /// Writes dirty data back and makes the journal durable; false when that is not done by `until`.
+    fn write_all_back(self: &Arc<Self>, until: std::time::Instant) -> bool {
         for slice in 0..SLICE_COUNT {
             self.input(slice, Input::WriteBack);
         }
@@ -668,11 +686,10 @@ impl Daemon {
                 log.journal.durable_lsn() < log.journal.last_lsn() && !log.journal.is_poisoned()
             };
             if !is_dirty && !is_behind {
-                return;
+                return true;
             }
             if std::time::Instant::now() > until {
-                self.tell_lost();
-                return;
+                return false;
             }
             self.kick_journal();
             for slice in 0..SLICE_COUNT {
@@ -682,21 +699,17 @@ impl Daemon {
         }
     }
 
-    /// The daemon stops, and data cannot be written back: says what is lost.
-    fn tell_lost(&self) {
+    /// What is dirty is lost.
+    fn lost(&self) -> Error {
         let (mut files, mut bytes) = (0, 0);
         for slice in &self.slices {
             let (count, size) = lock(slice).uncommitted();
             files += count;
             bytes += size;
         }
-        let waited_s = STOP_PATIENCE.as_secs();
-        tracing::error!(
-            files,
-            bytes,
-            waited_s,
-            "dirty data could not be written back in time and is lost: is the owner of these files away?"
-        );
+        let error = Error::Lost { files, bytes };
+        tracing::error!("{error}");
+        error
     }
 
     fn on_request(self: &Arc<Self>, request: Request) {

@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -276,4 +277,40 @@ fn works(fixture: &Fixture, contents: &[u8; 5]) -> Result<String, String> {
         }
     }
     Ok("both nodes work".to_owned())
+}
+
+/// The owner of dirty files is dead when their node is stopped: who stops it hears how much is lost, once, and nothing
+/// hangs.
+#[test]
+fn a_stop_says_what_cannot_be_written_back() {
+    let Some(fixture) = lab() else { return };
+    fs::create_dir(fixture.path(1, "d")).expect("made");
+    for index in 0..3 {
+        let name = format!("d/f{index}");
+        fs::write(fixture.path(1, &name), [1; 20_000]).expect("written");
+        let file = OpenOptions::new().write(true).open(fixture.path(2, &name));
+        let file = file.expect("opened");
+        file.write_all_at(&[2; 8192], 0).expect("written");
+    }
+    fixture.lab(&["kill", "n1"]).expect("killed");
+    let state = fixture.mount(2).parent().expect("n2").to_owned();
+    let down = || {
+        let mut command = Command::new("timeout");
+        command.args([
+            "-k",
+            "5",
+            "60",
+            env!("CARGO_BIN_EXE_gupfs"),
+            "down",
+            "--state",
+        ]);
+        let output = command.arg(&state).output().expect("timeout(1)");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), said)
+    };
+    let (is_ok, said) = down();
+    assert!(!is_ok, "{said}");
+    assert!(said.contains("24576 bytes of 3 files"), "{said}");
+    let (is_ok, said) = down();
+    assert!(is_ok && said.is_empty(), "said once: {said}");
 }
