@@ -44,13 +44,18 @@ pub fn daemons_below(directory: &Path) -> Result<Vec<(u32, PathBuf)>> {
 /// The state directory of the daemon `pid`; `None` when it is no daemon of ours, or has ended.
 fn state_of(pid: u32) -> Option<Vec<u8>> {
     let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-    parse_command_line(&line)
+    // A copy of the program may have another name.
+    let own = std::env::current_exe().ok();
+    let own = own.as_deref().and_then(Path::file_name);
+    parse_command_line(&line, own.unwrap_or(OsStr::new("gupfs")))
 }
 
-fn parse_command_line(line: &[u8]) -> Option<Vec<u8>> {
+/// The state directory in the command line of a daemon of a program called `own` or `gupfs`.
+fn parse_command_line(line: &[u8], own: &OsStr) -> Option<Vec<u8>> {
     let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
     let program = Path::new(OsStr::from_bytes(words.first()?)).file_name()?;
-    let is_daemon = program == "gupfs" && words.get(1) == Some(&b"daemon".as_slice());
+    let is_daemon =
+        (program == "gupfs" || program == own) && words.get(1) == Some(&b"daemon".as_slice());
     let has_state = words.get(2) == Some(&b"--state".as_slice());
     if is_daemon && has_state {
         words.get(3).map(|w| w.to_vec())
@@ -112,13 +117,17 @@ mod tests {
 
     #[test]
     fn only_our_own_daemons_are_recognised() {
-        let state = |line: &[u8]| parse_command_line(line);
+        let state = |line: &[u8]| parse_command_line(line, OsStr::new("copy"));
         assert_eq!(
             state(b"/x/gupfs\0daemon\0--state\0/a b\0"),
             Some(b"/a b".to_vec())
         );
         assert_eq!(state(b"gupfs\0status\0--state\0/a\0"), None);
         assert_eq!(state(b"vi\0daemon\0--state\0/a\0"), None);
+        assert_eq!(
+            state(b"/y/copy\0daemon\0--state\0/a\0"),
+            Some(b"/a".to_vec())
+        );
         assert_eq!(state(b""), None);
         assert_eq!(state(b"gupfs\0daemon\0"), None);
     }
