@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calls;
+pub mod durable;
 pub mod facts;
 pub mod fences;
 pub mod grace;
@@ -16,6 +17,7 @@ mod steps;
 pub mod supply;
 
 pub use calls::{Calls, InProgress};
+pub use durable::{Deferred, Durable};
 pub use facts::{FACT_CALL, Facts, Find};
 pub use fences::Fences;
 pub use hands::Hands;

@@ -90,6 +90,8 @@ pub(crate) enum PieceRoom {
 /// Runs granted in one answer.
 const GRANT_RUN_COUNT_MAX: usize = 2048;
 
+/// Bytes of one record of a snapshot.
+const SNAPSHOT_RECORD_SIZE: usize = 64 << 10;
 /// A record that will never be durable.
 const NEVER: Lsn = Lsn(u64::MAX - 1);
 /// Bytes of one freed run in a record, at the most.
@@ -442,6 +444,35 @@ impl OwnerLog {
         let mut mutations = Vec::new();
         self.space.node_lost(life, &mut mutations);
         (!mutations.is_empty()).then(|| self.append_space(mutations))
+    }
+
+    /// Bytes that a snapshot of so many inodes with so many bytes in pieces would take, roughly.
+    pub const fn snapshot_estimate(inode_count: u64, piece_bytes: u64) -> u64 {
+        inode_count * 512 + piece_bytes + (1 << 20)
+    }
+
+    /// Appends the state of a shard to the snapshot that has begun, under the shard's lock and this one. False: it
+    /// does not fit, or the journal has failed.
+    pub fn append_shard_snapshot(&mut self, shard: &meta::Shard) -> bool {
+        let (key, epoch) = (PartKey::Shard(shard.id()), self.epoch);
+        let mut is_ok = true;
+        shard_snapshot(shard, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
+            let bytes = &bytes[..];
+            let part = Part { key, epoch, bytes };
+            is_ok &= self.journal.append_snapshot(part).is_ok();
+        });
+        is_ok
+    }
+
+    /// As `append_shard_snapshot`, for the space.
+    pub fn append_space_snapshot(&mut self) -> bool {
+        let (key, epoch) = (PartKey::Space, self.epoch);
+        let mut pieces = Vec::new();
+        self.space_snapshot(SNAPSHOT_RECORD_SIZE, &mut |bytes| pieces.push(bytes));
+        pieces.iter().all(|bytes| {
+            let part = Part { key, epoch, bytes };
+            self.journal.append_snapshot(part).is_ok()
+        })
     }
 
     /// The state of space and table as records of a snapshot, about `size_max` bytes each.

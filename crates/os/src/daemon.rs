@@ -361,36 +361,15 @@ fn restart_journal(
     disks: &start::Disks,
     state: &mut start::State,
 ) -> Result<(), Error> {
-    const RECORD_SIZE: usize = 64 << 10;
     let log = &mut state.log;
     let mut is_full = false;
     let mut inode_count = 0;
     for slice in state.shards.iter().flatten() {
         inode_count += slice.shard.inode_count();
-        let key = node::store::format::PartKey::Shard(slice.shard.id());
-        let epoch = log.epoch;
-        let journal = &mut log.journal;
-        node::log::shard_snapshot(&slice.shard, RECORD_SIZE, &mut |bytes| {
-            let part = node::store::journal::Part {
-                key,
-                epoch,
-                bytes: &bytes,
-            };
-            is_full |= journal.append_snapshot(part).is_err();
-        });
+        is_full |= !log.append_shard_snapshot(&slice.shard);
         start::flush_blocking(disks, log)?;
     }
-    let mut pieces = Vec::new();
-    log.space_snapshot(RECORD_SIZE, &mut |bytes| pieces.push(bytes));
-    let (key, epoch) = (node::store::format::PartKey::Space, log.epoch);
-    for bytes in pieces {
-        let part = node::store::journal::Part {
-            key,
-            epoch,
-            bytes: &bytes,
-        };
-        is_full |= log.journal.append_snapshot(part).is_err();
-    }
+    is_full |= !log.append_space_snapshot();
     if is_full {
         return Err(Error::JournalFull { inode_count });
     }

@@ -1,42 +1,27 @@
-//! The driver of the journal: group commit, what waits for durability, snapshots.
+//! The driver of the journal: group commit and snapshots; what waits for it is in `node::durable`.
 //!
-//! Invariants
-//! - A flush is taken under the journal's lock and written after unlocking; its end releases what waited
-//!   for the records in it, in order of LSN.
-//! - After a failed flush nothing is released any more: the journal is poisoned.
+//! Invariant: a flush is taken under the journal's lock and written after unlocking.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use client::Pool as _;
-use client::message::{Answer, Body};
 use client::slice::IoFailure;
-use node::store::format::PartKey;
-use node::store::journal::{Flush, FlushFailed, Part};
+use node::store::journal::{Flush, FlushFailed};
+use node::{Deferred, OwnerLog};
 use nsd::message::Verifier;
 use types::frame::FRAME_SIZE;
-use types::{Errno, FrameRef, Lsn, Span};
+use types::{FrameRef, Lsn, Span};
 
 use super::reclaim::FrameUser;
 use super::sectors::Kind;
-use super::work::{Deferred, Item};
+use super::work::Item;
 use super::{Daemon, lock};
-
-/// Bytes of one record of a snapshot.
-const SNAPSHOT_RECORD_SIZE: usize = 64 << 10;
-
-/// What is durable, and who waits for more.
-#[derive(Debug, Default)]
-pub(super) struct Durable {
-    lsn: Lsn,
-    is_failed: bool,
-    waiters: BTreeMap<Lsn, Vec<Deferred>>,
-}
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct JournalDriver {
-    durable: Mutex<Durable>,
+    durable: Mutex<node::Durable>,
 }
 
 impl Daemon {
@@ -47,37 +32,21 @@ impl Daemon {
         deferred: Deferred,
         items: &mut VecDeque<Item>,
     ) -> bool {
-        {
-            let mut durable = lock(&self.journal.durable);
-            if after > durable.lsn && !durable.is_failed {
-                durable.waiters.entry(after).or_default().push(deferred);
-                return true;
+        let waited = lock(&self.journal.durable).wait(after, deferred);
+        match waited {
+            Err(node::durable::Waits) => true,
+            Ok(deferred) => {
+                if let Some(deferred) = deferred {
+                    self.deliver(deferred, items);
+                }
+                false
             }
-            if after > durable.lsn {
-                drop(durable);
-                self.fail_deferred(deferred, items);
-                return false;
-            }
-        }
-        self.deliver(deferred, items);
-        false
-    }
-
-    /// What waited for a record that will never be durable: who asked hears EIO, other owners hear nothing.
-    fn fail_deferred(self: &Arc<Self>, deferred: Deferred, items: &mut VecDeque<Item>) {
-        if let Deferred::Answer(to, call, _) = deferred {
-            let answer = Answer::bare(Body::Refused(Errno::EIO));
-            self.deliver(Deferred::Answer(to, call, answer), items);
         }
     }
 
     /// Answers that wait for the journal, for `gupfs waiters`.
     pub(super) fn durable_waiter_count(&self) -> usize {
-        lock(&self.journal.durable)
-            .waiters
-            .values()
-            .map(Vec::len)
-            .sum()
+        lock(&self.journal.durable).count()
     }
 
     /// Writes what the journal has ready.
@@ -97,21 +66,14 @@ impl Daemon {
 
     /// The journal has failed: who waits for it hears of it, once.
     fn give_shards_up(self: &Arc<Self>) {
-        let lost: Vec<Deferred> = {
-            let mut durable = lock(&self.journal.durable);
-            if durable.is_failed {
-                return;
-            }
-            durable.is_failed = true;
-            std::mem::take(&mut durable.waiters)
-                .into_values()
-                .flatten()
-                .collect()
+        let lost: Vec<Deferred> = match lock(&self.journal.durable).fail() {
+            Some(lost) => lost.collect(),
+            None => return,
         };
         tracing::error!("the journal has failed: this node's shards are given up");
         let mut items = VecDeque::new();
         for deferred in lost {
-            self.fail_deferred(deferred, &mut items);
+            self.deliver(deferred, &mut items);
         }
         self.run(items);
     }
@@ -170,16 +132,9 @@ impl Daemon {
         if !is_ok {
             return self.give_shards_up();
         }
-        let released: Vec<Deferred> = {
-            let mut durable = lock(&self.journal.durable);
-            durable.lsn = durable.lsn.max(durable_lsn);
-            let next = Lsn(durable.lsn.0 + 1);
-            let later = durable.waiters.split_off(&next);
-            std::mem::replace(&mut durable.waiters, later)
-                .into_values()
-                .flatten()
-                .collect()
-        };
+        let released: Vec<Deferred> = lock(&self.journal.durable)
+            .on_durable(durable_lsn)
+            .collect();
         // The next flush goes before the answers: the disk works while we do.
         self.kick_journal();
         let mut items = VecDeque::new();
@@ -191,7 +146,7 @@ impl Daemon {
 
     /// What recovery and start have made durable.
     pub(super) fn set_durable(&self, lsn: Lsn) {
-        lock(&self.journal.durable).lsn = lsn;
+        *lock(&self.journal.durable) = node::Durable::new(lsn);
     }
 
     /// Moves the journal into its other half when half of this one is used.
@@ -227,7 +182,7 @@ impl Daemon {
             .flatten()
             .map(|slice| lock(slice).shard.inode_count())
             .sum();
-        inodes * 512 + self.piece_debt() + (1 << 20)
+        OwnerLog::snapshot_estimate(inodes, self.piece_debt())
     }
 
     /// Appends the state of every shard and of the space; each under its own lock.
@@ -235,33 +190,12 @@ impl Daemon {
         let mut is_ok = true;
         for slice in self.shards.iter().flatten() {
             let slice = lock(slice);
-            let key = PartKey::Shard(slice.shard.id());
             let mut log = lock(&self.log);
-            let epoch = log.epoch;
-            node::log::shard_snapshot(&slice.shard, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
-                let part = Part {
-                    key,
-                    epoch,
-                    bytes: &bytes,
-                };
-                is_ok &= log.journal.append_snapshot(part).is_ok();
-            });
+            is_ok &= log.append_shard_snapshot(&slice.shard);
             drop(log);
             drop(slice);
             self.kick_journal();
         }
-        let mut log = lock(&self.log);
-        let epoch = log.epoch;
-        let mut pieces = Vec::new();
-        log.space_snapshot(SNAPSHOT_RECORD_SIZE, &mut |bytes| pieces.push(bytes));
-        for bytes in pieces {
-            let part = Part {
-                key: PartKey::Space,
-                epoch,
-                bytes: &bytes,
-            };
-            is_ok &= log.journal.append_snapshot(part).is_ok();
-        }
-        is_ok
+        is_ok && lock(&self.log).append_space_snapshot()
     }
 }

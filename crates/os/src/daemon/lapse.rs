@@ -25,10 +25,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use client::request::{Notice, Operation, Request, Response};
 use client::slice::{Effect, Input, SLICE_COUNT, frames_of, home_slice};
 use client::{Pool as _, request::Ticket};
-use node::Message;
+use node::{Deferred, Message};
 use types::{Duration, Errno, InodeId, NodeLife};
 
-use super::work::{Deferred, Item};
+use super::work::Item;
 use super::{Daemon, lock};
 use crate::clock;
 

@@ -9,10 +9,10 @@ use client::env::{Grants, TakenRun, WantedRun};
 use client::message::{Answer, Ask};
 use client::slice::{Input, SLICE_COUNT};
 use data::Hand;
-use node::{Message, OwnerLog, RegionEffect, RegionEnv, Work};
+use node::{Deferred, Message, OwnerLog, RegionEffect, RegionEnv, Work};
 use types::{Duration, NodeId, NodeLife, NsdId, Run, ShardId};
 
-use super::work::{Deferred, Item};
+use super::work::Item;
 use super::{Daemon, lock};
 use crate::clock;
 

@@ -11,9 +11,11 @@ use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
 use client::{Env, Pool as _};
 use node::moves::RENAME_TOKEN;
-use node::{FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work};
+use node::{
+    Deferred, FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work,
+};
 use smallvec::{SmallVec, smallvec};
-use types::{Errno, Instant, Lsn, NodeId, NodeLife, ShardId, Timestamp};
+use types::{Errno, Instant, Lsn, NodeLife, ShardId, Timestamp};
 
 use super::lapse::Parked;
 use super::{DRIVER_CALL, Daemon, MOVE_CALL, lock};
@@ -30,21 +32,6 @@ pub(super) enum Item {
     Owner(Work),
     /// What an owner wants.
     OwnerEffect(OwnerEffect),
-}
-
-/// What waits for the journal.
-#[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the large variant is the usual one: a box would cost each answer an allocation"
-)]
-pub(super) enum Deferred {
-    /// An answer.
-    Answer(NodeLife, u64, Answer),
-    /// A transaction message.
-    Transaction(node::meta::Envelope),
-    /// A message to another node.
-    Message(NodeId, Box<Message>),
 }
 
 /// The lists of a thread, kept from event to event: what they grew to once they need not allocate again.

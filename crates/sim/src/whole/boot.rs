@@ -8,7 +8,7 @@ use node::log::{replay_shard, replay_space};
 use node::{OwnerLog, OwnerSlice};
 use stdx::Prng;
 use store::format::{Area, PartKey};
-use store::journal::{Config, Journal, Part};
+use store::journal::{Config, Journal};
 use store::recovery::Recovery;
 use token::Manager;
 use types::{Epoch, InodeId, Instant, Location, NsdId, ShardId};
@@ -18,8 +18,6 @@ use super::node::{Node, Setting, timestamp};
 
 /// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
 const SPACE_RESERVE: u64 = 256;
-/// Bytes of one record of a snapshot.
-const RECORD_SIZE: usize = 64 << 10;
 
 /// Disks by NSD.
 pub type Disks = BTreeMap<NsdId, Disk>;
@@ -121,30 +119,11 @@ fn restart_journal(
     disks: &mut Disks,
 ) -> Result<(), String> {
     let mut is_full = false;
-    let epoch = log.epoch;
     for slice in shards.iter().flatten() {
-        let key = PartKey::Shard(slice.shard.id());
-        let journal = &mut log.journal;
-        node::log::shard_snapshot(&slice.shard, RECORD_SIZE, &mut |bytes| {
-            let part = Part {
-                key,
-                epoch,
-                bytes: &bytes,
-            };
-            is_full |= journal.append_snapshot(part).is_err();
-        });
+        is_full |= !log.append_shard_snapshot(&slice.shard);
         flush(log, disks);
     }
-    let mut pieces = Vec::new();
-    log.space_snapshot(RECORD_SIZE, &mut |bytes| pieces.push(bytes));
-    for bytes in pieces {
-        let part = Part {
-            key: PartKey::Space,
-            epoch,
-            bytes: &bytes,
-        };
-        is_full |= log.journal.append_snapshot(part).is_err();
-    }
+    is_full |= !log.append_space_snapshot();
     if is_full {
         return Err("the state does not fit half of the journal".to_owned());
     }

@@ -18,7 +18,8 @@ use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
 use node::{
-    FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work,
+    Deferred, FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice,
+    Work,
 };
 use stdx::Prng;
 use store::format::Area;
@@ -55,18 +56,6 @@ pub enum Item {
     Owner(Work),
     /// What an owner wants.
     OwnerEffect(OwnerEffect),
-}
-
-/// What waits for the journal.
-#[derive(Debug)]
-#[allow(clippy::large_enum_variant, reason = "few exist at a time")]
-pub enum Deferred {
-    /// An answer.
-    Answer(NodeLife, u64, Answer),
-    /// A transaction message.
-    Transaction(meta::Envelope),
-    /// A message to another node.
-    Message(NodeId, Box<Message>),
 }
 
 /// Lanes of a link.
@@ -196,7 +185,7 @@ pub struct Node {
     regions: node::Regions,
     fences: node::Fences,
     in_progress: node::InProgress,
-    durable: journal::Durable,
+    durable: node::Durable,
     transfers: transfer::Transfers,
     has_volatile_nsd: bool,
     prng: Prng,
@@ -237,7 +226,7 @@ impl Node {
             Slice::new(index, placements)
         });
         let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
-        let durable = journal::Durable::new(log.journal.durable_lsn());
+        let durable = node::Durable::new(log.journal.durable_lsn());
         Self {
             me,
             now: Instant(0),

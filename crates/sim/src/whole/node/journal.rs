@@ -1,39 +1,13 @@
-//! The driver of the journal (the twin of `os::daemon::journal`).
+//! The driver of the journal; what waits for it is in `node::durable`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use client::message::{Answer, Body};
-use store::format::PartKey;
-use store::journal::{FlushFailed, FlushId, Part};
-use types::{Errno, Lsn};
+use node::{Deferred, OwnerLog};
+use store::journal::{FlushFailed, FlushId};
+use types::Lsn;
 
 use super::transfer::{Done, Kind, Source};
-use super::{Deferred, Item, Node};
-
-/// Bytes of one record of a snapshot.
-const SNAPSHOT_RECORD_SIZE: usize = 64 << 10;
-
-/// What is durable, and who waits for more.
-#[derive(Debug)]
-pub(super) struct Durable {
-    lsn: Lsn,
-    is_failed: bool,
-    waiters: BTreeMap<Lsn, Vec<Deferred>>,
-}
-
-impl Durable {
-    pub(super) fn new(lsn: Lsn) -> Self {
-        Self {
-            lsn,
-            is_failed: false,
-            waiters: BTreeMap::new(),
-        }
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.waiters.values().map(Vec::len).sum()
-    }
-}
+use super::{Item, Node};
 
 impl Node {
     /// True: it waits now. False: it was durable and has been delivered.
@@ -43,26 +17,14 @@ impl Node {
         deferred: Deferred,
         items: &mut VecDeque<Item>,
     ) -> bool {
-        if after > self.durable.lsn && !self.durable.is_failed {
-            self.durable
-                .waiters
-                .entry(after)
-                .or_default()
-                .push(deferred);
-            return true;
-        }
-        if after > self.durable.lsn {
-            self.fail_deferred(deferred, items);
-        } else {
-            self.deliver(deferred, items);
-        }
-        false
-    }
-
-    fn fail_deferred(&mut self, deferred: Deferred, items: &mut VecDeque<Item>) {
-        if let Deferred::Answer(to, call, _) = deferred {
-            let answer = Answer::bare(Body::Refused(Errno::EIO));
-            self.deliver(Deferred::Answer(to, call, answer), items);
+        match self.durable.wait(after, deferred) {
+            Err(node::durable::Waits) => true,
+            Ok(deferred) => {
+                if let Some(deferred) = deferred {
+                    self.deliver(deferred, items);
+                }
+                false
+            }
         }
     }
 
@@ -77,6 +39,19 @@ impl Node {
             let done = Done::Journal(flush.id);
             self.sectors(kind, flush.at, Source::Bytes(flush.bytes), done);
         }
+        if self.log.journal.is_poisoned() {
+            self.give_shards_up();
+        }
+    }
+
+    /// The journal has failed: who waits for it hears of it, once.
+    fn give_shards_up(&mut self) {
+        let lost: Vec<Deferred> = self.durable.fail().into_iter().flatten().collect();
+        let mut items = VecDeque::new();
+        for deferred in lost {
+            self.deliver(deferred, &mut items);
+        }
+        self.run(items);
     }
 
     pub(super) fn journal_written(&mut self, id: FlushId, is_ok: bool) {
@@ -85,21 +60,12 @@ impl Node {
         let lsn = self.log.journal.durable_lsn();
         self.log.space.on_durable(lsn);
         let mut items = VecDeque::new();
-        if !is_ok {
-            self.durable.is_failed = true;
-            for deferred in std::mem::take(&mut self.durable.waiters)
-                .into_values()
-                .flatten()
-            {
-                self.fail_deferred(deferred, &mut items);
-            }
-            return self.run(items);
+        if self.log.journal.is_poisoned() {
+            return self.give_shards_up();
         }
-        self.durable.lsn = self.durable.lsn.max(lsn);
-        let later = self.durable.waiters.split_off(&Lsn(self.durable.lsn.0 + 1));
-        let released = std::mem::replace(&mut self.durable.waiters, later);
+        let released: Vec<Deferred> = self.durable.on_durable(lsn).collect();
         self.kick_journal();
-        for deferred in released.into_values().flatten() {
+        for deferred in released {
             self.deliver(deferred, &mut items);
         }
         self.run(items);
@@ -109,7 +75,7 @@ impl Node {
     pub(super) fn snapshot_if_due(&mut self) {
         let shards = self.shards.iter().flatten();
         let inodes: u64 = shards.map(|s| s.shard.inode_count()).sum();
-        let estimate = inodes * 512 + (1 << 20);
+        let estimate = OwnerLog::snapshot_estimate(inodes, 0);
         self.log.journal.set_overlay_size(estimate);
         if !self.log.journal.needs_snapshot() {
             return;
@@ -126,30 +92,9 @@ impl Node {
     /// Appends the state of every shard and of the space.
     pub(super) fn append_snapshots(&mut self) -> bool {
         let mut is_ok = true;
-        let epoch = self.log.epoch;
         for slice in self.shards.iter().flatten() {
-            let key = PartKey::Shard(slice.shard.id());
-            let journal = &mut self.log.journal;
-            node::log::shard_snapshot(&slice.shard, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
-                let part = Part {
-                    key,
-                    epoch,
-                    bytes: &bytes,
-                };
-                is_ok &= journal.append_snapshot(part).is_ok();
-            });
+            is_ok &= self.log.append_shard_snapshot(&slice.shard);
         }
-        let mut pieces = Vec::new();
-        self.log
-            .space_snapshot(SNAPSHOT_RECORD_SIZE, &mut |bytes| pieces.push(bytes));
-        for bytes in pieces {
-            let part = Part {
-                key: PartKey::Space,
-                epoch,
-                bytes: &bytes,
-            };
-            is_ok &= self.log.journal.append_snapshot(part).is_ok();
-        }
-        is_ok
+        is_ok && self.log.append_space_snapshot()
     }
 }

@@ -6,11 +6,11 @@ use client::message::{Answer, Body};
 use client::slice::{Input, slice_of};
 use meta::view::{Fact, Query};
 use node::message::FactResult;
-use node::{Find, Message, Question, Work};
+use node::{Deferred, Find, Message, Question, Work};
 use types::id::NodeLife;
 use types::{Errno, NodeId};
 
-use super::{Deferred, Item, Lane, Node, Out, Wire};
+use super::{Item, Lane, Node, Out, Wire};
 
 impl Node {
     pub(super) fn send(&mut self, peer: NodeId, message: Message) {

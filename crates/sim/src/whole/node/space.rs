@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use client::message::{Answer, Ask};
 use client::slice::{Input, SLICE_COUNT};
-use node::{Message, OwnerLog, Question, RegionEffect, RegionEnv, Regions, Work};
+use node::{Deferred, Message, OwnerLog, Question, RegionEffect, RegionEnv, Regions, Work};
 use types::id::NodeLife;
 use types::{NodeId, NsdId, ShardId};
 
-use super::{Deferred, Item, Later, Node, Out};
+use super::{Item, Later, Node, Out};
 
 /// Milliseconds between two looks whether freed sectors are durably free.
 const GIVE_PAUSE_MS: u64 = 5;
