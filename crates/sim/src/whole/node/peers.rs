@@ -1,4 +1,4 @@
-//! Messages between nodes: facts, regions, links (the twin of `os::daemon::peers`).
+//! Messages between nodes and links: carries out what `node::{calls, facts, regions, fences}` decide.
 
 use std::collections::VecDeque;
 
