@@ -553,6 +553,11 @@ impl Slice {
         inode.is_size_dirty.then_some(inode.size)
     }
 
+    /// End of file in bytes as this node knows it: for checks from outside.
+    pub fn known_size(&self, ino: InodeId) -> Option<u64> {
+        self.inodes.get(&ino).map(|inode| inode.size)
+    }
+
     /// Asserts the invariants of all inodes.
     pub fn check(&self) {
         for (ino, inode) in &self.inodes {

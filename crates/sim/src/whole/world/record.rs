@@ -51,8 +51,10 @@ impl World {
                 }
             }
             Action::Store(cell, value) if task.outcome != Outcome::Nothing => {
-                if *cell as u64 * CELL_SIZE >= self.true_size(file) {
-                    // Behind the end, which only this kernel did not know: what is stored there may show or not.
+                if *cell as u64 * CELL_SIZE >= self.end_known_to(who, file) {
+                    // Behind the end, which only this kernel did not know: what is stored there may show or not. So it
+                    // is where another node has made the file longer and this one has not heard of it: its kernel
+                    // should have refused the store, but goes by an append that it thinks went further.
                     self.history.forget((file, *cell));
                 }
                 let access = Access::Write(*value);
@@ -120,6 +122,14 @@ impl World {
         let seen = self.seen.entry((register.0, value)).or_default();
         seen.insert(register.1);
         self.history.add(register, Access::Read(value), span, who);
+    }
+
+    /// Bytes of a file as a node knows them, at most those that it has.
+    fn end_known_to(&self, who: usize, file: usize) -> u64 {
+        let machine = &self.machines[who];
+        let ino = machine.front.files[file].ino;
+        let known = machine.node.slices[slice_of(ino)].known_size(ino);
+        self.true_size(file).min(known.unwrap_or(0))
     }
 
     /// Bytes of a file, uncommitted growth included.
