@@ -663,13 +663,14 @@ impl Slice {
             None => grants.iter().for_each(|g| self.take_grant(env, g)),
         }
         let inode = self.inode(ino);
-        // As for an open: the token that came along may be void.
+        // As for an open: the token that came along may be void. If that was noticed here the owner takes the file to be
+        // open, and the answer does not wait: others see the name by now, and this kernel still takes it for absent.
         let is_create = matches!(request.operation, Operation::Create { .. });
         let opens = is_create && inode.attr.is_some_and(|a| a.kind == FileKind::File);
         if opens && !inode.may_be_opened() {
             return self.fail(request.ticket, Errno::ESTALE);
         }
-        let must_wait = opens && inode.inode_mode().is_none();
+        let must_wait = opens && inode.inode_mode().is_none() && !inode.is_taken_open;
         if must_wait || (attr.is_none() && !inode.is_attr_current()) {
             let kind = inode.attr.map_or(arrival.kind, |a| a.kind);
             arrival.request = Some(request);
