@@ -105,7 +105,7 @@ struct UpArgs {
     #[arg(long, value_enum, default_value = "device")]
     transport: Transport,
     /// Bytes of memory for caching.
-    #[arg(long, default_value = "1G", value_parser = parse_argument)]
+    #[arg(long, default_value = "1G", value_parser = parse_pagepool)]
     pagepool: u64,
     /// Make the mount point if it is missing.
     #[arg(long)]
@@ -228,7 +228,7 @@ enum LabCommand {
         #[arg(long, value_enum, default_value = "device")]
         transport: Transport,
         /// Bytes of memory for caching, of each node.
-        #[arg(long, default_value = "1G", value_parser = parse_argument)]
+        #[arg(long, default_value = "1G", value_parser = parse_pagepool)]
         pagepool: u64,
         /// Milliseconds of a node's lease: how long a silent node is waited for.
         #[arg(long, default_value_t = types::limits::LEASE_MS, value_parser = lease_range())]
@@ -321,6 +321,16 @@ pub struct DemoArgs {
 
 fn lease_range() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(state::LEASE_MS)
+}
+
+/// Below this the slabs of the threads that read requests would be all of it.
+const PAGEPOOL_SIZE_MIN: u64 = 32 << 20;
+
+fn parse_pagepool(text: &str) -> std::result::Result<u64, String> {
+    match parse_argument(text)? {
+        size if size < PAGEPOOL_SIZE_MIN => Err("a pagepool has 32 MiB at least".to_owned()),
+        size => Ok(size),
+    }
 }
 
 fn parse_node(text: &str) -> std::result::Result<u16, String> {
@@ -642,6 +652,13 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_pagepool_has_room_for_requests() {
+        assert_eq!(parse_pagepool("32M"), Ok(32 << 20));
+        assert!(parse_pagepool("31M").is_err_and(|said| said.contains("32 MiB")));
+        assert!(parse_pagepool("much").is_err());
     }
 
     #[test]

@@ -644,6 +644,19 @@ impl Node {
     /// Asserts the invariants of all cores.
     pub fn check(&self) {
         self.slices.iter().for_each(Slice::check);
+        // Who waits for frames is tried again, and then something is there or on its way that frees some: pages are
+        // cached, or sectors are being read or written, or frames are free.
+        if self.slices.iter().any(Slice::is_frameless) {
+            assert!(
+                self.is_relief_due || !self.runs.is_empty(),
+                "a round is due"
+            );
+            let free = self.memory.frame_counts().1;
+            let is_cached = self.slices.iter().any(|slice| slice.counts().1 > 0);
+            let is_hopeful =
+                is_cached || self.transfers.is_busy() || free > self.memory.levels().reserve;
+            assert!(is_hopeful, "something will free frames");
+        }
         for slice in self.shards.iter().flatten() {
             slice.shard.check();
         }
