@@ -11,7 +11,7 @@
 //!
 //! What happens without a lease is in `lapse`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,12 +20,12 @@ use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER, ToManager, ToMember, red
 use cluster::{Grace, Manager, Member, Revision, StoredView, Timing, client as member, grace};
 use cluster::{lives, server};
 use node::Message;
+use node::grace::{Told, held_messages};
 use node::moves::RENAME_TOKEN;
 use node::token::message::Reassert;
 use types::wire::Flags;
 use types::{
-    ClusterView, Decode, Duration, Encode, Epoch, Holding, Incarnation, NodeId, NodeLife,
-    RequestId, ShardId,
+    ClusterView, Decode, Duration, Encode, Epoch, Incarnation, NodeId, NodeLife, RequestId, ShardId,
 };
 
 use super::config::Config;
@@ -57,7 +57,7 @@ pub(super) struct Membership {
     /// The kernel does not drop what it has: this life ends.
     pub(super) is_stuck: AtomicBool,
     /// What was told to an owner instance, until it serves.
-    told: Mutex<BTreeMap<NodeId, (Epoch, Vec<Message>)>>,
+    told: Mutex<Told>,
 }
 
 #[derive(Debug)]
@@ -337,7 +337,7 @@ impl Daemon {
                 continue;
             }
             core.dead.insert(life);
-            lock(&self.membership.told).remove(&life.node);
+            lock(&self.membership.told).forget(life.node);
             // Another life of it is there: the process of this one has ended.
             self.life_ended(life, now.is_some(), &mut after.items);
             after.has_dead = true;
@@ -493,55 +493,29 @@ impl Daemon {
     /// A new owner asks what this node holds.
     pub(super) fn tell_held(&self, owner: NodeId, epoch: Epoch) {
         let mut told = lock(&self.membership.told);
-        if told.get(&owner).is_none_or(|(known, _)| *known != epoch) {
-            let messages = self.held_of(owner, epoch);
-            tracing::info!(
-                node = owner.0,
-                count = messages.len(),
-                "told a new owner what is held"
-            );
-            told.insert(owner, (epoch, messages));
-        }
-        for message in &told[&owner].1 {
+        let messages = told.tell(owner, epoch, || self.held_of(owner, epoch));
+        for message in messages {
             self.send(owner, message);
         }
     }
 
     fn held_of(&self, owner: NodeId, epoch: Epoch) -> Vec<Message> {
-        let mut by_shard: BTreeMap<ShardId, Vec<Vec<Holding>>> = (0u16..)
-            .zip(&self.config.view.owners)
-            .filter(|(_, o)| **o == owner)
-            .map(|(shard, _)| (ShardId(shard), vec![Vec::new()]))
-            .collect();
+        let is_its = |shard: ShardId| self.owner(shard) == owner;
+        let mut held = Vec::new();
         for slice in &self.slices {
-            let held = lock(slice).reassert(|shard| self.owner(shard) == owner, epoch);
-            for (ino, mut holdings) in held {
-                let parts = by_shard
-                    .get_mut(&ino.shard())
-                    .expect("a shard of the owner");
-                match parts.last_mut() {
-                    Some(last) if last.len() < HOLDINGS_MAX => last.append(&mut holdings),
-                    _ => parts.push(holdings),
-                }
-            }
+            held.extend(lock(slice).reassert(is_its, epoch));
         }
-        if let Some(parts) = by_shard.get_mut(&RENAME_TOKEN.shard()) {
-            let mut held = lock(&self.moves).reassert(epoch);
-            // Every shard has a first part, and an inode's holdings are in one.
-            parts[0].append(&mut held);
+        if is_its(RENAME_TOKEN.shard()) {
+            held.push((RENAME_TOKEN, lock(&self.moves).reassert(epoch)));
         }
-        let mut messages = Vec::new();
-        for (shard, parts) in by_shard {
-            let count = parts.len();
-            for (index, holdings) in parts.into_iter().enumerate() {
-                let part = Reassert {
-                    part: u32::try_from(index).expect("parts have many holdings each"),
-                    is_last: index + 1 == count,
-                    holdings,
-                };
-                messages.push(Message::Held { epoch, shard, part });
-            }
-        }
+        let count = u16::try_from(self.config.view.owners.len()).expect("shards have 16 bits");
+        let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));
+        let messages = held_messages(epoch, shards, held, HOLDINGS_MAX);
+        tracing::info!(
+            node = owner.0,
+            count = messages.len(),
+            "told a new owner what is held"
+        );
         messages
     }
 
@@ -588,10 +562,7 @@ impl Daemon {
 
     /// An owner serves: it needs to be told nothing any more.
     pub(super) fn on_serving(&self, owner: NodeId, epoch: Epoch) {
-        let mut told = lock(&self.membership.told);
-        if told.get(&owner).is_some_and(|(known, _)| *known == epoch) {
-            told.remove(&owner);
-        }
+        lock(&self.membership.told).on_serving(owner, epoch);
     }
 }
 

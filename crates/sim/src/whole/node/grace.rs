@@ -1,11 +1,12 @@
 //! Lives that end and owners that begin anew (the twin of `os::daemon::membership` without leases).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use node::grace::{Told, held_messages};
 use node::{Message, Work};
 use token::Reassert;
 use types::id::NodeLife;
-use types::{Epoch, Holding, NodeId, ShardId};
+use types::{Epoch, NodeId, ShardId};
 
 use super::{Item, Node};
 
@@ -18,7 +19,7 @@ pub(super) struct Grace {
     waiting: BTreeSet<NodeLife>,
     is_under_way: bool,
     held_work: Vec<Work>,
-    told: BTreeMap<NodeId, (Epoch, Vec<Message>)>,
+    told: Told,
     dead: BTreeSet<NodeLife>,
 }
 
@@ -80,7 +81,7 @@ impl Node {
     /// A life is over, and its process has ended: what it held here is free.
     pub fn life_ended(&mut self, life: NodeLife) {
         self.grace.dead.insert(life);
-        self.grace.told.remove(&life.node);
+        self.grace.told.forget(life.node);
         let random = self.random();
         let env = super::owner_env(self.now, self.me, &self.view, random);
         let mut out = Vec::new();
@@ -161,48 +162,19 @@ impl Node {
 
     /// A new owner asks what this node holds.
     pub(super) fn tell_held(&mut self, owner: NodeId, epoch: Epoch) {
-        let told = self.grace.told.get(&owner);
-        if told.is_none_or(|(known, _)| *known != epoch) {
-            let messages = self.held_of(owner, epoch);
-            self.grace.told.insert(owner, (epoch, messages));
-        }
-        for message in self.grace.told[&owner].1.clone() {
+        let owners = &self.view.owners;
+        let is_its = |shard: ShardId| owners.get(usize::from(shard.0)) == Some(&owner);
+        let slices = &mut self.slices;
+        let make = || {
+            let held = slices.iter_mut().flat_map(|s| s.reassert(is_its, epoch));
+            let held: Vec<_> = held.collect();
+            let count = u16::try_from(owners.len()).expect("shards have 16 bits");
+            let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));
+            held_messages(epoch, shards, held, HOLDINGS_MAX)
+        };
+        for message in self.grace.told.tell(owner, epoch, make).to_vec() {
             self.send(owner, message);
         }
-    }
-
-    fn held_of(&mut self, owner: NodeId, epoch: Epoch) -> Vec<Message> {
-        let owners = self.view.owners.clone();
-        let mut by_shard: BTreeMap<ShardId, Vec<Vec<Holding>>> = (0u16..)
-            .zip(&owners)
-            .filter(|(_, o)| **o == owner)
-            .map(|(shard, _)| (ShardId(shard), vec![Vec::new()]))
-            .collect();
-        let is_asked = |shard: ShardId| owners.get(usize::from(shard.0)) == Some(&owner);
-        for slice in &mut self.slices {
-            for (ino, mut holdings) in slice.reassert(is_asked, epoch) {
-                let parts = by_shard
-                    .get_mut(&ino.shard())
-                    .expect("a shard of the owner");
-                match parts.last_mut() {
-                    Some(last) if last.len() < HOLDINGS_MAX => last.append(&mut holdings),
-                    _ => parts.push(holdings),
-                }
-            }
-        }
-        let mut messages = Vec::new();
-        for (shard, parts) in by_shard {
-            let count = parts.len();
-            for (index, holdings) in parts.into_iter().enumerate() {
-                let part = Reassert {
-                    part: u32::try_from(index).expect("few parts"),
-                    is_last: index + 1 == count,
-                    holdings,
-                };
-                messages.push(Message::Held { epoch, shard, part });
-            }
-        }
-        messages
     }
 
     /// A member tells what it holds.
@@ -237,9 +209,6 @@ impl Node {
 
     /// An owner serves: it needs to be told nothing any more.
     pub(super) fn on_serving(&mut self, owner: NodeId, epoch: Epoch) {
-        let told = self.grace.told.get(&owner);
-        if told.is_some_and(|(known, _)| *known == epoch) {
-            self.grace.told.remove(&owner);
-        }
+        self.grace.told.on_serving(owner, epoch);
     }
 }
