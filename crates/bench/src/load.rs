@@ -14,6 +14,8 @@ use stdx::prng::Prng;
 pub(crate) const WORKER: &str = "--worker";
 /// Bytes of one large write or read.
 const BLOCK: usize = 1 << 20;
+/// Bytes of a page of memory.
+const PAGE: usize = 4096;
 /// Bytes of the file for small reads and writes.
 const SMALL_FILE: u64 = 16 << 20;
 
@@ -106,6 +108,42 @@ fn small_file(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// Where in a page the memory of large reads and writes begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Alignment {
+    /// At its first byte: as dd, cp, fio and IOR have it.
+    Page,
+    /// 16 bytes into it: as malloc gives it.
+    Malloc,
+}
+
+/// Memory of a large read or write.
+#[derive(Debug)]
+struct Block {
+    memory: Vec<u8>,
+    begin: usize,
+}
+
+impl Block {
+    fn new(byte: u8, alignment: Alignment) -> Self {
+        let memory = vec![byte; BLOCK + 2 * PAGE];
+        let offset = match alignment {
+            Alignment::Page => 0,
+            Alignment::Malloc => 16,
+        };
+        let begin = memory.as_ptr().align_offset(PAGE) + offset;
+        Self { memory, begin }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.begin..self.begin + BLOCK]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.begin..self.begin + BLOCK]
+    }
+}
+
 /// A number for dividing.
 #[allow(clippy::cast_precision_loss, reason = "a figure for a table")]
 pub(crate) fn as_f64(number: u64) -> f64 {
@@ -118,6 +156,16 @@ fn rate(bytes: u64, begin: Instant) -> f64 {
 
 /// Writes `size` bytes to the new file `path` by 1 MiB and fsyncs; MB/s. `is_read_write` opens it O_RDWR.
 pub(crate) fn write_file(path: &Path, size: u64, is_read_write: bool) -> Result<f64> {
+    write_file_from(path, size, is_read_write, Alignment::Malloc)
+}
+
+/// As [`write_file`], from memory that begins so.
+pub(crate) fn write_file_from(
+    path: &Path,
+    size: u64,
+    is_read_write: bool,
+    alignment: Alignment,
+) -> Result<f64> {
     let _ = fs::remove_file(path);
     let begin = Instant::now();
     let mut file = OpenOptions::new()
@@ -125,9 +173,9 @@ pub(crate) fn write_file(path: &Path, size: u64, is_read_write: bool) -> Result<
         .read(is_read_write)
         .create_new(true)
         .open(path)?;
-    let block = vec![0x5a; BLOCK];
+    let block = Block::new(0x5a, alignment);
     for _ in 0..size / BLOCK as u64 {
-        file.write_all(&block)?;
+        file.write_all(block.bytes())?;
     }
     file.sync_all()?;
     Ok(rate(size, begin))
@@ -137,10 +185,10 @@ pub(crate) fn write_file(path: &Path, size: u64, is_read_write: bool) -> Result<
 pub(crate) fn read_file(path: &Path) -> Result<f64> {
     let begin = Instant::now();
     let mut file = File::open(path)?;
-    let mut block = vec![0; BLOCK];
+    let mut block = Block::new(0, Alignment::Malloc);
     let mut size = 0;
     loop {
-        match file.read(&mut block)? {
+        match file.read(block.bytes_mut())? {
             0 => break,
             count => size += count as u64,
         }
@@ -247,12 +295,12 @@ pub(crate) fn work(arguments: &[String]) -> Result<()> {
         .read(!is_write)
         .write(is_write)
         .open(path)?;
-    let mut block = vec![0x6b; BLOCK];
+    let mut block = Block::new(0x6b, Alignment::Malloc);
     for at in (offset..offset + size).step_by(BLOCK) {
         if is_write {
-            file.write_all_at(&block, at)?;
+            file.write_all_at(block.bytes(), at)?;
         } else {
-            file.read_exact_at(&mut block, at)?;
+            file.read_exact_at(block.bytes_mut(), at)?;
         }
     }
     if is_write {

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use stdx::prng::Prng;
 
 use crate::Scale;
-use crate::load::{self, Small};
+use crate::load::{self, Alignment, Small};
 use crate::report::{Row, Turns, median};
 use crate::rig::{Rig, Target, drop_caches, run, text};
 
@@ -113,16 +113,28 @@ pub(crate) fn switches(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
 /// 1 MiB writes and an fsync, against xfs.
 pub(crate) fn sequential_write(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let (g, x) = (rig.gupfs()?, rig.xfs()?);
-    let row = |is_read_write: bool| {
+    let measure = |is_read_write: bool, alignment: Alignment| {
         let write = |target: &Target| {
-            load::write_file(&target.mount.join("large"), scale.file_size, is_read_write)
+            let path = target.mount.join("large");
+            load::write_file_from(&path, scale.file_size, is_read_write, alignment)
         };
-        let turns = in_turn(scale.run_count, || write(&g), || write(&x))?;
+        in_turn(scale.run_count, || write(&g), || write(&x))
+    };
+    let row = |(is_read_write, alignment): (bool, Alignment)| {
+        let turns = measure(is_read_write, alignment)?;
         let mode = if is_read_write { "O_RDWR" } else { "O_WRONLY" };
         let name = format!("1 MiB write + fsync, {mode}");
-        Ok(Row::turns(name, "MB/s", &turns, "X").bounds(0.9, 1.2))
+        Ok(match alignment {
+            Alignment::Malloc => Row::turns(name, "MB/s", &turns, "X").bounds(0.9, 1.2),
+            Alignment::Page => Row::turns(format!("{name}, aligned memory"), "MB/s", &turns, "X"),
+        })
     };
-    let rows = [false, true].into_iter().map(row).collect();
+    let what = [
+        (false, Alignment::Malloc),
+        (true, Alignment::Malloc),
+        (false, Alignment::Page),
+    ];
+    let rows = what.into_iter().map(row).collect();
     remove(&[&g, &x], "large")?;
     rows
 }
