@@ -102,7 +102,8 @@ impl Load {
         self.left == 0
     }
 
-    /// All has been read: verifies it, and keeps checksums of runs in `cache`, under whatever lock that has.
+    /// All has been read: verifies it, and hands on checksums of runs with `keep`, and with `damaged` the first sectors
+    /// that are not what was written.
     ///
     /// # Errors
     /// Why the bytes cannot be used.
@@ -110,9 +111,17 @@ impl Load {
         self,
         pool: &dyn Pool,
         mut keep: impl FnMut(RunKey, Arc<[u32]>),
+        damaged: impl FnOnce(&Fetch),
     ) -> Result<(), IoFailure> {
-        let is_right =
-            self.failure.is_none() && self.jobs.iter().all(|j| j.verify(pool, &mut keep));
+        let mut jobs = self.jobs.iter();
+        let wrong = match self.failure {
+            None => jobs.find(|job| !job.verify(pool, &mut keep)),
+            Some(_) => None,
+        };
+        if let Some(job) = wrong {
+            damaged(&job.fetch);
+        }
+        let is_right = wrong.is_none();
         self.extra.iter().for_each(|frame| pool.release(*frame));
         match (self.failure, is_right) {
             (Some(failure), _) => Err(failure),

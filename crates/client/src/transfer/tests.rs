@@ -96,7 +96,7 @@ fn loaded(
         read(pool, disk, request);
         load.on_read(Ok(()));
     }
-    let result = load.end(pool, |key, crcs| cache.insert(key, crcs));
+    let result = load.end(pool, |key, crcs| cache.insert(key, crcs), |_| {});
     let bytes = all.iter().flatten().flat_map(|f| pool.bytes(whole(*f)));
     (requests.len(), result.map(|()| bytes.collect()))
 }
@@ -151,7 +151,11 @@ fn a_failure_of_a_part_is_one_of_the_whole_and_frees_all_frames() {
     assert_eq!(requests.len(), 2);
     assert!(!load.on_read(Err(IoFailure::Unreachable)));
     assert!(load.on_read(Ok(())));
-    let result = load.end(&pool, |_, _| panic!("nothing was verified"));
+    let result = load.end(
+        &pool,
+        |_, _| panic!("nothing was verified"),
+        |_| panic!("nor found wrong"),
+    );
     assert_eq!(result, Err(IoFailure::Unreachable));
     assert!(is_free(&pool, extra));
     for (first, second, expected) in [

@@ -8,9 +8,10 @@ use client::env::{LoadPiece, StorePiece};
 use client::slice::{Input, IoFailure, IoId};
 use client::transfer::{Load, Request, Store, Unflushed, checksum_cache};
 use data::ChecksumCache;
+use data::plan::Fetch;
 use nsd::message::Verifier;
 use types::frame::{FRAME_BYTES, FRAMES_PER_SLAB};
-use types::{FrameRef, Run, Span};
+use types::{FrameRef, Location, Run, Span};
 
 use super::reclaim::FrameUser;
 use super::sectors::Kind;
@@ -21,6 +22,8 @@ use super::{Daemon, lock};
 pub(super) struct Transfers {
     crcs: Mutex<ChecksumCache>,
     unflushed: Mutex<Unflushed<Verifier>>,
+    /// Where a checksum did not match last.
+    mismatch: Mutex<Option<Location>>,
 }
 
 impl Default for Transfers {
@@ -28,6 +31,7 @@ impl Default for Transfers {
         Self {
             crcs: Mutex::new(checksum_cache()),
             unflushed: Mutex::default(),
+            mismatch: Mutex::default(),
         }
     }
 }
@@ -83,11 +87,26 @@ impl Daemon {
 
     fn loaded(self: &Arc<Self>, io: IoId, load: Load) {
         let keep = |key, crcs| lock(&self.transfers.crcs).insert(key, crcs);
-        let result = load.end(&*self.pool, keep);
-        if let Err(failure) = &result {
-            tracing::error!(?failure, ?io, "a load failed");
+        let result = load.end(&*self.pool, keep, |fetch| self.log_mismatch(fetch));
+        match result {
+            Err(IoFailure::Corrupt) | Ok(()) => {}
+            Err(failure) => tracing::error!(?failure, ?io, "a load failed"),
         }
         self.io_ended(io, Input::Loaded(io, result));
+    }
+
+    /// The slice asks for the map and reads again, since the owner may have moved the file's bytes: one place is
+    /// named once in a row.
+    fn log_mismatch(&self, fetch: &Fetch) {
+        let Some(at) = fetch.locations.first().copied() else {
+            return;
+        };
+        let before = lock(&self.transfers.mismatch).replace(at);
+        if before != Some(at) {
+            let Location { nsd, sector } = at;
+            let (count, file_sector) = (fetch.count, fetch.file_sector);
+            tracing::error!(%nsd, sector, count, file_sector, "these sectors are not what was written");
+        }
     }
 
     /// Writes runs; the slice hears `Stored` with their extents.

@@ -334,7 +334,7 @@ impl Node {
     fn loaded(&mut self, io: IoId) {
         let load = self.transfers.loads.remove(&io).expect("it has just ended");
         let crcs = self.transfers.crcs.get_or_insert_with(checksum_cache);
-        let result = load.end(&self.memory, |key, known| crcs.insert(key, known));
+        let result = load.end(&self.memory, |key, known| crcs.insert(key, known), |_| {});
         self.input(io.slice(), Input::Loaded(io, result));
     }
 
