@@ -21,6 +21,8 @@ pub use client::revoke::Rules;
 pub use options::Options;
 pub use world::{Report, World};
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use stdx::Prng;
 
 /// The options that a seed draws.
@@ -31,4 +33,13 @@ pub fn options(seed: u64, rules: Rules) -> Options {
 /// Runs a seed.
 pub fn run(seed: u64, rules: Rules) -> Report {
     World::new(seed, options(seed, rules), false).run().0
+}
+
+/// What a run found; a panic in it, of a check or of a core, is a violation, and the next seed can go on.
+pub fn survive(run: impl FnOnce() -> Option<String>) -> Option<String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
+        Some(format!("a check failed: {}", text.unwrap_or_default()))
+    })
 }

@@ -1,10 +1,9 @@
-//! `sim [SEED] [--runs N] [--seconds N] [--whole] [--canary R4]...`: runs seeds from the given or a fresh one on, prints
+//! `sim [SEED] [--runs N] [--seconds N] [--whole [--frames N]] [--canary R4]...`: runs seeds from the given or a fresh one on, prints
 //! what they did, fails with the first violation.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a command line program speaks")]
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -19,6 +18,8 @@ struct Arguments {
     rules: Rules,
     canary: Canary,
     is_whole: bool,
+    /// Frames of each pagepool of the whole, instead of what the seed draws.
+    frame_count: Option<u64>,
     goes_on: bool,
     has_log: bool,
 }
@@ -36,6 +37,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         rules: Rules::DEFAULT,
         canary: Canary::default(),
         is_whole: false,
+        frame_count: None,
         goes_on: false,
         has_log: false,
     };
@@ -55,6 +57,10 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 if !arguments.canary.set(&name) {
                     switch_off(&mut arguments.rules, &name)?;
                 }
+            }
+            "--frames" => {
+                let count = words.next().and_then(|w| w.parse().ok());
+                arguments.frame_count = Some(count.ok_or("--frames needs a number")?);
             }
             "--whole" => arguments.is_whole = true,
             "--go-on" => arguments.goes_on = true,
@@ -90,7 +96,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(text) => {
             println!(
-                "{text}\nusage: sim [SEED] [--runs N | --seconds N] [--whole] [--go-on] [--canary R4]... [--log]"
+                "{text}\nusage: sim [SEED] [--runs N | --seconds N] [--whole [--frames N]] [--go-on] [--canary R4]... [--log]"
             );
             return ExitCode::from(2);
         }
@@ -106,12 +112,7 @@ fn main() -> ExitCode {
             println!("{} seeds in {:?}", seed - arguments.seed, begin.elapsed());
             break;
         }
-        let violation = if arguments.is_whole {
-            run_whole(seed, &arguments)
-        } else {
-            run_gates(seed, &arguments)
-        };
-        if let Some(violation) = violation {
+        if let Some(violation) = run(seed, &arguments) {
             println!("seed {seed}: VIOLATION {violation}");
             failures.push(seed);
             if !arguments.goes_on {
@@ -126,34 +127,34 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn run_gates(seed: u64, arguments: &Arguments) -> Option<String> {
-    let options = sim::options(seed, arguments.rules);
-    println!("seed {seed} {options:?}");
-    survive(|| {
-        let (report, log) = World::new(seed, options, arguments.has_log).run();
-        print_run(
-            seed,
-            &log,
-            (report.step_count, report.access_count),
-            report.trace_hash,
-        );
-        report.violation
-    })
+/// Runs a seed, prints what it drew and did; returns what it found.
+fn run(seed: u64, arguments: &Arguments) -> Option<String> {
+    let log = arguments.has_log;
+    if arguments.is_whole {
+        let options = whole_options(seed, arguments);
+        println!("seed {seed} {options:?}");
+        sim::survive(|| {
+            let (report, log) = whole::World::new(seed, options, log).run();
+            let counts = (report.step_count, report.access_count);
+            print_run(seed, &log, counts, report.trace_hash);
+            report.violation
+        })
+    } else {
+        let options = sim::options(seed, arguments.rules);
+        println!("seed {seed} {options:?}");
+        sim::survive(|| {
+            let (report, log) = World::new(seed, options, log).run();
+            let counts = (report.step_count, report.access_count);
+            print_run(seed, &log, counts, report.trace_hash);
+            report.violation
+        })
+    }
 }
 
-fn run_whole(seed: u64, arguments: &Arguments) -> Option<String> {
-    let options = whole::options(seed, arguments.canary);
-    println!("seed {seed} {options:?}");
-    survive(|| {
-        let (report, log) = whole::World::new(seed, options, arguments.has_log).run();
-        print_run(
-            seed,
-            &log,
-            (report.step_count, report.access_count),
-            report.trace_hash,
-        );
-        report.violation
-    })
+fn whole_options(seed: u64, arguments: &Arguments) -> whole::Options {
+    let mut options = whole::options(seed, arguments.canary);
+    options.frame_count = arguments.frame_count.unwrap_or(options.frame_count);
+    options
 }
 
 fn print_run(seed: u64, log: &[String], (steps, accesses): (u64, usize), trace: u64) {
@@ -161,13 +162,4 @@ fn print_run(seed: u64, log: &[String], (steps, accesses): (u64, usize), trace: 
         println!("{line}");
     }
     println!("seed {seed}: {steps} steps, {accesses} accesses, trace {trace:016x}");
-}
-
-/// What a run found; a panic in it, of a check or of a core, is a violation, and the next seed can go on.
-fn survive(run: impl FnOnce() -> Option<String>) -> Option<String> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|t| (*t).to_owned()));
-        Some(format!("a check failed: {}", text.unwrap_or_default()))
-    })
 }

@@ -1,8 +1,6 @@
 //! Each rule matters: with it switched off the simulator finds a violation within a few seeds.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use sim::{Options, Rules, World};
+use sim::{Options, Rules, World, survive};
 
 /// Seeds tried, of those whose options let the rule matter.
 const SEED_COUNT_MAX: u64 = 60;
@@ -15,14 +13,10 @@ fn must_be_caught(switch_off: impl Fn(&mut Rules), matters: impl Fn(&Options) ->
     for _ in 0..SEED_COUNT_MAX {
         let (seed, options) = seeds.next().expect("there are enough seeds");
         // A core's own check counts as well.
-        let run = AssertUnwindSafe(|| World::new(seed, options, false).run().0.violation);
-        match catch_unwind(run) {
-            Ok(None) => {}
-            Ok(Some(violation)) => {
-                let first = violation.lines().next().unwrap_or_default();
-                return eprintln!("seed {seed}: {first}");
-            }
-            Err(_) => return eprintln!("seed {seed}: a check failed"),
+        let found = survive(|| World::new(seed, options, false).run().0.violation);
+        if let Some(violation) = found {
+            let first = violation.lines().next().unwrap_or_default();
+            return eprintln!("seed {seed}: {first}");
         }
     }
     panic!("not caught within {SEED_COUNT_MAX} seeds");

@@ -1,7 +1,6 @@
 //! The whole: fixed seeds pass (CI runs fresh ones too), a seed replays exactly, and each checker finds what it is there for.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
+use sim::survive;
 use sim::whole::node::Canary;
 use sim::whole::{self, Options, Report, World};
 
@@ -34,8 +33,7 @@ fn must_be_caught(name: &str, expected: &str, matters: impl Fn(&Options) -> bool
     let seeds = (1..).map(|seed| (seed, whole::options(seed, canary)));
     let seeds = seeds.filter(|(_, options)| matters(options));
     for (seed, options) in seeds.take(40) {
-        let run = AssertUnwindSafe(|| World::new(seed, options, false).run().0.violation);
-        let violation = catch_unwind(run).unwrap_or_else(|_| Some("a core's check".to_owned()));
+        let violation = survive(|| World::new(seed, options, false).run().0.violation);
         if violation.is_some_and(|text| text.contains(expected)) {
             return;
         }

@@ -7,6 +7,7 @@ use client::message::{Answer, Ask, Body};
 use data::space::{Levels, Space};
 use meta::view::{Fact, Origin, Query};
 use meta::{HashKey, Mutation, Op, Reply, Shard};
+use node::calls::question;
 use node::message::FactResult;
 use node::moves::{MoveEffect, RENAME_TOKEN, Walk, join};
 use node::{
@@ -250,7 +251,7 @@ impl World {
 
     fn call(&mut self, life: NodeLife, owner: NodeId, call: u64, shard: ShardId, ask: Ask) {
         if owner == life.node {
-            let question = question(life, call, None, shard, ask, self.now);
+            let question = question(self.now, (life, call), None, shard, ask);
             return self.run(owner, Item::Owner(question));
         }
         let needs_slot = matches!(&ask, Ask::Op { op, .. } if op.is_change());
@@ -435,14 +436,8 @@ impl World {
         self.at(id).fact_queries.insert((from.node, fact), asked);
         let shard = op.home();
         let ask = Ask::Op { op, durable: false };
-        items.push_back(Item::Owner(question(
-            from,
-            fact | FACT,
-            None,
-            shard,
-            ask,
-            now,
-        )));
+        let question = question(now, (from, fact | FACT), None, shard, ask);
+        items.push_back(Item::Owner(question));
     }
 
     fn on_fact(&mut self, id: NodeId, fact: u64, result: FactResult, items: &mut VecDeque<Item>) {
@@ -482,7 +477,7 @@ impl World {
                     let (call, life) = (node.next | MOVE, node.life);
                     let shard = RENAME_TOKEN.shard();
                     if owner == id {
-                        let question = question(life, call, None, shard, ask, self.now);
+                        let question = question(self.now, (life, call), None, shard, ask);
                         items.push_back(Item::Owner(question));
                     } else {
                         self.call(life, owner, call, shard, ask);
@@ -694,7 +689,8 @@ impl World {
             } => {
                 let now = self.now;
                 if self.at(to).in_progress.insert((from, call)) {
-                    items.push_back(Item::Owner(question(from, call, origin, shard, ask, now)));
+                    let question = question(now, (from, call), origin, shard, ask);
+                    items.push_back(Item::Owner(question));
                 }
             }
             Message::Answer { call, answer } => self.on_answer(to, call, answer, items),
@@ -941,30 +937,6 @@ impl World {
         }
         Ok(reached.len())
     }
-}
-
-fn question(
-    from: NodeLife,
-    call: u64,
-    origin: Option<Origin>,
-    shard: ShardId,
-    ask: Ask,
-    since: Instant,
-) -> Work {
-    Work::Question(Box::new(Question {
-        from,
-        call,
-        origin,
-        shard,
-        ask,
-        facts: Vec::new(),
-        grants: Vec::new(),
-        since,
-        tries: 0,
-        space_round: 0,
-        walk: Vec::new(),
-        is_mover: false,
-    }))
 }
 
 fn env(me: NodeLife, now: Instant, owners: &[NodeId], random: u128) -> OwnerEnv<'_> {
