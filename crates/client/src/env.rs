@@ -2,7 +2,7 @@
 
 use types::{Duration, Extent, Instant, NodeId, Run, ShardId, Timestamp};
 
-use crate::Pool;
+use crate::{Pool, Readers};
 
 /// Free sectors in this node's hands, by the owner node that granted them. Shared by all slices; the
 /// driver keeps it behind a lock of its own that is held for these calls only.
@@ -64,6 +64,8 @@ pub struct Env<'a> {
     pub pool: &'a dyn Pool,
     /// Free sectors in hand.
     pub grants: &'a dyn Grants,
+    /// How processes read large files.
+    pub readers: &'a Readers,
     /// Owner of each shard.
     pub owners: &'a [NodeId],
     /// Some NSD has a volatile cache: a flush precedes each Commit.

@@ -215,6 +215,8 @@ pub(crate) struct Inode {
     /// Loads in a row whose checksums did not match; the map was asked for again.
     pub(crate) look_count: u32,
 
+    /// How it was read last, if it is large.
+    pub(crate) habit: crate::readers::Habit,
     pub(crate) open_count: u32,
     pub(crate) writer_count: u32,
     pub(crate) lookup_count: u64,
@@ -273,6 +275,7 @@ impl Inode {
             unbelieved_shows: 0,
             load_error: None,
             look_count: 0,
+            habit: crate::readers::Habit::default(),
             open_count: 0,
             writer_count: 0,
             lookup_count: 0,

@@ -69,7 +69,7 @@ impl Slice {
                 Admission::Refused => return,
             }
         }
-        let opened = self.open_handle(ino, flags);
+        let opened = self.open_handle_for(env.readers, ino, request.caller, flags);
         self.answer_open(env, ino, request.ticket, Response::Opened(opened));
     }
 
@@ -359,8 +359,15 @@ impl Slice {
                 handle,
                 offset,
                 length,
-                ..
-            } => (*ino, *handle, ByteRange::at(*offset, u64::from(*length))),
+                fills_page_cache,
+            } => {
+                let file = self.handles.get_mut(handle);
+                let noted = file.and_then(|f| f.note_read(env.readers, *length, *fills_page_cache));
+                if let Some(habit) = noted {
+                    self.inode(*ino).habit.update(habit);
+                }
+                (*ino, *handle, ByteRange::at(*offset, u64::from(*length)))
+            }
             Operation::Write {
                 ino,
                 handle,

@@ -13,6 +13,7 @@ mod opens;
 pub mod pages;
 pub mod pool;
 mod pressure;
+pub mod readers;
 pub mod reclaim;
 pub mod request;
 pub mod revoke;
@@ -23,4 +24,5 @@ mod unlink;
 
 pub use env::{Env, Grants};
 pub use pool::Pool;
+pub use readers::Readers;
 pub use slice::{Effect, Input, Slice};

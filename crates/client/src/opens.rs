@@ -219,6 +219,7 @@ impl Slice {
             read_end: 0,
             prefetch_end: 0,
             sequential: 0,
+            sample: crate::readers::Sample::default(),
         };
         self.handles.insert(handle, file);
         let inode = self.inode(ino);
@@ -230,7 +231,8 @@ impl Slice {
             state.set_mappable();
         }
         inode.writer_count += u32::from(flags.write);
-        // Every writable open is direct (DESIGN.md section 7); readers are cached under read tokens.
+        // Every writable open is direct (DESIGN.md section 7); readers are cached under read tokens, but for those of
+        // large files (`readers`).
         let direct = flags.write || flags.direct;
         Opened {
             handle,

@@ -210,6 +210,8 @@ pub(crate) struct OpenFile {
     pub(crate) prefetch_end: u64,
     /// Bytes read in sequence so far.
     pub(crate) sequential: u64,
+    /// In which pieces it is read.
+    pub(crate) sample: crate::readers::Sample,
 }
 
 /// One slice.

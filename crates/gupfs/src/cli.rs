@@ -107,6 +107,9 @@ struct UpArgs {
     /// Bytes of memory for caching.
     #[arg(long, default_value = "1G", value_parser = parse_pagepool)]
     pagepool: u64,
+    /// Files of this size and more are read past the kernel's page cache, unless they are read in small pieces.
+    #[arg(long, value_name = "SIZE", value_parser = parse_argument)]
+    direct_from: Option<u64>,
     /// Make the mount point if it is missing.
     #[arg(long)]
     mkdir: bool,
@@ -230,6 +233,9 @@ enum LabCommand {
         /// Bytes of memory for caching, of each node.
         #[arg(long, default_value = "1G", value_parser = parse_pagepool)]
         pagepool: u64,
+        /// Files of this size and more are read past the kernel's page cache, unless they are read in small pieces.
+        #[arg(long, value_name = "SIZE", default_value_t = state::direct_from_default(), value_parser = parse_argument)]
+        direct_from: u64,
         /// Milliseconds of a node's lease: how long a silent node is waited for.
         #[arg(long, default_value_t = types::limits::LEASE_MS, value_parser = lease_range())]
         lease_ms: u64,
@@ -376,6 +382,7 @@ fn run_up(args: UpArgs) -> Result<()> {
         backing: args.backing,
         transport: args.transport,
         pagepool_size: args.pagepool,
+        direct_from: args.direct_from,
         make_mount_point: args.mkdir,
     })?;
     report(&done);
@@ -612,10 +619,11 @@ fn run_lab(command: LabCommand) -> Result<()> {
             size,
             transport,
             pagepool,
+            direct_from,
             lease_ms,
         } => {
             let plan = Plan::new(nodes, backing, size).with(transport, pagepool);
-            let plan = plan.with_lease(lease_ms);
+            let plan = plan.with_lease(lease_ms).with_direct_from(direct_from);
             lab::up(&Lab::new(&dir)?, &plan).map(|done| report(&done))
         }
         LabCommand::Status { dir, json } => {

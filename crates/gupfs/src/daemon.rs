@@ -96,6 +96,7 @@ pub fn config(place: &Place, state: &State) -> Result<Config> {
         loop_count: cpu_count.clamp(1, 16),
         lease: types::Duration::from_millis(state.lease_ms),
         pagepool_size: state.pagepool_size,
+        direct_size_min: state.direct_from,
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),
         lives_path: place.lives(),

@@ -20,7 +20,7 @@ use types::{ClusterView, limits};
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::service::{self, Liveness};
-use crate::state::{Backing, Peer, Place, State, Transport};
+use crate::state::{self, Backing, Peer, Place, State, Transport};
 use crate::system::{self, mounts, netns, process};
 use crate::{files, up};
 
@@ -47,6 +47,9 @@ pub struct Plan {
     pub transport: Transport,
     /// Bytes of each node's pagepool.
     pub pagepool_size: u64,
+    /// Files of so many bytes and more are read past the kernel's page cache.
+    #[serde(default = "state::direct_from_default")]
+    pub direct_from: u64,
     /// Milliseconds of a node's lease.
     #[serde(default = "lease_ms_default")]
     pub lease_ms: u64,
@@ -67,6 +70,7 @@ impl Plan {
             size,
             transport: Transport::Device,
             pagepool_size: up::PAGEPOOL_SIZE_DEFAULT,
+            direct_from: state::direct_from_default(),
             lease_ms: lease_ms_default(),
         }
     }
@@ -75,6 +79,14 @@ impl Plan {
     #[must_use]
     pub fn with_lease(self, lease_ms: u64) -> Self {
         Self { lease_ms, ..self }
+    }
+
+    /// With another size from which on files are read directly.
+    pub fn with_direct_from(self, direct_from: u64) -> Self {
+        Self {
+            direct_from,
+            ..self
+        }
     }
 
     /// With another FUSE transport and pagepool size.
@@ -356,6 +368,7 @@ fn node_state(lab: &Lab, plan: &Plan, view: &ClusterView, paths: &[PathBuf], nod
         size: plan.size,
         transport: plan.transport,
         pagepool_size: plan.pagepool_size,
+        direct_from: plan.direct_from,
         lease_ms: plan.lease_ms,
         disks: own
             .map(|(nsd, path)| up::disk(nsd, path, plan.backing))

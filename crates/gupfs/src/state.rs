@@ -108,6 +108,12 @@ pub struct State {
     pub lease_ms: u64,
     /// Bytes of the pagepool.
     pub pagepool_size: u64,
+    /// Files of so many bytes and more are read past the kernel's page cache.
+    #[serde(
+        default = "direct_from_default",
+        skip_serializing_if = "is_default_direct_from"
+    )]
+    pub direct_from: u64,
     /// Disks seen directly.
     pub disks: Vec<Disk>,
     /// The other nodes.
@@ -120,6 +126,19 @@ pub const LEASE_MS: std::ops::RangeInclusive<u64> = 1000..=600_000;
 
 const fn lease_ms_default() -> u64 {
     types::limits::LEASE_MS
+}
+
+/// What `direct_from` is unless somebody says otherwise.
+pub const fn direct_from_default() -> u64 {
+    types::limits::DIRECT_SIZE_MIN
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_default_direct_from(size: &u64) -> bool {
+    *size == direct_from_default()
 }
 
 #[allow(
@@ -324,6 +343,7 @@ mod tests {
             transport: Transport::Device,
             lease_ms: 3000,
             pagepool_size: 1 << 30,
+            direct_from: direct_from_default(),
             disks: vec![Disk {
                 nsd: 3,
                 path: "/a/3.img".into(),

@@ -32,6 +32,8 @@ pub struct Request {
     pub transport: Transport,
     /// Bytes of the pagepool.
     pub pagepool_size: u64,
+    /// Files of so many bytes and more are read past the kernel's page cache; none: as before, or the default.
+    pub direct_from: Option<u64>,
     /// Make the mount point if it is missing.
     pub make_mount_point: bool,
 }
@@ -65,6 +67,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
             let _lock = place.try_lock()?;
             place.store(&State {
                 mount: mount.clone(),
+                direct_from: request.direct_from.unwrap_or(state.direct_from),
                 ..state
             })?;
         }
@@ -131,6 +134,9 @@ fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<S
         size: request.size,
         transport: request.transport,
         pagepool_size: request.pagepool_size,
+        direct_from: request
+            .direct_from
+            .unwrap_or_else(state::direct_from_default),
         disks: disks.collect(),
         ..single(&view, mount)
     })?;
@@ -163,6 +169,7 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
         transport: Transport::Device,
         lease_ms: limits::LEASE_MS,
         pagepool_size: PAGEPOOL_SIZE_DEFAULT,
+        direct_from: state::direct_from_default(),
         disks: Vec::new(),
         peers: Vec::new(),
     }

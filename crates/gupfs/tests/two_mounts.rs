@@ -2,7 +2,7 @@
 //!
 //! Needs root and /dev/fuse; says so and passes where these are missing. A hang is dumped (who waits for what),
 //! the mounts are aborted, and the test fails with the dump. `GUPFS_PINGPONG_SECONDS=600` is the long run,
-//! `GUPFS_PINGPONG_SEED=n` repeats one.
+//! `GUPFS_PINGPONG_SEED=n` repeats one. `GUPFS_DIRECT_FROM=0` runs all of it with direct readers.
 #![deny(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
@@ -14,6 +14,8 @@
 
 #[path = "two_mounts/calls.rs"]
 mod calls;
+#[path = "two_mounts/direct.rs"]
+mod direct;
 #[path = "two_mounts/fixture.rs"]
 mod fixture;
 #[path = "two_mounts/lapse.rs"]

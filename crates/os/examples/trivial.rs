@@ -1,6 +1,6 @@
 //! T, the comparator: a trivial in-memory FUSE server on our own layer, with GUPFS's open modes.
 //!
-//! `trivial MNT [--mem] [--dio] [--ttl SECONDS] [--threads N] [--transport dev|uring] [--slabs N]`
+//! `trivial MNT [--mem] [--dio] [--direct-from BYTES] [--ttl SECONDS] [--threads N] [--transport dev|uring] [--slabs N]`
 //!
 //! Does what benchmarks/fuse-ceiling.c does on libfuse: keeps data in buffers of 1 MiB (with `--mem`; else
 //! it discards writes and reads zeros), never frees an inode, answers FLUSH. Ends when it is unmounted.
@@ -83,7 +83,8 @@ struct Trivial {
     memory: Arc<Slabs>,
     zeros: FrameRef,
     keeps: bool,
-    direct: bool,
+    /// Files of this size and more are read past the page cache.
+    direct_size_min: u64,
     timeout_ns: u64,
     blocks: Vec<OnceLock<Box<[OnceLock<Node>]>>>,
     next: AtomicU64,
@@ -148,8 +149,8 @@ impl Trivial {
         }
     }
 
-    fn opened(&self, writable: bool) -> Opened {
-        let direct = writable || self.direct;
+    fn opened(&self, writable: bool, size: u64) -> Opened {
+        let direct = writable || size >= self.direct_size_min;
         Opened {
             handle: Handle(0),
             direct,
@@ -186,7 +187,7 @@ impl Trivial {
                 let (uid, gid) = (caller.uid, caller.gid);
                 let (attr, _) = self.make(FileKind::File, *permissions, uid, gid);
                 insert(directory, name, attr)?;
-                Response::Created(self.entry(attr), self.opened(flags.write))
+                Response::Created(self.entry(attr), self.opened(flags.write, 0))
             }
             Operation::Unlink { parent, name } | Operation::Rmdir { parent, name } => {
                 let gone = node(*parent)?.directory.write().expect("lock").remove(name);
@@ -201,10 +202,11 @@ impl Trivial {
                 ..
             } => rename((node(*parent)?, name), (node(*new_parent)?, new_name))?,
             Operation::Open { ino, flags } => {
+                let mut attr = node(*ino)?.attr.lock().expect("lock");
                 if flags.truncate {
-                    node(*ino)?.attr.lock().expect("lock").size = 0;
+                    attr.size = 0;
                 }
-                Response::Opened(self.opened(flags.write))
+                Response::Opened(self.opened(flags.write, attr.size))
             }
             Operation::Read {
                 ino,
@@ -501,11 +503,16 @@ fn main() {
     let slab_count = u32::try_from(number("--slabs", 4096)).expect("few");
     let memory = Arc::new(Slabs::new(slab_count).expect("address space"));
     let seconds: f64 = value("--ttl").map_or(1.0, |text| text.parse().expect("seconds"));
+    let limit = usize::try_from(types::limits::DIRECT_SIZE_MIN).expect("64 bit");
     let trivial = Arc::new(Trivial {
         zeros: memory.alloc_slab().expect("the first slab"),
         memory: memory.clone(),
         keeps: has("--mem"),
-        direct: has("--dio"),
+        direct_size_min: if has("--dio") {
+            0
+        } else {
+            number("--direct-from", limit) as u64
+        },
         #[allow(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

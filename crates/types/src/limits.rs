@@ -14,6 +14,9 @@ pub const SYNC_INLINE_SIZE_MAX: u64 = 64 << 10;
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 /// Bytes of data in one FUSE request.
 pub const MAX_WRITE: usize = 1 << 20;
+/// Bytes of a file from which on it is read past the kernel's page cache, unless in small pieces
+/// (docs/decisions/0008).
+pub const DIRECT_SIZE_MIN: u64 = 128 << 20;
 /// Most NSDs that the layout of one file names.
 pub const LAYOUT_NSD_COUNT_MAX: usize = 4;
 /// Default stripe unit in bytes.

@@ -2,6 +2,7 @@
 
 mod mapped;
 mod opens;
+mod readers;
 
 use std::cell::RefCell;
 
@@ -137,6 +138,7 @@ struct Story {
     number: u64,
     attr: Attr,
     now: Instant,
+    readers: crate::Readers,
 }
 
 impl Story {
@@ -169,6 +171,7 @@ impl Story {
             number: 0,
             attr,
             now: Instant(1),
+            readers: crate::Readers::new(types::limits::DIRECT_SIZE_MIN),
         }
     }
 
@@ -183,6 +186,7 @@ impl Story {
             },
             pool: &self.memory,
             grants: &Plenty(self.has_sectors),
+            readers: &self.readers,
             owners: &[NodeId(2)],
             has_volatile_nsd: false,
         };

@@ -111,6 +111,10 @@ impl Fixture {
             watchdog: Some(watchdog),
         };
         let mut up = vec!["up", "--nodes", "2", "--size", "2G", "--backing", "file"];
+        let direct_from = std::env::var("GUPFS_DIRECT_FROM");
+        if let (Ok(size), false) = (&direct_from, options.contains(&"--direct-from")) {
+            up.extend(["--direct-from", size.as_str()]);
+        }
         up.extend(options);
         let said = fixture.lab(&up).expect("the lab comes up");
         assert!(said.contains("node n2 is up"), "{said}");

@@ -146,6 +146,7 @@ impl Daemon {
             life: self.me,
             pool: &*self.pool,
             grants: &self.hands,
+            readers: &self.readers,
             owners: &self.config.view.owners,
             has_volatile_nsd: self.has_volatile_nsd,
         };

@@ -188,6 +188,7 @@ pub struct Node {
     durable: node::Durable,
     transfers: transfer::Transfers,
     has_volatile_nsd: bool,
+    readers: client::Readers,
     prng: Prng,
     next_call: u64,
     tick_count: u64,
@@ -249,6 +250,7 @@ impl Node {
             durable,
             transfers: transfer::Transfers::default(),
             has_volatile_nsd: view.nsds.iter().any(|n| n.has_volatile_cache),
+            readers: client::Readers::new(types::limits::DIRECT_SIZE_MIN),
             view,
             prng,
             next_call: 0,
@@ -323,6 +325,7 @@ impl Node {
             life: self.me,
             pool: &self.memory,
             grants: &self.hands,
+            readers: &self.readers,
             owners: &self.view.owners,
             has_volatile_nsd: self.has_volatile_nsd,
         };

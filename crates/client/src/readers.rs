@@ -1,0 +1,296 @@
+//! Which opens for reading go past the kernel's page cache.
+//!
+//! A large file is read quickest directly: the kernel fills its page cache for us page by page, which costs more than all
+//! the rest of a read (docs/performance.md). Reading in small pieces is the other way round: each direct read is a
+//! request, where the page cache would have answered most of them.
+//!
+//! Invariants
+//! - The mode decides about speed only: what a READ returns is under the same tokens in both.
+//! - A file below the size limit, and one that is executed, is cached as ever.
+//! - A verdict is about the size of the reads an application makes, and is of the latest evidence.
+//! - The table is of fixed size: a newer process takes the place of an older one.
+//!
+//! Life of a verdict
+//! ```text
+//! open of a large file --> direct --> of 16 READs 8 or more are small --> small --> the next opens are cached
+//!                            ^ '----> a page is read into the cache: mapped --> cached while the inode is known
+//!                            '------- the first READ of a cached open is large <--'
+//! ```
+//! What this deliberately does not do: change the mode of an open file, which the kernel has no means for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::request::{Caller, OpenFlags, Opened};
+use crate::slice::{OpenFile, Slice};
+use types::InodeId;
+
+/// Direct reads below this are slower than cached ones.
+const SMALL_READ_MAX: u32 = 32 << 10;
+/// Reads that a verdict is made of, and how many of them make it a small one.
+const SAMPLE_COUNT: u8 = 16;
+const SMALL_COUNT_MIN: u8 = 8;
+/// The first READ of a cached open fills the initial read-ahead. From so many bytes on the application asked for 128 KiB or
+/// more: the kernel takes four times up to 32 KiB, twice up to 256 KiB, and then all of the window of a block.
+const LARGE_READAHEAD_MIN: u32 = 256 << 10;
+/// Processes that are remembered.
+const PROCESS_COUNT: u32 = 1024;
+
+/// How an application reads, as far as its reads have shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Habit {
+    /// It has not read enough.
+    #[default]
+    Unknown,
+    /// In pieces that the page cache is quicker for.
+    Small,
+    /// In pieces that are quicker direct.
+    Large,
+    /// Through a mapping, or by sendfile (an inode only).
+    Mapped,
+}
+
+impl Habit {
+    /// Takes a verdict. A mapping may still be there: it stays one.
+    pub(crate) fn update(&mut self, verdict: Self) {
+        if *self != Self::Mapped {
+            *self = verdict;
+        }
+    }
+}
+
+/// How the processes of this node read large files. Shared by all slices, without a lock: a verdict that is lost costs speed
+/// only.
+#[derive(Debug)]
+pub struct Readers {
+    size_min: u64,
+    /// Process number, 32 bits, above its habit; each process has one place.
+    processes: Box<[AtomicU64]>,
+}
+
+impl Readers {
+    /// Files of `size_min` bytes and more are read directly.
+    pub fn new(size_min: u64) -> Self {
+        Self {
+            size_min,
+            processes: (0..PROCESS_COUNT).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// The place of a process: those started one after the other do not meet.
+    fn place(&self, pid: u32) -> &AtomicU64 {
+        &self.processes[(pid % PROCESS_COUNT) as usize]
+    }
+
+    fn habit(&self, pid: u32) -> Habit {
+        let value = self.place(pid).load(Ordering::Relaxed);
+        match (value >> 32 == u64::from(pid), value & 0xff) {
+            (true, 1) => Habit::Small,
+            (true, 2) => Habit::Large,
+            _ => Habit::Unknown,
+        }
+    }
+
+    /// Notes how `pid` reads. The kernel itself, 0, has no habit.
+    fn learn(&self, pid: u32, habit: Habit) {
+        let value = match habit {
+            Habit::Small => 1,
+            Habit::Large => 2,
+            Habit::Unknown | Habit::Mapped => return,
+        };
+        if pid != 0 {
+            let value = u64::from(pid) << 32 | value;
+            self.place(pid).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// A file of `size` bytes that was read like `inode` so far is opened for reading by `pid`: past the page cache?
+    fn is_direct(&self, size: u64, inode: Habit, pid: u32) -> bool {
+        if size < self.size_min || inode == Habit::Mapped {
+            return false;
+        }
+        match (self.habit(pid), inode) {
+            (Habit::Small, _) | (Habit::Unknown, Habit::Small) => false,
+            (Habit::Unknown | Habit::Large | Habit::Mapped, _) => true,
+        }
+    }
+}
+
+/// How an open file is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sample {
+    is_watched: bool,
+    is_direct: bool,
+    opener: u32,
+    count: u8,
+    small_count: u8,
+}
+
+impl Sample {
+    /// Takes a READ in; a verdict, if there is one now.
+    fn note(&mut self, length: u32, fills_page_cache: bool) -> Option<Habit> {
+        if self.is_direct && fills_page_cache {
+            self.is_watched = false;
+            return Some(Habit::Mapped);
+        }
+        if !self.is_direct {
+            // Later ones tell of the kernel's read-ahead only.
+            self.is_watched = false;
+            let is_large = length >= LARGE_READAHEAD_MIN;
+            return Some(if is_large { Habit::Large } else { Habit::Small });
+        }
+        self.count += 1;
+        self.small_count += u8::from(length < SMALL_READ_MAX);
+        if self.count < SAMPLE_COUNT {
+            return None;
+        }
+        let is_small = self.small_count >= SMALL_COUNT_MIN;
+        (self.count, self.small_count) = (0, 0);
+        Some(if is_small { Habit::Small } else { Habit::Large })
+    }
+}
+
+impl Slice {
+    /// Opens a handle on `ino` for `caller`, large files directly.
+    pub(crate) fn open_handle_for(
+        &mut self,
+        readers: &Readers,
+        ino: InodeId,
+        caller: Caller,
+        flags: OpenFlags,
+    ) -> Opened {
+        let mut opened = self.open_handle(ino, flags);
+        let inode = self.inode(ino);
+        let is_plain = !opened.direct && !flags.exec && inode.size >= readers.size_min;
+        if !is_plain {
+            return opened;
+        }
+        opened.direct = readers.is_direct(inode.size, inode.habit, caller.pid);
+        // Of a mapped file the kernel's requests say nothing about those of the application.
+        let is_watched = inode.habit != Habit::Mapped;
+        let file = self.handles.get_mut(&opened.handle);
+        file.expect("just opened").sample = Sample {
+            is_watched,
+            is_direct: opened.direct,
+            opener: caller.pid,
+            ..Sample::default()
+        };
+        opened
+    }
+}
+
+impl OpenFile {
+    /// Takes a READ in. A verdict is about the file too: the caller notes it there.
+    pub(crate) fn note_read(
+        &mut self,
+        readers: &Readers,
+        length: u32,
+        fills_page_cache: bool,
+    ) -> Option<Habit> {
+        if !self.sample.is_watched {
+            return None;
+        }
+        let habit = self.sample.note(length, fills_page_cache)?;
+        readers.learn(self.sample.opener, habit);
+        Some(habit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: u32 = 1 << 20;
+    const SIZE: u64 = types::limits::DIRECT_SIZE_MIN;
+
+    fn direct() -> Sample {
+        Sample {
+            is_watched: true,
+            is_direct: true,
+            ..Sample::default()
+        }
+    }
+
+    fn cached() -> Sample {
+        Sample {
+            is_watched: true,
+            ..Sample::default()
+        }
+    }
+
+    /// The verdicts that READs of these lengths give.
+    fn verdicts(mut sample: Sample, lengths: impl IntoIterator<Item = u32>) -> Vec<Habit> {
+        let note = |length| sample.note(length, !sample.is_direct);
+        lengths.into_iter().filter_map(note).collect()
+    }
+
+    #[test]
+    fn sixteen_direct_reads_make_a_verdict() {
+        let small = |count: usize| [vec![4096; count], vec![LARGE; 16 - count]].concat();
+        assert_eq!(verdicts(direct(), vec![4096; 15]), []);
+        assert_eq!(verdicts(direct(), small(16)), [Habit::Small]);
+        assert_eq!(verdicts(direct(), small(8)), [Habit::Small]);
+        assert_eq!(verdicts(direct(), small(7)), [Habit::Large]);
+        // The latest evidence counts.
+        let changes = [small(16), small(0), small(9)].concat();
+        let found = verdicts(direct(), changes);
+        assert_eq!(found, [Habit::Small, Habit::Large, Habit::Small]);
+        let edge = |length| verdicts(direct(), vec![length; 16]);
+        assert_eq!(edge(SMALL_READ_MAX - 1), [Habit::Small]);
+        assert_eq!(edge(SMALL_READ_MAX), [Habit::Large]);
+    }
+
+    /// Initial read-ahead for requests of 4 KiB to 1 MiB, as the kernel computes it with a window of 1 MiB.
+    #[test]
+    fn the_first_cached_read_tells_the_size_of_the_request() {
+        for (request, first, habit) in [
+            (4, 16, Habit::Small),
+            (32, 128, Habit::Small),
+            (64, 128, Habit::Small),
+            (128, 256, Habit::Large),
+            (1024, 1024, Habit::Large),
+        ] {
+            let mut sample = cached();
+            assert_eq!(sample.note(first << 10, true), Some(habit), "{request} KiB");
+            assert!(!sample.is_watched, "the second READ is the kernel's own");
+        }
+    }
+
+    #[test]
+    fn a_page_read_through_a_direct_handle_is_a_mapping() {
+        let mut sample = direct();
+        assert_eq!(sample.note(LARGE, true), Some(Habit::Mapped));
+        assert!(!sample.is_watched);
+    }
+
+    #[test]
+    fn small_readers_and_their_files_are_cached() {
+        let readers = Readers::new(SIZE);
+        assert!(readers.is_direct(SIZE, Habit::Unknown, 7));
+        assert!(!readers.is_direct(SIZE - 1, Habit::Unknown, 7));
+        // What a process does outweighs what others do with the file, a mapping outweighs both.
+        assert!(!readers.is_direct(SIZE, Habit::Small, 7));
+        readers.learn(7, Habit::Large);
+        assert!(readers.is_direct(SIZE, Habit::Small, 7));
+        assert!(!readers.is_direct(SIZE, Habit::Mapped, 7));
+        readers.learn(7, Habit::Small);
+        assert!(!readers.is_direct(SIZE, Habit::Large, 7));
+        // A mapping says nothing about a process.
+        readers.learn(7, Habit::Mapped);
+        assert_eq!(readers.habit(7), Habit::Small);
+        // The kernel, and another process.
+        readers.learn(0, Habit::Small);
+        assert!(readers.is_direct(SIZE, Habit::Unknown, 0));
+        assert!(readers.is_direct(SIZE, Habit::Unknown, 8));
+    }
+
+    #[test]
+    fn an_older_process_makes_room_for_a_newer_one() {
+        let readers = Readers::new(SIZE);
+        (1..=PROCESS_COUNT).for_each(|pid| readers.learn(pid, Habit::Small));
+        assert!((1..=PROCESS_COUNT).all(|pid| readers.habit(pid) == Habit::Small));
+        readers.learn(PROCESS_COUNT + 1, Habit::Large);
+        assert_eq!(readers.habit(1), Habit::Unknown);
+        assert_eq!(readers.habit(2), Habit::Small);
+        assert_eq!(readers.habit(PROCESS_COUNT + 1), Habit::Large);
+    }
+}

@@ -1,0 +1,123 @@
+//! Large files are read directly, unless they are read in small pieces.
+
+use super::*;
+use crate::request::{Opened, Response};
+
+const SIZE: u64 = types::limits::DIRECT_SIZE_MIN;
+
+impl Story {
+    /// Opens the file as process `pid`; the tokens are there.
+    fn open_as(&mut self, pid: u32, flags: OpenFlags) -> Opened {
+        self.ticket += 1;
+        let effects = self.input(Input::Request(Request {
+            ticket: Ticket(self.ticket),
+            caller: Caller {
+                pid,
+                ..Caller::default()
+            },
+            operation: Operation::Open { ino: INO, flags },
+        }));
+        let opened = effects.iter().find_map(|effect| match effect {
+            Effect::Reply(_, Response::Opened(opened), _) => Some(*opened),
+            _ => None,
+        });
+        opened.expect("opened at once")
+    }
+
+    /// READs of `length` bytes through `opened`, none of which finds its sectors.
+    fn read_all(&mut self, opened: Opened, count: u64, length: u32) {
+        for index in 0..count {
+            self.ask(Operation::Read {
+                ino: INO,
+                handle: opened.handle,
+                offset: index * u64::from(length),
+                length,
+                fills_page_cache: !opened.direct,
+            });
+        }
+    }
+
+    fn large(size: u64) -> Self {
+        let mut s = Self::new(size);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        assert_eq!(s.slice.inode(INO).size, size);
+        s
+    }
+}
+
+fn read_only() -> OpenFlags {
+    OpenFlags {
+        read: true,
+        ..OpenFlags::default()
+    }
+}
+
+/// A large file is read past the kernel's page cache; what the kernel has of it for others stays.
+#[test]
+fn only_plain_readers_of_large_files_are_direct() {
+    for (size, is_direct) in [(0, false), (SIZE - 1, false), (SIZE, true)] {
+        let mut s = Story::large(size);
+        let opened = s.open_as(7, read_only());
+        assert_eq!(opened.direct, is_direct, "{size} bytes");
+        assert!(opened.keep_cache);
+    }
+    let mut s = Story::large(SIZE);
+    let exec = OpenFlags {
+        exec: true,
+        ..read_only()
+    };
+    assert!(
+        !s.open_as(7, exec).direct,
+        "executed through the page cache"
+    );
+    let direct = OpenFlags {
+        direct: true,
+        ..read_only()
+    };
+    let opened = s.open_as(7, direct);
+    assert!(opened.direct && !opened.keep_cache);
+}
+
+/// The process and the file are marked: the next opens are cached, until the kernel's first READ shows large pieces.
+#[test]
+fn a_small_reader_is_cached_from_its_next_open_on() {
+    let mut s = Story::large(SIZE);
+    let first = s.open_as(7, read_only());
+    s.read_all(first, 15, 4096);
+    assert!(s.open_as(7, read_only()).direct, "15 reads are not enough");
+    s.read_all(first, 1, 4096);
+    let cached = s.open_as(7, read_only());
+    assert!(!cached.direct && cached.keep_cache);
+    assert!(
+        !s.open_as(8, read_only()).direct,
+        "who has no habit of its own"
+    );
+    s.read_all(cached, 1, 16 << 10);
+    s.read_all(cached, 4, 1 << 20);
+    assert!(!s.open_as(7, read_only()).direct, "the kernel read ahead");
+    let again = s.open_as(7, read_only());
+    s.read_all(again, 1, 1 << 20);
+    assert!(s.open_as(7, read_only()).direct);
+    assert!(s.open_as(8, read_only()).direct);
+}
+
+/// A file that somebody maps is cached for all, as long as the inode is known.
+#[test]
+fn a_mapped_file_is_cached() {
+    let mut s = Story::large(SIZE);
+    let opened = s.open_as(7, read_only());
+    assert!(opened.direct);
+    s.ask(Operation::Read {
+        ino: INO,
+        handle: opened.handle,
+        offset: 0,
+        length: 1 << 20,
+        fills_page_cache: true,
+    });
+    let cached = s.open_as(7, read_only());
+    assert!(!cached.direct);
+    // The window around a fault says nothing of how the application reads.
+    s.read_all(cached, 2, 1 << 20);
+    s.read_all(opened, 32, 1 << 20);
+    assert!(!s.open_as(8, read_only()).direct);
+}
