@@ -52,6 +52,8 @@ struct Revoke {
     due: RangeSet,
     /// Pages to notify once more (R6).
     again: RangeSet,
+    /// Pages that the release of another revoke has taken out of `due`.
+    gone: RangeSet,
     /// Attributes were not yet notified.
     attributes_due: bool,
     /// Kernel pages of demoted bytes go too: mappings may be writable, or became so meanwhile.
@@ -161,7 +163,12 @@ impl Gate {
         for revoke in &mut self.revokes {
             if is_mappable && !revoke.drops_demoted {
                 revoke.drops_demoted = true;
-                add(&mut revoke.due, &revoke.scope.demoted_pages);
+                // Without those that another revoke's release has taken and that were not read again.
+                let mut pages = revoke.scope.demoted_pages.clone();
+                for range in revoke.gone.ranges() {
+                    pages.remove(*range);
+                }
+                add(&mut revoke.due, &pages);
             }
         }
     }
@@ -240,6 +247,7 @@ impl Gate {
             state: State::Draining,
             due,
             again: RangeSet::new(),
+            gone: RangeSet::new(),
             attributes_due,
             drops_demoted: self.is_mappable,
             pass_count: 0,
@@ -696,7 +704,8 @@ impl Gate {
     }
 
     /// The token goes. The kernel has no page of it, nor can it get one without a new token: other revokes need not
-    /// notify them, and must not, for a READ of them could not be served under an old token any more.
+    /// notify them, and must not, for a READ of them could not be served under an old token any more. They stay in the
+    /// others' scopes: a page of which only a part has gone is theirs again when a new token has come for that part.
     fn release(&mut self, index: usize, out: &mut Outbox) {
         let done = self.revokes.remove(index);
         let mut gone = done.scope.lost_pages.clone();
@@ -705,14 +714,9 @@ impl Gate {
         }
         for range in gone.ranges() {
             for other in &mut self.revokes {
-                for set in [
-                    &mut other.due,
-                    &mut other.again,
-                    &mut other.scope.lost_pages,
-                    &mut other.scope.demoted_pages,
-                ] {
-                    set.remove(*range);
-                }
+                other.due.remove(*range);
+                other.again.remove(*range);
+                other.gone.insert(*range);
             }
         }
         out.push(Effect::Release {

@@ -319,6 +319,50 @@ fn a_release_waits_while_another_revoke_notifies_its_pages() {
     s.expect(&[notify(3, pages(0, 1))]);
 }
 
+/// The token of a page's first half has gone and come back while its second half is leaving. A third revoke notifies the
+/// page then: what the second half's revoke knew of the page must not be forgotten with the first release, or its release
+/// would not wait, and a page read meanwhile would stay in the cache.
+#[test]
+fn a_token_that_came_back_brings_its_pages_back_to_other_revokes() {
+    let first = |pages| Scope {
+        lost: RangeSet::of(ByteRange::new(PAGE_SIZE, PAGE_SIZE + 1024)),
+        lost_pages: RangeSet::of(pages),
+        ..Scope::default()
+    };
+    let second = ByteRange::new(PAGE_SIZE + 1024, 2 * PAGE_SIZE);
+    let mut s = Script::new(false);
+    let scope = Scope {
+        lost: RangeSet::of(second),
+        ..lost(pages(1, 2))
+    };
+    s.gate.begin_revoke(RevokeId(1), scope, &mut s.out);
+    s.expect(&[notify(0, pages(1, 2))]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[flush(1, second)]);
+    s.gate
+        .begin_revoke(RevokeId(2), first(pages(1, 2)), &mut s.out);
+    s.expect(&[notify(1, pages(1, 2))]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.out.clear();
+    s.gate
+        .on_flushed(RevokeId(2), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[release(2)]);
+    // Granted again, used, revoked again.
+    s.gate
+        .begin_revoke(RevokeId(3), first(pages(0, 2)), &mut s.out);
+    s.expect(&[notify(2, pages(0, 2))]);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[]); // A READ of page 1 can still be served.
+    assert_eq!(s.ask(1, RequestKind::Read, pages(1, 2)), Verdict::Serve);
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.expect(&[notify(3, pages(1, 2))]); // The first revoke's: it was read under its token.
+    s.gate.on_notified(NotifyId(2), &mut s.out);
+    s.expect(&[notify(4, pages(1, 2))]);
+    s.gate.on_notified(NotifyId(3), &mut s.out);
+    s.expect(&[flush(1, second)]);
+}
+
 #[test]
 fn a_drop_leaves_the_token_and_parked_reads_alone() {
     let mut s = Script::new(false);
