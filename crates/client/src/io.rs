@@ -20,12 +20,8 @@ use crate::revoke::RequestKind;
 use crate::slice::{Effect, IoFailure, IoId, Slice, Waiting};
 use crate::tokens::Admission;
 
-/// Bytes read ahead of a sequential reader at the most.
-const PREFETCH_SIZE_MAX: u64 = 8 << 20;
-/// A reader counts as sequential from this many bytes in a row on.
-const SEQUENTIAL_SIZE_MIN: u64 = 256 << 10;
 /// What is loaded at once: a slab, and a stripe unit of the default layout.
-const BLOCK_SIZE: u64 = FRAMES_PER_SLAB as u64 * PAGE_SIZE;
+pub(crate) const BLOCK_SIZE: u64 = FRAMES_PER_SLAB as u64 * PAGE_SIZE;
 /// Bytes of map asked for at once.
 const MAP_SIZE: u64 = 64 << 20;
 /// The owner moves pieces to sectors and frees what lay under them, so that loads by an older map meet other bytes:
@@ -432,55 +428,8 @@ impl Slice {
         }
     }
 
-    /// Starts loads for what a sequential reader will want next.
-    fn prefetch(&mut self, env: &Env<'_>, ino: InodeId, handle: Handle, range: ByteRange) {
-        let Some(file) = self.handles.get_mut(&handle) else {
-            return;
-        };
-        if file.read_end == range.begin {
-            file.sequential += range.length();
-        } else if range.begin > file.read_end + limits::MAX_WRITE as u64
-            || range.end < file.read_end.saturating_sub(limits::MAX_WRITE as u64)
-        {
-            file.sequential = 0;
-            file.prefetch_end = 0;
-        }
-        file.read_end = range.end;
-        if file.sequential < SEQUENTIAL_SIZE_MIN {
-            return;
-        }
-        let window = (file.sequential * 2).min(PREFETCH_SIZE_MAX);
-        let begin = file.prefetch_end.max(range.end);
-        let target = range.end + window;
-        // Ahead in whole blocks, and not for a few pages at a time.
-        if target < begin + window / 2 {
-            return;
-        }
-        let inode = self
-            .inodes
-            .get_mut(&ino)
-            .expect("a handle's inode is known");
-        let end = target.min(inode.size.next_multiple_of(PAGE_SIZE));
-        let (total, free) = env.pool.frame_counts();
-        if begin >= end || inode.is_revoking() || free < total / 8 {
-            return;
-        }
-        let ahead = ByteRange::new(begin, end);
-        if !inode.covers(RangeMode::Read, &ahead) {
-            return;
-        }
-        let missing = inode.pages.missing(&ahead).ranges().to_vec();
-        self.handles
-            .get_mut(&handle)
-            .expect("just seen")
-            .prefetch_end = end;
-        for range in missing {
-            self.load(env, ino, range, false);
-        }
-    }
-
     /// Loads the pages of `range` (page aligned) that are neither cached nor on their way.
-    fn load(&mut self, env: &Env<'_>, ino: InodeId, range: ByteRange, is_wanted: bool) {
+    pub(crate) fn load(&mut self, env: &Env<'_>, ino: InodeId, range: ByteRange, is_wanted: bool) {
         let inode = self.inodes.get_mut(&ino).expect("its request is here");
         let unknown = inode.map.known.missing(&range);
         if let Some(first) = unknown.ranges().first().copied()

@@ -12,6 +12,7 @@ mod names;
 mod opens;
 pub mod pages;
 pub mod pool;
+mod prefetch;
 mod pressure;
 pub mod readers;
 pub mod reclaim;

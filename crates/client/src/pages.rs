@@ -170,6 +170,18 @@ fn mask_of(group: u64, range: &ByteRange) -> u64 {
     u64::MAX << first & u64::MAX >> (GROUP_PAGES - 1 - last)
 }
 
+/// The clean pages of `group`, number `index`, that nobody uses and no load is under way for.
+fn idle_of(index: u64, group: &Group, loading: &RangeSet, pool: &dyn Pool) -> u64 {
+    let mut idle = group.present & !group.dirty & !group.flying;
+    for at in bits(idle) {
+        let page = ByteRange::at((index * GROUP_PAGES + u64::from(at)) * PAGE_SIZE, PAGE_SIZE);
+        if pool.is_shared(group.frame(at)) || loading.overlaps(&page) {
+            idle &= !(1 << at);
+        }
+    }
+    idle
+}
+
 fn groups_of(range: &ByteRange) -> std::ops::RangeInclusive<u64> {
     page_of(range.begin) / GROUP_PAGES..=page_of(range.end - 1) / GROUP_PAGES
 }
@@ -740,14 +752,7 @@ impl Pages {
                 break;
             }
             last = index + 1;
-            let mut idle = group.present & !group.dirty & !group.flying;
-            for at in bits(idle) {
-                let page =
-                    ByteRange::at((index * GROUP_PAGES + u64::from(at)) * PAGE_SIZE, PAGE_SIZE);
-                if pool.is_shared(group.frame(at)) || loading.overlaps(&page) {
-                    idle &= !(1 << at);
-                }
-            }
+            let idle = idle_of(*index, group, loading, pool);
             let victims = idle & !group.recent;
             group.recent &= !idle;
             bits(victims).for_each(|at| pool.release(group.frame(at)));
@@ -759,6 +764,27 @@ impl Pages {
         }
         let is_over = self.groups.range(last..).next().is_none();
         self.clock_hand = if is_over { 0 } else { last * GROUP_PAGES };
+        for index in empty {
+            self.groups.remove(&index);
+        }
+        self.count -= freed;
+        freed
+    }
+
+    /// Frees the clean pages of `range` (not empty) that nobody uses, whenever they were seen last. Returns how many. Pages of
+    /// `loading` stay, as for `evict`.
+    pub fn drop_clean(&mut self, range: &ByteRange, loading: &RangeSet, pool: &dyn Pool) -> usize {
+        let mut freed = 0;
+        let mut empty = Vec::new();
+        for (index, group) in self.groups.range_mut(groups_of(range)) {
+            let victims = idle_of(*index, group, loading, pool) & mask_of(*index, range);
+            bits(victims).for_each(|at| pool.release(group.frame(at)));
+            group.remove(victims);
+            freed += victims.count_ones() as usize;
+            if group.present == 0 {
+                empty.push(*index);
+            }
+        }
         for index in empty {
             self.groups.remove(&index);
         }

@@ -355,7 +355,15 @@ impl Twin {
                     .any(|byte| byte.dirty_since.is_some() || byte.flying_since.is_some()),
             )
         };
-        self.pages.evict(20, &RangeSet::new(), &self.pool);
+        let none = RangeSet::new();
+        if self.prng.below(4) == 0 {
+            let begin = self.prng.below(FILE_PAGES as u64);
+            let end = begin + 1 + self.prng.below(FILE_PAGES as u64 - begin);
+            let range = ByteRange::new(begin * PAGE_SIZE, end * PAGE_SIZE);
+            self.pages.drop_clean(&range, &none, &self.pool);
+        } else {
+            self.pages.evict(20, &none, &self.pool);
+        }
         for number in 0..FILE_PAGES {
             if self.pages.frame_of(number as u64).is_none() {
                 let (_, is_busy) = valid(&self.bytes, number);

@@ -101,6 +101,60 @@ fn a_small_reader_is_cached_from_its_next_open_on() {
     assert!(s.open_as(8, read_only()).direct);
 }
 
+/// A file somewhat larger than the pool is read again and again: most of it stays. By age each page would go just before it is
+/// wanted.
+#[test]
+fn a_file_larger_than_the_pool_keeps_its_beginning_there() {
+    const FRAMES: u64 = 4096;
+    let size = 5 * FRAMES * PAGE / 4;
+    let mut s = Story::large(size);
+    s.memory.1 = Some(FRAMES);
+    let opened = s.open_as(7, read_only());
+    // The descriptor that has the tokens is closed, and the map says that all of it is a hole.
+    s.slice.inode(INO).open_count = 1;
+    let inode = s.slice.inode(INO);
+    let all = ByteRange::new(0, size);
+    inode.map.learn(all, Vec::new(), Vec::new());
+    let mut loaded = Vec::new();
+    for _ in 0..4 {
+        let mut page_count = 0;
+        for offset in (0..size).step_by(1 << 20) {
+            let mut todo = s.ask(Operation::Read {
+                ino: INO,
+                handle: opened.handle,
+                offset,
+                length: 1 << 20,
+                fills_page_cache: false,
+            });
+            let mut is_answered = false;
+            while let Some(effect) = todo.pop() {
+                match effect {
+                    Effect::ForSlice(_, input) => {
+                        page_count += 1;
+                        todo.extend(s.input(input));
+                    }
+                    Effect::WantFrames => todo.extend(s.input(Input::Shrink)),
+                    Effect::Reply(_, Response::Data(spans), _) => {
+                        is_answered = true;
+                        let frames = spans.iter().flat_map(|span| frames_of(*span));
+                        frames.for_each(|frame| crate::Pool::release(&s.memory, frame));
+                    }
+                    _ => {}
+                }
+            }
+            assert!(is_answered, "offset {offset}");
+        }
+        loaded.push(page_count);
+    }
+    let blocks = size >> 20;
+    assert!(loaded[0] >= blocks, "{loaded:?}");
+    // 13/16 of the pool are 13/20 of the file.
+    assert!(
+        loaded[1..].iter().all(|count| *count < blocks / 2),
+        "{loaded:?} of {blocks} blocks were loaded"
+    );
+}
+
 /// A file that somebody maps is cached for all, as long as the inode is known.
 #[test]
 fn a_mapped_file_is_cached() {
