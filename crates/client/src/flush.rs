@@ -645,10 +645,7 @@ impl Slice {
                     inode.pages.on_flushed(&batch.numbers, true, false);
                     for run in parts_of(&batch.numbers, |a, b| a + 1 == b) {
                         let bytes = ByteRange::at(run[0] * PAGE_SIZE, run.len() as u64 * PAGE_SIZE);
-                        inode.map.forget(&bytes);
-                        if inode.is_map_asked {
-                            inode.committed_since.insert(bytes);
-                        }
+                        inode.forget_map(&bytes);
                     }
                 }
                 for batch in &done {

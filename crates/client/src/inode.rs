@@ -118,7 +118,9 @@ pub(crate) struct Load {
     pub(crate) pages: Vec<(u64, FrameRef)>,
     /// Pieces that lie over what is loaded.
     pub(crate) pieces: Vec<Piece>,
-    /// The tokens went meanwhile: the bytes are dropped when they come.
+    /// Tokens covered only part of its bytes when it began.
+    pub(crate) is_partial: bool,
+    /// The tokens went meanwhile, or cover more now: the bytes are dropped when they come.
     pub(crate) is_stale: bool,
     /// Waited for by a request (a prefetch is not).
     pub(crate) is_wanted: bool,
@@ -162,8 +164,10 @@ pub(crate) struct Inode {
     pub(crate) pages: Pages,
     pub(crate) map: MapCache,
     pub(crate) is_map_asked: bool,
-    /// What was committed since: the answer may be of before.
-    pub(crate) committed_since: RangeSet,
+    /// For more than tokens covered then.
+    pub(crate) is_partial_map_asked: bool,
+    /// What was committed or cut since, and what tokens were lost over: the answer may be of before.
+    pub(crate) changed_since: RangeSet,
     pub(crate) loads: Vec<Load>,
     pub(crate) batches: Vec<Batch>,
     pub(crate) is_committing: bool,
@@ -246,7 +250,8 @@ impl Inode {
             pages: Pages::new(ino),
             map: MapCache::default(),
             is_map_asked: false,
-            committed_since: RangeSet::new(),
+            is_partial_map_asked: false,
+            changed_since: RangeSet::new(),
             loads: Vec::new(),
             batches: Vec::new(),
             is_committing: false,
@@ -385,6 +390,28 @@ impl Inode {
             || self.is_size_dirty
             || self.modified.is_some()
             || self.kill_set_id
+    }
+
+    /// Where the bytes of `range` lie is not known any more; nor does an answer say it that is on its way.
+    pub(crate) fn forget_map(&mut self, range: &ByteRange) {
+        self.map.forget(range);
+        if self.is_map_asked {
+            self.changed_since.insert(*range);
+        }
+    }
+
+    /// New tokens are here. What was learnt or is being loaded under tokens that covered only part of it may be of before
+    /// another node's write to the rest, which these tokens may cover.
+    pub(crate) fn distrust_partial(&mut self) {
+        for range in std::mem::take(&mut self.map.partial).ranges() {
+            self.map.forget(range);
+        }
+        if self.is_map_asked && self.is_partial_map_asked {
+            self.changed_since.insert(ByteRange::ALL);
+        }
+        for load in self.loads.iter_mut().filter(|load| load.is_partial) {
+            load.is_stale = true;
+        }
     }
 
     /// Pages that touch `range` are not to be moved to sectors any more; how many those were.

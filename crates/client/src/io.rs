@@ -239,7 +239,7 @@ impl Slice {
             // What was loaded from behind the new end must not come back.
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
             let tail = ByteRange::new(size / PAGE_SIZE * PAGE_SIZE, u64::MAX);
-            inode.map.forget(&tail);
+            inode.forget_map(&tail);
             let cut = ByteRange::new(size.next_multiple_of(PAGE_SIZE), u64::MAX);
             self.hasty_count -= inode.forget_hasty(&cut);
             self.give_back(env, ino, count);
@@ -436,8 +436,10 @@ impl Slice {
             && !inode.is_map_asked
         {
             inode.is_map_asked = true;
-            inode.committed_since = RangeSet::new();
+            inode.changed_since = RangeSet::new();
             let wide = self.map_range(ino, first);
+            let inode = self.inode(ino);
+            inode.is_partial_map_asked = !inode.covers(RangeMode::Read, &wide);
             let op = Op::GetMap {
                 ino,
                 begin: wide.begin,
@@ -519,10 +521,12 @@ impl Slice {
         let io = IoId(self.draw_id());
         self.ios.insert(io, ino);
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let is_partial = !inode.covers(RangeMode::Read, &got);
         inode.loads.push(Load {
             io,
             pages,
             pieces,
+            is_partial,
             is_stale: false,
             is_wanted,
         });
@@ -565,8 +569,8 @@ impl Slice {
                     inode.map.learn(part, extents, pieces);
                     inode.map.partial.insert(part);
                 }
-                // Pages that this node has committed meanwhile lie elsewhere, if the owner looked before.
-                for range in std::mem::take(&mut inode.committed_since).ranges() {
+                // What was committed, cut or lost meanwhile lies elsewhere, if the owner looked before.
+                for range in std::mem::take(&mut inode.changed_since).ranges() {
                     inode.map.forget(range);
                 }
             }

@@ -194,9 +194,7 @@ impl Slice {
             token::Adopted::Current if !was_covered => inode.is_attr_fresh = false,
             token::Adopted::Current | token::Adopted::Stale => {}
         }
-        for range in std::mem::take(&mut inode.map.partial).ranges() {
-            inode.map.forget(range);
-        }
+        inode.distrust_partial();
         if inode.is_contended != granted.contended {
             inode.is_contended = granted.contended;
             inode.entries = None;
@@ -499,6 +497,8 @@ impl Slice {
             inode.is_attr_believed = false;
             inode.unbelieved_shows = UNBELIEVED_SHOWS;
         }
+        // Pages that came under the right to write stay in the kernel under the right to read.
+        inode.has_read_pages |= inode.writer_count == 0 && !scope.demoted_pages.is_empty();
         // A prefetch is nobody's request: its bytes are dropped when they come.
         for load in inode
             .loads
@@ -805,7 +805,7 @@ impl Slice {
             dropped += inode.pages.discard(range, env.pool);
             // Where its bytes lie is another node's business now.
             forgotten += inode.forget_hasty(range);
-            inode.map.forget(range);
+            inode.forget_map(range);
         }
         if leaving.is_attr_lost {
             inode.is_attr_fresh = false;

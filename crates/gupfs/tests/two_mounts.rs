@@ -2,7 +2,8 @@
 //!
 //! Needs root and /dev/fuse; says so and passes where these are missing. A hang is dumped (who waits for what),
 //! the mounts are aborted, and the test fails with the dump. `GUPFS_PINGPONG_SECONDS=600` is the long run,
-//! `GUPFS_PINGPONG_SEED=n` repeats one. `GUPFS_DIRECT_FROM=0` runs all of it with direct readers.
+//! `GUPFS_PINGPONG_SEED=n` repeats one, `GUPFS_PINGPONG_MIX=maps` makes it mostly stores and loads through mappings.
+//! `GUPFS_DIRECT_FROM=0` runs all of it with direct readers.
 #![deny(unsafe_code)]
 #![allow(
     clippy::unwrap_used,

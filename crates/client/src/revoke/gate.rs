@@ -577,20 +577,20 @@ impl Gate {
         }
     }
 
-    /// Counts an entry as in service, and its pages as cached again where they are revoked.
+    /// Counts an entry as in service, and its pages as cached again where they are revoked: also those that the kernel
+    /// could not have when the revoke began, for a token that has come since may cover them whole.
     fn take_in_service(&mut self, entry: Entry) {
         if entry.kind == RequestKind::Read && self.rules.r4 {
+            let read = round_out(&entry.range);
             for revoke in &mut self.revokes {
-                if blocks(revoke, &entry) {
-                    let read = round_out(&entry.range);
-                    add(
-                        &mut revoke.due,
-                        &revoke.scope.lost_pages.intersection(&read),
-                    );
-                    add(
-                        &mut revoke.due,
-                        &revoke.scope.demoted_pages.intersection(&read),
-                    );
+                let scope = &mut revoke.scope;
+                let cached = pages_of(&scope.lost).intersection(&read);
+                add(&mut revoke.due, &cached);
+                add(&mut scope.lost_pages, &cached);
+                if revoke.drops_demoted {
+                    let cached = pages_of(&scope.demoted).intersection(&read);
+                    add(&mut revoke.due, &cached);
+                    add(&mut scope.demoted_pages, &cached);
                 }
             }
         }
@@ -888,6 +888,15 @@ fn add(set: &mut RangeSet, more: &RangeSet) {
     for range in more.ranges() {
         set.insert(*range);
     }
+}
+
+/// The pages that share a byte with `bytes`.
+fn pages_of(bytes: &RangeSet) -> RangeSet {
+    let mut pages = RangeSet::new();
+    for range in bytes.ranges() {
+        pages.insert(round_out(range));
+    }
+    pages
 }
 
 /// Whether the request uses what leaves in this revoke.

@@ -568,3 +568,26 @@ fn without_epochs_the_time_outs_are_waited_out() {
         }]
     );
 }
+
+/// A page that no token covered whole when a revoke began, and a newer one does: if it is READ because another's
+/// notification waits for it, this revoke drops it too before it is released.
+#[test]
+fn a_page_covered_since_a_revoke_began_is_dropped_by_it() {
+    let mut s = Script::new(false);
+    let part = ByteRange::new(2 * PAGE_SIZE + 10, 2 * PAGE_SIZE + 20);
+    let scope = Scope {
+        lost: RangeSet::of(part),
+        ..Scope::default()
+    };
+    s.gate.begin_revoke(RevokeId(1), scope, &mut s.out);
+    s.expect(&[flush(1, part)]);
+    // A grant has come that covers the page, and the next revoke takes it.
+    s.gate
+        .begin_revoke(RevokeId(2), lost(pages(2, 3)), &mut s.out);
+    s.expect(&[notify(0, pages(2, 3))]);
+    assert_eq!(s.ask(1, RequestKind::Read, pages(2, 3)), Verdict::Serve);
+    s.gate.on_served(Ticket(1), &mut s.out);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[notify(1, pages(2, 3))]);
+}

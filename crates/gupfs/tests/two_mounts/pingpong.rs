@@ -64,6 +64,44 @@ pub struct PingPong<'a> {
     steps: u64,
     told: VecDeque<String>,
     has_xattrs: bool,
+    mix: Mix,
+}
+
+/// What the steps are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mix {
+    /// All kinds.
+    All,
+    /// Mostly stores and loads through mappings of few files, which live long.
+    Maps,
+}
+
+impl Mix {
+    /// `GUPFS_PINGPONG_MIX=maps`, or all kinds.
+    pub fn of_environment() -> Self {
+        match std::env::var("GUPFS_PINGPONG_MIX").as_deref() {
+            Err(_) => Self::All,
+            Ok("maps") => Self::Maps,
+            Ok(other) => panic!("GUPFS_PINGPONG_MIX={other}: only \"maps\" is known"),
+        }
+    }
+
+    /// The number of a step in `PingPong::step`, from one below 100.
+    const fn step(self, drawn: u64) -> u64 {
+        match (self, drawn) {
+            (Self::All, _) => drawn,
+            (Self::Maps, 0..45) => 66 + drawn % 12,
+            (Self::Maps, 45..60) => 12,
+            (Self::Maps, 60..64) => 32,
+            (Self::Maps, 64..70) => 42,
+            (Self::Maps, 70..76) => 78,
+            (Self::Maps, 76..84) => 90,
+            (Self::Maps, 84..90) => 93,
+            (Self::Maps, 90..94) => 96,
+            (Self::Maps, 94..98) => 52,
+            (Self::Maps, _) => drawn - 98,
+        }
+    }
 }
 
 trait Explained<T> {
@@ -107,6 +145,7 @@ impl<'a> PingPong<'a> {
             steps: 0,
             told: VecDeque::new(),
             has_xattrs,
+            mix: Mix::of_environment(),
         }
     }
 
@@ -216,7 +255,7 @@ impl<'a> PingPong<'a> {
 
     fn step(&mut self) -> Outcome {
         let node = self.pick_node();
-        match self.prng.below(100) {
+        match self.mix.step(self.prng.below(100)) {
             0..12 => self.step_create(node),
             12..32 => self.step_write(node),
             32..42 => self.step_append(node),
@@ -631,7 +670,10 @@ impl<'a> PingPong<'a> {
     /// Reads the range on `node` in one of the ways there are, and compares.
     fn check_range(&mut self, node: usize, id: FileId, offset: usize, length: usize) -> Outcome {
         let size = self.model.files[id].data.len();
-        let way = self.prng.below(4);
+        let way = match self.mix {
+            Mix::All => self.prng.below(4),
+            Mix::Maps => *self.prng.pick(&[0, 1, 1, 3, 3, 3]).expect("not empty"),
+        };
         let mut bytes = vec![0xEE; length];
         let count = if way == 3 {
             let is_writable = self.prng.chance(1, 2);
@@ -686,13 +728,37 @@ impl<'a> PingPong<'a> {
         let Some(at) = differs else { return Ok(()) };
         let wrong = (0..count).filter(|at| bytes[*at] != expected[*at]).count();
         let last = (0..count).rev().find(|at| bytes[*at] != expected[*at]);
+        let last = offset + last.unwrap_or(at);
         Err(format!(
-            "{what}: {wrong} bytes of {count} at {offset} are wrong, from {} to {}: {:?} .. where {:?} .. is right",
+            "{what}: {wrong} bytes of {count} at {offset} are wrong, from {} to {last}: {:?} .. where {:?} .. is right\n{}",
             offset + at,
-            offset + last.unwrap_or(at),
             &bytes[at..(at + 8).min(count)],
             &expected[at..(at + 8).min(count)],
+            self.all_ways(id, offset + at),
         ))
+    }
+
+    /// What every open handle and mapping shows of a few bytes, for a fault: mappings first, for they ask nobody.
+    fn all_ways(&self, id: FileId, offset: usize) -> String {
+        let mut bytes = [0; 8];
+        let mut shown = Vec::new();
+        for m in self.mappings.iter().filter(|m| m.id == id) {
+            let end = (offset + bytes.len()).min(m.mapping.size());
+            let length = end.saturating_sub(offset);
+            let loaded = m.mapping.load(offset.min(end), &mut bytes[..length]);
+            let seen = loaded.map(|()| &bytes[..length]);
+            let is_writable = m.is_writable;
+            let node = m.node;
+            shown.push(format!(
+                "n{node}, mapping (writable: {is_writable}): {seen:?}"
+            ));
+        }
+        for h in self.handles.iter().filter(|h| h.id == id) {
+            let seen = h.file.read_at(&mut bytes, offset as u64);
+            let seen = seen.map(|count| &bytes[..count]);
+            shown.push(format!("n{}, {:?}: {seen:?}", h.node, h.kind));
+        }
+        shown.join("\n")
     }
 
     /// Attributes as both nodes show them.

@@ -222,3 +222,47 @@ fn a_first_writable_open_waits_for_the_revokes_of_read_pages() {
     assert!(is_released(&effects), "{effects:?}");
     assert!(is_opened(&effects), "{effects:?}");
 }
+
+fn read_want(range: ByteRange) -> Want {
+    let required = Pattern::plain(range);
+    Want::Range {
+        mode: RangeMode::Read,
+        required,
+        desired: required,
+    }
+}
+
+fn handle_of(effects: &[Effect]) -> Handle {
+    let handle = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Opened(opened), _) => Some(opened.handle),
+        _ => None,
+    });
+    handle.expect("it is opened")
+}
+
+/// Pages that came under the right to write stay in the kernel when only that right goes while nobody has the file open
+/// for writing. They are under read tokens then, so the next writable open has them dropped: beside it a revoke of read
+/// tokens notifies nothing.
+#[test]
+fn a_page_that_outlived_its_writer_goes_before_the_next_one() {
+    let mut s = Story::new(8 * PAGE);
+    look_up(&mut s);
+    open(&mut s, false, &[(RangeMode::Write, ByteRange::ALL)]);
+    let handle = handle_of(&open(&mut s, true, &[]));
+    let effects = read(&mut s, 0, 1);
+    assert!(has_data(&load(&mut s, &effects)));
+    s.ask(Operation::Release { ino: INO, handle });
+    let effects = s.revoke(1, vec![read_want(ByteRange::ALL)]);
+    assert!(is_released(&effects), "{effects:?}: reading goes on");
+    let effects = open(&mut s, true, &[]);
+    assert!(!is_opened(&effects), "{effects:?}");
+    let [(id, 0, _)] = notices(&effects)[..] else {
+        panic!("{effects:?}: from page 0 on");
+    };
+    let effects = s.input(Input::Notified(id));
+    let [(id, 0, _)] = notices(&effects)[..] else {
+        panic!("{effects:?}: twice, for -EBUSY is hidden");
+    };
+    let effects = s.input(Input::Notified(id));
+    assert!(is_opened(&effects), "{effects:?}");
+}
