@@ -3,7 +3,7 @@
 //! what the kernel has, and what is lost.
 //!
 //! Invariants:
-//! - what was told is at least what is held. Grants of the owner's former life that are still on their way are void
+//! - what was told is at least what is held and open. Grants of the owner's former life that are still on their way are void
 //!   from then on (`token::Holder::reassert`);
 //! - from `Lapsed` to `Regained` every inode that is open, or asked for, has a suspended gate: nothing of it is served
 //!   but write-backs of mapped pages, which become dirty data of this life.
@@ -15,33 +15,54 @@
 //! every cache and descriptor.
 
 use token::server::first_number;
-use types::{Epoch, Holding, InodeId, ShardId};
+use types::{Epoch, Holding, InodeId, Instant, ShardId};
 
 use crate::env::Env;
 use crate::request::{Notice, Request, Ticket};
 use crate::slice::Effect;
 use crate::slice::Slice;
 
+/// What this node tells the owner of an inode when that begins anew.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HeldInode {
+    /// The inode.
+    pub ino: InodeId,
+    /// The tokens held on it.
+    pub holdings: Vec<Holding>,
+    /// It is open here, or may be in a moment: the owner is to keep it also without a name.
+    pub is_open: bool,
+}
+
 impl Slice {
-    /// What this slice holds on inodes of the shards that `is_asked` names, for their owner under `epoch`:
-    /// one list per inode, by inode. Asked again under the same epoch it tells nothing: the caller keeps
-    /// what it was told until the owner has it.
+    /// What this slice holds on inodes of the shards that `is_asked` names and which of them are open, for their owner
+    /// under `epoch`, by inode. Asked again under the same epoch it tells nothing: the caller keeps what it was told
+    /// until the owner has it.
     pub fn reassert(
         &mut self,
+        now: Instant,
         is_asked: impl Fn(ShardId) -> bool,
         epoch: Epoch,
-    ) -> Vec<(InodeId, Vec<Holding>)> {
+    ) -> Vec<HeldInode> {
         let number = first_number(epoch);
         let mut all = Vec::new();
         for (ino, inode) in &mut self.inodes {
-            if is_asked(ino.shard()) && inode.holder.seen() < number {
-                let holdings = inode.holder.reassert(*ino, epoch);
-                if !holdings.is_empty() {
-                    all.push((*ino, holdings));
-                }
+            if !is_asked(ino.shard()) || inode.holder.seen() >= number {
+                continue;
+            }
+            let (is_open, is_awaited) = inode.reassert_open(now);
+            let holdings = inode.holder.reassert(*ino, epoch);
+            if is_awaited {
+                self.awaited_opens.push_back((now, *ino));
+            }
+            if is_open || !holdings.is_empty() {
+                all.push(HeldInode {
+                    ino: *ino,
+                    holdings,
+                    is_open,
+                });
             }
         }
-        all.sort_by_key(|(ino, _)| *ino);
+        all.sort_by_key(|held| held.ino);
         all
     }
 

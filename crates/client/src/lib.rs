@@ -24,6 +24,7 @@ pub mod transfer;
 mod unlink;
 
 pub use env::{Env, Grants};
+pub use lapse::HeldInode;
 pub use pool::Pool;
 pub use readers::Readers;
 pub use slice::{Effect, Input, Slice};

@@ -859,10 +859,12 @@ impl Slice {
                 self.reply(request.ticket, Response::Opened(opened));
             }
             Operation::ReleaseDir { ino, handle } => {
+                self.reply(request.ticket, Response::Done);
                 if self.handles.remove(&handle).is_some() {
                     self.inode(ino).open_count -= 1;
+                    // Removed elsewhere it is an orphan until then.
+                    self.tell_closed(ino);
                 }
-                self.reply(request.ticket, Response::Done);
                 self.drop_if_gone(env, ino);
             }
             Operation::ReadDir { .. } => self.read_directory(request),

@@ -2,7 +2,8 @@
 //! file never hears that it is gone.
 //!
 //! The owner keeps an inode without a name for the nodes that it *takes to have it open*. It takes a node so by what
-//! each release of tokens says (`still_open`), and by what the node itself removes; `Op::Closed` takes that back.
+//! each release of tokens says (`still_open`), by what the node itself removes, and by what the node lists when the owner
+//! begins anew (`Slice::reassert`); `Op::Closed` takes that back.
 //!
 //! Invariants
 //! - A file with a name is opened under an inode token: a removal by another node has to revoke it, and the release
@@ -96,6 +97,21 @@ impl Inode {
         }
         self.open_count > 0 || self.is_opening() || self.was_just_shown(now)
     }
+
+    /// The owner begins anew and takes this node's word for what it has open, which stays said until a release or
+    /// `Op::Closed`. Answers whether that is so here, and whether only an open that may be on its way makes it so, which
+    /// `Slice::end_awaited_opens` has to end.
+    pub(crate) fn reassert_open(&mut self, now: Instant) -> (bool, bool) {
+        // Under an inode token who is shown a name is counted by the release of that.
+        let is_shown = self.inode_mode().is_none() && self.was_just_shown(now);
+        let is_awaited = self.is_opening() || is_shown;
+        // While the owner is being told of a close, opens wait: the older message must not be news to it.
+        let may_come = self.closing_count == 0 && (self.is_taken_open || is_awaited);
+        let is_open = self.open_count > 0 || may_come;
+        let is_new = is_open && !self.is_taken_open;
+        self.is_taken_open = is_open;
+        (is_open, is_new && self.open_count == 0)
+    }
 }
 
 impl Slice {
@@ -143,7 +159,8 @@ impl Slice {
     /// later.
     pub(crate) fn tell_closed(&mut self, ino: InodeId) {
         let inode = self.inode(ino);
-        let is_untold = inode.attr.is_some_and(|a| a.nlink == 0) || inode.inode_mode().is_none();
+        let has_token = inode.inode_mode().is_some() || inode.directory_mode().is_some();
+        let is_untold = inode.attr.is_some_and(|a| a.nlink == 0) || !has_token;
         let is_closed = inode.open_count == 0 && !inode.is_opening();
         if inode.is_taken_open && is_untold && is_closed {
             self.send_closed(ino);

@@ -251,6 +251,17 @@ impl Shard {
         self.open.contains(&(ino.index(), life))
     }
 
+    /// Indexes of the inodes that `life` is known to have open, ascending.
+    pub fn opens_of(&self, life: NodeLife) -> impl Iterator<Item = u64> + '_ {
+        let is_its = move |(_, l): &&(u64, NodeLife)| *l == life;
+        self.open.iter().filter(is_its).map(|(index, _)| *index)
+    }
+
+    /// Inodes without a name that are kept for those who have them open, ascending.
+    pub fn orphans(&self) -> impl Iterator<Item = InodeId> + '_ {
+        self.orphans.iter().map(|i| InodeId::new(self.id, *i))
+    }
+
     /// A node said, with a release or 'kept open', whether it has an inode open; when the last open of an
     /// orphan goes, the inode goes. Nothing changes when it was known or the inode is gone.
     pub fn note_open(&mut self, ino: InodeId, life: NodeLife, is_open: bool) -> Changes {
@@ -272,12 +283,7 @@ impl Shard {
     /// A node is dead: what it had open is closed, its answers are dropped.
     pub fn on_node_lost(&mut self, life: NodeLife) -> Changes {
         let mut changes = Changes::default();
-        let had_open: Vec<u64> = self
-            .open
-            .iter()
-            .filter(|(_, l)| *l == life)
-            .map(|(index, _)| *index)
-            .collect();
+        let had_open: Vec<u64> = self.opens_of(life).collect();
         self.refused.retain(|(l, _), _| *l != life);
         let has_answer = self.answers.keys().any(|(l, _)| *l == life);
         if had_open.is_empty() && !has_answer {

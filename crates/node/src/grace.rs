@@ -1,12 +1,22 @@
-//! The grace period of an owner's shards: members say what they hold before anything is granted.
+//! The grace period of an owner's shards: members say what they hold and have open before anything is granted.
+//!
+//! Invariants
+//! - Before the shards are served, the owner takes each member to have open all that it has open: a release whose record
+//!   was lost with the former life of the owner is made good.
+//! - A member is taken to have closed what it does not name only where the inode has a name. One without is kept until
+//!   `Op::Closed`: the member's own removal may have been answered by the former life, and the member may open the inode
+//!   before it hears of that.
 
 use std::collections::BTreeMap;
 
+use client::HeldInode;
+use meta::Changes;
 use token::message::Reassert;
 use token::server::Misbehaved;
 use types::id::NodeLife;
-use types::{Epoch, Holding, InodeId, Instant, NodeId, ShardId};
+use types::{Epoch, InodeId, Instant, NodeId, ShardId};
 
+use crate::log::OwnerLog;
 use crate::message::Message;
 use crate::owner::OwnerSlice;
 
@@ -48,36 +58,40 @@ impl Told {
     }
 }
 
-/// What a node tells an owner: for each of its shards at least one part, with about `holdings_max` holdings each; those
-/// of an inode are in one part.
+/// What a node tells an owner: for each of its shards at least one part, with about `count_max` holdings and open inodes
+/// each; those of an inode are in one part.
 pub fn held_messages(
     epoch: Epoch,
     shards: impl IntoIterator<Item = ShardId>,
-    held: impl IntoIterator<Item = (InodeId, Vec<Holding>)>,
-    holdings_max: usize,
+    held: impl IntoIterator<Item = HeldInode>,
+    count_max: usize,
 ) -> Vec<Message> {
-    let shards = shards.into_iter().map(|shard| (shard, vec![Vec::new()]));
-    let mut by_shard: BTreeMap<ShardId, Vec<Vec<Holding>>> = shards.collect();
-    for (ino, mut holdings) in held {
+    let empty = |part| Reassert {
+        part,
+        is_last: false,
+        holdings: Vec::new(),
+        open: Vec::new(),
+    };
+    let shards = shards.into_iter().map(|shard| (shard, vec![empty(0)]));
+    let mut by_shard: BTreeMap<ShardId, Vec<Reassert>> = shards.collect();
+    for inode in held {
         let parts = by_shard
-            .get_mut(&ino.shard())
+            .get_mut(&inode.ino.shard())
             .expect("a shard of the owner");
-        match parts.last_mut() {
-            Some(last) if last.len() < holdings_max => last.append(&mut holdings),
-            _ => parts.push(holdings),
+        let last = parts.last().expect("each shard has a part");
+        if last.holdings.len() + last.open.len() >= count_max {
+            let part = u32::try_from(parts.len()).expect("parts have many inodes each");
+            parts.push(empty(part));
         }
+        let part = parts.last_mut().expect("seen above");
+        part.holdings.extend(inode.holdings);
+        part.open.extend(inode.is_open.then_some(inode.ino.index()));
     }
     let mut messages = Vec::new();
-    for (shard, parts) in by_shard {
-        let count = parts.len();
-        for (index, holdings) in parts.into_iter().enumerate() {
-            let part = Reassert {
-                part: u32::try_from(index).expect("parts have many holdings each"),
-                is_last: index + 1 == count,
-                holdings,
-            };
-            messages.push(Message::Held { epoch, shard, part });
-        }
+    for (shard, mut parts) in by_shard {
+        parts.last_mut().expect("each shard has a part").is_last = true;
+        let told = |part| Message::Held { epoch, shard, part };
+        messages.extend(parts.into_iter().map(told));
     }
     messages
 }
@@ -93,10 +107,53 @@ impl OwnerSlice {
     ///
     /// # Errors
     /// The member was not expected, or says what cannot be: a bug of one of the two nodes.
-    pub fn on_reassert(&mut self, from: NodeLife, part: &Reassert) -> Result<(), Misbehaved> {
+    pub fn on_reassert(
+        &mut self,
+        log: &mut OwnerLog,
+        from: NodeLife,
+        part: &Reassert,
+    ) -> Result<(), Misbehaved> {
+        if self.tokens.is_next_part(from, part.part) {
+            self.take_opens(log, from, part);
+        }
         match self.tokens.reassert(from, part) {
             Err(Misbehaved::Order { .. }) => Ok(()),
             result => result,
+        }
+    }
+
+    /// Counts what a member has open; with the last part what it had open once is closed.
+    fn take_opens(&mut self, log: &mut OwnerLog, from: NodeLife, part: &Reassert) {
+        let shard = &mut self.shard;
+        let unheard = self
+            .unheard_opens
+            .entry(from)
+            .or_insert_with(|| shard.opens_of(from).collect());
+        let id = shard.id();
+        let mut changes = Changes::default();
+        let mut note = |shard: &mut meta::Shard, index, is_open| {
+            let noted = shard.note_open(InodeId::new(id, index), from, is_open);
+            changes.mutations.extend(noted.mutations);
+            assert!(noted.freed.is_empty(), "no inode goes here");
+        };
+        for index in &part.open {
+            unheard.remove(index);
+            note(shard, *index, true);
+        }
+        if part.is_last {
+            let unheard = self.unheard_opens.remove(&from).unwrap_or_default();
+            let has_name = |shard: &meta::Shard, index| {
+                let attr = shard.attr(InodeId::new(id, index));
+                attr.is_some_and(|attr| attr.nlink > 0)
+            };
+            for index in unheard {
+                if has_name(shard, index) {
+                    note(shard, index, false);
+                }
+            }
+        }
+        if !changes.mutations.is_empty() {
+            self.last_lsn = log.append_changes(id, &changes);
         }
     }
 
@@ -107,6 +164,7 @@ impl OwnerSlice {
 
     /// All have said what they hold, or are dead.
     pub fn end_grace(&mut self, now: Instant) {
+        assert!(self.unheard_opens.is_empty(), "all have said all");
         let mut effects = Vec::new();
         self.tokens.end_grace(now, &mut effects);
         assert!(
@@ -118,8 +176,7 @@ impl OwnerSlice {
 
 #[cfg(test)]
 mod tests {
-    use types::id::Incarnation;
-    use types::{Epoch, Holding, InodeId, InodeMode, Lsn, NodeId, ShardId, TokenKind, TokenNumber};
+    use types::{Epoch, Holding, InodeId, InodeMode, NodeId, ShardId, TokenKind, TokenNumber};
 
     use super::*;
 
@@ -132,22 +189,34 @@ mod tests {
                 mode: InodeMode::Read,
             },
         };
-        let held = (0..5).map(|i| (holding(i).ino, vec![holding(i), holding(i)]));
-        let messages = held_messages(Epoch(7), [1, 3].map(ShardId), held, 4);
-        let parts: Vec<(u16, u32, bool, usize)> = messages
+        let held = (0..5).map(|i| HeldInode {
+            ino: holding(i).ino,
+            holdings: vec![holding(i), holding(i)],
+            is_open: i > 2,
+        });
+        let open = (5..9).map(|i| HeldInode {
+            ino: InodeId::new(ShardId(3), i),
+            holdings: Vec::new(),
+            is_open: true,
+        });
+        let messages = held_messages(Epoch(7), [1, 3].map(ShardId), held.chain(open), 4);
+        type Summary<'a> = (u16, u32, bool, usize, &'a [u64]);
+        let parts: Vec<Summary<'_>> = messages
             .iter()
             .map(|message| match message {
                 Message::Held { shard, part, .. } => {
-                    (shard.0, part.part, part.is_last, part.holdings.len())
+                    let count = part.holdings.len();
+                    (shard.0, part.part, part.is_last, count, &part.open[..])
                 }
                 other => panic!("{other:?}"),
             })
             .collect();
-        let expected = [
-            (1, 0, true, 0),
-            (3, 0, false, 4),
-            (3, 1, false, 4),
-            (3, 2, true, 2),
+        let expected: [Summary<'_>; 5] = [
+            (1, 0, true, 0, &[]),
+            (3, 0, false, 4, &[]),
+            (3, 1, false, 4, &[3]),
+            (3, 2, false, 2, &[4, 5]),
+            (3, 3, true, 0, &[6, 7, 8]),
         ];
         assert_eq!(parts, expected);
         let mut told = Told::default();
@@ -162,43 +231,5 @@ mod tests {
         assert_eq!(told.tell(owner, Epoch(8), || newer.clone()), newer);
         told.on_serving(owner, Epoch(8));
         assert_eq!(told.tell(owner, Epoch(8), || messages.clone()), messages);
-    }
-
-    /// Parts of what a member says are lost with a link: what comes without them is no fault of the member's, and what it
-    /// says again is taken whole.
-    #[test]
-    fn a_lost_part_is_said_again() {
-        let epoch = Epoch(2);
-        let tokens = token::Manager::new(epoch, token::Options::default());
-        let shard = meta::Shard::new(ShardId(0), meta::HashKey(7));
-        let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
-        let life = NodeLife {
-            node: NodeId(2),
-            incarnation: Incarnation(1),
-        };
-        let number = token::server::first_number(epoch);
-        let ino = |part: u32| InodeId::new(ShardId(0), 10 + u64::from(part));
-        let part = |part: u32| Reassert {
-            part,
-            is_last: part == 1,
-            holdings: vec![Holding {
-                ino: ino(part),
-                number,
-                kind: TokenKind::Inode {
-                    mode: InodeMode::Exclusive,
-                },
-            }],
-        };
-        slice.begin_grace(&[life]);
-        assert_eq!(slice.on_reassert(life, &part(1)), Ok(()));
-        assert!(slice.is_missing(life), "the first part was lost");
-        assert_eq!(slice.on_reassert(life, &part(0)), Ok(()));
-        assert_eq!(slice.on_reassert(life, &part(1)), Ok(()));
-        assert!(!slice.is_missing(life));
-        let mut wrong = part(0);
-        wrong.holdings[0].number = TokenNumber(1);
-        assert_eq!(slice.on_reassert(life, &wrong), Ok(()), "said before");
-        slice.end_grace(Instant(1));
-        assert_eq!(slice.tokens.token_count(), 2);
     }
 }

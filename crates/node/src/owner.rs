@@ -15,7 +15,7 @@
 //! - An answer to another node, and everything that a transaction says, leaves after what it shows is
 //!   durable (commit on share).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use client::message::{Ask, Body};
 use meta::view::{Context, Held};
@@ -64,6 +64,8 @@ pub struct OwnerSlice {
     /// nobody would ever give the tokens back that it takes.
     lost: VecDeque<NodeLife>,
     next_ticket: u64,
+    /// In the grace period: what members that have begun to speak had open by the record, and have not named.
+    pub(crate) unheard_opens: BTreeMap<NodeLife, BTreeSet<u64>>,
     /// For effects of the token manager, kept so that it need not grow anew; empty between calls.
     effects: Vec<TokenEffect>,
 }
@@ -83,6 +85,7 @@ impl OwnerSlice {
             waiting: Vec::new(),
             lost: VecDeque::new(),
             next_ticket: OPERATION_TICKET,
+            unheard_opens: BTreeMap::new(),
             effects: Vec::new(),
         }
     }
@@ -128,6 +131,7 @@ impl OwnerSlice {
             self.lost.pop_front();
         }
         self.lost.push_back(life);
+        self.unheard_opens.remove(&life);
         let changes = self.shard.on_node_lost(life);
         if !changes.mutations.is_empty() {
             self.last_lsn = log.append_changes(self.shard.id(), &changes);

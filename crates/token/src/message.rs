@@ -114,11 +114,15 @@ pub struct Reassert {
     pub is_last: bool,
     /// From [`crate::Holder::reassert`], all of an inode in one part.
     pub holdings: Vec<Holding>,
+    /// Inodes that the node has open, or takes the owner to keep for it: their indexes in the shard. For the owner's
+    /// list of orphans; the manager does not look at them.
+    pub open: Vec<u64>,
 }
 wire_struct!(Reassert {
     part,
     is_last,
-    holdings
+    holdings,
+    open
 });
 
 /// A request was not taken on.

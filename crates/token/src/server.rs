@@ -462,6 +462,12 @@ impl Manager {
         self.grace.iter().flat_map(|g| g.expected.keys().copied())
     }
 
+    /// [`Manager::reassert`] would take this part now: it is neither a repeat nor out of order, and its sender is expected.
+    pub fn is_next_part(&self, life: NodeLife, part: u32) -> bool {
+        let next = self.grace.as_ref().and_then(|g| g.expected.get(&life));
+        next == Some(&part)
+    }
+
     /// A node says what it holds. On a conflict, a bug of one of the two, the inode's part is not recorded.
     pub fn reassert(&mut self, life: NodeLife, message: &Reassert) -> Result<(), Misbehaved> {
         let Some(grace) = &mut self.grace else {

@@ -163,6 +163,7 @@ fn grace_waits_for_everybody_and_finds_conflicts() {
                 mode: InodeMode::Exclusive,
             },
         }],
+        open: Vec::new(),
     };
     let number = first_number(Epoch(2));
     let stranger = manager.reassert(life(7), &claim(0, true, number));

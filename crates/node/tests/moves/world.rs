@@ -718,6 +718,7 @@ impl World {
                         part: 0,
                         is_last: true,
                         holdings,
+                        open: Vec::new(),
                     };
                     // The real driver keeps what it told until it is heard; here it is never lost.
                     self.network
@@ -731,7 +732,7 @@ impl World {
                 }
                 let slice = node.shards.get_mut(&shard).unwrap();
                 if slice.is_missing(from) {
-                    slice.on_reassert(from, &part).unwrap();
+                    slice.on_reassert(&mut node.log, from, &part).unwrap();
                 }
                 if !node.shards.values().any(|s| s.is_missing(from)) {
                     node.grace.as_mut().unwrap().remove(&from);

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use client::HeldInode;
 use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER, ToManager, ToMember, redirect};
 use cluster::{Grace, Manager, Member, Revision, StoredView, Timing, client as member, grace};
 use cluster::{lives, server};
@@ -35,7 +36,7 @@ use super::{Daemon, Error, lock, stores};
 use crate::clock;
 use crate::net::{Frame, Lane};
 
-/// Holdings in one message: far below the size of a frame.
+/// Holdings and open inodes in one message: far below the size of a frame, and of a record.
 const HOLDINGS_MAX: usize = 1024;
 /// How long a stop waits for the manager to say good-bye.
 const LEAVE_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
@@ -503,10 +504,14 @@ impl Daemon {
         let is_its = |shard: ShardId| self.owner(shard) == owner;
         let mut held = Vec::new();
         for slice in &self.slices {
-            held.extend(lock(slice).reassert(is_its, epoch));
+            held.extend(lock(slice).reassert(clock::now(), is_its, epoch));
         }
         if is_its(RENAME_TOKEN.shard()) {
-            held.push((RENAME_TOKEN, lock(&self.moves).reassert(epoch)));
+            held.push(HeldInode {
+                ino: RENAME_TOKEN,
+                holdings: lock(&self.moves).reassert(epoch),
+                is_open: false,
+            });
         }
         let count = u16::try_from(self.config.view.owners.len()).expect("shards have 16 bits");
         let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));
@@ -547,7 +552,12 @@ impl Daemon {
             if !grace.waiting().any(|waiting| waiting == from) {
                 return;
             }
-            if let Err(error) = lock(slice).on_reassert(from, part) {
+            let result = {
+                let mut slice = lock(slice);
+                let mut log = lock(&self.log);
+                slice.on_reassert(&mut log, from, part)
+            };
+            if let Err(error) = result {
                 tracing::error!(node = from.node.0, %error, "a member says what cannot be");
             }
             let is_missing = |slice: &Mutex<node::OwnerSlice>| lock(slice).is_missing(from);

@@ -242,7 +242,7 @@ impl Connection {
             cluster: self.net.config.cluster,
             incarnation: self.net.config.incarnation,
             features: hello::FEATURES & hello.features,
-            required: 0,
+            required: hello::REQUIRED,
             ..*hello
         };
         self.send_answer(&Answer::Hello(answer));
@@ -404,7 +404,7 @@ impl Connection {
             cluster: config.cluster,
             incarnation: config.incarnation,
             features: hello::FEATURES,
-            required: 0,
+            required: hello::REQUIRED,
             attempt: link.attempt(),
             lane: u16::try_from(*lane).expect("at most 15"),
             lane_count: u16::try_from(link.lane_count()).expect("at most 16"),

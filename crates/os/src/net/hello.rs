@@ -10,8 +10,12 @@ use types::{ClusterId, Epoch, Incarnation, NodeId, RequestId, crc32c, wire_enum,
 
 use super::{Config, DATA_LANE_COUNT_MAX};
 
-/// Features that this version has: none is optional yet.
-pub(super) const FEATURES: u64 = 0;
+/// `Held` of the grace period lists open inodes too: who does not would have files freed that it has open.
+const OPENS_TOLD: u64 = 1;
+/// Features that this version has.
+pub(super) const FEATURES: u64 = OPENS_TOLD;
+/// Those that it cannot do without: none is optional yet.
+pub(super) const REQUIRED: u64 = OPENS_TOLD;
 /// Most bytes of the metadata part before the handshake is over.
 pub(super) const HELLO_SIZE_MAX: u32 = 4096;
 

@@ -272,6 +272,7 @@ impl World {
                 part: 0,
                 is_last: true,
                 holdings: self.nodes[node].holder.reassert(INO, self.epoch),
+                open: Vec::new(),
             };
             self.manager.reassert(life(node), &message).unwrap();
             // A repeat changes nothing.

@@ -273,3 +273,86 @@ fn a_file_just_shown_is_kept_from_its_own_node() {
         assert_eq!(is_opened(&effects), is_kept, "{effects:?}");
     }
 }
+
+/// The owner begins anew: what this node tells it of the file.
+fn told(s: &mut Story, epoch: u64) -> Option<bool> {
+    let held = s.slice.reassert(s.now, |_| true, types::Epoch(epoch));
+    assert!(held.len() <= 1, "{held:?}");
+    let told = held.first().map(|held| held.is_open);
+    let epoch = token::server::first_number(types::Epoch(epoch));
+    s.number = epoch.0;
+    told
+}
+
+/// The owner heard of the open with a release, and its record was lost with it: it is told again, and of the close.
+#[test]
+fn a_new_owner_is_told_of_files_without_tokens() {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    assert_eq!(says_open(&s.revoke(1, vec![EXCLUSIVE])), Some(true));
+    assert_eq!(told(&mut s, 2), Some(true));
+    assert_eq!(told(&mut s, 2), None, "the caller keeps what was told");
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    let call = closed_of(&effects).expect("the owner is told");
+    // Until it has heard, the file is closed to the next one too. (Ranges are still held.)
+    assert_eq!(told(&mut s, 3), Some(false));
+    s.answer(call, meta::Reply::Done);
+    assert_eq!(told(&mut s, 4), Some(false));
+}
+
+/// Under a token it is told as well, and closed by the release; without a name by itself.
+#[test]
+fn a_new_owner_is_told_of_open_files_with_tokens() {
+    for nlink in [1, 0] {
+        let mut s = Story::new(PAGE);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        s.slice.inode(INO).attr.as_mut().expect("known").nlink = nlink;
+        assert_eq!(told(&mut s, 2), Some(true));
+        let handle = *s.slice.handles.keys().next().expect("opened");
+        let effects = s.ask(Operation::Release { ino: INO, handle });
+        assert_eq!(closed_of(&effects).is_some(), nlink == 0, "{effects:?}");
+        assert_eq!(says_open(&revoke(&mut s, 1)), Some(false));
+    }
+}
+
+/// So is an open that waits, and one that may be on its way; if it does not come, that is taken back.
+#[test]
+fn a_new_owner_is_told_of_opens_to_come() {
+    let mut s = Story::new(PAGE);
+    let effects = s.ask(open());
+    assert!(!is_opened(&effects), "{effects:?}: it waits for a token");
+    assert_eq!(told(&mut s, 2), Some(true));
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    s.slice.inode(INO).holder = token::Holder::new();
+    assert_eq!(told(&mut s, 2), Some(true));
+    s.now = Instant(Duration::from_secs(1).0);
+    let effects = s.input(Input::Tick);
+    assert!(closed_of(&effects).is_some(), "{effects:?}");
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    assert_eq!(told(&mut s, 2), Some(false), "the release will tell");
+}
+
+/// A directory that another node removes stays until it is closed here, and no longer.
+#[test]
+fn the_last_close_of_a_directory_is_told() {
+    let mut s = Story::new(0);
+    s.attr.kind = FileKind::Directory;
+    s.attr.nlink = 2;
+    let effects = s.ask(Operation::OpenDir { ino: INO });
+    assert!(is_opened(&effects), "{effects:?}");
+    let effects = s.ask(Operation::OpenDir { ino: INO });
+    assert!(is_opened(&effects), "{effects:?}");
+    let attr = s.attr;
+    s.slice.inode(INO).learn_attr(&attr);
+    // The token went with a removal, and the owner was told that the directory is open.
+    s.slice.inode(INO).is_taken_open = true;
+    let handles: Vec<Handle> = s.slice.handles.keys().copied().collect();
+    let close = |handle| Operation::ReleaseDir { ino: INO, handle };
+    let effects = s.ask(close(handles[0]));
+    assert!(closed_of(&effects).is_none(), "{effects:?}: open once more");
+    let effects = s.ask(close(handles[1]));
+    assert!(closed_of(&effects).is_some(), "{effects:?}");
+}

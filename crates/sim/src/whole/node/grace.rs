@@ -10,7 +10,7 @@ use types::{Epoch, NodeId, ShardId};
 
 use super::{Item, Node};
 
-/// Holdings in one message: few, so that there are several parts.
+/// Holdings and open inodes in one message: few, so that there are several parts.
 const HOLDINGS_MAX: usize = 4;
 
 /// Who has still to tell what it holds, and what this node has told.
@@ -164,9 +164,11 @@ impl Node {
     pub(super) fn tell_held(&mut self, owner: NodeId, epoch: Epoch) {
         let owners = &self.view.owners;
         let is_its = |shard: ShardId| owners.get(usize::from(shard.0)) == Some(&owner);
-        let slices = &mut self.slices;
+        let (slices, now) = (&mut self.slices, self.now);
         let make = || {
-            let held = slices.iter_mut().flat_map(|s| s.reassert(is_its, epoch));
+            let held = slices
+                .iter_mut()
+                .flat_map(|s| s.reassert(now, is_its, epoch));
             let held: Vec<_> = held.collect();
             let count = u16::try_from(owners.len()).expect("shards have 16 bits");
             let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));
@@ -198,7 +200,7 @@ impl Node {
         let Some(slice) = slice.and_then(Option::as_mut) else {
             return;
         };
-        let result = slice.on_reassert(from, part);
+        let result = slice.on_reassert(&mut self.log, from, part);
         assert!(result.is_ok(), "a member says what cannot be: {result:?}");
         let mut shards = self.shards.iter().flatten();
         if part.is_last && !shards.any(|slice| slice.is_missing(from)) {
