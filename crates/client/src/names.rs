@@ -828,6 +828,10 @@ impl Slice {
         if !is_gone || is_used {
             return;
         }
+        if inode.is_taken_open {
+            // Nobody can open it any more, and nobody else would tell.
+            return self.send_closed(ino);
+        }
         if inode.is_revoking() || inode.is_acquiring || !inode.loads.is_empty() {
             return;
         }

@@ -22,7 +22,7 @@
 //! What this deliberately does not do: tell the owner of each open. Tokens do.
 
 use meta::Op;
-use types::{Duration, FileKind, InodeId, Instant};
+use types::{Duration, FileKind, InodeId, Instant, ReleaseStamp};
 
 use crate::env::Env;
 use crate::inode::Inode;
@@ -95,7 +95,13 @@ impl Inode {
             // The owner may have nothing on record, and does not listen then: what it took last stays true.
             return self.open_count > 0 || self.is_taken_open;
         }
-        self.open_count > 0 || self.is_opening() || self.was_just_shown(now)
+        self.open_count > 0 || (self.closing_count == 0 && self.may_come(now))
+    }
+
+    /// An open may be on its way. While the owner is being told of a close it waits: the older message must not be news
+    /// of what comes after it.
+    fn may_come(&self, now: Instant) -> bool {
+        !self.is_gone && (self.is_opening() || self.was_just_shown(now))
     }
 
     /// The owner begins anew and takes this node's word for what it has open, which stays said until a release or
@@ -103,11 +109,9 @@ impl Inode {
     /// `Slice::end_awaited_opens` has to end.
     pub(crate) fn reassert_open(&mut self, now: Instant) -> (bool, bool) {
         // Under an inode token who is shown a name is counted by the release of that.
-        let is_shown = self.inode_mode().is_none() && self.was_just_shown(now);
-        let is_awaited = self.is_opening() || is_shown;
-        // While the owner is being told of a close, opens wait: the older message must not be news to it.
-        let may_come = self.closing_count == 0 && (self.is_taken_open || is_awaited);
-        let is_open = self.open_count > 0 || may_come;
+        let is_awaited = self.is_opening() || (self.inode_mode().is_none() && self.may_come(now));
+        let may_stay = self.closing_count == 0 && (self.is_taken_open || is_awaited);
+        let is_open = self.open_count > 0 || may_stay;
         let is_new = is_open && !self.is_taken_open;
         self.is_taken_open = is_open;
         (is_open, is_new && self.open_count == 0)
@@ -169,12 +173,14 @@ impl Slice {
 
     /// Tells the owner that nobody has the inode open here. Opens wait until it has heard.
     pub(crate) fn send_closed(&mut self, ino: InodeId) {
+        let mut after = ReleaseStamp::LAST;
         let counted = self.inodes.get_mut(&ino).map(|inode| {
             inode.closing_count += 1;
             inode.is_taken_open = false;
+            after = inode.holder.last_release();
             ino
         });
-        self.send_op(Op::Closed { ino }, Continuation::Closed(counted));
+        self.send_op(Op::Closed { ino, after }, Continuation::Closed(counted));
     }
 
     /// The owner has heard.

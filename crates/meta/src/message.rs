@@ -8,8 +8,8 @@
 
 use types::extent::Extent;
 use types::{
-    Attr, Errno, FileKind, InodeId, Name, Piece, Run, SetAttr, ShardId, SmallBytes, Timestamp,
-    wire_enum, wire_struct,
+    Attr, Errno, FileKind, InodeId, Name, Piece, ReleaseStamp, Run, SetAttr, ShardId, SmallBytes,
+    Timestamp, wire_enum, wire_struct,
 };
 
 use crate::map;
@@ -275,6 +275,8 @@ pub enum Op {
     Closed {
         /// Inode.
         ino: InodeId,
+        /// Its last release of tokens on the inode: what that says of opens, and those before it, is out of date.
+        after: ReleaseStamp,
     },
     /// Counts of the home shard. Answer: `Statistics`.
     StatFs {
@@ -308,7 +310,7 @@ wire_enum!(Op {
     17 => GetMap { ino, begin, end, count_max },
     18 => Commit(commit),
     19 => Destage { ino, map_version, extents },
-    20 => Closed { ino },
+    20 => Closed { ino, after },
     21 => StatFs { shard },
     22 => Ancestors { ino },
 });
@@ -336,7 +338,7 @@ impl Op {
             | Self::GetMap { ino, .. }
             | Self::Destage { ino, .. }
             | Self::Ancestors { ino }
-            | Self::Closed { ino } => ino.shard(),
+            | Self::Closed { ino, .. } => ino.shard(),
             Self::Commit(commit) => commit.ino.shard(),
             Self::StatFs { shard } => *shard,
         }
@@ -354,7 +356,6 @@ impl Op {
             | Self::GetXattr { .. }
             | Self::ListXattr { .. }
             | Self::GetMap { .. }
-            | Self::Closed { .. }
             | Self::Ancestors { .. }
             | Self::StatFs { .. } => false,
             Self::SetAttr { .. }
@@ -367,7 +368,9 @@ impl Op {
             | Self::SetXattr { .. }
             | Self::RemoveXattr { .. }
             | Self::Commit(_)
-            | Self::Destage { .. } => true,
+            | Self::Destage { .. }
+            // A late repeat would be taken for news of an open that came after it.
+            | Self::Closed { .. } => true,
         }
     }
 

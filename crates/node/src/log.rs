@@ -163,7 +163,7 @@ impl OwnerLog {
     /// `ENOSPC`: no room. `EIO`: the journal failed. `ESTALE`: sectors that are not the asker's.
     /// `EINVAL`: a layout of NSDs that are not there.
     pub fn admit(&self, from: NodeLife, op: &Op, freed: usize) -> Result<(), Errno> {
-        if !op.is_change() && !matches!(op, Op::Closed { .. }) {
+        if !op.is_change() {
             return Ok(());
         }
         if self.journal.is_poisoned() {

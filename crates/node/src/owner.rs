@@ -618,6 +618,11 @@ impl<'a> Locked<'a> {
                 }
             };
         }
+        if let Op::Closed { ino, after } = op
+            && let Some(slice) = self.slice(ino.shard())
+        {
+            slice.tokens.on_closed(question.from, ino, after);
+        }
         // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
         // a revoke never waits for itself (rule R10).
         let waits_for_tokens = waits_for_tokens(&op);

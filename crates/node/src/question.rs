@@ -1,7 +1,6 @@
 //! What an owner runs, with what, and what it wants done.
 
 use client::message::{Answer, Ask, Body};
-use meta::Op;
 use meta::view::{Fact, Origin, Query};
 use token::message::{Granted, Revoke};
 use types::{Errno, InodeId, Instant, Lsn, NodeId, NodeLife, ShardId, Timestamp};
@@ -57,7 +56,7 @@ impl Work {
     pub fn needs_log(&self) -> bool {
         match self {
             Self::Question(question) => match &question.ask {
-                Ask::Op { op, .. } => op.is_change() || matches!(op, Op::Closed { .. }),
+                Ask::Op { op, .. } => op.is_change(),
                 Ask::Space(_) => true,
                 Ask::Acquire { .. } | Ask::Sync => false,
             },

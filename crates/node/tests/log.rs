@@ -11,7 +11,10 @@ use store::format::{Area, PartKey};
 use store::journal::{Config, Journal, Part};
 use store::testing::{Disk, recover};
 use types::id::NodeLife;
-use types::{Epoch, Errno, FsId, Incarnation, InodeId, Location, Lsn, NodeId, NsdId, Run, ShardId};
+use types::{
+    Epoch, Errno, FsId, Incarnation, InodeId, Location, Lsn, NodeId, NsdId, ReleaseStamp, Run,
+    ShardId,
+};
 
 const LIFE: NodeLife = NodeLife {
     node: NodeId(1),
@@ -133,8 +136,10 @@ fn with_file(disk: &mut Disk, area: Area) -> (OwnerLog, Vec<Run>) {
 }
 
 fn closed() -> Op {
-    let ino = InodeId::ROOT;
-    Op::Closed { ino }
+    Op::Closed {
+        ino: InodeId::ROOT,
+        after: ReleaseStamp::LAST,
+    }
 }
 
 #[test]

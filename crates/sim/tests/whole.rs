@@ -75,3 +75,43 @@ fn lost_data_is_caught() {
 fn lost_operations_are_caught() {
     must_be_caught("skips-journal", "node ", |_| true);
 }
+
+/// Files that are open on several nodes while owners crash and names go.
+fn holding(seed: u64, canary: Canary) -> Options {
+    Options {
+        hold_count: 3,
+        crash_count: 2,
+        ..whole::options(seed, canary)
+    }
+}
+
+#[test]
+fn open_files_outlive_their_names_and_their_owners_lives() {
+    for seed in 1..=12 {
+        let options = holding(seed, Canary::default());
+        let violation = World::new(seed, options, false).run().0.violation;
+        assert_eq!(violation, None, "seed {seed}");
+    }
+}
+
+/// The same as `must_be_caught`, in runs with open files and crashes.
+fn must_be_caught_holding(name: &str, expected: &str) {
+    let mut canary = Canary::default();
+    assert!(canary.set(name), "{name} is no canary");
+    let is_caught = |seed| {
+        let options = holding(seed, canary);
+        let violation = survive(|| World::new(seed, options, false).run().0.violation);
+        violation.is_some_and(|text| text.contains(expected))
+    };
+    assert!((1..=60).any(is_caught), "{name} is not caught");
+}
+
+#[test]
+fn files_freed_while_they_are_open_are_caught() {
+    must_be_caught_holding("forgets-opens", "is open, Read: Error");
+}
+
+#[test]
+fn orphans_that_stay_are_caught() {
+    must_be_caught_holding("loses-closes", "are kept");
+}

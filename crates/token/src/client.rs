@@ -16,8 +16,8 @@
 //! message about an inode without holder a fresh one gives the right answer.
 
 use types::{
-    ByteRange, DirectoryMode, Epoch, Holding, InodeId, InodeMode, Instant, RangeMode, TokenNumber,
-    Want,
+    ByteRange, DirectoryMode, Epoch, Holding, InodeId, InodeMode, Instant, RangeMode, ReleaseStamp,
+    TokenNumber, Want,
 };
 
 use crate::activity::Activity;
@@ -134,6 +134,14 @@ impl Holder {
     /// The newest state seen; goes into [`crate::Acquire::seen`].
     pub const fn seen(&self) -> TokenNumber {
         self.seen
+    }
+
+    /// The last release of the newest state seen.
+    pub const fn last_release(&self) -> ReleaseStamp {
+        ReleaseStamp {
+            number: self.seen,
+            sequence: self.sequence,
+        }
     }
 
     /// All that is held, what is being given up included.

@@ -23,7 +23,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 use types::id::NodeLife;
-use types::{ByteRange, Duration, Epoch, Holding, InodeId, Instant, RangeMode, TokenNumber, Want};
+use types::{
+    ByteRange, Duration, Epoch, Holding, InodeId, Instant, RangeMode, ReleaseStamp, TokenNumber,
+    Want,
+};
 
 use crate::message::{Acquire, Busy, Granted, Reassert, Reclaim, Refused, Released, Revoke};
 use crate::rights::Rights;
@@ -396,6 +399,7 @@ impl Manager {
         }
         let entry = &mut inode.entries[at];
         entry.sequence = message.sequence;
+        let is_news = message.sequence > entry.closed_sequence;
         entry.crossed = false;
         entry.rights = kept;
         if entry.rights.is_empty() {
@@ -404,7 +408,29 @@ impl Manager {
         }
         inode.mark_answered(message.revoke, from);
         self.pump(now, ino, 0, out);
-        Ok(true)
+        Ok(is_news)
+    }
+
+    /// A holder has closed the inode after this release of its. What that or an earlier one says of opens is out of date
+    /// when it comes: messages that are sent one after the other may overtake one another.
+    pub fn on_closed(&mut self, from: NodeLife, ino: InodeId, after: ReleaseStamp) {
+        let inode = self.inodes.get_mut(&ino);
+        let found = inode.and_then(|inode| {
+            let at = inode.find(from).ok()?;
+            inode.entries.get_mut(at)
+        });
+        let Some(entry) = found else {
+            // No release of it is heard any more.
+            return;
+        };
+        let sequence = match after.number.cmp(&entry.number) {
+            // Earlier ones name an earlier state.
+            std::cmp::Ordering::Less => 0,
+            std::cmp::Ordering::Equal => after.sequence,
+            // The holder knows the inode no longer.
+            std::cmp::Ordering::Greater => u64::MAX,
+        };
+        entry.closed_sequence = entry.closed_sequence.max(sequence);
     }
 
     /// A life of a node is over, and nothing it holds can be used any more (its lease is over, or its

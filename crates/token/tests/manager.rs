@@ -6,8 +6,8 @@ mod world;
 use token::server::{Effect, Manager, Options, first_number};
 use token::{Acquire, Busy, Misbehaved, Outbox, Reassert, Released};
 use types::{
-    DirectoryMode, Duration, Epoch, Holding, InodeId, InodeMode, Instant, TokenKind, TokenNumber,
-    Want,
+    DirectoryMode, Duration, Epoch, Holding, InodeId, InodeMode, Instant, ReleaseStamp, TokenKind,
+    TokenNumber, Want,
 };
 use world::{INO, World, life};
 
@@ -318,4 +318,57 @@ fn what_is_recorded_of_an_inode_goes_with_it() {
         Ok(false)
     );
     manager.check();
+}
+
+/// A close overtakes the release before it: that says nothing of opens any more, one after it does.
+#[test]
+fn what_a_release_says_of_before_a_close_is_no_news() {
+    let number = |manager: &Manager| manager.rights(life(0), INO).unwrap().0;
+    let released = |number, sequence, is_empty| Released {
+        ino: INO,
+        number,
+        sequence,
+        revoke: 0,
+        kept: match is_empty {
+            true => Vec::new(),
+            false => vec![TokenKind::Inode {
+                mode: InodeMode::Read,
+            }],
+        },
+        still_open: true,
+    };
+    let acquire = |ticket| Acquire {
+        holder: life(0),
+        ticket,
+        ino: INO,
+        seen: TokenNumber(0),
+        wants: vec![Want::Inode {
+            mode: InodeMode::Exclusive,
+        }],
+        transient: false,
+    };
+    let mut manager = Manager::new(Epoch(1), Options::default());
+    let mut out = Outbox::new();
+    let now = Instant(1);
+    manager.acquire(now, acquire(1), &mut out).unwrap();
+    let first = number(&manager);
+    let stamp = |number, sequence| ReleaseStamp { number, sequence };
+    manager.on_closed(life(0), INO, stamp(first, 1));
+    let mut say =
+        |manager: &mut Manager, message| manager.on_released(now, life(0), &message, &mut out);
+    assert_eq!(say(&mut manager, released(first, 1, false)), Ok(false));
+    let kept = manager.rights(life(0), INO).unwrap().1.inode;
+    assert_eq!(kept, Some(InodeMode::Read), "its tokens are heard");
+    assert_eq!(say(&mut manager, released(first, 2, false)), Ok(true));
+    // One of a later state is after it too.
+    let mut more = Outbox::new();
+    manager.acquire(now, acquire(2), &mut more).unwrap();
+    let second = number(&manager);
+    assert!(second > first);
+    manager.on_closed(life(0), INO, stamp(first, 9));
+    assert_eq!(say(&mut manager, released(second, 1, false)), Ok(true));
+    // The holder knows the inode no longer: none is news.
+    manager.on_closed(life(0), INO, ReleaseStamp::LAST);
+    assert_eq!(say(&mut manager, released(second, 2, true)), Ok(false));
+    manager.on_closed(life(0), INO, ReleaseStamp::LAST);
 }

@@ -32,5 +32,5 @@ pub use id::{
 pub use layout::Layout;
 pub use range::{ByteRange, Pattern, RangeSet};
 pub use time::{Duration, Instant, Timestamp};
-pub use token::{DirectoryMode, Holding, InodeMode, RangeMode, TokenKind, Want};
+pub use token::{DirectoryMode, Holding, InodeMode, RangeMode, ReleaseStamp, TokenKind, Want};
 pub use view::{ClusterView, NodeView, NsdView};

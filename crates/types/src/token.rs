@@ -100,3 +100,21 @@ pub struct Holding {
     pub kind: TokenKind,
 }
 wire_struct!(Holding { ino, number, kind });
+
+/// Names a release of tokens on an inode among those of its holder: a state, and a release of that.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct ReleaseStamp {
+    /// The state.
+    pub number: TokenNumber,
+    /// Grows with each release of one state.
+    pub sequence: u64,
+}
+wire_struct!(ReleaseStamp { number, sequence });
+
+impl ReleaseStamp {
+    /// Not before any release.
+    pub const LAST: Self = Self {
+        number: TokenNumber(u64::MAX),
+        sequence: u64::MAX,
+    };
+}

@@ -113,7 +113,7 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             map_version,
             extents,
         } => content::destage(view, *ino, *map_version, extents),
-        Op::Closed { ino } => {
+        Op::Closed { ino, .. } => {
             shard(view, ino.shard())?;
             Ok(Resolved::Closed { ino: *ino })
         }

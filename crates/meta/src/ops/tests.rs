@@ -10,7 +10,7 @@ use types::extent::{Checksums, Extent};
 use types::token::{DirectoryMode, InodeMode, Want};
 use types::{
     Attr, Errno, FileKind, Incarnation, InodeId, Location, Name, NodeId, NodeLife, NsdId, Pattern,
-    Piece, RequestId, SetAttr, ShardId, SmallBytes, Timestamp,
+    Piece, ReleaseStamp, RequestId, SetAttr, ShardId, SmallBytes, Timestamp,
 };
 
 use crate::inode::InodeRecord;
@@ -161,6 +161,11 @@ fn lookup(parent: InodeId, text: &str) -> Op {
         parent,
         name: name(text),
     }
+}
+
+fn closed(ino: InodeId) -> Op {
+    let after = ReleaseStamp::default();
+    Op::Closed { ino, after }
 }
 
 fn unlink(text: &str, known: Option<Known>) -> Op {
@@ -394,7 +399,7 @@ fn unlink_frees_at_once_or_with_the_last_close() {
         name: name("again"),
     };
     f.is_error(&link, Errno::ENOENT);
-    assert_eq!(f.executed(&Op::Closed { ino: attr.ino }).freed.len(), 0);
+    assert_eq!(f.executed(&closed(attr.ino)).freed.len(), 0);
     let lost = f.shards[0].on_node_lost(OTHER);
     assert_eq!(lost.freed.len(), 1);
     assert_eq!(f.shards[0].on_node_lost(OTHER).mutations, []);
@@ -409,7 +414,7 @@ fn unlink_frees_at_once_or_with_the_last_close() {
                 ..
             }
         ));
-        assert_eq!(f.run(&Op::Closed { ino: attr.ino }), Reply::Done);
+        assert_eq!(f.run(&closed(attr.ino)), Reply::Done);
         assert_eq!(f.shards[0].attr(attr.ino), None);
     }
     f.is_error(&unlink("none", None), Errno::ENOENT);
@@ -460,7 +465,7 @@ fn an_open_directory_outlives_its_name() {
         plus: false,
     };
     assert!(matches!(f.run(&list), Reply::Listing { is_end: true, .. }));
-    f.run(&Op::Closed { ino: d });
+    f.run(&closed(d));
     f.is_error(&list, Errno::ESTALE);
     assert_eq!(f.attr(ROOT).nlink, 2);
 }
@@ -790,7 +795,7 @@ fn wants_name_the_tokens_in_inode_order() {
             mode: DirectoryMode::Read
         }
     );
-    assert_eq!(list(&Op::Closed { ino: a })[..], []);
+    assert_eq!(list(&closed(a))[..], []);
 }
 
 #[test]

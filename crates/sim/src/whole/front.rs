@@ -329,7 +329,7 @@ pub fn gather(spans: &[Span], memory: &Memory) -> Vec<u8> {
 }
 
 /// A payload in adjacent frames, as readv leaves it; the caller has a reference of each.
-fn payload(memory: &Memory, bytes: &[u8]) -> Option<Span> {
+pub fn payload(memory: &Memory, bytes: &[u8]) -> Option<Span> {
     let length = u32::try_from(bytes.len()).expect("small");
     let frame = memory.alloc_request(length.div_ceil(FRAME_BYTES).max(1))?;
     let span = Span {

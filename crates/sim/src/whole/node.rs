@@ -12,7 +12,7 @@ mod transfer;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use client::message::{Answer, Body};
+use client::message::{Answer, Ask, Body};
 use client::request::{Notice, Request, Response, Ticket};
 use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
 use client::slice::{home_slice, slice_of};
@@ -126,6 +126,10 @@ pub struct Canary {
     pub releases_early: bool,
     /// Names are not dropped by the kernel.
     pub keeps_names: bool,
+    /// A new owner is not told what is open.
+    pub forgets_opens: bool,
+    /// Owners are not told of the last close.
+    pub loses_closes: bool,
 }
 
 impl Canary {
@@ -139,6 +143,8 @@ impl Canary {
             "leaks-frames" => &mut self.leaks_frames,
             "releases-early" => &mut self.releases_early,
             "keeps-names" => &mut self.keeps_names,
+            "forgets-opens" => &mut self.forgets_opens,
+            "loses-closes" => &mut self.loses_closes,
             _ => return false,
         };
         *switch = true;
@@ -352,6 +358,10 @@ impl Node {
                 self.out.push(Out::Reply(ticket, response, pinned));
             }
             Effect::DropPayload(span) => frames_of(span).for_each(|f| self.memory.release(f)),
+            Effect::Call(call, _, ask) if self.canary.loses_closes && is_closed(&ask) => {
+                let answer = Answer::bare(Body::Op(meta::Reply::Done));
+                items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
+            }
             Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
             Effect::Load(io, pieces) => self.load(io, pieces),
             Effect::Store(io, _, pieces) => self.store(io, pieces),
@@ -696,6 +706,11 @@ impl Node {
         lines.push(format!("transfers {:?}", self.transfers));
         lines
     }
+}
+
+fn is_closed(ask: &Ask) -> bool {
+    let closed = |op: &meta::Op| matches!(op, meta::Op::Closed { .. });
+    matches!(ask, Ask::Op { op, .. } if closed(op))
 }
 
 /// What a holder says that has given everything up; it lies.

@@ -32,6 +32,8 @@ pub struct Options {
     pub break_ticks: u64,
     /// Of a thousand messages, so many are lost: a full queue drops what is sent.
     pub loss_per_mille: u64,
+    /// Files and directories that lose their names while they are open.
+    pub hold_count: usize,
     /// Nodes that crash and restart.
     pub crash_count: usize,
     /// Pages that read-ahead adds at most.
@@ -82,6 +84,7 @@ impl Options {
         // The smallest has room for a call of each kind. Drawn aside: it changes nothing else of a seed.
         let mut aside = Prng::new(!prng.clone().next_u64());
         let frame_count = pick(&mut aside, &[1 << 14, 1 << 14, 1 << 14, 12, 16, 24]);
+        let hold_count = pick(&mut aside, &[0, 0, 0, 1, 3]);
         Self {
             node_count,
             shard_count,
@@ -99,6 +102,7 @@ impl Options {
                 0
             },
             loss_per_mille: if breaks { pick(prng, &[0, 0, 20]) } else { 0 },
+            hold_count,
             crash_count,
             read_ahead,
             has_mappings,

@@ -6,6 +6,7 @@
 
 mod apps;
 mod crash;
+mod holds;
 mod record;
 mod rest;
 mod setup;
@@ -123,6 +124,8 @@ pub struct World {
     crashes_due: Vec<u64>,
     crashes: Vec<Crash>,
     dead: BTreeSet<NodeLife>,
+    /// What is to lose its name while it is open.
+    holds: Vec<holds::Hold>,
     next_value: u64,
     next_incarnation: u128,
     last_finished: u64,
@@ -267,12 +270,16 @@ impl World {
             (usize::MAX, 1),
             (usize::MAX, 1),
         ]);
+        if !self.holds.is_empty() {
+            actors.extend([(usize::MAX, 2), (usize::MAX, 2)]);
+        }
         self.prng.shuffle(&mut actors);
         actors
             .into_iter()
             .any(|(index, actor)| match (index, actor) {
                 (usize::MAX, 0) => self.deliver_some(),
-                (usize::MAX, _) => self.end_some(),
+                (usize::MAX, 1) => self.end_some(),
+                (usize::MAX, _) => self.act_hold(),
                 (index, usize::MAX) => {
                     let pick = usize::try_from(self.prng.below(1 << 20)).expect("small");
                     self.machines[index].node.act(pick)

@@ -24,6 +24,8 @@ pub(super) struct Entry {
     pub(super) number: TokenNumber,
     /// Of the newest release under this number.
     pub(super) sequence: u64,
+    /// Releases under this number up to this one were sent before the holder closed the inode.
+    pub(super) closed_sequence: u64,
     pub(super) rights: Rights,
     /// A release named an older state: the next one will only name this state if none is added.
     pub(super) crossed: bool,
@@ -74,6 +76,7 @@ impl Entry {
             holder,
             number,
             sequence: 0,
+            closed_sequence: 0,
             rights,
             crossed: false,
         }

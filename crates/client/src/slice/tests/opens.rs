@@ -356,3 +356,26 @@ fn the_last_close_of_a_directory_is_told() {
     let effects = s.ask(close(handles[1]));
     assert!(closed_of(&effects).is_some(), "{effects:?}");
 }
+
+/// A file that went with its last name a moment ago is not kept for whoever was shown that name: nobody opens it.
+#[test]
+fn a_file_that_is_gone_is_not_kept_for_an_open() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    s.slice.inode(INO).closing_count = 1;
+    s.input(Input::Unlinked(INO, crate::unlink::Unlinked::gone()));
+    assert_eq!(says_open(&revoke(&mut s, 1)), Some(false));
+}
+
+/// The kernel forgets a file for which an open was to come: the owner is told before the slice forgets it too.
+#[test]
+fn what_the_owner_keeps_for_this_node_is_not_forgotten() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    assert_eq!(says_open(&revoke(&mut s, 1)), Some(true));
+    s.slice.inode(INO).attr.as_mut().expect("known").nlink = 0;
+    let effects = s.ask(Operation::Forget { ino: INO, count: 1 });
+    let call = closed_of(&effects).expect("the owner is told");
+    s.answer(call, meta::Reply::Done);
+    assert!(!s.slice.inodes.contains_key(&INO));
+}

@@ -165,11 +165,15 @@ impl Node {
         let owners = &self.view.owners;
         let is_its = |shard: ShardId| owners.get(usize::from(shard.0)) == Some(&owner);
         let (slices, now) = (&mut self.slices, self.now);
+        let forgets_opens = self.canary.forgets_opens;
         let make = || {
             let held = slices
                 .iter_mut()
                 .flat_map(|s| s.reassert(now, is_its, epoch));
-            let held: Vec<_> = held.collect();
+            let mut held: Vec<_> = held.collect();
+            if forgets_opens {
+                held.iter_mut().for_each(|held| held.is_open = false);
+            }
             let count = u16::try_from(owners.len()).expect("shards have 16 bits");
             let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));
             held_messages(epoch, shards, held, HOLDINGS_MAX)

@@ -113,6 +113,7 @@ impl World {
                 self.record(index, &task, start);
             }
         }
+        self.drop_seats(index);
         let until = self.now + self.prng.between(100, 3000);
         self.machines[index].power = Power::Off(until);
         self.crashes.push(Crash {

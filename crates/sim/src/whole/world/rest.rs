@@ -12,16 +12,19 @@ use crate::model::{Action, CELL_COUNT, CELL_SIZE, NAME_COUNT};
 impl World {
     /// Lets the run come to rest and looks for what is left.
     pub(super) fn rest(&mut self) {
+        self.end_holds();
         self.sync_mappings();
         self.settle();
         self.read_all();
         self.look_up_all();
         self.settle();
+        self.find_orphans();
         self.find_leaks();
         self.restart_all();
         self.read_all();
         self.look_up_all();
         self.settle();
+        self.find_orphans();
         self.find_leaks();
     }
 

@@ -84,6 +84,7 @@ impl World {
             crashes_due: Vec::new(),
             crashes: Vec::new(),
             dead: std::collections::BTreeSet::new(),
+            holds: Vec::new(),
             next_value: 0,
             next_incarnation: 100,
             last_finished: 0,
@@ -193,6 +194,7 @@ impl World {
             self.entry(home, operation);
         }
         self.open_all();
+        self.set_up_holds();
     }
 
     /// Every node is linked to every other.
