@@ -19,5 +19,7 @@ mod leftovers;
 mod membership;
 #[path = "labs/node.rs"]
 mod node;
+#[path = "labs/opens.rs"]
+mod opens;
 #[path = "labs/space.rs"]
 mod space;

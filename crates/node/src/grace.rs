@@ -20,6 +20,9 @@ use crate::log::OwnerLog;
 use crate::message::Message;
 use crate::owner::OwnerSlice;
 
+/// Opens and closes in one record, far below its size.
+const RECORD_MUTATIONS_MAX: usize = 4096;
+
 /// What this node has told owners that begin anew, until they serve: what is lost is told again unchanged, though the
 /// node may hold more by then (nobody is granted anything meanwhile).
 #[derive(Debug, Default)]
@@ -130,10 +133,10 @@ impl OwnerSlice {
             .entry(from)
             .or_insert_with(|| shard.opens_of(from).collect());
         let id = shard.id();
-        let mut changes = Changes::default();
+        let mut mutations = Vec::new();
         let mut note = |shard: &mut meta::Shard, index, is_open| {
             let noted = shard.note_open(InodeId::new(id, index), from, is_open);
-            changes.mutations.extend(noted.mutations);
+            mutations.extend(noted.mutations);
             assert!(noted.freed.is_empty(), "no inode goes here");
         };
         for index in &part.open {
@@ -152,7 +155,12 @@ impl OwnerSlice {
                 }
             }
         }
-        if !changes.mutations.is_empty() {
+        // What is closed has no bound of its own: each of them stands by itself.
+        for some in mutations.chunks(RECORD_MUTATIONS_MAX) {
+            let changes = Changes {
+                mutations: some.to_vec(),
+                ..Changes::default()
+            };
             self.last_lsn = log.append_changes(id, &changes);
         }
     }

@@ -24,7 +24,7 @@ impl Lab {
     }
 
     /// What both nodes say of a state, summed over all NSDs.
-    fn sum(&self, what: &str) -> u64 {
+    pub(crate) fn sum(&self, what: &str) -> u64 {
         let of_node = |node| {
             let space = self.dump(node, "space");
             let nsds = space["nsds"].as_array().unwrap().clone();
@@ -34,7 +34,7 @@ impl Lab {
     }
 
     /// Every sector that counts as used belongs to a file, and only to one.
-    fn check_walk(&self) {
+    pub(crate) fn check_walk(&self) {
         for node in [1, 2] {
             let walk = self.dump(node, "space")["walk"].clone();
             for what in ["leaked", "missing", "twice"] {

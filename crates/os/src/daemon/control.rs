@@ -358,6 +358,7 @@ impl Daemon {
             ("space_owner_rounds", rounds),
             ("space_owner_recalls", recalls),
             ("space_pieces_debt", self.piece_debt()),
+            ("space_orphans_now", self.orphan_count()),
             ("space_destage_jobs", destage[0]),
             ("space_destage_sectors", destage[1]),
             ("space_destage_changed_sectors", destage[2]),
@@ -366,6 +367,12 @@ impl Daemon {
             ("space_regions_given", supplied.regions_given),
         ];
         pairs.extend(all.map(|(name, value)| (name.to_owned(), value)));
+    }
+
+    /// Inodes without a name that this node keeps for those who have them open.
+    fn orphan_count(&self) -> u64 {
+        let shards = self.shards.iter().flatten();
+        shards.map(|s| lock(s).shard.orphans().count() as u64).sum()
     }
 }
 

@@ -10,7 +10,8 @@ use types::{ClusterId, Epoch, Incarnation, NodeId, RequestId, crc32c, wire_enum,
 
 use super::{Config, DATA_LANE_COUNT_MAX};
 
-/// `Held` of the grace period lists open inodes too: who does not would have files freed that it has open.
+/// `Held` of the grace period lists open inodes too, and `Closed` names the release that it follows: who does neither
+/// would have files freed that it has open, or kept that nobody has.
 const OPENS_TOLD: u64 = 1;
 /// Features that this version has.
 pub(super) const FEATURES: u64 = OPENS_TOLD;
