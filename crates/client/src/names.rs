@@ -59,15 +59,20 @@ pub struct Arrival {
     pub(crate) entry_timeout_ns: u64,
     /// The inode lost its last name and the owner takes us to have it open.
     pub(crate) is_kept_open: bool,
-    /// The thread that removed the inode's last name.
-    pub(crate) remover: u32,
+    /// The thread that removed a name of the inode; none: nobody did.
+    pub(crate) remover: Option<u32>,
     /// The inode's count of losses when its owner was asked for attributes.
     pub(crate) loss_count: u64,
 }
 
 impl Arrival {
     /// Attributes for an inode's slice to learn.
-    fn lesson(ino: InodeId, attr: Option<Attr>, is_kept_open: bool, remover: u32) -> Box<Self> {
+    fn lesson(
+        ino: InodeId,
+        attr: Option<Attr>,
+        is_kept_open: bool,
+        remover: Option<u32>,
+    ) -> Box<Self> {
         let kind = attr.map_or(FileKind::File, |a| a.kind);
         Box::new(Self {
             ino,
@@ -122,7 +127,7 @@ impl Slice {
                     request: Some(request),
                     entry_timeout_ns: 0,
                     is_kept_open: false,
-                    remover: 0,
+                    remover: None,
                     loss_count: 0,
                 };
                 return self.on_arrival(env, arrival);
@@ -288,7 +293,7 @@ impl Slice {
                     request: Some(request.clone()),
                     entry_timeout_ns: timeout,
                     is_kept_open: false,
-                    remover: 0,
+                    remover: None,
                     loss_count: 0,
                 };
                 self.send_arrival(env, arrival);
@@ -547,7 +552,7 @@ impl Slice {
                     self.inode(parent).names_epoch += 1;
                     self.learn_directory(parent, &directory);
                 }
-                let lesson = Arrival::lesson(ino, attr, kept_open, request.caller.pid);
+                let lesson = Arrival::lesson(ino, attr, kept_open, Some(request.caller.pid));
                 self.out.push(Effect::ForSlice(ino, Input::Arrive(lesson)));
                 self.reply(request.ticket, Response::Done);
             }
@@ -560,7 +565,8 @@ impl Slice {
             } => {
                 self.on_renamed(&request, directory, new_directory);
                 if let Some(replaced) = replaced {
-                    let lesson = Arrival::lesson(replaced, None, kept_open, request.caller.pid);
+                    let lesson =
+                        Arrival::lesson(replaced, None, kept_open, Some(request.caller.pid));
                     self.out
                         .push(Effect::ForSlice(replaced, Input::Arrive(lesson)));
                 }
@@ -602,7 +608,7 @@ impl Slice {
         self.inode(*parent).names_epoch += 1;
         self.learn_directory(*parent, &directory);
         if parent != new_parent {
-            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, 0);
+            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, None);
             lesson.kind = FileKind::Directory;
             self.out
                 .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
@@ -642,7 +648,7 @@ impl Slice {
             request: Some(request),
             entry_timeout_ns: timeout,
             is_kept_open: false,
-            remover: 0,
+            remover: None,
             loss_count: 0,
         };
         self.send_arrival(env, arrival);

@@ -164,7 +164,8 @@ impl Slice {
     pub(crate) fn tell_closed(&mut self, ino: InodeId) {
         let inode = self.inode(ino);
         let has_token = inode.inode_mode().is_some() || inode.directory_mode().is_some();
-        let is_untold = inode.attr.is_some_and(|a| a.nlink == 0) || !has_token;
+        let is_nameless = inode.is_gone || inode.attr.is_some_and(|a| a.nlink == 0);
+        let is_untold = is_nameless || !has_token;
         let is_closed = inode.open_count == 0 && !inode.is_opening();
         if inode.is_taken_open && is_untold && is_closed {
             self.send_closed(ino);
@@ -209,10 +210,21 @@ impl Slice {
             Some(attr) => inode.learn_attr(attr),
             None => inode.is_attr_fresh = false,
         }
-        if !arrival.is_kept_open {
+        let Some(remover) = arrival.remover else {
             return;
+        };
+        if arrival.is_kept_open {
+            return self.keep_or_close(env, ino, remover);
         }
-        self.keep_or_close(env, ino, arrival.remover);
+        // Of a directory the owner hears nothing with its removal. What it took us to have open once it does still.
+        let is_directory = inode.directory_mode().is_some()
+            || inode.attr.is_some_and(|a| a.kind == FileKind::Directory);
+        if is_directory {
+            inode.is_gone |= inode.open_count == 0;
+            inode.attr.iter_mut().for_each(|attr| attr.nlink = 0);
+        }
+        self.tell_closed(ino);
+        self.drop_if_gone(env, ino);
     }
 
     /// The last name of a file went by this node's own doing, and the owner takes us to have it open: so it may stay if it

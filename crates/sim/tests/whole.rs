@@ -79,7 +79,9 @@ fn lost_operations_are_caught() {
 /// Files that are open on several nodes while owners crash and names go.
 fn holding(seed: u64, canary: Canary) -> Options {
     Options {
-        hold_count: 3,
+        hold_count: 8,
+        // Pools of a few frames are for other runs.
+        frame_count: 1 << 14,
         crash_count: 2,
         ..whole::options(seed, canary)
     }

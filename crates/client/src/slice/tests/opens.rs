@@ -202,7 +202,7 @@ fn created(s: &mut Story) -> Vec<Effect> {
         }),
         entry_timeout_ns: 0,
         is_kept_open: false,
-        remover: 0,
+        remover: None,
         loss_count: 0,
     };
     s.input(Input::Arrive(Box::new(arrival)))
@@ -264,7 +264,7 @@ fn a_file_just_shown_is_kept_from_its_own_node() {
             request: None,
             entry_timeout_ns: 0,
             is_kept_open: true,
-            remover,
+            remover: Some(remover),
             loss_count: 0,
         };
         let effects = s.input(Input::Arrive(Box::new(arrival)));
@@ -378,4 +378,57 @@ fn what_the_owner_keeps_for_this_node_is_not_forgotten() {
     let call = closed_of(&effects).expect("the owner is told");
     s.answer(call, meta::Reply::Done);
     assert!(!s.slice.inodes.contains_key(&INO));
+}
+
+/// A directory that is closed here goes by this node's own doing: what the owner heard of an open once is over.
+#[test]
+fn what_was_heard_of_a_directory_ends_with_its_name() {
+    // One without attributes is known by its token.
+    for is_known in [true, false] {
+        let mut s = Story::new(0);
+        s.attr.kind = FileKind::Directory;
+        s.attr.nlink = 2;
+        let attr = s.attr;
+        s.ask(Operation::OpenDir { ino: INO });
+        let inode = s.slice.inode(INO);
+        inode.learn_attr(&attr);
+        inode.is_taken_open = true;
+        let mut lesson = Arrival {
+            ino: INO,
+            kind: FileKind::Directory,
+            attr: is_known.then_some(attr),
+            grants: Vec::new(),
+            request: None,
+            entry_timeout_ns: 0,
+            is_kept_open: false,
+            remover: None,
+            loss_count: 0,
+        };
+        lesson.attr.iter_mut().for_each(|attr| attr.nlink = 0);
+        lesson.remover = Some(1);
+        let effects = s.input(Input::Arrive(Box::new(lesson)));
+        assert!(closed_of(&effects).is_none(), "{effects:?}: it is open");
+        let handle = *s.slice.handles.keys().next().expect("opened");
+        let effects = s.ask(Operation::ReleaseDir { ino: INO, handle });
+        assert!(closed_of(&effects).is_some(), "{effects:?}");
+    }
+    let mut s = Story::new(0);
+    s.attr.kind = FileKind::Directory;
+    let attr = s.attr;
+    let inode = s.slice.inode(INO);
+    inode.learn_attr(&attr);
+    inode.is_taken_open = true;
+    let lesson = Arrival {
+        ino: INO,
+        kind: FileKind::Directory,
+        attr: None,
+        grants: Vec::new(),
+        request: None,
+        entry_timeout_ns: 0,
+        is_kept_open: false,
+        remover: Some(1),
+        loss_count: 0,
+    };
+    let effects = s.input(Input::Arrive(Box::new(lesson)));
+    assert!(closed_of(&effects).is_some(), "{effects:?}");
 }
