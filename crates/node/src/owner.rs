@@ -593,6 +593,43 @@ impl<'a> Locked<'a> {
         Ok(None)
     }
 
+    /// Acquires the tokens that an operation needs. `None`: one is not granted yet, and the question waits for it.
+    fn collect_tokens(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        mut question: Box<Question>,
+        op: &Op,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<Option<Box<Question>>, NeedShards> {
+        // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
+        // a revoke never waits for itself (rule R10).
+        if !waits_for_tokens(op) {
+            return Ok(Some(question));
+        }
+        loop {
+            let missing = match self.first_missing(env, &question, op) {
+                Ok(None) => return Ok(Some(question)),
+                Ok(Some(missing)) => missing,
+                Err(shards) => return Err(NeedShards(shards, Work::Question(question))),
+            };
+            let slice = self
+                .slice(missing.ino.shard())
+                .expect("first_missing found it there");
+            let acquire = Acquire {
+                holder: question.from,
+                ticket: slice.draw_ticket(),
+                ino: missing.ino,
+                seen: TokenNumber(0),
+                wants: vec![missing.want],
+                transient: missing.is_transient,
+            };
+            match slice.acquire(env.now, acquire, Work::Question(question), out) {
+                Some(Work::Question(q)) => question = q,
+                _ => return Ok(None),
+            }
+        }
+    }
+
     fn operation(
         &mut self,
         env: &OwnerEnv<'_>,
@@ -600,7 +637,6 @@ impl<'a> Locked<'a> {
         question: Box<Question>,
         out: &mut Vec<OwnerEffect>,
     ) -> Result<(), NeedShards> {
-        let mut question = question;
         let Ask::Op { op, durable } = question.ask.clone() else {
             unreachable!("the caller matched it");
         };
@@ -623,34 +659,9 @@ impl<'a> Locked<'a> {
         {
             slice.tokens.on_closed(question.from, ino, after);
         }
-        // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
-        // a revoke never waits for itself (rule R10).
-        let waits_for_tokens = waits_for_tokens(&op);
-        loop {
-            if !waits_for_tokens {
-                break;
-            }
-            let missing = match self.first_missing(env, &question, &op) {
-                Ok(None) => break,
-                Ok(Some(missing)) => missing,
-                Err(shards) => return Err(NeedShards(shards, Work::Question(question))),
-            };
-            let slice = self
-                .slice(missing.ino.shard())
-                .expect("first_missing found it there");
-            let acquire = Acquire {
-                holder: question.from,
-                ticket: slice.draw_ticket(),
-                ino: missing.ino,
-                seen: TokenNumber(0),
-                wants: vec![missing.want],
-                transient: missing.is_transient,
-            };
-            match slice.acquire(env.now, acquire, Work::Question(question), out) {
-                Some(Work::Question(q)) => question = q,
-                _ => return Ok(()),
-            }
-        }
+        let Some(question) = self.collect_tokens(env, question, &op, out)? else {
+            return Ok(());
+        };
         let held_tokens = self.held_of(&question, &op);
         let question = match log.as_deref() {
             None => question,

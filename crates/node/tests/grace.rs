@@ -62,7 +62,7 @@ fn log() -> OwnerLog {
     disk.format(config);
     let mut space = Space::new(&[geometry], Levels { reserve: 0, low: 0 });
     let recovered = recover(
-        &mut disk,
+        &disk,
         area,
         FsId(0),
         OWNER.node,

@@ -55,7 +55,7 @@ fn a_file_open_elsewhere_outlives_its_name_and_its_owners_life() {
     fs::create_dir(m1.join("d")).unwrap();
     for round in 0..4_u8 {
         let bytes: Vec<u8> = (0..FILE_SIZE)
-            .map(|i| (i / 7) as u8 ^ round.wrapping_mul(37))
+            .map(|i| (i / 7).to_le_bytes()[0] ^ round.wrapping_mul(37))
             .collect();
         let mut file = File::create(m1.join("d/f")).unwrap();
         file.write_all(&bytes).unwrap();

@@ -239,10 +239,10 @@ impl World {
         let seat = &mut hold.seats[index];
         // A directory is opened without a token: its owner may not know.
         let may_be_gone = hold.is_removed && (hold.is_directory || seat.handle.is_none());
-        let is_gone = match &response {
-            Response::Error(Errno::ENOENT | Errno::ESTALE) | Response::Entry(None, _) => true,
-            _ => false,
-        };
+        let is_gone = matches!(
+            &response,
+            Response::Error(Errno::ENOENT | Errno::ESTALE) | Response::Entry(None, _)
+        );
         match (act, response) {
             (_, _) if is_gone && (may_be_gone || act == Act::Remove) => {}
             (Act::Look, Response::Entry(Some(entry), _)) if entry.attr.ino == hold.ino => {
