@@ -694,12 +694,12 @@ impl Gate {
         }
     }
 
-    /// A notification in progress, which is another one's, covers a page of this revoke.
+    /// A notification in progress, which is another one's, covers a page of this revoke: also one that the kernel could
+    /// not have when this began.
     fn is_notified_for_other(&self, index: usize) -> bool {
         let scope = &self.revokes[index].scope;
-        let overlaps = |pages: &ByteRange| {
-            scope.lost_pages.overlaps(pages) || scope.demoted_pages.overlaps(pages)
-        };
+        let overlaps =
+            |pages: &ByteRange| scope.lost.overlaps(pages) || scope.demoted.overlaps(pages);
         self.notified_pages().any(|pages| overlaps(&pages))
     }
 
@@ -708,9 +708,9 @@ impl Gate {
     /// others' scopes: a page of which only a part has gone is theirs again when a new token has come for that part.
     fn release(&mut self, index: usize, out: &mut Outbox) {
         let done = self.revokes.remove(index);
-        let mut gone = done.scope.lost_pages.clone();
+        let mut gone = pages_of(&done.scope.lost);
         if done.drops_demoted {
-            add(&mut gone, &done.scope.demoted_pages);
+            add(&mut gone, &pages_of(&done.scope.demoted));
         }
         for range in gone.ranges() {
             for other in &mut self.revokes {

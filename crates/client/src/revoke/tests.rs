@@ -591,3 +591,26 @@ fn a_page_covered_since_a_revoke_began_is_dropped_by_it() {
         .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
     s.expect(&[notify(1, pages(2, 3))]);
 }
+
+/// A page is notified that a revoke takes a part of, though the kernel could not have it when that began: a READ of it can
+/// be served until the part goes. So the part waits for the notification, and afterwards nobody notifies the page.
+#[test]
+fn a_part_of_a_page_that_is_notified_waits() {
+    let mut s = Script::new(true);
+    let part = ByteRange::new(2 * PAGE_SIZE + 10, 2 * PAGE_SIZE + 20);
+    let scope = Scope {
+        lost: RangeSet::of(part),
+        ..Scope::default()
+    };
+    s.gate.begin_revoke(RevokeId(1), scope, &mut s.out);
+    s.expect(&[flush(1, part)]);
+    // A grant has come that covers the page, and the next revoke takes it.
+    s.gate
+        .begin_revoke(RevokeId(2), lost(pages(2, 4)), &mut s.out);
+    s.expect(&[notify(0, pages(2, 4))]);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[release(1), notify(1, pages(3, 4))]);
+}
