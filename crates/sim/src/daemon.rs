@@ -62,8 +62,8 @@ pub struct Setting {
 enum Purpose {
     /// A parked or served request of a file goes on.
     Request(usize, u64),
-    /// Dirty cells that were sent.
-    Commit(usize, Vec<(usize, Value)>),
+    /// Dirty cells that were sent, and how often the inode token had been lost then.
+    Commit(usize, Vec<(usize, Value)>, u64),
     /// A truncate to this size for a request.
     Truncate(usize, u64, usize),
     /// Lookups that wait for the names.
@@ -199,8 +199,8 @@ impl Daemon {
             Purpose::Request(file, ticket) => {
                 self.files[file].on_fetched(&mut self.shared, ticket, reply);
             }
-            Purpose::Commit(file, sent) => {
-                self.files[file].on_committed(&mut self.shared, &sent, &reply);
+            Purpose::Commit(file, sent, losses) => {
+                self.files[file].on_committed(&mut self.shared, (&sent, losses), &reply);
             }
             Purpose::Truncate(file, ticket, size) => {
                 self.files[file].on_truncated(&mut self.shared, (ticket, size), &reply);

@@ -300,6 +300,10 @@ impl World {
     fn run_lapses(&mut self, now: Instant) {
         let due = |(at, _): &mut (u64, usize)| *at <= self.now;
         let lapsed: Vec<(u64, usize)> = self.lapses.extract_if(.., due).collect();
+        if !lapsed.is_empty() {
+            // What the old lives have said goes out under their names.
+            self.drain();
+        }
         for (_, index) in lapsed {
             let old = self.nodes[index].daemon.life();
             let new = NodeLife {

@@ -50,11 +50,15 @@ pub struct File {
     grown: usize,
     /// The least that a fetched size can be: what a Commit answered, which may overtake a fetch.
     floor: usize,
+    /// How often the inode token has been lost: a Commit's answer says nothing of the size any more if it was since.
+    losses: u64,
     change_count: u64,
     requests: BTreeMap<u64, FuseRequest>,
     leaving: BTreeMap<RevokeId, Plan>,
-    /// Appends that are answered when the kernel has dropped their pages: request and place.
-    dropping: BTreeMap<RevokeId, (u64, usize)>,
+    /// Appends that are answered when the kernel has dropped their pages: request and cells.
+    dropping: BTreeMap<RevokeId, (u64, Range<usize>)>,
+    /// Cells of them that the kernel has not READ since: what it writes back there is older.
+    is_unshown: [bool; CELL_COUNT],
     next_revoke: u64,
     jobs: VecDeque<Job>,
     /// The job under way; a commit in the background is `Some(None)`.
@@ -78,10 +82,12 @@ impl File {
             attributes: None,
             grown: 0,
             floor: 0,
+            losses: 0,
             change_count: 0,
             requests: BTreeMap::new(),
             leaving: BTreeMap::new(),
             dropping: BTreeMap::new(),
+            is_unshown: [false; CELL_COUNT],
             next_revoke: 0,
             jobs: VecDeque::new(),
             busy: None,
@@ -218,6 +224,9 @@ impl File {
             Ask::WriteBack { page, data, count } => {
                 for (offset, value) in data.into_iter().enumerate().take(count) {
                     let cell = page * PAGE_CELLS + offset;
+                    if self.is_unshown[cell] {
+                        continue;
+                    }
                     if !self.may_write(cell) {
                         let text = format!("write-back of {}:{cell} without token", self.index);
                         shared.out.push(Output::Violation(text));
@@ -253,9 +262,14 @@ impl File {
     }
 
     fn serve_read(&mut self, shared: &mut Shared, id: u64, cells: Range<usize>) {
-        let known: Option<Vec<Value>> = self.cells[cells].iter().copied().collect();
+        let known: Option<Vec<Value>> = self.cells[cells.clone()].iter().copied().collect();
         match known {
-            Some(data) => self.answer(shared, id, Answer::Data(data)),
+            Some(data) => {
+                if matches!(self.requests[&id].ask, Ask::Read(_)) {
+                    self.is_unshown[cells].fill(false);
+                }
+                self.answer(shared, id, Answer::Data(data));
+            }
             None => shared.call(Purpose::Request(self.index, id), Call::Fetch(self.index)),
         }
     }
@@ -279,7 +293,8 @@ impl File {
             }
             self.next_revoke += 1;
             let drop = RevokeId(self.next_revoke);
-            self.dropping.insert(drop, (id, at));
+            self.dropping.insert(drop, (id, at..at + count));
+            self.is_unshown[at..at + count].fill(true);
             let mut out = Vec::new();
             self.gate.begin_drop(drop, pages, &mut out);
             self.perform(shared, out);
@@ -481,6 +496,7 @@ impl File {
         }
         if self.holder.held().inode.is_none() {
             self.floor = 0;
+            self.losses += 1;
         }
     }
 
@@ -528,7 +544,10 @@ impl File {
                     self.start_job(shared);
                 }
                 Effect::Release { revoke, .. } => match self.dropping.remove(&revoke) {
-                    Some((id, at)) => self.answer(shared, id, Answer::Written(at)),
+                    Some((id, cells)) => {
+                        self.is_unshown[cells.clone()].fill(false);
+                        self.answer(shared, id, Answer::Written(cells.start));
+                    }
                     None => {
                         let plan = self.leaving.remove(&revoke).expect("begun");
                         self.finish(shared, &plan);
@@ -574,7 +593,7 @@ impl File {
 
     fn commit(&mut self, shared: &mut Shared, dirty: Vec<(usize, Value)>) {
         let call = Call::Commit(self.index, dirty.clone(), self.grown);
-        shared.call(Purpose::Commit(self.index, dirty), call);
+        shared.call(Purpose::Commit(self.index, dirty, self.losses), call);
     }
 
     pub(super) fn write_behind(&mut self, shared: &mut Shared) {
@@ -588,7 +607,7 @@ impl File {
     pub(super) fn on_committed(
         &mut self,
         shared: &mut Shared,
-        sent: &[(usize, Value)],
+        (sent, losses): (&[(usize, Value)], u64),
         reply: &Reply,
     ) {
         if *reply == Reply::Stale {
@@ -600,7 +619,9 @@ impl File {
                 self.is_dirty[*cell] = false;
             }
         }
-        if let Reply::Attributes(size, _) = reply {
+        if let Reply::Attributes(size, _) = reply
+            && losses == self.losses
+        {
             self.floor = self.floor.max(*size);
             if self.grown <= *size {
                 self.grown = 0;
@@ -661,6 +682,7 @@ impl File {
         self.change_count += 1 << 16;
         self.leaving.clear();
         self.dropping.clear();
+        self.is_unshown.fill(false);
         self.jobs.clear();
         self.busy = None;
         let mut out = Vec::new();

@@ -35,6 +35,8 @@ pub(super) struct Node {
     pub(super) kernel: Kernel,
     pub(super) daemon: Daemon,
     pub(super) threads: Vec<Thread>,
+    /// Writes and appends that are over: file, start and end.
+    written: Vec<(usize, u64, u64)>,
     /// Answers made and not written.
     pub(super) unwritten: Vec<(u64, Answer)>,
     /// Notifications asked for and not begun: what to run, the file, and their names.
@@ -55,6 +57,7 @@ impl Node {
             kernel: Kernel::new(options.file_count),
             daemon,
             threads: (0..options.thread_count).map(thread).collect(),
+            written: Vec::new(),
             unwritten: Vec::new(),
             notifications: Vec::new(),
             notifying: Vec::new(),
@@ -80,6 +83,22 @@ impl Node {
         self.threads
             .iter()
             .any(|t| t.task.is_none() && t.call_count < call_count)
+    }
+
+    /// The start of a read through the page cache, as far as it can be judged. Beside a write(2) of its own node it may see
+    /// what was there before, even if somebody has seen the new bytes: a page that was READ between the first drop and the
+    /// WRITE stays until the second drop, before the write returns.
+    fn read_start(&self, file: usize, start: u64) -> u64 {
+        let running = self.threads.iter().filter_map(|thread| {
+            let (task, begun) = thread.task.as_ref()?;
+            let Program::Call(other, Action::Write(..) | Action::Append(..)) = &task.program else {
+                return None;
+            };
+            (*other == file).then_some(*begun)
+        });
+        let over = self.written.iter().filter(|w| w.0 == file && w.2 >= start);
+        let beside = running.chain(over.map(|w| w.1));
+        beside.min().unwrap_or(start).min(start)
     }
 
     /// The lease lapsed.
@@ -272,27 +291,27 @@ impl World {
         }
         let known = (start, (!has_failed).then_some(end));
         let names = self.options.file_count;
+        let node = &mut self.nodes[who];
+        let read = match action {
+            Action::ReadDirect(_) => (start, Some(end)),
+            _ => (node.read_start(*file, start), Some(end)),
+        };
+        if matches!(action, Action::Write(..) | Action::Append(..)) {
+            node.written.push((*file, start, end));
+        }
         match action {
             Action::ReadCached(cells) | Action::Splice(cells) | Action::ReadDirect(cells) => {
                 for (cell, value) in cells.clone().zip(&task.result) {
                     if let Some(value) = value {
-                        self.history.add(
-                            (*file, cell),
-                            Access::Read(*value),
-                            (start, Some(end)),
-                            who,
-                        );
+                        self.history
+                            .add((*file, cell), Access::Read(*value), read, who);
                     }
                 }
             }
             Action::Load(cell) => {
                 if let Some(Some(value)) = task.result.first() {
-                    self.history.add(
-                        (*file, *cell),
-                        Access::Read(*value),
-                        (start, Some(end)),
-                        who,
-                    );
+                    self.history
+                        .add((*file, *cell), Access::Read(*value), read, who);
                 }
             }
             Action::Write(cells, value) => {
