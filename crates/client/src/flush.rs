@@ -770,7 +770,7 @@ impl Slice {
         let error = inode.error;
         for goal in done {
             match goal.purpose {
-                Purpose::Sync(request) => self.end_sync(ino, request, error),
+                Purpose::Sync(request) => self.end_sync(env, ino, request, error),
                 Purpose::Revoke(revoke) => {
                     let outcome = match error {
                         None => FlushOutcome::Committed,
@@ -787,10 +787,10 @@ impl Slice {
         self.retry(env, ino);
     }
 
-    fn end_sync(&mut self, ino: InodeId, request: Request, error: Option<Errno>) {
+    fn end_sync(&mut self, env: &Env<'_>, ino: InodeId, request: Request, error: Option<Errno>) {
         if let Some(errno) = error {
             self.inode(ino).error = None;
-            return self.fail(request.ticket, errno);
+            return self.reply_written(env, request.ticket, Response::Error(errno));
         }
         let response = match &request.operation {
             Operation::Write { payload, .. } => Response::Written(payload.length),

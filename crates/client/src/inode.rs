@@ -193,6 +193,8 @@ pub(crate) struct Inode {
     pub(crate) is_on_dirty_list: bool,
     /// End of the last write.
     pub(crate) write_end: u64,
+    /// Appended where the kernel does not expect it and not READ since: its pages hold what was there before.
+    pub(crate) unshown: RangeSet,
     /// A write-back failed: told once to fsync or close, and to writes until then.
     pub(crate) error: Option<Errno>,
     /// The kernel may have pages that a READ brought in under read tokens alone.
@@ -267,6 +269,7 @@ impl Inode {
             hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,
             write_end: 0,
+            unshown: RangeSet::new(),
             error: None,
             has_read_pages: false,
             is_gone: false,

@@ -7,16 +7,18 @@
 use meta::Op;
 use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
 use types::{
-    ByteRange, Errno, FrameRef, InodeId, InodeMode, Pattern, RangeMode, RangeSet, Want, limits,
+    ByteRange, Errno, FrameRef, InodeId, InodeMode, Pattern, RangeMode, RangeSet, Span, Want,
+    limits,
 };
 
+use crate::appends::NoRoom;
 use crate::env::{Env, LoadPiece};
 use crate::inode::{Load, kill_mask, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{Found, PAGE_SIZE, Pages};
 use crate::request::{Handle, Operation, Request, Response};
-use crate::revoke::RequestKind;
+use crate::revoke::{RequestKind, round_out};
 use crate::slice::{Effect, IoFailure, IoId, Slice, Waiting};
 use crate::tokens::Admission;
 
@@ -407,6 +409,9 @@ impl Slice {
         let range = ByteRange::new(offset, end);
         match inode.pages.read(&range, env.pool) {
             Found::All(spans) => {
+                if fills_page_cache && !inode.unshown.is_empty() {
+                    inode.unshown.remove(round_out(&range));
+                }
                 self.reply(ticket, Response::Data(spans));
                 self.prefetch(env, ino, handle, range);
                 self.served(env, ino, ticket);
@@ -515,7 +520,7 @@ impl Slice {
         }
         for (index, (_, frame)) in pages.iter().enumerate() {
             if !covered[index] {
-                env.pool.zero(types::Span::whole(*frame));
+                env.pool.zero(Span::whole(*frame));
             }
         }
         let io = IoId(self.draw_id());
@@ -731,7 +736,6 @@ impl Slice {
             unreachable!("only writes come here");
         };
         let ticket = request.ticket;
-        let owner = env.owner(ino.shard());
         let inode = self.inodes.get_mut(&ino).expect("admitted");
         let mut range = ByteRange::at(offset, payload.length.into());
         if is_write_back {
@@ -742,38 +746,25 @@ impl Slice {
                 return self.served(env, ino, ticket);
             }
         }
-        let source = payload.part(
-            0,
-            u32::try_from(range.length()).expect("within the payload"),
-        );
-        let fresh = inode.pages.newly_dirty_count(&range);
-        let mut sectors = fresh;
-        let has_sectors = env.grants.reserve(owner, sectors);
-        if !has_sectors && is_write_back && self.is_lapsed {
-            // The kernel drops the page now or never, and no owner can be asked. Stores through a mapping were never
-            // promised sectors: they are asked for when the page is stored.
-            self.out.push(Effect::WantSpace(owner));
-            sectors = 0;
-        } else if !has_sectors {
-            if self.short == Some(owner) {
+        let length = u32::try_from(range.length()).expect("within the payload");
+        let source = payload.part(0, length);
+        let stored = match is_write_back && inode.unshown.overlaps(&range) {
+            true => self.store_shown(env, ino, range, source),
+            false => self.store(env, ino, range, source, is_write_back),
+        };
+        match stored {
+            Ok(()) => {}
+            Err(NoRoom::None) => {
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);
                 return self.fail(ticket, Errno::ENOSPC);
             }
-            self.out.push(Effect::WantSpace(owner));
-            if !self.starved.contains(&ino) {
-                self.starved.push(ino);
-            }
-            return self.park_again(env, ino, request, Waiting::Space);
+            Err(NoRoom::Yet(why)) => return self.park_again(env, ino, request, why),
         }
-        if inode.pages.write(range.begin, source, env.pool).is_err() {
-            env.grants.unreserve(owner, sectors);
-            self.starve(ino);
-            return self.park_again(env, ino, request, Waiting::Frames);
+        let inode = self.inodes.get_mut(&ino).expect("admitted");
+        if let Some((_, placed)) = self.misplaced.get(&ticket) {
+            inode.unshown.insert(*placed);
         }
-        inode.reserved += sectors;
-        // What lies in metadata is not what these pages hold now: a release must not take them for committed.
-        self.hasty_count -= inode.forget_hasty(&range);
         inode.map.forget(&ByteRange::new(range.begin, range.begin));
         if range.end > inode.size {
             inode.size = range.end;
@@ -789,13 +780,52 @@ impl Slice {
         self.served(env, ino, ticket);
         let response = Response::Written(payload.length);
         if self.misplaced.remove(&ticket).is_some() {
-            self.reply_after_drop(env, ino, range, ticket, response);
+            self.drop_placed(env, ino, range, (ticket, response));
         } else if is_write_back {
             self.yield_reply(ticket, response);
         } else {
             self.reply(ticket, response);
         }
         self.write_behind(env, ino, range);
+    }
+
+    /// Puts bytes into pages, which have sectors then.
+    pub(crate) fn store(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        range: ByteRange,
+        source: Span,
+        is_write_back: bool,
+    ) -> Result<(), NoRoom> {
+        let owner = env.owner(ino.shard());
+        let inode = self.inodes.get_mut(&ino).expect("admitted");
+        let mut sectors = inode.pages.newly_dirty_count(&range);
+        let has_sectors = env.grants.reserve(owner, sectors);
+        if !has_sectors && is_write_back && self.is_lapsed {
+            // The kernel drops the page now or never, and no owner can be asked. Stores through a mapping were never
+            // promised sectors: they are asked for when the page is stored.
+            self.out.push(Effect::WantSpace(owner));
+            sectors = 0;
+        } else if !has_sectors {
+            if self.short == Some(owner) {
+                return Err(NoRoom::None);
+            }
+            self.out.push(Effect::WantSpace(owner));
+            if !self.starved.contains(&ino) {
+                self.starved.push(ino);
+            }
+            return Err(NoRoom::Yet(Waiting::Space));
+        }
+        if inode.pages.write(range.begin, source, env.pool).is_err() {
+            env.grants.unreserve(owner, sectors);
+            self.starve(ino);
+            return Err(NoRoom::Yet(Waiting::Frames));
+        }
+        inode.reserved += sectors;
+        // What lies in metadata is not what these pages hold now: a release must not take them for committed.
+        self.hasty_count -= inode.forget_hasty(&range);
+        Ok(())
     }
 
     /// Parks a write of which nothing has been done: it runs again from its start, for an append may have

@@ -1,6 +1,7 @@
 //! The client half: open files, pagepool index, prefetch, write-behind, POSIX rules.
 #![forbid(unsafe_code)]
 
+mod appends;
 pub mod env;
 mod flush;
 mod inode;

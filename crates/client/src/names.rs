@@ -413,15 +413,13 @@ impl Slice {
                 self.on_map(env, ino, range, narrow, answer);
             }
             Continuation::Commit(ino) => self.on_committed(env, ino, answer),
-            Continuation::Synced(ticket, response) => match answer.body {
-                Body::Refused(errno) => self.fail(ticket, errno),
-                _ => match self.misplaced.remove(&ticket) {
-                    Some((ino, range)) => {
-                        self.reply_after_drop(env, ino, range, ticket, response);
-                    }
-                    None => self.reply(ticket, response),
-                },
-            },
+            Continuation::Synced(ticket, response) => {
+                let response = match answer.body {
+                    Body::Refused(errno) => Response::Error(errno),
+                    _ => response,
+                };
+                self.reply_written(env, ticket, response);
+            }
             Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
             Continuation::Listing(request) => self.on_listing(env, request, answer),
             Continuation::Closed(ino) => {

@@ -66,6 +66,8 @@ pub(crate) struct RevokeState {
     /// Answers that wait until the kernel has dropped what a misplaced append changed, or what it got under read tokens
     /// before mappings may be writable.
     drops: BTreeMap<RevokeId, Vec<(Ticket, Response)>>,
+    /// Of the former: the bytes.
+    placed: BTreeMap<RevokeId, ByteRange>,
     /// The latter among them.
     clearing: Option<RevokeId>,
     next_revoke: u64,
@@ -75,6 +77,15 @@ impl RevokeState {
     /// A writable handle was opened while a revoke is under way.
     pub(crate) fn set_mappable(&mut self) {
         self.gate.set_mappable(true);
+    }
+
+    /// The number of a drop for an append to `range`, which is answered so when it is over.
+    pub(crate) fn add_placed(&mut self, range: ByteRange, answer: (Ticket, Response)) -> RevokeId {
+        self.next_revoke += 1;
+        let id = RevokeId(self.next_revoke);
+        self.placed.insert(id, range);
+        self.drops.insert(id, vec![answer]);
+        id
     }
 
     /// The request with this ticket waits here.
@@ -314,7 +325,7 @@ impl Slice {
         self.gate_call(env, ino, Gate::resume);
     }
 
-    fn gate_call(
+    pub(crate) fn gate_call(
         &mut self,
         env: &Env<'_>,
         ino: InodeId,
@@ -391,7 +402,7 @@ impl Slice {
         }
     }
 
-    fn gate_of(&mut self, ino: InodeId) -> &mut RevokeState {
+    pub(crate) fn gate_of(&mut self, ino: InodeId) -> &mut RevokeState {
         let inode = self.inode(ino);
         if inode.gate.is_none() {
             let mut gate = Gate::new(Rules::DEFAULT, inode.writer_count > 0);
@@ -449,6 +460,7 @@ impl Slice {
                 parked: gated,
                 held: Vec::new(),
                 drops: BTreeMap::new(),
+                placed: BTreeMap::new(),
                 clearing: None,
                 next_revoke: 0,
             }));
@@ -666,10 +678,14 @@ impl Slice {
                     self.add_goal(env, ino, Purpose::Revoke(revoke));
                 }
                 revoke::Effect::Release { revoke, .. } => {
-                    let state = self.inode(ino).gate.as_mut().expect("its gate says so");
+                    let inode = self.inode(ino);
+                    let state = inode.gate.as_mut().expect("its gate says so");
                     if let Some(answers) = state.drops.remove(&revoke) {
                         if state.clearing == Some(revoke) {
                             state.clearing = None;
+                        }
+                        if let Some(range) = state.placed.remove(&revoke) {
+                            inode.unshown.remove(range);
                         }
                         self.drop_gate_if_idle(ino);
                         for (ticket, response) in answers {
@@ -687,26 +703,6 @@ impl Slice {
             }
         }
         self.drop_gate_if_idle(ino);
-    }
-
-    /// Answers when the kernel has dropped the pages of `range`, whose tokens stay.
-    pub(crate) fn reply_after_drop(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        range: ByteRange,
-        ticket: Ticket,
-        response: Response,
-    ) {
-        let pages = cached_pages(self.inode(ino), &range, false);
-        if pages.is_empty() {
-            return self.reply(ticket, response);
-        }
-        let state = self.gate_of(ino);
-        state.next_revoke += 1;
-        let id = RevokeId(state.next_revoke);
-        state.drops.insert(id, vec![(ticket, response)]);
-        self.gate_call(env, ino, |gate, out| gate.begin_drop(id, pages, out));
     }
 
     /// Answers a writable open when the kernel has nothing any more that it got under read tokens alone: through a
@@ -872,7 +868,11 @@ fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
 /// The pages that overlap `range` and that the kernel may have in its page cache: those that the tokens a READ takes
 /// cover whole. Where a mapping may be writable that is the right to write; others must not be notified, for a READ of
 /// them could not be served meanwhile. `with_read`: those that only read tokens cover, too.
-fn cached_pages(inode: &crate::inode::Inode, range: &ByteRange, with_read: bool) -> RangeSet {
+pub(crate) fn cached_pages(
+    inode: &crate::inode::Inode,
+    range: &ByteRange,
+    with_read: bool,
+) -> RangeSet {
     let range = revoke::round_out(range);
     let held = inode.holder.held();
     let mut covered = held.write.ranges_within(&range, PAGE_PIECES_MAX);

@@ -1,5 +1,6 @@
 //! Stories of one inode at a slice: what it asks, answers and gives up, input by input.
 
+mod appends;
 mod located;
 mod mapped;
 mod opens;
