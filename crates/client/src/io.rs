@@ -754,12 +754,14 @@ impl Slice {
         };
         match stored {
             Ok(()) => {}
-            Err(NoRoom::None) => {
+            Err(NoRoom::Yet(why)) if why != Waiting::Space || !self.is_often_short(ticket) => {
+                return self.park_again(env, ino, request, why);
+            }
+            Err(NoRoom::Yet(_) | NoRoom::None) => {
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);
                 return self.fail(ticket, Errno::ENOSPC);
             }
-            Err(NoRoom::Yet(why)) => return self.park_again(env, ino, request, why),
         }
         let inode = self.inodes.get_mut(&ino).expect("admitted");
         if let Some((_, placed)) = self.misplaced.get(&ticket) {

@@ -12,7 +12,11 @@ use types::{ByteRange, Errno, InodeId};
 
 use crate::env::Env;
 use crate::flush::{BATCH_PAGES_MAX, Purpose, STARVED_MAX, numbers_of};
+use crate::request::Ticket;
 use crate::slice::{Effect, Slice, Waiting};
+
+/// A write hears so often that there are too few sectors without being there to be refused: its token had been taken.
+const SHORT_COUNT_MAX: u32 = 3;
 
 impl Slice {
     /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
@@ -24,6 +28,9 @@ impl Slice {
                 self.starved.push(ino);
                 continue;
             }
+            if !is_there {
+                self.count_short(ino);
+            }
             self.retry(env, ino);
             self.pump(env, ino);
             // What was acknowledged waits for space to come back: the tick tries again, for some time.
@@ -33,6 +40,27 @@ impl Slice {
             }
         }
         self.short = None;
+    }
+
+    /// There is too little for the writes of `ino` that wait, once more; those that wait for a token now may have
+    /// asked for sectors while they had it.
+    fn count_short(&mut self, ino: InodeId) {
+        let Some(inode) = self.inodes.get(&ino) else {
+            return;
+        };
+        for parked in &inode.parked {
+            if let Some(payload) = self.payloads.get_mut(&parked.request.ticket) {
+                payload.short_count += 1;
+            }
+        }
+    }
+
+    /// A write has heard so often that there are too few sectors that it is refused when it next finds none in
+    /// hand, although the news is old: nodes that write to one file take its tokens from one another, and what one
+    /// gives up to the others is recalled for the next.
+    pub(crate) fn is_often_short(&self, ticket: Ticket) -> bool {
+        let payload = self.payloads.get(&ticket);
+        payload.is_some_and(|payload| payload.short_count >= SHORT_COUNT_MAX)
     }
 
     /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.

@@ -241,8 +241,8 @@ pub struct Slice {
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
     pub(crate) misplaced: FxHashMap<Ticket, (InodeId, types::ByteRange)>,
-    /// Payloads of parked writes, with a reference of each frame.
-    pub(crate) payloads: FxHashMap<Ticket, Span>,
+    /// Payloads of parked writes.
+    pub(crate) payloads: FxHashMap<Ticket, Payload>,
     /// The node has no valid lease.
     pub(crate) is_lapsed: bool,
     /// Open files of which the kernel has not dropped everything since the lease ended.
@@ -331,7 +331,7 @@ impl Slice {
 
     pub(crate) fn reply(&mut self, ticket: Ticket, response: Response) {
         if let Some(payload) = self.payloads.remove(&ticket) {
-            self.out.push(Effect::DropPayload(payload));
+            self.out.push(Effect::DropPayload(payload.span));
         }
         self.out.push(Effect::Reply(ticket, response, Vec::new()));
     }
@@ -339,7 +339,7 @@ impl Slice {
     /// Answers what holds a notification up: also without a lease.
     pub(crate) fn yield_reply(&mut self, ticket: Ticket, response: Response) {
         if let Some(payload) = self.payloads.remove(&ticket) {
-            self.out.push(Effect::DropPayload(payload));
+            self.out.push(Effect::DropPayload(payload.span));
         }
         self.out.push(Effect::Yield(ticket, response));
     }
@@ -452,7 +452,11 @@ impl Slice {
             return;
         }
         frames_of(payload).for_each(|frame| env.pool.retain(frame));
-        self.payloads.insert(request.ticket, payload);
+        let held = Payload {
+            span: payload,
+            short_count: 0,
+        };
+        self.payloads.insert(request.ticket, held);
     }
 
     /// Runs all parked requests of `ino` again.
@@ -593,6 +597,14 @@ pub enum Waiting {
     Flush,
     /// The owner to hear that the file was closed.
     Closed,
+}
+
+/// What a parked write brings, with a reference of each frame.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Payload {
+    pub(crate) span: Span,
+    /// Times that an owner had too few sectors for it while it waited for some.
+    pub(crate) short_count: u32,
 }
 
 /// A request that waits on an inode.

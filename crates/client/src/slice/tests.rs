@@ -5,6 +5,7 @@ mod located;
 mod mapped;
 mod opens;
 mod readers;
+mod space;
 
 use std::cell::RefCell;
 
@@ -100,15 +101,18 @@ impl crate::Pool for Memory {
     }
 }
 
-/// Any number of sectors to reserve, and some to write to if it is true; else what is small goes inside of Commits.
-struct Plenty(bool);
+/// Any number of sectors to reserve, or none, and some to write to; without those, what is small goes inside of Commits.
+struct Plenty {
+    is_full: bool,
+    has_sectors: bool,
+}
 
 impl Grants for Plenty {
     fn reserve(&self, _owner: NodeId, _sectors: u64) -> bool {
-        true
+        !self.is_full
     }
     fn reserve_spare(&self, _owner: NodeId, _sectors: u64) -> bool {
-        true
+        !self.is_full
     }
     fn unreserve(&self, _owner: NodeId, _sectors: u64) {}
     fn take(&self, _owner: NodeId, wanted: &[WantedRun], _reserved: u64) -> Option<Vec<TakenRun>> {
@@ -124,7 +128,7 @@ impl Grants for Plenty {
                 count: wanted.count,
             },
         };
-        self.0
+        self.has_sectors
             .then(|| wanted.iter().enumerate().map(taken).collect())
     }
     fn committed(&self, _owner: NodeId, _runs: &[Run]) {}
@@ -136,6 +140,7 @@ struct Story {
     slice: Slice,
     memory: Memory,
     has_sectors: bool,
+    is_full: bool,
     ticket: u64,
     number: u64,
     attr: Attr,
@@ -169,6 +174,7 @@ impl Story {
             slice: Slice::new(slice_of(INO), vec![ShardId(0)]),
             memory: Memory::default(),
             has_sectors: false,
+            is_full: false,
             ticket: 0,
             number: 0,
             attr,
@@ -187,7 +193,10 @@ impl Story {
                 incarnation: Incarnation(1),
             },
             pool: &self.memory,
-            grants: &Plenty(self.has_sectors),
+            grants: &Plenty {
+                is_full: self.is_full,
+                has_sectors: self.has_sectors,
+            },
             readers: &self.readers,
             owners: &[NodeId(2)],
             has_volatile_nsd: false,
