@@ -26,7 +26,8 @@ pub struct Question {
     pub since: Instant,
     /// Times it has been run.
     pub tries: u32,
-    /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, more: everything.
+    /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, 2: what all but another asker
+    /// could spare, 3: everything.
     pub space_round: u32,
     /// The part of a chain of ancestors that is known; its first is the directory asked about.
     pub walk: Vec<InodeId>,

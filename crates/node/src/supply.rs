@@ -14,7 +14,7 @@
 //!   owner's process has begun anew it may be executed twice; the asker then finds by `SpaceAsk::list` what was
 //!   granted twice.
 //! - One round of gathering at a time; who comes meanwhile joins it. Every wait in it ends: by an answer, the end
-//!   of a life, or a time.
+//!   of a life, or a time. A round does not recall from who began it: a question that joined one gets another.
 
 use std::collections::BTreeSet;
 
@@ -38,6 +38,11 @@ const GIVE_COUNT_MAX: usize = 16;
 const REPEAT: Duration = Duration::from_millis(500);
 /// A client that does not answer a recall for so long is not waited for.
 const RECALL_PATIENCE: Duration = Duration::from_secs(5);
+/// `Question::space_round` of a question that joined a round in which everybody but another asker was recalled: that
+/// one may have sectors to spare after all, when it was answered.
+const ROUND_JOINED: u32 = 2;
+/// `Question::space_round` when all that can be gathered has been.
+const ROUND_LAST: u32 = 3;
 /// The owner of the region table is waited for so long.
 const TABLE_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -203,7 +208,7 @@ pub(crate) fn answer(
     mut question: Box<Question>,
     out: &mut Vec<OwnerEffect>,
 ) -> Option<Work> {
-    let is_last = question.space_round > 1;
+    let is_last = question.space_round >= ROUND_LAST;
     let Ask::Space(ask) = &mut question.ask else {
         unreachable!("the caller matched it");
     };
@@ -225,8 +230,8 @@ pub(crate) fn answer(
 /// Who waits for the end of a round.
 #[derive(Debug)]
 enum Waiter {
-    /// A question that is short.
-    Question(Box<Question>),
+    /// A question that is short, and whether it joined a round that had begun for another asker.
+    Question(Box<Question>, bool),
     /// The table wants regions of this owner for another one: its name for that.
     Give(u64),
 }
@@ -281,11 +286,12 @@ impl Gather {
             Some(round) => {
                 // It has nothing to spare itself, and may be waiting for us.
                 round.lives.remove(&from);
-                round.waiters.push(Waiter::Question(question));
+                round.waiters.push(Waiter::Question(question, true));
             }
             None => {
                 let is_thorough = question.space_round > 0;
-                self.start(now, Waiter::Question(question), is_thorough, clients, out);
+                let waiter = Waiter::Question(question, false);
+                self.start(now, waiter, is_thorough, clients, out);
             }
         }
         self.end_if_over(out);
@@ -322,7 +328,7 @@ impl Gather {
         self.next_id += 1;
         self.counters.0 += 1;
         let asker = match &waiter {
-            Waiter::Question(question) => Some(question.from),
+            Waiter::Question(question, _) => Some(question.from),
             Waiter::Give(_) => None,
         };
         let awaits_regions = asker.is_some();
@@ -373,7 +379,7 @@ impl Gather {
             round.lives.remove(&life);
             round
                 .waiters
-                .retain(|w| !matches!(w, Waiter::Question(q) if q.from == life));
+                .retain(|w| !matches!(w, Waiter::Question(q, _) if q.from == life));
         }
         self.end_if_over(out);
     }
@@ -423,11 +429,14 @@ impl Gather {
         }
         let round = self.round.take().expect("seen above");
         for waiter in round.waiters {
-            if let Waiter::Question(mut question) = waiter {
-                // Where regions came from, there may be more.
+            if let Waiter::Question(mut question, has_joined) = waiter {
                 question.space_round = match (round.has_regions, round.is_thorough) {
+                    // Where regions came from, there may be more.
                     (true, _) | (false, false) => 1,
-                    (false, true) => 2,
+                    (false, true) if has_joined && question.space_round < ROUND_JOINED => {
+                        ROUND_JOINED
+                    }
+                    (false, true) => ROUND_LAST,
                 };
                 out.push(GatherEffect::Run(question));
             }
@@ -445,3 +454,6 @@ impl Round {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

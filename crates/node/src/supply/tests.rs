@@ -1,0 +1,90 @@
+//! Rounds of gathering that several questions share.
+
+use types::{Incarnation, ShardId};
+
+use super::*;
+
+fn life(node: u16) -> NodeLife {
+    NodeLife {
+        node: NodeId(node),
+        incarnation: Incarnation(u128::from(node)),
+    }
+}
+
+fn question(node: u16, space_round: u32) -> Box<Question> {
+    let ask = SpaceAsk {
+        number: 1,
+        need: 1,
+        ..SpaceAsk::default()
+    };
+    let asker = (life(node), 1);
+    let work = crate::calls::question(Instant(1), asker, None, ShardId(0), Ask::Space(ask));
+    let Work::Question(mut question) = work else {
+        panic!("{work:?}");
+    };
+    question.space_round = space_round;
+    question
+}
+
+/// Who is recalled, and the questions that run again with what was gathered for them.
+fn parts(out: Vec<GatherEffect>) -> (Vec<NodeLife>, u64, Vec<Question>) {
+    let (mut recalled, mut round, mut run) = (Vec::new(), 0, Vec::new());
+    for effect in out {
+        match effect {
+            GatherEffect::Recall(life, id) => {
+                recalled.push(life);
+                round = id;
+            }
+            GatherEffect::Regions(id, _) => round = id,
+            GatherEffect::Run(question) => run.push(*question),
+            GatherEffect::Give(name) => panic!("nobody wants regions: {name}"),
+        }
+    }
+    (recalled, round, run)
+}
+
+/// Two are short at once. What the first one has in hand is not recalled for itself, but for the second one, before
+/// that hears that there is nothing.
+#[test]
+fn who_joins_a_round_gets_one_that_recalls_from_the_first_asker_too() {
+    let clients = [life(1), life(2), life(3)];
+    let mut gather = Gather::default();
+    let mut out = Vec::new();
+    gather.begin(Instant(1), question(1, 1), &clients, &mut out);
+    let (recalled, round, _) = parts(std::mem::take(&mut out));
+    assert_eq!(recalled, [life(2), life(3)]);
+    gather.begin(Instant(2), question(2, 1), &clients, &mut out);
+    gather.on_recalled(life(3), round, &mut out);
+    gather.on_regions(round, false, &mut out);
+    let (_, _, mut run) = parts(std::mem::take(&mut out));
+    let rounds: Vec<u32> = run.iter().map(|q| q.space_round).collect();
+    assert_eq!(rounds, [ROUND_LAST, ROUND_JOINED]);
+
+    let second = run.pop().expect("two ran");
+    gather.begin(Instant(3), Box::new(second), &clients, &mut out);
+    let (recalled, round, _) = parts(std::mem::take(&mut out));
+    assert_eq!(recalled, [life(1), life(3)]);
+    for from in [life(1), life(3)] {
+        gather.on_recalled(from, round, &mut out);
+    }
+    gather.on_regions(round, false, &mut out);
+    let (_, _, run) = parts(out);
+    assert_eq!(run[0].space_round, ROUND_LAST);
+}
+
+/// Rounds begun by others do not go on for ever.
+#[test]
+fn who_joins_twice_is_answered() {
+    let clients = [life(1), life(2)];
+    let mut gather = Gather::default();
+    let mut second = *question(2, 0);
+    for expected in [ROUND_JOINED, ROUND_LAST] {
+        let mut out = Vec::new();
+        gather.begin(Instant(1), question(1, 1), &clients, &mut out);
+        gather.begin(Instant(1), Box::new(second), &clients, &mut out);
+        let (_, round, _) = parts(std::mem::take(&mut out));
+        gather.on_regions(round, false, &mut out);
+        second = parts(out).2.pop().expect("it runs");
+        assert_eq!((second.from, second.space_round), (life(2), expected));
+    }
+}
