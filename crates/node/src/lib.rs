@@ -15,6 +15,7 @@ pub mod question;
 pub mod regions;
 mod steps;
 pub mod supply;
+pub mod walk;
 
 pub use calls::{Calls, InProgress};
 pub use durable::{Deferred, Durable};
@@ -29,6 +30,7 @@ pub use question::{OwnerEffect, OwnerEnv, Question, Work};
 pub use regions::{RegionEffect, RegionEnv, Regions};
 
 pub use supply::{Gather, GatherEffect, Supply, SupplyCounters};
+pub use walk::Walk;
 
 // The driver names the parts that it joins through this crate (ARCHITECTURE.md, import table).
 pub use {meta, store, token};

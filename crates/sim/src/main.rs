@@ -137,6 +137,12 @@ fn run(seed: u64, arguments: &Arguments) -> Option<String> {
             let (report, log) = whole::World::new(seed, options, log).run();
             let counts = (report.step_count, report.access_count);
             print_run(seed, &log, counts, report.trace_hash);
+            if report.no_space_count > 0 {
+                println!(
+                    "seed {seed}: {} writes found no room",
+                    report.no_space_count
+                );
+            }
             report.violation
         })
     } else {

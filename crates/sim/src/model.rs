@@ -127,7 +127,7 @@ pub enum Answer {
     },
     /// Fsync, Remove, Move: done.
     Done,
-    /// Create, Remove, Move: the names are not as it needs.
+    /// Create, Remove, Move: the names are not as it needs. Write: there is no room.
     Refused(Errno),
     /// EIO and such.
     Failed,

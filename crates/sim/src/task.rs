@@ -40,7 +40,7 @@ pub enum Outcome {
     Failed,
     /// EINTR: it had no effect.
     Interrupted,
-    /// The names were not as it needs.
+    /// The names were not as it needs, or there was no room: it had no effect.
     Refused(Errno),
 }
 
@@ -374,6 +374,7 @@ impl Task {
                         inode.size = inode.size.max((self.at + cells.len()).min(CELL_COUNT));
                     }
                     Some(Answer::Interrupted) => self.outcome = Outcome::Nothing,
+                    Some(Answer::Refused(errno)) => self.outcome = Outcome::Refused(errno),
                     Some(_) => self.outcome = Outcome::Failed,
                 }
                 self.pc = 4;

@@ -72,6 +72,37 @@ fn lost_data_is_caught() {
 }
 
 #[test]
+fn sectors_that_do_not_come_back_are_caught() {
+    must_be_caught("keeps-sectors", "not free again", |o| o.has_little_space());
+}
+
+/// Two files on disks of one sector: writes are refused when there is no room, and nothing else
+/// fails.
+#[test]
+fn a_full_file_system_refuses_writes_only() {
+    let refused = |seed| {
+        let options = Options {
+            file_count: 2,
+            call_count: 40,
+            crash_count: 0,
+            has_mappings: false,
+            data_sectors: 1,
+            region_sectors: 1,
+            space_reserve: 0,
+            ..whole::options(seed, Canary::default())
+        };
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        report.no_space_count
+    };
+    let counts: Vec<usize> = (1..=8).map(refused).collect();
+    assert!(
+        counts.iter().sum::<usize>() > 20,
+        "hardly anything was refused: {counts:?}"
+    );
+}
+
+#[test]
 fn lost_operations_are_caught() {
     must_be_caught("skips-journal", "node ", |_| true);
 }

@@ -9,11 +9,10 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use client::request::{Response, Space, Ticket};
-use data::SectorSet;
 use data::space::RegionTable;
-use node::OwnerSlice;
 use node::message::{FreeSpace, Message};
-use types::{Duration, Instant, NodeId, Run};
+use node::{OwnerSlice, Walk};
+use types::{Duration, Instant, NodeId};
 
 use super::{Daemon, lock};
 use crate::clock;
@@ -212,36 +211,5 @@ impl Daemon {
             walk.twice,
         );
         out
-    }
-}
-
-/// The sectors that maps name.
-#[derive(Debug, Default)]
-struct Walk {
-    mapped: SectorSet,
-    /// Named by two runs.
-    twice: u64,
-    /// In use, but in no map.
-    leaked: u64,
-    /// In a map, but not in use.
-    missing: u64,
-}
-
-impl Walk {
-    fn visit(&mut self, run: Run) {
-        if self.mapped.overlaps(run) {
-            self.twice += u64::from(run.count);
-        } else {
-            self.mapped.insert(run);
-        }
-    }
-
-    fn compare(&mut self, used: &SectorSet) {
-        let common: u64 = (self.mapped.iter())
-            .flat_map(|run| used.intersection(run))
-            .map(|run| u64::from(run.count))
-            .sum();
-        self.leaked = used.count() - common;
-        self.missing = self.mapped.count() - common;
     }
 }

@@ -16,9 +16,6 @@ use types::{Epoch, InodeId, Instant, Location, NsdId, ShardId};
 use super::disk::Disk;
 use super::node::{Node, Setting, timestamp};
 
-/// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
-const SPACE_RESERVE: u64 = 256;
-
 /// Disks by NSD.
 pub type Disks = BTreeMap<NsdId, Disk>;
 
@@ -59,11 +56,11 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
             nsd: n.id,
             data_begin: n.data_begin,
             sector_count: n.sector_count,
-            region_sectors: Geometry::default_region_sectors(n.sector_count),
+            region_sectors: setting.region_sectors,
         })
         .collect();
     let levels = Levels {
-        reserve: SPACE_RESERVE,
+        reserve: setting.space_reserve,
         low: setting.ask_sectors,
     };
     let has_table = view.owner(ShardId(0)) == Some(setting.me.node);

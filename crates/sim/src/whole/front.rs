@@ -284,6 +284,7 @@ impl Front {
             // What it made has been removed since: a kernel tries again.
             (Ask::Create(_), Response::Error(Errno::ESTALE)) => Answer::Refused(Errno::ESTALE),
             (Ask::Fsync | Ask::Remove(_) | Ask::Move(..), Response::Done) => Answer::Done,
+            (Ask::Write { .. }, Response::Error(Errno::ENOSPC)) => Answer::Refused(Errno::ENOSPC),
             (_, Response::Error(Errno::EINTR)) => Answer::Interrupted,
             (_, Response::Error(errno)) => {
                 self.last_error = Some((ask.clone(), *errno));
@@ -328,7 +329,7 @@ pub fn gather(spans: &[Span], memory: &Memory) -> Vec<u8> {
     spans.iter().flat_map(|span| memory.read(*span)).collect()
 }
 
-/// A payload in adjacent frames, as readv leaves it; the caller has a reference of each.
+/// A payload in adjacent frames, as readv leaves it; the caller has a reference of each. `None`: there are none now.
 pub fn payload(memory: &Memory, bytes: &[u8]) -> Option<Span> {
     let length = u32::try_from(bytes.len()).expect("small");
     let frame = memory.alloc_request(length.div_ceil(FRAME_BYTES).max(1))?;

@@ -130,6 +130,8 @@ pub struct Canary {
     pub forgets_opens: bool,
     /// Owners are not told of the last close.
     pub loses_closes: bool,
+    /// Sectors that are given back do not reach their owner.
+    pub keeps_sectors: bool,
 }
 
 impl Canary {
@@ -145,6 +147,7 @@ impl Canary {
             "keeps-names" => &mut self.keeps_names,
             "forgets-opens" => &mut self.forgets_opens,
             "loses-closes" => &mut self.loses_closes,
+            "keeps-sectors" => &mut self.keeps_sectors,
             _ => return false,
         };
         *switch = true;
@@ -163,6 +166,10 @@ pub struct Setting {
     pub area: Area,
     /// Frames of its pagepool.
     pub frame_count: u64,
+    /// Sectors of a region.
+    pub region_sectors: u32,
+    /// Free sectors that it grants to nobody, for unlink, truncate and the journal's needs.
+    pub space_reserve: u64,
     /// Sectors asked for at once.
     pub ask_sectors: u64,
     /// How it is broken.

@@ -4,6 +4,9 @@ use stdx::Prng;
 
 use super::node::Canary;
 
+/// Sectors that no run fills: 4 GiB.
+const PLENTY: u64 = 1 << 20;
+
 /// What a run does and suffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "independent features")]
@@ -56,6 +59,12 @@ pub struct Options {
     pub has_volatile_cache: bool,
     /// Frames of each pagepool.
     pub frame_count: u64,
+    /// Sectors of each NSD that files may have; where they are few, writes may be refused for want of room.
+    pub data_sectors: u64,
+    /// Sectors of a region, where they are few.
+    pub region_sectors: u32,
+    /// Free sectors that an owner grants to nobody.
+    pub space_reserve: u64,
     /// Sectors of each journal.
     pub journal_sectors: u64,
     /// Steps per tick: how fast machines are, compared with the network.
@@ -81,10 +90,27 @@ impl Options {
         let has_mappings = prng.chance(1, 2);
         let breaks = prng.chance(1, 3);
         let crash_count = pick(prng, &[0, 0, 0, 1, 2]);
-        // The smallest has room for a call of each kind. Drawn aside: it changes nothing else of a seed.
+        // The smallest has room for a write of each thread and one of the kernel: were all of it in the hands of
+        // writes that wait for a revoke, no request would be taken in, and the revoke may wait for one.
+        // Drawn aside: it changes nothing else of a seed.
         let mut aside = Prng::new(!prng.clone().next_u64());
-        let frame_count = pick(&mut aside, &[1 << 14, 1 << 14, 1 << 14, 12, 16, 24]);
+        let least = 12 + 4 * thread_count as u64;
+        let frames = [1 << 14, 1 << 14, 1 << 14, least, least + 4, least + 12];
+        let frame_count = pick(&mut aside, &frames);
         let hold_count = pick(&mut aside, &[0, 0, 0, 1, 3]);
+        let is_little = aside.chance(1, 5);
+        let (data_sectors, region_sectors, space_reserve) = if is_little {
+            let sectors = pick(&mut aside, &[2, 3, 4, 6, 8]);
+            (
+                sectors,
+                pick(&mut aside, &[1, 2, 4]),
+                pick(&mut aside, &[0, 1]),
+            )
+        } else {
+            (PLENTY, 16 << 10, 256)
+        };
+        // A store through a mapping may be lost for want of room: there is nothing to be judged.
+        let has_mappings = has_mappings && !is_little;
         Self {
             node_count,
             shard_count,
@@ -118,10 +144,20 @@ impl Options {
             name_percent: pick(prng, &[0, 15, 60]),
             has_volatile_cache: prng.chance(1, 3),
             frame_count,
+            data_sectors,
+            region_sectors,
+            space_reserve,
             journal_sectors: 2048,
             steps_per_tick: pick(prng, &[4, 16, 64]),
             canary,
         }
+    }
+}
+
+impl Options {
+    /// Writes may be refused for want of room.
+    pub const fn has_little_space(&self) -> bool {
+        self.data_sectors < PLENTY
     }
 }
 

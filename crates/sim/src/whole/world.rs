@@ -10,6 +10,7 @@ mod holds;
 mod record;
 mod rest;
 mod setup;
+mod space;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,6 +49,8 @@ pub struct Report {
     pub step_count: u64,
     /// Accesses that the checkers judged.
     pub access_count: usize,
+    /// Writes that were refused for want of room.
+    pub no_space_count: usize,
     /// What was wrong, if anything.
     pub violation: Option<String>,
 }
@@ -129,6 +132,10 @@ pub struct World {
     next_value: u64,
     next_incarnation: u128,
     last_finished: u64,
+    /// Writes that were refused for want of room.
+    no_space_count: usize,
+    /// The last step in which it was nearly full.
+    was_full_at: u64,
     may_begin: bool,
     trace: u64,
     log: Option<Vec<String>>,
@@ -160,6 +167,7 @@ impl World {
             trace_hash: splitmix64(self.trace ^ self.prng.next_u64()),
             step_count: self.step_count,
             access_count: self.history.count() + self.directory.count(),
+            no_space_count: self.no_space_count,
             violation: self.violation,
         };
         (report, self.log.unwrap_or_default())
@@ -449,6 +457,9 @@ impl World {
 
     /// Invariants of all cores, and tokens as their holders see them.
     fn check(&mut self) {
+        if self.options.has_little_space() && self.is_nearly_full() {
+            self.was_full_at = self.step_count;
+        }
         if self.step_count.is_multiple_of(16) {
             for machine in self.machines.iter().filter(|m| m.is_up()) {
                 machine.node.check();

@@ -22,7 +22,10 @@ impl Node {
             return;
         };
         let now = self.now;
-        if let Some(ask) = self.hands.with(|hands| hands.next(now, owner)) {
+        if let Some(mut ask) = self.hands.with(|hands| hands.next(now, owner)) {
+            if self.canary.keeps_sectors {
+                ask.back.clear();
+            }
             let call = self.draw_call();
             self.call_owner(call, ShardId(shard), Ask::Space(ask), items);
         }

@@ -221,7 +221,7 @@ impl World {
                         task.program
                     )
                 });
-                self.may_fail(index, &task);
+                self.may_fail(index, &task, start);
                 self.record(index, &task, start);
                 true
             }
@@ -303,8 +303,16 @@ impl World {
         usize::try_from(self.prng.below(below as u64)).expect("below a usize")
     }
 
-    /// A call failed: why, and whether it may.
-    pub(super) fn may_fail(&mut self, who: usize, task: &Task) {
+    /// A call that began in a step failed: why, and whether it may.
+    pub(super) fn may_fail(&mut self, who: usize, task: &Task, start: u64) {
+        if task.outcome == Outcome::Refused(Errno::ENOSPC) {
+            self.no_space_count += 1;
+            if self.was_full_at < start {
+                let text = format!("node {who}: no room for {}", task.describe());
+                let free = self.describe_space();
+                self.fail(format!("{text}, and all the time most are free: {free}"));
+            }
+        }
         if task.outcome == Outcome::Failed {
             let error = &self.machines[who].front.last_error;
             let errno = error.as_ref().map(|(_, errno)| *errno);

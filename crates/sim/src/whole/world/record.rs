@@ -17,6 +17,12 @@ impl World {
         let has_failed = task.outcome == Outcome::Failed;
         let known = (start, (!has_failed).then_some(end));
         let seen = (start, Some(end));
+        if matches!(action, Action::Write(..) | Action::Append(..))
+            && matches!(task.outcome, Outcome::Refused(_))
+        {
+            // It has no effect: who sees its value sees what nobody wrote.
+            return;
+        }
         match action {
             Action::ReadCached(cells) | Action::Splice(cells) | Action::ReadDirect(cells) => {
                 for (cell, value) in cells.clone().zip(&task.result) {

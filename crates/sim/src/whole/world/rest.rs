@@ -20,12 +20,15 @@ impl World {
         self.settle();
         self.find_orphans();
         self.find_leaks();
+        self.compare_space();
         self.restart_all();
         self.read_all();
         self.look_up_all();
         self.settle();
         self.find_orphans();
         self.find_leaks();
+        self.compare_space();
+        self.give_all_back();
     }
 
     /// Power fails everywhere at once. All that was written back must be there afterwards.
@@ -78,7 +81,7 @@ impl World {
     }
 
     /// Writes everything back and lets all that is under way end.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.last_finished = self.now;
         for machine in &mut self.machines {
             for slice in 0..SLICE_COUNT {

@@ -18,9 +18,6 @@ use super::{
     Directory, Front, History, Kernel, Machine, Network, OWN_TICKET, Options, Thread, World,
 };
 
-/// Sectors of each NSD: 4 GiB.
-const SECTOR_COUNT: u64 = 1 << 20;
-
 fn number(index: usize) -> u16 {
     u16::try_from(index + 1).expect("few nodes")
 }
@@ -45,7 +42,7 @@ fn view(options: &Options) -> ClusterView {
             .map(|i| NsdView {
                 id: NsdId(number(i)),
                 servers: vec![ids[i]],
-                sector_count: SECTOR_COUNT,
+                sector_count: 64 + options.journal_sectors + options.data_sectors,
                 data_begin: 64 + options.journal_sectors,
                 failure_group: number(i),
                 has_volatile_cache: options.has_volatile_cache,
@@ -88,6 +85,8 @@ impl World {
             next_value: 0,
             next_incarnation: 100,
             last_finished: 0,
+            no_space_count: 0,
+            was_full_at: 0,
             may_begin: false,
             trace: seed,
             log: keeps_log.then(Vec::new),
@@ -134,7 +133,9 @@ impl World {
             view: view.clone(),
             area: boot::area(NsdId(number(index)), options.journal_sectors),
             frame_count: options.frame_count,
-            ask_sectors: 16 << 10,
+            region_sectors: options.region_sectors,
+            space_reserve: options.space_reserve,
+            ask_sectors: options.data_sectors.min(16 << 10),
             canary: options.canary,
         }
     }
