@@ -223,9 +223,10 @@ mod tests {
             Err(Refusal::Target { node: NodeId(2) })
         );
         assert_eq!(check(|h| h.features = 5), Ok(()));
+        assert_eq!(check(|h| h.required = FEATURES), Ok(()));
         assert_eq!(
-            check(|h| h.required = 5),
-            Err(Refusal::Features { features: 5 })
+            check(|h| h.required = FEATURES | 4),
+            Err(Refusal::Features { features: 4 })
         );
         for (lane, lane_count) in [(2, 2), (0, 1), (0, 0), (0, 17), (u16::MAX, u16::MAX)] {
             let mut changed = hello();
