@@ -63,9 +63,54 @@ struct Remote {
 pub(super) struct Sectors {
     tags: AtomicU64,
     local: [Mutex<FxHashMap<u64, Submitted>>; 8],
-    /// Requests that a full disk queue refused.
-    refused: Mutex<VecDeque<Local>>,
+    refused: Refused<Local>,
     remote: Mutex<BTreeMap<u64, Remote>>,
+}
+
+/// Requests that a full disk queue refused: the end of each request of a queue submits one of them.
+///
+/// A full queue has requests under way, but the last of them may end after it refused one and before that one is seen
+/// here. Ends are counted first and look here then, so that whoever puts one here sees such an end and tries again.
+#[derive(Debug)]
+struct Refused<T> {
+    waiting: Mutex<VecDeque<T>>,
+    end_count: AtomicU64,
+}
+
+impl<T> Default for Refused<T> {
+    fn default() -> Self {
+        Self {
+            waiting: Mutex::default(),
+            end_count: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<T> Refused<T> {
+    /// Submits a request with `attempt`, which answers false where the queue is full: then it waits here.
+    fn submit(&self, request: T, attempt: impl Fn(&T) -> bool) {
+        let mut next = Some(request);
+        while let Some(request) = next {
+            let end_count = self.end_count.load(Ordering::SeqCst);
+            if attempt(&request) {
+                return;
+            }
+            lock(&self.waiting).push_back(request);
+            if self.end_count.load(Ordering::SeqCst) == end_count {
+                return;
+            }
+            next = lock(&self.waiting).pop_front();
+        }
+    }
+
+    /// A request of a queue has ended: there is room for another.
+    fn on_end(&self, attempt: impl Fn(&T) -> bool) {
+        self.end_count.fetch_add(1, Ordering::SeqCst);
+        let next = lock(&self.waiting).pop_front();
+        if let Some(request) = next {
+            self.submit(request, attempt);
+        }
+    }
 }
 
 impl std::fmt::Debug for Sectors {
@@ -103,19 +148,21 @@ impl Daemon {
                 done,
             };
             lock(&self.io.local[index(tag)]).insert(tag, submitted);
-            self.submit(Local {
+            let local = Local {
                 nsd,
                 kind,
                 sector,
                 spans,
                 tag,
-            });
+            };
+            self.io.refused.submit(local, |local| self.submit(local));
         } else {
             self.ask_server(tag, kind, nsd, sector, spans, done);
         }
     }
 
-    fn submit(self: &Arc<Self>, local: Local) {
+    /// False: the disk's queue is full.
+    fn submit(&self, local: &Local) -> bool {
         let disk = &self.disks[&local.nsd];
         let result = match local.kind {
             Kind::Read => disk.read(local.tag, local.sector, &local.spans),
@@ -123,9 +170,7 @@ impl Daemon {
             Kind::DurableWrite => disk.write_durable(local.tag, local.sector, &local.spans),
             Kind::Flush => disk.flush(local.tag),
         };
-        if result.is_err() {
-            lock(&self.io.refused).push_back(local);
-        }
+        result.is_ok()
     }
 
     /// A disk request of ours has ended.
@@ -143,10 +188,7 @@ impl Daemon {
                 (submitted.done)(self, result.map(|()| verifier));
             }
         }
-        let again = lock(&self.io.refused).pop_front();
-        if let Some(local) = again {
-            self.submit(local);
-        }
+        self.io.refused.on_end(|local| self.submit(local));
     }
 
     fn ask_server(
@@ -354,5 +396,56 @@ impl Daemon {
     /// The disk of one of this node's own NSDs.
     pub(super) fn disk(&self, nsd: NsdId) -> Option<&Arc<DiskQueue>> {
         self.disks.get(&nsd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// The last request under way ends just after the queue has refused one: that one is not left behind.
+    #[test]
+    fn a_refused_request_is_submitted_also_when_the_last_end_comes_first() {
+        let refused: Refused<u32> = Refused::default();
+        let is_full = Cell::new(true);
+        let submitted = RefCell::new(Vec::new());
+        refused.submit(1, |request| {
+            if is_full.replace(false) {
+                refused.on_end(|_| unreachable!("it is not there yet"));
+                return false;
+            }
+            submitted.borrow_mut().push(*request);
+            true
+        });
+        assert_eq!(*submitted.borrow(), [1]);
+        assert!(lock(&refused.waiting).is_empty());
+    }
+
+    #[test]
+    fn each_end_submits_one() {
+        let refused: Refused<u32> = Refused::default();
+        let room = Cell::new(0);
+        let submitted = RefCell::new(Vec::new());
+        let attempt = |request: &u32| {
+            let has_room = room.get() > 0;
+            if has_room {
+                room.set(room.get() - 1);
+                submitted.borrow_mut().push(*request);
+            }
+            has_room
+        };
+        for request in 1..=3 {
+            refused.submit(request, attempt);
+        }
+        assert!(submitted.borrow().is_empty());
+        for count in 1..=3 {
+            room.set(1);
+            refused.on_end(attempt);
+            assert_eq!(submitted.borrow().len(), count);
+        }
+        assert_eq!(*submitted.borrow(), [1, 2, 3]);
+        refused.on_end(attempt);
     }
 }
