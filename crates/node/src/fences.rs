@@ -13,14 +13,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use types::NodeId;
 use types::id::NodeLife;
+use types::{Instant, NodeId};
 
 /// Both sides' memory: see the module.
 #[derive(Debug, Default)]
 pub struct Fences {
-    /// Dead lives, and the servers that have not fenced them.
-    missing: BTreeMap<NodeLife, BTreeSet<NodeId>>,
+    /// Dead lives: since when they wait for servers, and the servers that have not fenced them.
+    missing: BTreeMap<NodeLife, (Instant, BTreeSet<NodeId>)>,
     /// This node as server: who asked for a life that is being drained.
     askers: BTreeMap<NodeLife, BTreeSet<NodeId>>,
 }
@@ -28,11 +28,16 @@ pub struct Fences {
 impl Fences {
     /// The process of a dead life has ended, and what it held is in quarantine. `servers`: the nodes that serve NSDs,
     /// this one included if it does. True: there are none, the sectors are free.
-    pub fn begin(&mut self, life: NodeLife, servers: impl Iterator<Item = NodeId>) -> bool {
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        life: NodeLife,
+        servers: impl Iterator<Item = NodeId>,
+    ) -> bool {
         let servers: BTreeSet<NodeId> = servers.filter(|node| *node != NodeId::default()).collect();
         let is_done = servers.is_empty();
         if !is_done {
-            self.missing.insert(life, servers);
+            self.missing.insert(life, (now, servers));
         }
         is_done
     }
@@ -40,13 +45,13 @@ impl Fences {
     /// Whom to ask for what, now and from time to time.
     pub fn asks(&self) -> Vec<(NodeId, NodeLife)> {
         let asks = self.missing.iter();
-        asks.flat_map(|(life, servers)| servers.iter().map(|server| (*server, *life)))
+        asks.flat_map(|(life, (_, servers))| servers.iter().map(|server| (*server, *life)))
             .collect()
     }
 
     /// A server has fenced the life. True: all have, the sectors are free.
     pub fn on_fenced(&mut self, from: NodeId, life: NodeLife) -> bool {
-        let Some(missing) = self.missing.get_mut(&life) else {
+        let Some((_, missing)) = self.missing.get_mut(&life) else {
             return false;
         };
         missing.remove(&from);
@@ -67,9 +72,17 @@ impl Fences {
         self.askers.remove(&life).unwrap_or_default()
     }
 
-    /// Dead lives whose sectors wait for servers, with these: for `gupfs waiters`.
-    pub fn waiting(&self) -> impl Iterator<Item = (NodeLife, &BTreeSet<NodeId>)> {
-        self.missing.iter().map(|(life, servers)| (*life, servers))
+    /// Dead lives whose sectors wait for servers, and since when: for `gupfs waiters`.
+    pub fn waiters(&self) -> Vec<(String, Instant)> {
+        let waiter = |(life, (since, servers)): (&NodeLife, &(Instant, BTreeSet<NodeId>))| {
+            let servers: Vec<String> = servers.iter().map(|n| n.0.to_string()).collect();
+            let (node, servers) = (life.node.0, servers.join(", "));
+            let what = format!(
+                "sectors of a former life of node {node} are quarantined until servers fence it: {servers}"
+            );
+            (what, *since)
+        };
+        self.missing.iter().map(waiter).collect()
     }
 }
 
@@ -86,9 +99,10 @@ mod tests {
         };
         let mut fences = Fences::default();
         let servers = || [1, 2, 3, 2].map(NodeId).into_iter();
-        assert!(fences.begin(life(9, 1), std::iter::empty()));
-        assert!(!fences.begin(life(2, 1), servers()));
-        assert!(!fences.begin(life(2, 2), servers()));
+        let now = Instant(7);
+        assert!(fences.begin(now, life(9, 1), std::iter::empty()));
+        assert!(!fences.begin(now, life(2, 1), servers()));
+        assert!(!fences.begin(Instant(8), life(2, 2), servers()));
         assert_eq!(fences.asks().len(), 6);
         assert!(!fences.on_fenced(NodeId(1), life(2, 1)));
         assert!(!fences.on_fenced(NodeId(1), life(2, 1)), "a repeat");
@@ -97,6 +111,10 @@ mod tests {
         assert!(fences.on_fenced(NodeId(2), life(2, 1)));
         assert!(!fences.on_fenced(NodeId(2), life(2, 1)), "freed once");
         assert_eq!(fences.asks().len(), 2);
+        let waiters = fences.waiters();
+        assert_eq!(waiters.len(), 1);
+        assert!(waiters[0].0.ends_with("fence it: 1, 3"), "{waiters:?}");
+        assert_eq!(waiters[0].1, Instant(8));
         fences.on_ask(NodeId(1), life(2, 2));
         fences.on_ask(NodeId(3), life(2, 2));
         assert_eq!(fences.drained(life(2, 2)).len(), 2);

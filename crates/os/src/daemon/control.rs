@@ -204,6 +204,9 @@ impl Daemon {
                 ),
             ));
         }
+        for (what, since) in lock(&self.fences).waiters() {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
         for (what, since) in self.io_waiters() {
             all.push((now.since(since).0 / 1_000_000, what));
         }

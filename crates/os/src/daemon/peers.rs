@@ -738,7 +738,7 @@ impl Daemon {
         if is_gone {
             let nsds = self.config.view.nsds.iter();
             let servers = nsds.filter_map(|nsd| nsd.servers.first().copied());
-            if lock(&self.fences).begin(life, servers) {
+            if lock(&self.fences).begin(env.now, life, servers) {
                 lock(&self.log).free_life(life);
             }
         }

@@ -91,7 +91,7 @@ impl Node {
         self.log.quarantine_life(life);
         let nsds = self.view.nsds.iter();
         let servers = nsds.filter_map(|nsd| nsd.servers.first().copied());
-        if self.fences.begin(life, servers) {
+        if self.fences.begin(self.now, life, servers) {
             self.log.free_life(life);
         }
         self.in_progress.life_ended(life);
