@@ -398,14 +398,13 @@ impl Slice {
         io: IoId,
         result: Result<Vec<Extent>, IoFailure>,
     ) {
-        let Some(ino) = self.ios.remove(&io) else {
-            return;
-        };
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        let Some(at) = inode.batches.iter().position(|b| b.io == io) else {
-            return;
+        let ino = self.ios.remove(&io);
+        let Some((ino, inode, at)) = ino.and_then(|ino| {
+            let inode = self.inodes.get_mut(&ino)?;
+            let at = inode.batches.iter().position(|b| b.io == io)?;
+            Some((ino, inode, at))
+        }) else {
+            return self.forget_stores(env, vec![io]);
         };
         for frame in std::mem::take(&mut inode.batches[at].frames) {
             env.pool.release(frame);
@@ -415,6 +414,7 @@ impl Slice {
             Ok(extents) => Ok(extents),
             Err(failure) => Err(Some(failure)),
         };
+        let mut is_dropped = false;
         match result {
             Ok(extents) => {
                 inode.store_failures = 0;
@@ -424,6 +424,7 @@ impl Slice {
             Err(failure) => {
                 // The sectors are used up; the pages are written again, elsewhere.
                 let batch = inode.batches.swap_remove(at);
+                is_dropped = failure.is_none();
                 let since = *inode.failing_since.get_or_insert(env.now);
                 let is_old = env.now.since(since) > STARVED_MAX;
                 match failure {
@@ -446,7 +447,17 @@ impl Slice {
                 }
             }
         }
+        if is_dropped {
+            self.forget_stores(env, vec![io]);
+        }
         self.pump(env, ino);
+    }
+
+    /// These stores have ended well, and what they wrote will not be flushed: the driver need not remember them.
+    fn forget_stores(&mut self, env: &Env<'_>, stores: Vec<IoId>) {
+        if env.has_volatile_nsd && !stores.is_empty() {
+            self.out.push(Effect::ForgetStores(stores));
+        }
     }
 
     /// The size was cut: batches made before hold bytes that may be cut off. They are written anew.
@@ -459,10 +470,11 @@ impl Slice {
             .batches
             .extract_if(.., |batch| matches!(batch.state, BatchState::Stored(_)))
             .collect();
-        for batch in stored {
+        for batch in &stored {
             env.grants.discard(env.owner(ino.shard()), &batch.runs);
             inode.write_again(env, &batch.numbers);
         }
+        self.forget_stores(env, stored.iter().map(|batch| batch.io).collect());
     }
 
     /// Pages stopped being dirty without being written: the sectors set aside for them are free.

@@ -187,6 +187,8 @@ pub enum Effect {
     Store(IoId, InodeId, Vec<StorePiece>),
     /// Make what these stores wrote durable on its NSDs.
     Flush(IoId, Vec<IoId>),
+    /// What these stores wrote is not wanted: no flush will name them.
+    ForgetStores(Vec<IoId>),
     /// Tell the kernel to drop something, on a notify thread.
     Notify(Option<NotifyId>, Notice),
     /// Tell the owner of a shard that a token was released.

@@ -316,6 +316,18 @@ impl<V> Unflushed<V> {
         self.stores.insert(io, written);
     }
 
+    /// Nobody wants what these stores wrote.
+    pub fn forget(&mut self, stores: &[IoId]) {
+        for store in stores {
+            self.stores.remove(store);
+        }
+    }
+
+    /// None waits for a flush or its end.
+    pub fn is_empty(&self) -> bool {
+        self.stores.is_empty()
+    }
+
     /// What is to be flushed to make these stores durable.
     pub fn take(&mut self, stores: &[IoId]) -> Flushing<V> {
         let mut wanted: BTreeMap<NsdId, Vec<V>> = BTreeMap::new();

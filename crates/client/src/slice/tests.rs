@@ -6,6 +6,7 @@ mod mapped;
 mod opens;
 mod readers;
 mod space;
+mod stores;
 
 use std::cell::RefCell;
 
@@ -141,6 +142,7 @@ struct Story {
     memory: Memory,
     has_sectors: bool,
     is_full: bool,
+    has_volatile_nsd: bool,
     ticket: u64,
     number: u64,
     attr: Attr,
@@ -175,6 +177,7 @@ impl Story {
             memory: Memory::default(),
             has_sectors: false,
             is_full: false,
+            has_volatile_nsd: false,
             ticket: 0,
             number: 0,
             attr,
@@ -199,7 +202,7 @@ impl Story {
             },
             readers: &self.readers,
             owners: &[NodeId(2)],
-            has_volatile_nsd: false,
+            has_volatile_nsd: self.has_volatile_nsd,
         };
         let mut out = Vec::new();
         self.slice.on_input(&env, input, &mut out);

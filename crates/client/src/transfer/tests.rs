@@ -216,5 +216,9 @@ fn a_flush_covers_writes_of_its_own_verifier_only() {
         assert_eq!(flushing.on_flushed(NsdId(2), Ok(5)), Some(expected));
         assert!(unflushed.take(&[io(1)]).nsds().is_empty(), "flushed once");
         assert_eq!(unflushed.take(&[io(3)]).nsds(), [NsdId(1)]);
+        unflushed.insert(io(5), vec![(NsdId(1), 1)]);
+        assert!(!unflushed.is_empty());
+        unflushed.forget(&[io(4), io(5)]);
+        assert!(unflushed.is_empty());
     }
 }

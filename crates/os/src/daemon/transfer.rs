@@ -147,6 +147,11 @@ impl Daemon {
         self.io_ended(io, Input::Stored(io, result));
     }
 
+    /// What these stores wrote will not be flushed.
+    pub(super) fn forget_stores(&self, stores: &[IoId]) {
+        lock(&self.transfers.unflushed).forget(stores);
+    }
+
     /// Makes stores durable; the slice hears `Flushed`.
     pub(super) fn flush_stores(self: &Arc<Self>, io: IoId, stores: &[IoId]) {
         let flushing = lock(&self.transfers.unflushed).take(stores);

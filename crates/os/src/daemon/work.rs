@@ -203,6 +203,7 @@ impl Daemon {
                 }
             }
             Effect::Flush(io, stores) => self.flush_stores(io, &stores),
+            Effect::ForgetStores(stores) => self.forget_stores(&stores),
             Effect::Notify(id, notice) => self.notify(id, notice),
             Effect::Release(shard, released) => self.release_token(shard, released, items),
             // Before what follows: who is answered that a file was unlinked must not be shown its link count of before.

@@ -373,6 +373,7 @@ impl Node {
             Effect::Load(io, pieces) => self.load(io, pieces),
             Effect::Store(io, _, pieces) => self.store(io, pieces),
             Effect::Flush(io, stores) => self.flush_stores(io, &stores),
+            Effect::ForgetStores(stores) => self.transfers.forget_stores(&stores),
             Effect::Notify(id, notice) => {
                 let is_name = matches!(notice, Notice::Entry { .. } | Notice::Epoch);
                 let is_skipped = if is_name {
@@ -625,6 +626,11 @@ impl Node {
     }
 
     /// Something is under way that needs no time to go on.
+    /// Stores that have ended and that nobody has flushed or forgotten.
+    pub fn has_unflushed(&self) -> bool {
+        self.transfers.has_unflushed()
+    }
+
     pub fn is_busy(&self) -> bool {
         !self.runs.is_empty() || self.transfers.is_busy()
     }

@@ -114,6 +114,15 @@ impl Transfers {
     pub(super) fn is_busy(&self) -> bool {
         !self.own.is_empty() || !self.remote.is_empty()
     }
+
+    pub(super) fn forget_stores(&mut self, stores: &[IoId]) {
+        self.unflushed.forget(stores);
+    }
+
+    /// Stores that have ended and that nobody has flushed or forgotten.
+    pub(super) fn has_unflushed(&self) -> bool {
+        !self.unflushed.is_empty()
+    }
 }
 
 impl Node {

@@ -190,6 +190,8 @@ impl World {
                 self.fail(format!(
                     "node {index}: {reserved} sectors are still reserved"
                 ));
+            } else if node.has_unflushed() {
+                self.fail(format!("node {index}: a store waits for no flush"));
             }
         }
     }
