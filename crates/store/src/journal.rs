@@ -41,6 +41,8 @@ pub const FLIGHT_COUNT_MAX: usize = 4;
 const END_BACKLOG_MAX: usize = 256 << 10;
 /// Bytes that `has_room` adds for headers.
 const HEADER_SLACK: usize = 512;
+/// Memory of flushes beyond this size is not kept.
+const SPARE_SIZE_MAX: usize = 4 << 20;
 
 /// Whose journal, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +183,8 @@ pub struct Journal {
     is_poisoned: bool,
     /// Bytes of the active segment that must be used before a snapshot that did not fit is tried again.
     retry_at: u64,
+    /// Empty memory for the records after the next flush.
+    spare: Vec<u8>,
     counters: Counters,
 }
 
@@ -228,6 +232,7 @@ impl Journal {
             durable: recovered.last_lsn,
             sequence: recovered.next_sequence,
             flush_id: 0,
+            spare: Vec::new(),
             overlay_size: 0,
             snapshot_left: 0,
             keys: recovered.keys.clone(),
@@ -469,9 +474,10 @@ impl Journal {
         let flush = self
             .active
             .as_mut()
-            .and_then(|segment| segment.take_flush(id, max))
+            .and_then(|segment| segment.take_flush(id, max, &mut self.spare))
             .or_else(|| {
-                let flush = self.next.as_mut()?.take_flush(id, max);
+                let next = self.next.as_mut()?;
+                let flush = next.take_flush(id, max, &mut self.spare);
                 self.append_end_if_due();
                 flush
             })
@@ -480,6 +486,15 @@ impl Journal {
         self.counters.flushes += 1;
         self.counters.flushed_bytes += flush.bytes.len() as u64;
         Some(flush)
+    }
+
+    /// Gives the memory of a flush back whose bytes are no longer needed: the records that follow the next flush go
+    /// there, instead of growing anew from nothing through pages that were never touched.
+    pub fn reuse(&mut self, mut bytes: Vec<u8>) {
+        if (self.spare.capacity() + 1..=SPARE_SIZE_MAX).contains(&bytes.capacity()) {
+            bytes.clear();
+            self.spare = bytes;
+        }
     }
 
     /// The write that marks the old half as free.

@@ -98,6 +98,7 @@ impl Daemon {
         self.counters
             .journal_flushes
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        lock(&self.log).journal.reuse(flush.bytes);
         let kind = if needs_flush {
             Kind::DurableWrite
         } else {

@@ -145,7 +145,13 @@ impl Segment {
     }
 
     /// The next write, if one is due and allowed.
-    pub(super) fn take_flush(&mut self, id: FlushId, flight_count_max: usize) -> Option<Flush> {
+    /// `spare`: empty memory for the records that follow.
+    pub(super) fn take_flush(
+        &mut self,
+        id: FlushId,
+        flight_count_max: usize,
+        spare: &mut Vec<u8>,
+    ) -> Option<Flush> {
         if !self.has_work() || self.in_flight.len() >= flight_count_max {
             return None;
         }
@@ -163,7 +169,9 @@ impl Segment {
         for mark in &mut self.marks {
             mark.end -= end;
         }
-        let rest = self.pending.split_off(end);
+        let mut rest = std::mem::take(spare);
+        rest.extend_from_slice(&self.pending[end..]);
+        self.pending.truncate(end);
         let mut bytes = std::mem::replace(&mut self.pending, rest);
         bytes.resize(end.next_multiple_of(SECTOR), 0);
         if self.next_sector == 0 {
