@@ -93,19 +93,18 @@ impl Lists {
 impl Daemon {
     /// Runs an input of a client slice and all that follows from it.
     pub(super) fn input(self: &Arc<Self>, slice: usize, input: Input) {
-        let mut lists = Lists::take();
-        lists.items.push_back(Item::Client(slice, input));
-        self.work_off(lists);
+        self.work_off(Lists::take(), Some((slice, input)));
     }
 
     /// Works the list off.
     pub(super) fn run(self: &Arc<Self>, mut items: VecDeque<Item>) {
         let mut lists = Lists::take();
         lists.items.append(&mut items);
-        self.work_off(lists);
+        self.work_off(lists, None);
     }
 
-    fn work_off(self: &Arc<Self>, mut lists: Box<Lists>) {
+    /// Works off `first` and then the list, in the order of a queue that each step's effects are put at the end of.
+    fn work_off(self: &Arc<Self>, mut lists: Box<Lists>, first: Option<(usize, Input)>) {
         let Lists {
             items,
             effects,
@@ -113,6 +112,13 @@ impl Daemon {
         } = &mut *lists;
         let outer = EVENT_TIME.get();
         let mut count = 0;
+        if let Some((slice, input)) = first {
+            EVENT_TIME.set(None);
+            EVENT_TIME.set(Some(EventTime::get()));
+            count = 1;
+            self.run_slice(slice, input, effects);
+            self.perform_all(effects, items);
+        }
         while let Some(item) = items.pop_front() {
             if count % STEPS_PER_CLOCK == 0 {
                 EVENT_TIME.set(None);
@@ -123,18 +129,53 @@ impl Daemon {
             match item {
                 Item::Client(slice, input) => {
                     self.run_slice(slice, input, effects);
-                    items.extend(effects.drain(..).map(Item::Effect));
+                    self.perform_all(effects, items);
                 }
                 Item::Effect(effect) => self.perform(effect, items),
                 Item::Owner(work) => {
                     self.run_owner(work, owner_effects, items);
-                    items.extend(owner_effects.drain(..).map(Item::OwnerEffect));
+                    self.perform_all_of_owner(owner_effects, items);
                 }
                 Item::OwnerEffect(effect) => self.perform_owner(effect, items),
             }
         }
         EVENT_TIME.set(outer);
         lists.keep();
+    }
+
+    /// Performs a slice's effects as if they were queued behind `items`. With nothing before them they need not be: an
+    /// effect is large, and a queue costs two copies of it.
+    fn perform_all(self: &Arc<Self>, effects: &mut Vec<Effect>, items: &mut VecDeque<Item>) {
+        if !items.is_empty() {
+            items.extend(effects.drain(..).map(Item::Effect));
+            return;
+        }
+        let mut effects = effects.drain(..);
+        while let Some(effect) = effects.next() {
+            if matches!(effect, Effect::ForSlice(..)) {
+                // The slice's turn comes before the effects that follow, and these before what the earlier ones began.
+                for later in effects.rev() {
+                    items.push_front(Item::Effect(later));
+                }
+                return self.perform(effect, items);
+            }
+            self.perform(effect, items);
+        }
+    }
+
+    /// The same with an owner's effects.
+    fn perform_all_of_owner(
+        self: &Arc<Self>,
+        effects: &mut Vec<OwnerEffect>,
+        items: &mut VecDeque<Item>,
+    ) {
+        if !items.is_empty() {
+            items.extend(effects.drain(..).map(Item::OwnerEffect));
+            return;
+        }
+        for effect in effects.drain(..) {
+            self.perform_owner(effect, items);
+        }
     }
 
     fn run_slice(&self, slice: usize, input: Input, effects: &mut Vec<Effect>) {
