@@ -5,13 +5,13 @@
 
 use meta::Op;
 use token::message::Granted;
-use types::{Attr, Errno, InodeId, SmallBytes};
+use types::{Attr, Errno, SmallBytes};
 
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::request::{Listed, Operation, Request, Response, listed_size};
-use crate::slice::{Effect, Input, Slice, slice_of};
+use crate::slice::{Effect, Input, Pinned, Slice, slice_of};
 
 /// A listing on its way through the slices of its entries.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Tour {
     listed: Vec<Listed>,
     /// Entries whose slice has not been visited: index, attributes, tokens.
     left: Vec<(usize, Attr, Option<Granted>)>,
-    pinned: Vec<InodeId>,
+    pinned: Pinned,
     /// For how long the kernel may keep the names: the directory's token says it.
     entry_timeout_ns: u64,
 }
@@ -114,7 +114,7 @@ impl Slice {
                 request,
                 listed,
                 left,
-                pinned: Vec::new(),
+                pinned: Pinned::new(),
                 entry_timeout_ns,
             }),
         );

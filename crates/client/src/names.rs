@@ -5,6 +5,7 @@
 //! attributes.
 
 use meta::Op;
+use smallvec::smallvec;
 use token::message::Granted;
 use types::layout::LAYOUT_XATTR;
 use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
@@ -729,7 +730,8 @@ impl Slice {
 
     pub(crate) fn reply_pinned(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
         self.inode(ino).unwritten_replies += 1;
-        self.out.push(Effect::Reply(ticket, response, vec![ino]));
+        self.out
+            .push(Effect::Reply(ticket, response, smallvec![ino]));
     }
 
     /// The inode as the kernel may be shown it now.

@@ -17,6 +17,7 @@ pub(crate) mod tests;
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use types::frame::FRAME_BYTES;
 use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
 
@@ -110,10 +111,12 @@ pub enum IoFailure {
 }
 
 /// What happens to a slice.
+///
+/// Inputs and effects are copied from list to list: what is larger than a request or an answer to the kernel is in a box.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
-    reason = "answers are as usual as the rest: a box would cost each an allocation"
+    reason = "requests are the usual input: a box would cost each an allocation"
 )]
 pub enum Input {
     /// A front end asks.
@@ -121,7 +124,7 @@ pub enum Input {
     /// The front end's caller was interrupted: a waiting request is answered EINTR.
     Interrupt(Ticket),
     /// An owner answered.
-    Answer(CallId, Answer),
+    Answer(CallId, Box<Answer>),
     /// An owner revokes a token.
     Revoke(NodeId, token::message::Revoke),
     /// A name led here: take attributes and tokens, then answer the request.
@@ -169,11 +172,17 @@ pub enum Input {
     Tick,
 }
 
+const _: () = assert!(size_of::<Input>() <= 192);
+const _: () = assert!(size_of::<Effect>() <= 224);
+
+/// Inodes that an answer tells of; nearly always none or one.
+pub type Pinned = SmallVec<[InodeId; 2]>;
+
 /// What a slice wants done.
 #[derive(Debug)]
 pub enum Effect {
-    /// Answer a request. `pinned`: inodes whose slice wants `Input::Replied` once it is written.
-    Reply(Ticket, Response, Vec<InodeId>),
+    /// Answer a request; the slices of the inodes want `Input::Replied` once it is written.
+    Reply(Ticket, Response, Pinned),
     /// Answer a request without a look at the lease: what holds a notification to the kernel up, and tells nobody
     /// anything (a write-back is taken, a request is failed for the notification's sake).
     Yield(Ticket, Response),
@@ -303,7 +312,7 @@ impl Slice {
             }
             Input::Interrupt(ticket) => self.on_interrupt(env, ticket),
             Input::Answer(call, answer) => {
-                self.on_answer(env, call, answer);
+                self.on_answer(env, call, *answer);
                 self.take_early_revokes(env);
             }
             Input::Revoke(from, revoke) => self.on_revoke(env, from, revoke),
@@ -335,7 +344,8 @@ impl Slice {
         if let Some(payload) = self.payloads.remove(&ticket) {
             self.out.push(Effect::DropPayload(payload.span));
         }
-        self.out.push(Effect::Reply(ticket, response, Vec::new()));
+        self.out
+            .push(Effect::Reply(ticket, response, Pinned::new()));
     }
 
     /// Answers what holds a notification up: also without a lease.

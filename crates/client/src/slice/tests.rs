@@ -290,7 +290,10 @@ impl Story {
             },
             grants: vec![granted],
         };
-        self.input(Input::Answer(call.expect("tokens are asked for"), answer))
+        self.input(Input::Answer(
+            call.expect("tokens are asked for"),
+            Box::new(answer),
+        ))
     }
 
     fn revoke(&mut self, revoke: u64, wants: Vec<Want>) -> Vec<Effect> {
@@ -306,7 +309,7 @@ impl Story {
     }
 
     fn answer(&mut self, call: CallId, reply: meta::Reply) -> Vec<Effect> {
-        self.input(Input::Answer(call, Answer::bare(Body::Op(reply))))
+        self.input(Input::Answer(call, Box::new(Answer::bare(Body::Op(reply)))))
     }
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use client::request::{Notice, Operation, Request, Response};
-use client::slice::{Effect, Input, SLICE_COUNT, frames_of, home_slice};
+use client::slice::{Effect, Input, Pinned, SLICE_COUNT, frames_of, home_slice};
 use client::{Pool as _, request::Ticket};
 use node::{Deferred, Message};
 use types::{Duration, Errno, InodeId, NodeLife};
@@ -45,7 +45,7 @@ pub(super) enum Parked {
     /// A message of another node, in the life that sent it.
     Message(NodeLife, Box<Message>),
     /// A reply to the front end.
-    Reply(Ticket, Response, Vec<InodeId>),
+    Reply(Ticket, Response, Pinned),
     /// An answer to another node.
     Deferred(Box<Deferred>),
 }
@@ -113,7 +113,7 @@ impl Daemon {
 
     /// A reply made without a lease, or when it ended. The bytes of a READ may lock a page that the kernel is to
     /// drop, and may be old when the lease is back: that one fails.
-    pub(super) fn park_reply(&self, ticket: Ticket, response: Response, pinned: Vec<InodeId>) {
+    pub(super) fn park_reply(&self, ticket: Ticket, response: Response, pinned: Pinned) {
         let mut waiting = lock(&self.membership.waiting);
         if waiting.is_lapsed
             && let Response::Data(spans) = response

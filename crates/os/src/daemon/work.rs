@@ -498,7 +498,10 @@ impl Daemon {
             return;
         }
         let call = CallId(call);
-        items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
+        items.push_back(Item::Client(
+            call.slice(),
+            Input::Answer(call, Box::new(answer)),
+        ));
     }
 }
 

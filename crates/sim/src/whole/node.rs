@@ -362,12 +362,14 @@ impl Node {
     fn perform(&mut self, effect: Effect, items: &mut VecDeque<Item>) {
         match effect {
             Effect::Reply(ticket, response, pinned) => {
-                self.out.push(Out::Reply(ticket, response, pinned));
+                self.out
+                    .push(Out::Reply(ticket, response, pinned.into_vec()));
             }
             Effect::DropPayload(span) => frames_of(span).for_each(|f| self.memory.release(f)),
             Effect::Call(call, _, ask) if self.canary.loses_closes && is_closed(&ask) => {
                 let answer = Answer::bare(Body::Op(meta::Reply::Done));
-                items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
+                let input = Input::Answer(call, Box::new(answer));
+                items.push_back(Item::Client(call.slice(), input));
             }
             Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
             Effect::Load(io, pieces) => self.load(io, pieces),
@@ -548,7 +550,10 @@ impl Node {
             return;
         }
         let call = CallId(call);
-        items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
+        items.push_back(Item::Client(
+            call.slice(),
+            Input::Answer(call, Box::new(answer)),
+        ));
     }
 
     fn draw_call(&mut self) -> u64 {

@@ -50,7 +50,10 @@ fn grant_read(s: &mut Story, effects: &[Effect], held: ByteRange) -> Vec<Effect>
         body: Body::Acquired { attr: Some(s.attr) },
         grants: vec![granted],
     };
-    s.input(Input::Answer(call.expect("tokens are asked for"), answer))
+    s.input(Input::Answer(
+        call.expect("tokens are asked for"),
+        Box::new(answer),
+    ))
 }
 
 /// A read past the kernel's page cache.

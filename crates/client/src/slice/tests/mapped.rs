@@ -51,7 +51,10 @@ fn grant(s: &mut Story, effects: &[Effect], held: &[(RangeMode, ByteRange)]) -> 
         body: Body::Acquired { attr: Some(s.attr) },
         grants: vec![granted],
     };
-    s.input(Input::Answer(call.expect("tokens are asked for"), answer))
+    s.input(Input::Answer(
+        call.expect("tokens are asked for"),
+        Box::new(answer),
+    ))
 }
 
 /// A READ of these pages into the page cache.

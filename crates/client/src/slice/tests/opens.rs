@@ -244,7 +244,7 @@ fn attributes_of_before_a_loss_are_not_current() {
         _ => None,
     });
     let answer = Answer::bare(Body::Acquired { attr: Some(late) });
-    s.input(Input::Answer(call.expect("asked"), answer));
+    s.input(Input::Answer(call.expect("asked"), Box::new(answer)));
     assert!(!s.slice.inode(INO).is_attr_fresh);
 }
 
