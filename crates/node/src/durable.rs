@@ -16,15 +16,11 @@ use crate::message::Message;
 
 /// What waits for the journal.
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the large variant is the usual one: a box would cost each answer an allocation"
-)]
 pub enum Deferred {
     /// An answer: to whom, to which question.
-    Answer(NodeLife, u64, Answer),
+    Answer(NodeLife, u64, Box<Answer>),
     /// A transaction message.
-    Transaction(meta::Envelope),
+    Transaction(Box<meta::Envelope>),
     /// A message to another node.
     Message(NodeId, Box<Message>),
 }
@@ -35,7 +31,7 @@ impl Deferred {
         match self {
             Self::Answer(to, call, _) => {
                 let answer = Answer::bare(Body::Refused(Errno::EIO));
-                Some(Self::Answer(to, call, answer))
+                Some(Self::Answer(to, call, Box::new(answer)))
             }
             Self::Transaction(_) | Self::Message(..) => None,
         }
@@ -114,7 +110,7 @@ mod tests {
     };
 
     fn answer(call: u64) -> Deferred {
-        Deferred::Answer(LIFE, call, Answer::bare(Body::Synced))
+        Deferred::Answer(LIFE, call, Box::new(Answer::bare(Body::Synced)))
     }
 
     fn message() -> Deferred {

@@ -164,7 +164,7 @@ impl OwnerSlice {
     /// Transaction messages that were not answered: to be said again from time to time.
     pub fn repeats(&self, out: &mut Vec<OwnerEffect>) {
         for envelope in transaction::repeat_messages(&self.shard) {
-            out.push(OwnerEffect::Transaction(envelope, self.last_lsn));
+            out.push(OwnerEffect::Transaction(Box::new(envelope), self.last_lsn));
         }
     }
 
@@ -926,7 +926,7 @@ impl<'a> Locked<'a> {
         }
         let after = self.last_lsn();
         for envelope in progress.messages {
-            out.push(OwnerEffect::Transaction(envelope, after));
+            out.push(OwnerEffect::Transaction(Box::new(envelope), after));
         }
         if let Some(finished) = progress.finished
             && let Some(mut question) = log.transactions.remove(&finished.id)

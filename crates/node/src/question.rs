@@ -68,10 +68,6 @@ impl Work {
 
 /// What an owner wants done.
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "the large variant is the usual one: a box would cost each answer an allocation"
-)]
 pub enum OwnerEffect {
     /// Answer a question, when the journal is durable up to `after`.
     Answer {
@@ -79,8 +75,8 @@ pub enum OwnerEffect {
         to: NodeLife,
         /// Which question.
         call: u64,
-        /// The answer.
-        answer: Answer,
+        /// The answer; its box goes on to the client half.
+        answer: Box<Answer>,
         /// Not before this is durable.
         after: Option<Lsn>,
         /// It used the rename token, which is free now (`MoveToken::on_over`).
@@ -100,7 +96,7 @@ pub enum OwnerEffect {
     /// Run this (again).
     Run(Work),
     /// Say this to another owner (or another shard of this one), when durable.
-    Transaction(meta::Envelope, Lsn),
+    Transaction(Box<meta::Envelope>, Lsn),
     /// Find these facts out, then run the question again.
     AskFacts(Box<Question>, Vec<Query>),
     /// A holder does not answer a revoke.
@@ -110,6 +106,8 @@ pub enum OwnerEffect {
     /// A client has answered the recall of this name.
     Recalled(NodeLife, u64),
 }
+
+const _: () = assert!(size_of::<OwnerEffect>() <= 128);
 
 /// What an owner is given with every input.
 #[derive(Debug)]
@@ -133,10 +131,10 @@ impl Question {
     }
 
     pub(crate) fn answer(self, body: Body, after: Option<Lsn>) -> OwnerEffect {
-        let answer = Answer {
+        let answer = Box::new(Answer {
             body,
             grants: self.grants,
-        };
+        });
         OwnerEffect::Answer {
             to: self.from,
             call: self.call,

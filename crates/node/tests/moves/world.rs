@@ -340,7 +340,7 @@ impl World {
                 let after = after.unwrap_or_default();
                 self.at(id)
                     .late
-                    .push((after, Late::Answer(to, call, answer)));
+                    .push((after, Late::Answer(to, call, *answer)));
             }
             OwnerEffect::Dropped {
                 to,
@@ -361,7 +361,7 @@ impl World {
             }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Transaction(envelope, after) => {
-                self.at(id).late.push((after, Late::Transaction(envelope)));
+                self.at(id).late.push((after, Late::Transaction(*envelope)));
             }
             OwnerEffect::AskFacts(question, queries) => {
                 let query = queries.into_iter().next().unwrap();

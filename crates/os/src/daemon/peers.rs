@@ -53,7 +53,7 @@ impl Daemon {
         if owner == NodeId::default() {
             // No such shard: a file handle that was made up.
             let answer = Answer::bare(Body::Refused(Errno::ESTALE));
-            return self.on_answer(call, answer, items);
+            return self.on_answer(call, Box::new(answer), items);
         }
         if owner == self.me.node {
             if call & super::DRIVER_CALL != 0 {
@@ -178,7 +178,9 @@ impl Daemon {
             } => {
                 self.ask_here(life, call, origin, shard, ask, &mut items);
             }
-            Message::Answer { call, answer } => self.on_answer(call, answer, &mut items),
+            Message::Answer { call, answer } => {
+                self.on_answer(call, Box::new(answer), &mut items);
+            }
             Message::Revoke(revoke) if revoke.ino == RENAME_TOKEN => {
                 self.revoke_moves(&revoke, &mut items);
             }

@@ -361,7 +361,7 @@ impl Daemon {
     /// A question for a shard that this node does not own.
     fn not_mine(self: &Arc<Self>, work: Work, items: &mut VecDeque<Item>) {
         if let Work::Question(question) = work {
-            let answer = Answer::bare(Body::Refused(Errno::ESTALE));
+            let answer = Box::new(Answer::bare(Body::Refused(Errno::ESTALE)));
             let (to, call) = (question.from, question.call);
             items.push_back(Item::OwnerEffect(OwnerEffect::Answer {
                 to,
@@ -452,7 +452,7 @@ impl Daemon {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to.node, call & !FACT_CALL, answer, items);
+                    self.answer_fact(to.node, call & !FACT_CALL, *answer, items);
                 } else if to.node != self.me.node {
                     if self.must_park() {
                         let answer = Deferred::Answer(to, call, answer);
@@ -460,6 +460,7 @@ impl Daemon {
                         return;
                     }
                     lock(&self.in_progress).ended(to, call);
+                    let answer = *answer;
                     self.send(to.node, &Message::Answer { call, answer });
                 } else {
                     self.on_answer(call, answer, items);
@@ -468,9 +469,9 @@ impl Daemon {
             Deferred::Transaction(envelope) => {
                 let owner = self.owner(envelope.to);
                 if owner == self.me.node {
-                    items.push_back(Item::Owner(Work::Transaction(Box::new(envelope))));
+                    items.push_back(Item::Owner(Work::Transaction(envelope)));
                 } else {
-                    self.send(owner, &Message::Transaction(envelope));
+                    self.send(owner, &Message::Transaction(*envelope));
                 }
             }
             Deferred::Message(to, message) => self.send(to, &message),
@@ -481,12 +482,12 @@ impl Daemon {
     pub(super) fn on_answer(
         self: &Arc<Self>,
         call: u64,
-        answer: Answer,
+        answer: Box<Answer>,
         items: &mut VecDeque<Item>,
     ) {
         let shard = self.call_ended(call);
         if call & MOVE_CALL != 0 {
-            return self.on_rename_token(answer, items);
+            return self.on_rename_token(*answer, items);
         }
         if call & super::destage::DESTAGE_CALL != 0 && call & DRIVER_CALL == 0 {
             return self.destage_answered(call, &answer, items);
@@ -498,10 +499,7 @@ impl Daemon {
             return;
         }
         let call = CallId(call);
-        items.push_back(Item::Client(
-            call.slice(),
-            Input::Answer(call, Box::new(answer)),
-        ));
+        items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
     }
 }
 

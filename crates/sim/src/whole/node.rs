@@ -462,7 +462,7 @@ impl Node {
             items.push_back(Item::OwnerEffect(OwnerEffect::Answer {
                 to: question.from,
                 call: question.call,
-                answer: Answer::bare(Body::Refused(types::Errno::ESTALE)),
+                answer: Box::new(Answer::bare(Body::Refused(types::Errno::ESTALE))),
                 after: None,
                 ends_move: question.is_mover,
             }));
@@ -521,9 +521,10 @@ impl Node {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to.node, call & !FACT_CALL, answer);
+                    self.answer_fact(to.node, call & !FACT_CALL, *answer);
                 } else if to.node != self.me.node {
                     self.in_progress.ended(to, call);
+                    let answer = *answer;
                     self.send(to.node, Message::Answer { call, answer });
                 } else {
                     self.on_answer(call, answer, items);
@@ -532,16 +533,16 @@ impl Node {
             Deferred::Transaction(envelope) => {
                 let owner = self.owner(envelope.to);
                 if owner == self.me.node {
-                    items.push_back(Item::Owner(Work::Transaction(Box::new(envelope))));
+                    items.push_back(Item::Owner(Work::Transaction(envelope)));
                 } else {
-                    self.send(owner, Message::Transaction(envelope));
+                    self.send(owner, Message::Transaction(*envelope));
                 }
             }
             Deferred::Message(to, message) => self.send(to, *message),
         }
     }
 
-    fn on_answer(&mut self, call: u64, answer: Answer, items: &mut VecDeque<Item>) {
+    fn on_answer(&mut self, call: u64, answer: Box<Answer>, items: &mut VecDeque<Item>) {
         let shard = self.call_ended(call);
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
@@ -550,10 +551,7 @@ impl Node {
             return;
         }
         let call = CallId(call);
-        items.push_back(Item::Client(
-            call.slice(),
-            Input::Answer(call, Box::new(answer)),
-        ));
+        items.push_back(Item::Client(call.slice(), Input::Answer(call, answer)));
     }
 
     fn draw_call(&mut self) -> u64 {

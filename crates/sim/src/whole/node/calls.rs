@@ -21,7 +21,7 @@ impl Node {
         let owner = self.owner(shard);
         if owner == NodeId::default() {
             let answer = Answer::bare(Body::Refused(Errno::ESTALE));
-            return self.on_answer(call, answer, items);
+            return self.on_answer(call, Box::new(answer), items);
         }
         if owner == self.me.node {
             if call & DRIVER_CALL != 0 {

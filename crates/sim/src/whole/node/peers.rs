@@ -71,7 +71,9 @@ impl Node {
                 shard,
                 ask,
             } => self.ask_here(life, call, origin, shard, ask, &mut items),
-            Message::Answer { call, answer } => self.on_answer(call, answer, &mut items),
+            Message::Answer { call, answer } => {
+                self.on_answer(call, Box::new(answer), &mut items);
+            }
             Message::Revoke(revoke) => {
                 let slice = slice_of(revoke.ino);
                 items.push_back(Item::Client(slice, Input::Revoke(peer, revoke)));
@@ -117,7 +119,7 @@ impl Node {
         };
         if matches!(query, Query::Ancestors { .. }) {
             let answer = Answer::bare(Body::Refused(Errno::EXDEV));
-            let deferred = Deferred::Answer(question.from, question.call, answer);
+            let deferred = Deferred::Answer(question.from, question.call, Box::new(answer));
             return self.deliver(deferred, items);
         }
         let id = self.draw_call();
@@ -164,7 +166,7 @@ impl Node {
             }
             FactResult::Failed(errno) => {
                 let answer = Answer::bare(Body::Refused(errno));
-                let deferred = Deferred::Answer(question.from, question.call, answer);
+                let deferred = Deferred::Answer(question.from, question.call, Box::new(answer));
                 self.deliver(deferred, items);
             }
         }
