@@ -181,6 +181,12 @@ impl Shard {
         self.inode(ino).map(|i| i.attr)
     }
 
+    /// There is such an inode in this shard.
+    pub fn has_inode(&self, ino: InodeId) -> bool {
+        assert_eq!(ino.shard(), self.id);
+        self.inodes.contains_key(&ino.index())
+    }
+
     /// Where the bytes of a file lie; `None` for what is no file, and for one that never had any.
     pub fn extents(&self, ino: InodeId) -> Option<impl Iterator<Item = &Extent>> {
         self.inode(ino)?.map().map(|map| map.extents())

@@ -463,7 +463,7 @@ impl<'a> Locked<'a> {
         let holder = question.from;
         let home = question.shard;
         let is_move = ino == RENAME_TOKEN;
-        if !is_move && self.slice(home).is_none_or(|s| s.shard.attr(ino).is_none()) {
+        if !is_move && self.slice(home).is_none_or(|s| !s.shard.has_inode(ino)) {
             let after = Some(self.last_lsn());
             out.push(question.answer(Body::Acquired { attr: None }, after));
             return;
@@ -577,7 +577,7 @@ impl<'a> Locked<'a> {
             let Some(slice) = self.slice(shard) else {
                 return Err(vec![shard]);
             };
-            if slice.shard.attr(want.ino).is_none() {
+            if !slice.shard.has_inode(want.ino) {
                 continue;
             }
             let wants = std::slice::from_ref(&want.want);
