@@ -3,6 +3,8 @@
 use client::revoke::Rules;
 use stdx::Prng;
 
+use crate::model::CELL_COUNT;
+
 /// What a run does and suffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
@@ -10,6 +12,8 @@ pub struct Options {
     pub node_count: usize,
     /// Files.
     pub file_count: usize,
+    /// Cells of a file that calls begin at, from its third on: few of them crowd on one page or two.
+    pub begin_count: usize,
     /// Threads of applications on each node.
     pub thread_count: usize,
     /// System calls that each thread makes.
@@ -65,9 +69,11 @@ impl Options {
         let lapse_count = if prng.chance(1, 5) { 1 } else { 0 };
         let has_mappings = lapse_count == 0 && prng.chance(1, 2);
         let is_lossy = prng.chance(1, 3);
+        let begin_count = [3, 8, CELL_COUNT][between_index(prng, 3)];
         Self {
             node_count,
             file_count,
+            begin_count,
             thread_count,
             call_count,
             request_thread_count,

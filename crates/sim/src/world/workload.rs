@@ -36,8 +36,8 @@ impl World {
             6 if self.options.has_append => Action::Append(self.number(3) + 1, value),
             7 if self.options.has_truncate => Action::Truncate(self.number(CELL_COUNT)),
             8 if self.options.has_splice => Action::Splice(self.range(CELL_COUNT)),
-            9 if self.options.has_mappings => Action::Load(self.number(CELL_COUNT)),
-            10 if self.options.has_mappings => Action::Store(self.number(CELL_COUNT), value),
+            9 if self.options.has_mappings => Action::Load(self.begin()),
+            10 if self.options.has_mappings => Action::Store(self.begin(), value),
             11 if self.options.has_mappings && self.prng.chance(1, 2) => Action::Msync,
             9 => Action::Stat,
             10 => Action::Write(self.range(CELL_COUNT), value),
@@ -77,8 +77,13 @@ impl World {
         }
     }
 
+    /// Where a call begins.
+    fn begin(&mut self) -> usize {
+        (2 + self.number(self.options.begin_count)) % CELL_COUNT
+    }
+
     fn range(&mut self, count_max: usize) -> Range<usize> {
-        let start = self.number(CELL_COUNT);
+        let start = self.begin();
         let count = self.number(count_max) + 1;
         start..(start + count).min(CELL_COUNT)
     }
