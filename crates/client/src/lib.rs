@@ -4,6 +4,7 @@
 mod appends;
 pub mod env;
 mod flush;
+mod idle;
 mod inode;
 mod io;
 mod lapse;

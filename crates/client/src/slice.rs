@@ -168,6 +168,8 @@ pub enum Input {
     Shrink,
     /// The pool wants these frames back.
     GiveUp(Vec<crate::reclaim::Wanted>),
+    /// The owner of a shard wants tokens back: those of so many inodes of this slice.
+    Reclaim(ShardId, u64),
     /// Some time has passed.
     Tick,
 }
@@ -242,6 +244,8 @@ pub struct Slice {
     pub(crate) hasty_count: usize,
     /// Revokes that wait for the grants that they name, which are on their way.
     pub(crate) early_revokes: Vec<token::message::Revoke>,
+    /// Inodes whose tokens an owner wants back, and that were idle when it said so.
+    pub(crate) idle: VecDeque<InodeId>,
     /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
     /// Inodes that wait for frames.
@@ -278,6 +282,7 @@ impl Slice {
             awaited_opens: VecDeque::new(),
             hasty_count: 0,
             early_revokes: Vec::new(),
+            idle: VecDeque::new(),
             starved: Vec::new(),
             frameless: Vec::new(),
             short: None,
@@ -336,7 +341,11 @@ impl Slice {
             Input::Regained => self.on_regained(env),
             Input::Shrink => self.shrink(env),
             Input::GiveUp(frames) => self.give_up(env, &frames),
-            Input::Tick => self.on_tick(env),
+            Input::Reclaim(shard, count) => self.reclaim(env, shard, count),
+            Input::Tick => {
+                self.give_up_idle(env);
+                self.on_tick(env);
+            }
         }
     }
 

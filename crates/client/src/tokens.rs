@@ -382,7 +382,7 @@ impl Slice {
     }
 
     /// Carries a plan out: stop, drop, flush; the end of it is `finish_release`.
-    fn begin_release(&mut self, env: &Env<'_>, ino: InodeId, plan: token::Plan) {
+    pub(crate) fn begin_release(&mut self, env: &Env<'_>, ino: InodeId, plan: token::Plan) {
         if plan.is_empty() {
             let finish = self.finish_release_of(env, ino, plan.release);
             self.on_finish(env, ino, finish);

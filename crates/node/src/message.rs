@@ -33,6 +33,13 @@ pub enum Message {
     },
     /// Owner half to client half: give a token up.
     Revoke(token::message::Revoke),
+    /// Owner half to client half: give tokens of so many inodes back that are not in use.
+    Reclaim {
+        /// Their shard.
+        shard: ShardId,
+        /// How many.
+        count: u64,
+    },
     /// Client half to owner half: what is left of it.
     Released {
         /// Shard of the inode.
@@ -148,6 +155,7 @@ wire_enum!(Message {
     10 => AskHeld { epoch },
     11 => Held { epoch, shard, part },
     12 => Serving { epoch },
+    13 => Reclaim { shard, count },
     16 => GiveRegions { id },
     17 => RegionsBack { id, regions },
     18 => RecallSpace { id },
@@ -202,7 +210,7 @@ impl Message {
         match self {
             Self::Question { .. } => 0,
             Self::Answer { .. } => 1,
-            Self::Revoke(_) => 2,
+            Self::Revoke(_) | Self::Reclaim { .. } => 2,
             Self::Released { .. } => 3,
             Self::Transaction(_) => 4,
             Self::AskFact { .. } | Self::Fact { .. } => 5,

@@ -255,8 +255,10 @@ impl OwnerSlice {
                 TokenEffect::Silent { holder, since } => {
                     out.push(OwnerEffect::Silent(holder, since));
                 }
-                // The clients' tables are bounded far below the manager's limit in this version.
-                TokenEffect::Reclaim { .. } => {}
+                TokenEffect::Reclaim { to, message } => {
+                    let shard = self.shard.id();
+                    out.push(OwnerEffect::Reclaim(to, shard, message.count));
+                }
             }
         }
     }

@@ -93,6 +93,8 @@ pub enum OwnerEffect {
     },
     /// Tell a holder to give up.
     Revoke(NodeLife, Revoke),
+    /// Ask a holder for tokens of so many inodes of the shard that it does not use.
+    Reclaim(NodeLife, ShardId, u64),
     /// Run this (again).
     Run(Work),
     /// Say this to another owner (or another shard of this one), when durable.

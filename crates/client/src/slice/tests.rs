@@ -1,6 +1,7 @@
 //! Stories of one inode at a slice: what it asks, answers and gives up, input by input.
 
 mod appends;
+mod idle;
 mod located;
 mod mapped;
 mod opens;

@@ -359,6 +359,7 @@ impl World {
                     self.send(from, to.node, Message::Revoke(revoke));
                 }
             }
+            OwnerEffect::Reclaim(..) => panic!("there is room"),
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Transaction(envelope, after) => {
                 self.at(id).late.push((after, Late::Transaction(*envelope)));

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use client::Pool as _;
 use client::message::{Answer, Ask, Body};
-use client::slice::{Input, slice_of};
+use client::slice::{Input, SLICE_COUNT, slice_of};
 use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER};
 use node::message::FactResult;
 use node::meta::view::{Fact, Origin, Query};
@@ -92,6 +92,13 @@ impl Daemon {
         let question =
             node::calls::question(EventTime::get().now, (from, call), origin, shard, ask);
         items.push_back(Item::Owner(question));
+    }
+
+    /// An owner's table of tokens is nearly full: each slice gives its part of what is idle.
+    pub(super) fn reclaim_tokens(&self, shard: ShardId, count: u64, items: &mut VecDeque<Item>) {
+        tracing::info!(shard = shard.0, count, "an owner wants unused tokens back");
+        let each = count.div_ceil(SLICE_COUNT as u64);
+        items.extend((0..SLICE_COUNT).map(|s| Item::Client(s, Input::Reclaim(shard, each))));
     }
 
     /// Sends a message; one that cannot go is lost, and repeated by whoever waits for its answer.
@@ -190,6 +197,7 @@ impl Daemon {
                     Input::Revoke(peer, revoke),
                 ));
             }
+            Message::Reclaim { shard, count } => self.reclaim_tokens(shard, count, &mut items),
             Message::Released { shard, released } => {
                 self.on_released(life, shard, &released, &mut items);
             }

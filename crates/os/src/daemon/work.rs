@@ -412,6 +412,12 @@ impl Daemon {
                     self.send(to.node, &Message::Revoke(revoke));
                 }
             }
+            OwnerEffect::Reclaim(to, shard, count) if to.node == self.me.node => {
+                self.reclaim_tokens(shard, count, items);
+            }
+            OwnerEffect::Reclaim(to, shard, count) => {
+                self.send(to.node, &Message::Reclaim { shard, count });
+            }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Transaction(envelope, after) => {
                 self.defer(after, Deferred::Transaction(envelope), items);

@@ -13,10 +13,12 @@ use super::{Config, DATA_LANE_COUNT_MAX};
 /// `Held` of the grace period lists open inodes too, and `Closed` names the release that it follows: who does neither
 /// would have files freed that it has open, or kept that nobody has.
 const OPENS_TOLD: u64 = 1;
+/// `Reclaim`: who does not know it ends the link when the tokens of a shard run short.
+const GIVES_BACK: u64 = 2;
 /// Features that this version has.
-pub(super) const FEATURES: u64 = OPENS_TOLD;
+pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK;
 /// Those that it cannot do without: none is optional yet.
-pub(super) const REQUIRED: u64 = OPENS_TOLD;
+pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.
 pub(super) const HELLO_SIZE_MAX: u32 = 4096;
 

@@ -284,6 +284,11 @@ impl Node {
         self.run(VecDeque::from([Item::Client(slice, input)]));
     }
 
+    /// An owner wants tokens back.
+    pub fn reclaim(&mut self, shard: ShardId, count: u64) {
+        self.run(reclaims(shard, count).collect());
+    }
+
     /// A request of the kernel, taken in at once; references of a payload's frames stay the caller's.
     pub fn request(&mut self, request: Request) {
         let slice = home_slice(&request.operation);
@@ -491,6 +496,12 @@ impl Node {
                 } else {
                     self.send(to.node, Message::Revoke(revoke));
                 }
+            }
+            OwnerEffect::Reclaim(to, shard, count) if to.node == self.me.node => {
+                items.extend(reclaims(shard, count));
+            }
+            OwnerEffect::Reclaim(to, shard, count) => {
+                self.send(to.node, Message::Reclaim { shard, count });
             }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Transaction(envelope, after) => {
@@ -727,6 +738,12 @@ impl Node {
 fn is_closed(ask: &Ask) -> bool {
     let closed = |op: &meta::Op| matches!(op, meta::Op::Closed { .. });
     matches!(ask, Ask::Op { op, .. } if closed(op))
+}
+
+/// An owner wants tokens back: each slice gives its part.
+fn reclaims(shard: ShardId, count: u64) -> impl Iterator<Item = Item> {
+    let each = count.div_ceil(SLICE_COUNT as u64);
+    (0..SLICE_COUNT).map(move |slice| Item::Client(slice, Input::Reclaim(shard, each)))
 }
 
 /// What a holder says that has given everything up; it lies.

@@ -37,6 +37,8 @@ pub struct Options {
     pub loss_per_mille: u64,
     /// Files and directories that lose their names while they are open.
     pub hold_count: usize,
+    /// Owners ask for idle tokens back, as if their tables were nearly full.
+    pub has_reclaims: bool,
     /// Nodes that crash and restart.
     pub crash_count: usize,
     /// Pages that read-ahead adds at most.
@@ -98,6 +100,7 @@ impl Options {
         let frames = [1 << 14, 1 << 14, 1 << 14, least, least + 4, least + 12];
         let frame_count = pick(&mut aside, &frames);
         let hold_count = pick(&mut aside, &[0, 0, 0, 1, 3]);
+        let has_reclaims = aside.chance(1, 4);
         let is_little = aside.chance(1, 5);
         let (data_sectors, region_sectors, space_reserve) = if is_little {
             let sectors = pick(&mut aside, &[2, 3, 4, 6, 8]);
@@ -129,6 +132,7 @@ impl Options {
             },
             loss_per_mille: if breaks { pick(prng, &[0, 0, 20]) } else { 0 },
             hold_count,
+            has_reclaims,
             crash_count,
             read_ahead,
             has_mappings,

@@ -19,7 +19,7 @@ use client::slice::{Input, NotifyId, slice_of};
 use stdx::Prng;
 use stdx::prng::splitmix64;
 use types::id::NodeLife;
-use types::{Errno, InodeId, Instant, NodeId};
+use types::{Errno, InodeId, Instant, NodeId, ShardId};
 
 use super::boot::Disks;
 use super::directory::Directory;
@@ -281,19 +281,38 @@ impl World {
         if !self.holds.is_empty() {
             actors.extend([(usize::MAX, 2), (usize::MAX, 2)]);
         }
+        if self.options.has_reclaims {
+            actors.push((usize::MAX, 3));
+        }
         self.prng.shuffle(&mut actors);
         actors
             .into_iter()
             .any(|(index, actor)| match (index, actor) {
                 (usize::MAX, 0) => self.deliver_some(),
                 (usize::MAX, 1) => self.end_some(),
-                (usize::MAX, _) => self.act_hold(),
+                (usize::MAX, 2) => self.act_hold(),
+                (usize::MAX, _) => self.reclaim_some(),
                 (index, usize::MAX) => {
                     let pick = usize::try_from(self.prng.below(1 << 20)).expect("small");
                     self.machines[index].node.act(pick)
                 }
                 (index, actor) => self.act_at(index, actor),
             })
+    }
+
+    /// An owner asks somebody for tokens back; seldom.
+    fn reclaim_some(&mut self) -> bool {
+        let index = self.prng.below(self.machines.len() as u64);
+        let index = usize::try_from(index).expect("few machines");
+        if !self.machines[index].is_up() || !self.prng.chance(1, 50) {
+            return false;
+        }
+        let shard = self.prng.below(self.options.shard_count as u64);
+        let shard = ShardId(u16::try_from(shard).expect("few shards"));
+        let count = self.prng.between(1, 64);
+        self.note(|| format!("node {index} is to give {count} idle tokens of {shard:?} back"));
+        self.machines[index].node.reclaim(shard, count);
+        true
     }
 
     fn deliver_some(&mut self) -> bool {

@@ -78,6 +78,7 @@ impl Node {
                 let slice = slice_of(revoke.ino);
                 items.push_back(Item::Client(slice, Input::Revoke(peer, revoke)));
             }
+            Message::Reclaim { shard, count } => items.extend(super::reclaims(shard, count)),
             Message::Released { shard, released } => {
                 self.on_released(life, shard, &released, &mut items);
             }

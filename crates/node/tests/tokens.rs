@@ -1,0 +1,91 @@
+//! A shard's table of tokens that is nearly full.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use client::message::Ask;
+use meta::inode::InodeRecord;
+use meta::{HashKey, Mutation, Shard};
+use node::calls::question;
+use node::{Locked, OwnerEffect, OwnerEnv, OwnerSlice};
+use types::{
+    Attr, Epoch, FileKind, Incarnation, InodeId, Instant, Layout, Lsn, NodeId, NodeLife, ShardId,
+    SmallBytes, Timestamp, TokenNumber, Want,
+};
+
+const SHARD: ShardId = ShardId(0);
+
+const fn life(node: u16) -> NodeLife {
+    NodeLife {
+        node: NodeId(node),
+        incarnation: Incarnation(1),
+    }
+}
+
+fn file(ino: InodeId) -> Mutation {
+    let now = Timestamp::default();
+    let attr = Attr {
+        ino,
+        generation: 1,
+        kind: FileKind::File,
+        permissions: 0o644,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        sector_count: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        change: 1,
+        size_generation: 0,
+        layout: Layout::default(),
+    };
+    let record = InodeRecord {
+        attr,
+        parent: InodeId::default(),
+        target: SmallBytes::default(),
+    };
+    Mutation::InodePut { record }
+}
+
+/// Who has most tokens of the shard is asked to give an eighth back before nobody gets any.
+#[test]
+fn who_holds_most_is_asked_to_give_back() {
+    let options = token::Options {
+        token_count_max: 16,
+        ..token::Options::default()
+    };
+    let tokens = token::Manager::new(Epoch(1), options);
+    let mut shard = Shard::new(SHARD, HashKey(7));
+    let ino = |index| InodeId::new(SHARD, 100 + index);
+    (0..15).for_each(|index| shard.apply(&file(ino(index))));
+    let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
+    let env = OwnerEnv {
+        now: Instant(1),
+        timestamp: Timestamp::default(),
+        me: life(1),
+        owners: &[NodeId(1)],
+        random: 0,
+    };
+    let mut out = Vec::new();
+    for index in 0..15 {
+        let from = life(if index < 4 { 3 } else { 2 });
+        let ask = Ask::Acquire {
+            ino: ino(index),
+            seen: TokenNumber(0),
+            wants: vec![Want::Inode {
+                mode: types::InodeMode::Read,
+            }],
+        };
+        let work = question(env.now, (from, index), None, SHARD, ask);
+        let mut locked = Locked::new(std::iter::once(&mut slice));
+        locked.run(&env, None, work, &mut out).unwrap();
+    }
+    let asked = |effect: &OwnerEffect| match effect {
+        OwnerEffect::Reclaim(to, shard, count) => Some((*to, *shard, *count)),
+        _ => None,
+    };
+    let asked: Vec<_> = out.iter().filter_map(asked).collect();
+    assert_eq!(asked, [(life(2), SHARD, 2)], "once in a while");
+}
