@@ -9,6 +9,7 @@
 pub mod config;
 mod control;
 mod destage;
+mod ends;
 mod free;
 mod journal;
 mod lapse;
@@ -302,6 +303,7 @@ struct Daemon {
     in_progress: Mutex<node::InProgress>,
     held_work: Mutex<Vec<Work>>,
     is_serving: AtomicBool,
+    ends: ends::Ends,
     peers: Mutex<BTreeMap<NodeId, types::Incarnation>>,
     net: OnceLock<Net>,
     server: Mutex<nsd::Server>,
@@ -468,6 +470,7 @@ impl Daemon {
             in_progress: Mutex::default(),
             held_work: Mutex::default(),
             is_serving: AtomicBool::new(false),
+            ends: ends::Ends::default(),
             peers: Mutex::default(),
             net: OnceLock::new(),
             server: Mutex::new(server),
@@ -661,6 +664,7 @@ impl Daemon {
         }
         self.kick_journal();
         loop {
+            let seen = self.ends.count();
             let is_dirty = self.slices.iter().any(|slice| lock(slice).is_dirty());
             let is_behind = {
                 let log = lock(&self.log);
@@ -672,11 +676,13 @@ impl Daemon {
             if std::time::Instant::now() > until {
                 return false;
             }
-            self.kick_journal();
-            for slice in 0..SLICE_COUNT {
-                self.input(slice, Input::Tick);
+            if !self.ends.wait(seen, TICK) {
+                // What only time brings on.
+                self.kick_journal();
+                for slice in 0..SLICE_COUNT {
+                    self.input(slice, Input::Tick);
+                }
             }
-            std::thread::sleep(std::time::Duration::from_millis(2));
         }
     }
 

@@ -141,6 +141,7 @@ impl Daemon {
         }
         EVENT_TIME.set(outer);
         lists.keep();
+        self.ends.tell();
     }
 
     /// Performs a slice's effects as if they were queued behind `items`. With nothing before them they need not be: an
