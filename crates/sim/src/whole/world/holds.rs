@@ -95,8 +95,14 @@ impl World {
             return None;
         };
         let ino = entry.attr.ino;
+        // Or a crash may take its name.
+        let fsync = Operation::FsyncDir {
+            ino: parent,
+            handle: Handle(0),
+        };
+        let synced = self.own_request(index, fsync);
         self.forget(index, ino, 1);
-        Some(ino)
+        matches!(synced, Some(Response::Done)).then_some(ino)
     }
 
     fn make_file(&mut self, index: usize, name: &Name, size: usize) -> Option<InodeId> {
