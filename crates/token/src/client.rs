@@ -256,7 +256,8 @@ impl Holder {
         if is_of_former || self.going.iter().any(|p| p.release == revoke.revoke) {
             return None;
         }
-        if revoke.number > self.seen {
+        let is_overtaken = revoke.number > self.seen;
+        if is_overtaken {
             // The grant of that state is still on its way, or lost: it is void.
             self.see(revoke.number);
         }
@@ -264,6 +265,10 @@ impl Holder {
         let mut keep = self.held.clone();
         for want in &revoke.wants {
             self.give_up_for(now, want, activity, &mut keep);
+        }
+        if is_overtaken {
+            // That grant went with a change of names by this node, perhaps: those it knows are of before.
+            keep.directory = None;
         }
         if !activity.is_open && revoke.wants.iter().any(|w| self.held.conflicts(w)) {
             // Who does not use the file saves everybody the next revoke.
