@@ -619,7 +619,7 @@ fn who_does_not_belong_is_refused_with_the_reason() {
         "another cluster"
     );
     assert_eq!(
-        refusal(KIND_HELLO, &hello(1, 2, CLUSTER, 2, 1, 0)),
+        refusal(KIND_HELLO, &hello(1, 2, CLUSTER, 1 << 63, 1, 0)),
         6,
         "a feature"
     );
