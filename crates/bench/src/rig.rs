@@ -119,6 +119,8 @@ impl Rig {
             command
                 .arg(&mount)
                 .args(["--mem", "--threads", "2", "--slabs", "16384"])
+                // As ours opens a file that is read again: through the page cache.
+                .args(["--direct-from", "9223372036854775807"])
                 .stdout(Stdio::piped());
             let mut child = command.spawn().context("cannot start the trivial server")?;
             let out = child.stdout.take().context("its output is piped")?;

@@ -247,7 +247,8 @@ pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
 /// Four processes make small files, each in its own directory and all in one: against T, X beside it.
 pub(crate) fn files(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let (g, t, x) = (rig.gupfs()?, rig.trivial()?, rig.xfs()?);
-    let count = scale.operation_count as u64 / 4;
+    // T takes up to 2 MiB of memory for a file.
+    let count = (scale.operation_count as u64 / 4).min(1_000);
     let row = |(is_shared, name): (bool, &str)| {
         let make =
             |target: &Target| load::make_files(&target.mount, PROCESS_COUNT, count, is_shared);

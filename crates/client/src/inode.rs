@@ -223,6 +223,8 @@ pub(crate) struct Inode {
 
     /// How it was read last, if it is large.
     pub(crate) habit: crate::readers::Habit,
+    /// Bytes read past the page cache, if it is large, since it changed last as far as this node knows.
+    pub(crate) direct_bytes: u64,
     pub(crate) open_count: u32,
     pub(crate) writer_count: u32,
     pub(crate) lookup_count: u64,
@@ -284,6 +286,7 @@ impl Inode {
             load_error: None,
             look_count: 0,
             habit: crate::readers::Habit::default(),
+            direct_bytes: 0,
             open_count: 0,
             writer_count: 0,
             lookup_count: 0,
@@ -397,6 +400,7 @@ impl Inode {
 
     /// Where the bytes of `range` lie is not known any more; nor does an answer say it that is on its way.
     pub(crate) fn forget_map(&mut self, range: &ByteRange) {
+        self.direct_bytes = 0;
         self.map.forget(range);
         if self.is_map_asked {
             self.changed_since.insert(*range);

@@ -360,7 +360,11 @@ impl Slice {
                 fills_page_cache,
             } => {
                 let file = self.handles.get_mut(handle);
+                let is_direct = file.as_ref().is_some_and(|f| f.is_direct_reader());
                 let noted = file.and_then(|f| f.note_read(env.readers, *length, *fills_page_cache));
+                if is_direct && !fills_page_cache {
+                    self.inode(*ino).direct_bytes += u64::from(*length);
+                }
                 if let Some(habit) = noted {
                     self.inode(*ino).habit.update(habit);
                 }
@@ -375,6 +379,7 @@ impl Slice {
                 ..
             } => {
                 let inode = self.inode(*ino);
+                inode.direct_bytes = 0;
                 let begin = if *append { inode.size } else { *offset };
                 (*ino, *handle, ByteRange::at(begin, payload.length.into()))
             }

@@ -7,6 +7,7 @@
 //! Invariants
 //! - The mode decides about speed only: what a READ returns is under the same tokens in both.
 //! - A file below the size limit, and one that is executed, is cached as ever.
+//! - So is one that fits in memory and was read directly as many bytes as it has: who reads it again finds it there.
 //! - A verdict is about the size of the reads an application makes, and is of the latest evidence.
 //! - The table is of fixed size: a newer process takes the place of an older one.
 //!
@@ -63,15 +64,17 @@ impl Habit {
 #[derive(Debug)]
 pub struct Readers {
     size_min: u64,
+    again_size_max: u64,
     /// Process number, 32 bits, above its habit; each process has one place.
     processes: Box<[AtomicU64]>,
 }
 
 impl Readers {
-    /// Files of `size_min` bytes and more are read directly.
-    pub fn new(size_min: u64) -> Self {
+    /// Files of `size_min` bytes and more are read directly, those up to `again_size_max` bytes only once.
+    pub fn new(size_min: u64, again_size_max: u64) -> Self {
         Self {
             size_min,
+            again_size_max,
             processes: (0..PROCESS_COUNT).map(|_| AtomicU64::new(0)).collect(),
         }
     }
@@ -164,6 +167,9 @@ impl Slice {
         if !is_plain {
             return opened;
         }
+        if inode.size <= readers.again_size_max && inode.direct_bytes >= inode.size {
+            return opened;
+        }
         opened.direct = readers.is_direct(inode.size, inode.habit, caller.pid);
         // Of a mapped file the kernel's requests say nothing about those of the application.
         let is_watched = inode.habit != Habit::Mapped;
@@ -179,6 +185,11 @@ impl Slice {
 }
 
 impl OpenFile {
+    /// It is a large file's, and read past the page cache.
+    pub(crate) const fn is_direct_reader(&self) -> bool {
+        self.sample.is_direct
+    }
+
     /// Takes a READ in. A verdict is about the file too: the caller notes it there.
     pub(crate) fn note_read(
         &mut self,
@@ -264,7 +275,7 @@ mod tests {
 
     #[test]
     fn small_readers_and_their_files_are_cached() {
-        let readers = Readers::new(SIZE);
+        let readers = Readers::new(SIZE, 0);
         assert!(readers.is_direct(SIZE, Habit::Unknown, 7));
         assert!(!readers.is_direct(SIZE - 1, Habit::Unknown, 7));
         // What a process does outweighs what others do with the file, a mapping outweighs both.
@@ -285,7 +296,7 @@ mod tests {
 
     #[test]
     fn an_older_process_makes_room_for_a_newer_one() {
-        let readers = Readers::new(SIZE);
+        let readers = Readers::new(SIZE, 0);
         (1..=PROCESS_COUNT).for_each(|pid| readers.learn(pid, Habit::Small));
         assert!((1..=PROCESS_COUNT).all(|pid| readers.habit(pid) == Habit::Small));
         readers.learn(PROCESS_COUNT + 1, Habit::Large);

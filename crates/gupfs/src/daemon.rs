@@ -97,6 +97,11 @@ pub fn config(place: &Place, state: &State) -> Result<Config> {
         lease: types::Duration::from_millis(state.lease_ms),
         pagepool_size: state.pagepool_size,
         direct_size_min: state.direct_from,
+        // Who says from which size on wants just that.
+        again_size_max: match state.direct_from == state::direct_from_default() {
+            true => os::memory_size() / 4,
+            false => 0,
+        },
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),
         lives_path: place.lives(),

@@ -448,7 +448,7 @@ impl Daemon {
             loops: Arc::clone(loops),
             disks: queues,
             has_volatile_nsd: disks.has_volatile,
-            readers: client::Readers::new(config.direct_size_min),
+            readers: client::Readers::new(config.direct_size_min, config.again_size_max),
             io: sectors::Sectors::default(),
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),

@@ -13,3 +13,13 @@ pub mod loops;
 pub mod net;
 pub mod netns;
 pub mod pool;
+
+/// Bytes of memory that this machine has.
+#[must_use]
+pub fn memory_size() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    let [pages, page_size] =
+        [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
+    // Negative: not known, and nothing fits.
+    u64::try_from(pages).unwrap_or(0) * u64::try_from(page_size).unwrap_or(0)
+}

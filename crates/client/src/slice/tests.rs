@@ -183,7 +183,7 @@ impl Story {
             number: 0,
             attr,
             now: Instant(1),
-            readers: crate::Readers::new(types::limits::DIRECT_SIZE_MIN),
+            readers: crate::Readers::new(types::limits::DIRECT_SIZE_MIN, 0),
         }
     }
 

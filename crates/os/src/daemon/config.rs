@@ -65,6 +65,8 @@ pub struct Config {
     pub pagepool_size: u64,
     /// Files of so many bytes and more are read past the kernel's page cache.
     pub direct_size_min: u64,
+    /// Of these, files up to so many bytes only until they have been read once: then the page cache holds them.
+    pub again_size_max: u64,
     /// Unix socket for status, waiters, counters and stop.
     pub control_socket: PathBuf,
     /// Called with the new view whenever it changes on the manager node, to be kept durably

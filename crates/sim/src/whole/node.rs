@@ -263,7 +263,7 @@ impl Node {
             durable,
             transfers: transfer::Transfers::default(),
             has_volatile_nsd: view.nsds.iter().any(|n| n.has_volatile_cache),
-            readers: client::Readers::new(types::limits::DIRECT_SIZE_MIN),
+            readers: client::Readers::new(types::limits::DIRECT_SIZE_MIN, 0),
             view,
             prng,
             next_call: 0,

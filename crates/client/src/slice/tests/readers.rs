@@ -101,6 +101,44 @@ fn a_small_reader_is_cached_from_its_next_open_on() {
     assert!(s.open_as(8, read_only()).direct);
 }
 
+/// Who reads a file again that memory has room for finds it in the page cache, until it changes.
+#[test]
+fn a_large_file_is_cached_when_it_was_read_once() {
+    const LIMIT: u64 = 1 << 20;
+    let story = |size| {
+        let mut s = Story::large(size);
+        s.readers = crate::Readers::new(LIMIT, LIMIT);
+        let all = ByteRange::new(0, size);
+        // A hole.
+        s.slice.inode(INO).map.learn(all, Vec::new(), Vec::new());
+        s
+    };
+    let mut s = story(LIMIT);
+    let first = s.open_as(7, read_only());
+    s.read_all(first, 3, 256 << 10);
+    assert!(s.open_as(8, read_only()).direct, "not all of it yet");
+    s.read_all(first, 1, 256 << 10);
+    let again = s.open_as(7, read_only());
+    assert!(!again.direct && again.keep_cache);
+    assert!(!s.open_as(8, read_only()).direct);
+    s.write(1, false);
+    assert!(s.open_as(7, read_only()).direct, "it has changed");
+
+    // Another node's write takes the pages, and what is known of them.
+    let mut s = story(LIMIT);
+    let first = s.open_as(7, read_only());
+    s.read_all(first, 4, 256 << 10);
+    assert!(!s.open_as(7, read_only()).direct);
+    s.slice.inode(INO).forget_map(&ByteRange::new(0, PAGE));
+    assert!(s.open_as(7, read_only()).direct);
+
+    // Memory has no room for it.
+    let mut s = story(LIMIT + 1);
+    let first = s.open_as(7, read_only());
+    s.read_all(first, 5, 256 << 10);
+    assert!(s.open_as(7, read_only()).direct);
+}
+
 /// A file somewhat larger than the pool is read again and again: most of it stays. By age each page would go just before it is
 /// wanted.
 #[test]
