@@ -107,7 +107,8 @@ struct UpArgs {
     /// Bytes of memory for caching.
     #[arg(long, default_value = "1G", value_parser = parse_pagepool)]
     pagepool: u64,
-    /// Files of this size and more are read past the kernel's page cache, unless they are read in small pieces.
+    /// Files of this size and more are read past the kernel's page cache, unless they are read in small pieces or mapped
+    /// [default: 128M, and a file that is read again comes through the page cache].
     #[arg(long, value_name = "SIZE", value_parser = parse_argument)]
     direct_from: Option<u64>,
     /// Make the mount point if it is missing.
@@ -233,9 +234,9 @@ enum LabCommand {
         /// Bytes of memory for caching, of each node.
         #[arg(long, default_value = "1G", value_parser = parse_pagepool)]
         pagepool: u64,
-        /// Files of this size and more are read past the kernel's page cache, unless they are read in small pieces.
-        #[arg(long, value_name = "SIZE", default_value_t = state::direct_from_default(), value_parser = parse_argument)]
-        direct_from: u64,
+        /// As of `gupfs up`.
+        #[arg(long, value_name = "SIZE", value_parser = parse_argument)]
+        direct_from: Option<u64>,
         /// Milliseconds of a node's lease: how long a silent node is waited for.
         #[arg(long, default_value_t = types::limits::LEASE_MS, value_parser = lease_range())]
         lease_ms: u64,

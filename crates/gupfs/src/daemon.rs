@@ -96,11 +96,10 @@ pub fn config(place: &Place, state: &State) -> Result<Config> {
         loop_count: cpu_count.clamp(1, 16),
         lease: types::Duration::from_millis(state.lease_ms),
         pagepool_size: state.pagepool_size,
-        direct_size_min: state.direct_from,
-        // Who says from which size on wants just that.
-        again_size_max: match state.direct_from == state::direct_from_default() {
-            true => os::memory_size() / 4,
-            false => 0,
+        direct_size_min: (state.direct_from).unwrap_or(types::limits::DIRECT_SIZE_MIN),
+        again_size_max: match state.direct_from {
+            None => os::memory_size() / 4,
+            Some(_) => 0,
         },
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),

@@ -20,7 +20,7 @@ use types::{ClusterView, limits};
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::service::{self, Liveness};
-use crate::state::{self, Backing, Peer, Place, State, Transport};
+use crate::state::{Backing, Peer, Place, State, Transport};
 use crate::system::{self, mounts, netns, process};
 use crate::{files, up};
 
@@ -47,9 +47,9 @@ pub struct Plan {
     pub transport: Transport,
     /// Bytes of each node's pagepool.
     pub pagepool_size: u64,
-    /// Files of so many bytes and more are read past the kernel's page cache.
-    #[serde(default = "state::direct_from_default")]
-    pub direct_from: u64,
+    /// As `State::direct_from`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct_from: Option<u64>,
     /// Milliseconds of a node's lease.
     #[serde(default = "lease_ms_default")]
     pub lease_ms: u64,
@@ -70,7 +70,7 @@ impl Plan {
             size,
             transport: Transport::Device,
             pagepool_size: up::PAGEPOOL_SIZE_DEFAULT,
-            direct_from: state::direct_from_default(),
+            direct_from: None,
             lease_ms: lease_ms_default(),
         }
     }
@@ -82,7 +82,8 @@ impl Plan {
     }
 
     /// With another size from which on files are read directly.
-    pub fn with_direct_from(self, direct_from: u64) -> Self {
+    #[must_use]
+    pub fn with_direct_from(self, direct_from: Option<u64>) -> Self {
         Self {
             direct_from,
             ..self

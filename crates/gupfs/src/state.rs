@@ -108,12 +108,10 @@ pub struct State {
     pub lease_ms: u64,
     /// Bytes of the pagepool.
     pub pagepool_size: u64,
-    /// Files of so many bytes and more are read past the kernel's page cache.
-    #[serde(
-        default = "direct_from_default",
-        skip_serializing_if = "is_default_direct_from"
-    )]
-    pub direct_from: u64,
+    /// Files of so many bytes and more are read past the kernel's page cache, each time; none: from the usual size on, and
+    /// what is read again comes through the page cache.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct_from: Option<u64>,
     /// Disks seen directly.
     pub disks: Vec<Disk>,
     /// The other nodes.
@@ -126,19 +124,6 @@ pub const LEASE_MS: std::ops::RangeInclusive<u64> = 1000..=600_000;
 
 const fn lease_ms_default() -> u64 {
     types::limits::LEASE_MS
-}
-
-/// What `direct_from` is unless somebody says otherwise.
-pub const fn direct_from_default() -> u64 {
-    types::limits::DIRECT_SIZE_MIN
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands a reference over"
-)]
-const fn is_default_direct_from(size: &u64) -> bool {
-    *size == direct_from_default()
 }
 
 #[allow(
@@ -343,7 +328,7 @@ mod tests {
             transport: Transport::Device,
             lease_ms: 3000,
             pagepool_size: 1 << 30,
-            direct_from: direct_from_default(),
+            direct_from: None,
             disks: vec![Disk {
                 nsd: 3,
                 path: "/a/3.img".into(),

@@ -32,7 +32,7 @@ pub struct Request {
     pub transport: Transport,
     /// Bytes of the pagepool.
     pub pagepool_size: u64,
-    /// Files of so many bytes and more are read past the kernel's page cache; none: as before, or the default.
+    /// Files of so many bytes and more are read past the kernel's page cache; none: as before.
     pub direct_from: Option<u64>,
     /// Make the mount point if it is missing.
     pub make_mount_point: bool,
@@ -46,7 +46,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     let mount = system::absolute(&request.mount)?;
     let found = place.load()?;
     if let (Some(state), Liveness::Mounted(_)) = (&found, service::look(&place)?) {
-        return already_mounted(state, &mount);
+        return already_mounted(state, &mount, request.direct_from);
     }
     let mut done = match &found {
         Some(state) => service::stop(&place, Some(&state.mount))?,
@@ -67,7 +67,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
             let _lock = place.try_lock()?;
             place.store(&State {
                 mount: mount.clone(),
-                direct_from: request.direct_from.unwrap_or(state.direct_from),
+                direct_from: request.direct_from.or(state.direct_from),
                 ..state
             })?;
         }
@@ -83,7 +83,14 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     Ok(done)
 }
 
-fn already_mounted(state: &State, mount: &Path) -> Result<Vec<String>> {
+fn already_mounted(state: &State, mount: &Path, direct_from: Option<u64>) -> Result<Vec<String>> {
+    if direct_from.is_some() && direct_from != state.direct_from {
+        return Err(Failure::new(format!(
+            "the file system is mounted on {}, and a running daemon does not change --direct-from",
+            state.mount.display()
+        ))
+        .help("run `gupfs down` first"));
+    }
     if state.mount == mount {
         return Ok(vec![format!("already mounted on {}", mount.display())]);
     }
@@ -134,9 +141,7 @@ fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<S
         size: request.size,
         transport: request.transport,
         pagepool_size: request.pagepool_size,
-        direct_from: request
-            .direct_from
-            .unwrap_or_else(state::direct_from_default),
+        direct_from: request.direct_from,
         disks: disks.collect(),
         ..single(&view, mount)
     })?;
@@ -169,7 +174,7 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
         transport: Transport::Device,
         lease_ms: limits::LEASE_MS,
         pagepool_size: PAGEPOOL_SIZE_DEFAULT,
-        direct_from: state::direct_from_default(),
+        direct_from: None,
         disks: Vec::new(),
         peers: Vec::new(),
     }
@@ -394,6 +399,31 @@ mod tests {
         std::fs::write(directory.path().join("thesis.tex"), "").expect("not ours");
         let failure = check_fresh(&place).expect_err("not ours");
         assert!(failure.what().contains("thesis.tex"), "{failure}");
+    }
+
+    #[test]
+    fn what_a_running_daemon_cannot_change_is_refused() {
+        let mount = Path::new("/mnt/here");
+        let view = ClusterView {
+            cluster: types::ClusterId(1),
+            fs: types::FsId(1),
+            epoch: types::Epoch(1),
+            manager: types::NodeId(1),
+            nodes: Vec::new(),
+            nsds: Vec::new(),
+            owners: Vec::new(),
+            block_size: 1 << 20,
+        };
+        let state = State {
+            direct_from: Some(4096),
+            ..single(&view, mount)
+        };
+        for given in [None, Some(4096)] {
+            already_mounted(&state, mount, given).expect("as it runs");
+        }
+        let failure = already_mounted(&state, mount, Some(8192)).expect_err("another size");
+        assert!(failure.what().contains("--direct-from"), "{failure}");
+        already_mounted(&state, Path::new("/mnt/there"), None).expect_err("another place");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Files that are opened for reading only, and read past the kernel's page cache because they are large.
 
 use std::fs::{File, OpenOptions};
+use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
 use stdx::Prng;
@@ -49,6 +50,53 @@ fn asked(fixture: &Fixture, file: &File, count: u64, length: usize) -> Result<u6
         io("read", file.read_exact_at(&mut bytes, 0))?;
     }
     Ok(reads(fixture) - before)
+}
+
+/// By default a large file that is read again comes through the page cache: the second reading fills it, the third asks
+/// the daemon for nothing. What the other node writes is seen at once, and the next reading is direct.
+#[test]
+fn a_large_file_that_is_read_again_is_cached() {
+    if let Some(reason) = reason_to_skip() {
+        eprintln!("skipped: {reason}");
+        return;
+    }
+    let fixture = Fixture::with(&[]);
+    let outcome = (|| {
+        let (own, other) = (fixture.path(2, "large"), fixture.path(1, "large"));
+        let length = types::limits::DIRECT_SIZE_MIN;
+        let made = io("make", File::create(&own))?;
+        io("make it long", made.set_len(length))?;
+        drop(made);
+        // The READs of a reading, and the first byte it finds.
+        let read = || -> Result<(u64, u8), String> {
+            let before = reads(&fixture);
+            let mut file = io("open", File::open(&own))?;
+            let mut bytes = vec![0; 1 << 20];
+            let mut first = None;
+            let mut total = 0;
+            while total < length {
+                io("read", file.read_exact(&mut bytes))?;
+                first.get_or_insert(bytes[0]);
+                total += bytes.len() as u64;
+            }
+            let first = first.ok_or("it is not empty")?;
+            Ok((reads(&fixture) - before, first))
+        };
+        let direct = length >> 20;
+        let slot = fixture.slot();
+        slot.run("readings", || {
+            assert_eq!(read()?, (direct, 0), "one READ for each MiB: direct");
+            let (filling, _) = read()?;
+            assert!(filling > 0, "the page cache had nothing");
+            assert_eq!(read()?, (0, 0), "it has all of it now");
+            let writer = io("open", OpenOptions::new().write(true).open(&other))?;
+            io("write", writer.write_all_at(&[7], 0))?;
+            let (_, first) = read()?;
+            assert_eq!(first, 7, "the other node's byte");
+            Ok(format!("{filling} READs filled the page cache"))
+        })
+    })();
+    finish(&fixture, outcome);
 }
 
 /// The other node writes; a direct descriptor, a mapping made of it, and sendfile from it see each byte at once.
