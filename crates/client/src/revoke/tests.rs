@@ -569,11 +569,8 @@ fn without_epochs_the_time_outs_are_waited_out() {
     );
 }
 
-/// A page that no token covered whole when a revoke began, and a newer one does: if it is READ because another's
-/// notification waits for it, this revoke drops it too before it is released.
-#[test]
-fn a_page_covered_since_a_revoke_began_is_dropped_by_it() {
-    let mut s = Script::new(false);
+/// Begins a revoke of a part of page 2, which no token covers whole.
+fn begin_with_part(s: &mut Script) {
     let part = ByteRange::new(2 * PAGE_SIZE + 10, 2 * PAGE_SIZE + 20);
     let scope = Scope {
         lost: RangeSet::of(part),
@@ -581,6 +578,14 @@ fn a_page_covered_since_a_revoke_began_is_dropped_by_it() {
     };
     s.gate.begin_revoke(RevokeId(1), scope, &mut s.out);
     s.expect(&[flush(1, part)]);
+}
+
+/// A page that no token covered whole when a revoke began, and a newer one does: if it is READ because another's
+/// notification waits for it, this revoke drops it too before it is released.
+#[test]
+fn a_page_covered_since_a_revoke_began_is_dropped_by_it() {
+    let mut s = Script::new(false);
+    begin_with_part(&mut s);
     // A grant has come that covers the page, and the next revoke takes it.
     s.gate
         .begin_revoke(RevokeId(2), lost(pages(2, 3)), &mut s.out);
@@ -597,13 +602,7 @@ fn a_page_covered_since_a_revoke_began_is_dropped_by_it() {
 #[test]
 fn a_part_of_a_page_that_is_notified_waits() {
     let mut s = Script::new(true);
-    let part = ByteRange::new(2 * PAGE_SIZE + 10, 2 * PAGE_SIZE + 20);
-    let scope = Scope {
-        lost: RangeSet::of(part),
-        ..Scope::default()
-    };
-    s.gate.begin_revoke(RevokeId(1), scope, &mut s.out);
-    s.expect(&[flush(1, part)]);
+    begin_with_part(&mut s);
     // A grant has come that covers the page, and the next revoke takes it.
     s.gate
         .begin_revoke(RevokeId(2), lost(pages(2, 4)), &mut s.out);

@@ -258,31 +258,39 @@ impl Story {
         self.grant(&effects, mode, writes);
     }
 
-    /// Answers the token question among `effects`: these are held from now on.
+    /// Answers the token question among `effects`: the right to write to these bytes is held from now on.
     fn grant(&mut self, effects: &[Effect], mode: InodeMode, writes: ByteRange) -> Vec<Effect> {
+        self.grant_ranges(effects, mode, &[(RangeMode::Write, writes)])
+    }
+
+    /// The same with these ranges.
+    fn grant_ranges(
+        &mut self,
+        effects: &[Effect],
+        mode: InodeMode,
+        held: &[(RangeMode, ByteRange)],
+    ) -> Vec<Effect> {
         let call = effects.iter().find_map(|effect| match effect {
             Effect::Call(call, _, Ask::Acquire { .. }) => Some(*call),
             _ => None,
         });
         self.number += 1;
         let number = TokenNumber(self.number);
+        let ranges = held.iter().map(|(mode, range)| TokenKind::Range {
+            mode: *mode,
+            patterns: vec![Pattern::plain(*range)],
+        });
         let holding = |kind| Holding {
             ino: INO,
             number,
             kind,
         };
-        let patterns = vec![Pattern::plain(writes)];
+        let inode = TokenKind::Inode { mode };
         let granted = Granted {
             ticket: 0,
             ino: INO,
             number,
-            holdings: vec![
-                holding(TokenKind::Inode { mode }),
-                holding(TokenKind::Range {
-                    mode: RangeMode::Write,
-                    patterns,
-                }),
-            ],
+            holdings: std::iter::once(inode).chain(ranges).map(holding).collect(),
             contended: false,
         };
         let answer = Answer {
@@ -295,6 +303,18 @@ impl Story {
             call.expect("tokens are asked for"),
             Box::new(answer),
         ))
+    }
+
+    /// Answers the notifications among `effects` and those that follow; the rest.
+    fn carry_out(&mut self, mut left: Vec<Effect>) -> Vec<Effect> {
+        let mut done = Vec::new();
+        while let Some(effect) = left.pop() {
+            match effect {
+                Effect::Notify(Some(id), _) => left.extend(self.input(Input::Notified(id))),
+                other => done.push(other),
+            }
+        }
+        done
     }
 
     fn revoke(&mut self, revoke: u64, wants: Vec<Want>) -> Vec<Effect> {

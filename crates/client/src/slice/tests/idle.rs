@@ -2,21 +2,9 @@
 
 use super::*;
 
-/// Answers the notifications among `effects` and those that follow; the rest.
-fn carry_out(s: &mut Story, mut left: Vec<Effect>) -> Vec<Effect> {
-    let mut done = Vec::new();
-    while let Some(effect) = left.pop() {
-        match effect {
-            Effect::Notify(Some(id), _) => left.extend(s.input(Input::Notified(id))),
-            other => done.push(other),
-        }
-    }
-    done
-}
-
 fn reclaim(s: &mut Story, shard: ShardId, count: u64) -> Vec<Effect> {
     let effects = s.input(Input::Reclaim(shard, count));
-    carry_out(s, effects)
+    s.carry_out(effects)
 }
 
 /// The tokens of the file are given back; whether the owner is to keep it.
@@ -65,7 +53,7 @@ fn tokens_of_what_is_used_stay() {
     s.write_back(1);
     let handle = *s.slice.handles.keys().next().expect("opened");
     let effects = s.ask(Operation::Release { ino: INO, handle });
-    carry_out(&mut s, effects);
+    s.carry_out(effects);
     assert!(s.slice.is_dirty());
     let effects = reclaim(&mut s, INO.shard(), 1);
     assert_eq!(given_back(&effects), None, "it is dirty");
@@ -80,8 +68,8 @@ fn the_rest_goes_with_the_ticks() {
     let gone = (0..100).map(|index| InodeId::new(INO.shard(), 1000 + index));
     s.slice.idle.extend(gone.chain([INO]));
     let effects = s.input(Input::Tick);
-    assert_eq!(given_back(&carry_out(&mut s, effects)), None);
+    assert_eq!(given_back(&s.carry_out(effects)), None);
     let effects = s.input(Input::Tick);
-    assert!(given_back(&carry_out(&mut s, effects)).is_some());
+    assert!(given_back(&s.carry_out(effects)).is_some());
     assert!(s.slice.idle.is_empty());
 }

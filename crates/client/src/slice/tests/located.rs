@@ -22,38 +22,7 @@ fn open(s: &mut Story, held: ByteRange) -> Handle {
 
 /// Answers the token question among `effects`: these bytes may be read, and attributes.
 fn grant_read(s: &mut Story, effects: &[Effect], held: ByteRange) -> Vec<Effect> {
-    let call = effects.iter().find_map(|effect| match effect {
-        Effect::Call(call, _, Ask::Acquire { .. }) => Some(*call),
-        _ => None,
-    });
-    s.number += 1;
-    let number = TokenNumber(s.number);
-    let mode = InodeMode::Read;
-    let patterns = vec![Pattern::plain(held)];
-    let range = TokenKind::Range {
-        mode: RangeMode::Read,
-        patterns,
-    };
-    let holdings = [TokenKind::Inode { mode }, range].map(|kind| Holding {
-        ino: INO,
-        number,
-        kind,
-    });
-    let granted = Granted {
-        ticket: 0,
-        ino: INO,
-        number,
-        holdings: holdings.into(),
-        contended: false,
-    };
-    let answer = Answer {
-        body: Body::Acquired { attr: Some(s.attr) },
-        grants: vec![granted],
-    };
-    s.input(Input::Answer(
-        call.expect("tokens are asked for"),
-        Box::new(answer),
-    ))
+    s.grant_ranges(effects, InodeMode::Read, &[(RangeMode::Read, held)])
 }
 
 /// A read past the kernel's page cache.

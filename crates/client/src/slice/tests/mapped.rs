@@ -22,39 +22,7 @@ fn open(s: &mut Story, write: bool, held: &[(RangeMode, ByteRange)]) -> Vec<Effe
 
 /// Answers the token question among `effects` with these ranges and the exclusive inode token.
 fn grant(s: &mut Story, effects: &[Effect], held: &[(RangeMode, ByteRange)]) -> Vec<Effect> {
-    let call = effects.iter().find_map(|effect| match effect {
-        Effect::Call(call, _, Ask::Acquire { .. }) => Some(*call),
-        _ => None,
-    });
-    s.number += 1;
-    let number = TokenNumber(s.number);
-    let inode = TokenKind::Inode {
-        mode: InodeMode::Exclusive,
-    };
-    let ranges = held.iter().map(|(mode, range)| TokenKind::Range {
-        mode: *mode,
-        patterns: vec![Pattern::plain(*range)],
-    });
-    let holding = |kind| Holding {
-        ino: INO,
-        number,
-        kind,
-    };
-    let granted = Granted {
-        ticket: 0,
-        ino: INO,
-        number,
-        holdings: std::iter::once(inode).chain(ranges).map(holding).collect(),
-        contended: false,
-    };
-    let answer = Answer {
-        body: Body::Acquired { attr: Some(s.attr) },
-        grants: vec![granted],
-    };
-    s.input(Input::Answer(
-        call.expect("tokens are asked for"),
-        Box::new(answer),
-    ))
+    s.grant_ranges(effects, InodeMode::Exclusive, held)
 }
 
 /// A READ of these pages into the page cache.

@@ -63,15 +63,8 @@ fn look_up(s: &mut Story) {
 
 /// A revoke of the inode token, its notifications returned at once.
 fn revoke(s: &mut Story, revoke: u64) -> Vec<Effect> {
-    let mut left = s.revoke(revoke, vec![EXCLUSIVE]);
-    let mut done = Vec::new();
-    while let Some(effect) = left.pop() {
-        match effect {
-            Effect::Notify(Some(id), _) => left.extend(s.input(Input::Notified(id))),
-            other => done.push(other),
-        }
-    }
-    done
+    let effects = s.revoke(revoke, vec![EXCLUSIVE]);
+    s.carry_out(effects)
 }
 
 /// The owner must not take a close for news of an open that came after it.
