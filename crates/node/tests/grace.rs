@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use data::space::{Geometry, Levels, Space};
-use meta::inode::InodeRecord;
 use meta::{HashKey, Mutation, Shard};
 use node::log::replay_space;
 use node::{OwnerLog, OwnerSlice};
@@ -13,9 +12,13 @@ use store::testing::{Disk, recover};
 use token::Reassert;
 use types::id::NodeLife;
 use types::{
-    Attr, Epoch, FileKind, FsId, Holding, Incarnation, InodeId, InodeMode, Instant, Layout, Lsn,
-    NodeId, NsdId, ShardId, SmallBytes, Timestamp, TokenKind, TokenNumber,
+    Epoch, FsId, Holding, InodeId, InodeMode, Instant, Lsn, NodeId, NsdId, ShardId, Timestamp,
+    TokenKind, TokenNumber,
 };
+
+mod common;
+
+use common::{file, life};
 
 const EPOCH: Epoch = Epoch(2);
 const OWNER: NodeLife = life(1);
@@ -26,13 +29,6 @@ const NAMED: u64 = 10;
 const NAMED_TOO: u64 = 11;
 const NAMELESS: u64 = 12;
 const NAMELESS_TOO: u64 = 13;
-
-const fn life(node: u16) -> NodeLife {
-    NodeLife {
-        node: NodeId(node),
-        incarnation: Incarnation(1),
-    }
-}
 
 const fn ino(index: u64) -> InodeId {
     InodeId::new(ShardId(0), index)
@@ -86,40 +82,11 @@ fn log() -> OwnerLog {
     log
 }
 
-fn file(index: u64, nlink: u32) -> Mutation {
-    let now = Timestamp::default();
-    let attr = Attr {
-        ino: ino(index),
-        generation: 1,
-        kind: FileKind::File,
-        permissions: 0o644,
-        nlink,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        sector_count: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        change: 1,
-        size_generation: 0,
-        layout: Layout::default(),
-    };
-    let record = InodeRecord {
-        attr,
-        parent: InodeId::default(),
-        target: SmallBytes::default(),
-    };
-    Mutation::InodePut { record }
-}
-
 /// The owner as its journal left it: it takes the member to have `open` open.
 fn owner(open: &[(u64, NodeLife)]) -> OwnerSlice {
     let mut shard = Shard::new(ShardId(0), HashKey(7));
     for (index, nlink) in [(NAMED, 1), (NAMED_TOO, 1), (NAMELESS, 0), (NAMELESS_TOO, 0)] {
-        shard.apply(&file(index, nlink));
+        shard.apply(&file(ino(index), nlink));
     }
     for (index, life) in open {
         let (index, life) = (*index, *life);

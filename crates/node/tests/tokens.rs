@@ -2,52 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use client::message::Ask;
-use meta::inode::InodeRecord;
-use meta::{HashKey, Mutation, Shard};
+use meta::{HashKey, Shard};
 use node::calls::question;
 use node::{Locked, OwnerEffect, OwnerEnv, OwnerSlice};
-use types::{
-    Attr, Epoch, FileKind, Incarnation, InodeId, Instant, Layout, Lsn, NodeId, NodeLife, ShardId,
-    SmallBytes, Timestamp, TokenNumber, Want,
-};
+use types::{Epoch, InodeId, Instant, Lsn, NodeId, ShardId, Timestamp, TokenNumber, Want};
+
+mod common;
+
+use common::{file, life};
 
 const SHARD: ShardId = ShardId(0);
-
-const fn life(node: u16) -> NodeLife {
-    NodeLife {
-        node: NodeId(node),
-        incarnation: Incarnation(1),
-    }
-}
-
-fn file(ino: InodeId) -> Mutation {
-    let now = Timestamp::default();
-    let attr = Attr {
-        ino,
-        generation: 1,
-        kind: FileKind::File,
-        permissions: 0o644,
-        nlink: 1,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        sector_count: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        change: 1,
-        size_generation: 0,
-        layout: Layout::default(),
-    };
-    let record = InodeRecord {
-        attr,
-        parent: InodeId::default(),
-        target: SmallBytes::default(),
-    };
-    Mutation::InodePut { record }
-}
 
 /// Who has most tokens of the shard is asked to give an eighth back before nobody gets any.
 #[test]
@@ -59,7 +23,7 @@ fn who_holds_most_is_asked_to_give_back() {
     let tokens = token::Manager::new(Epoch(1), options);
     let mut shard = Shard::new(SHARD, HashKey(7));
     let ino = |index| InodeId::new(SHARD, 100 + index);
-    (0..15).for_each(|index| shard.apply(&file(ino(index))));
+    (0..15).for_each(|index| shard.apply(&file(ino(index), 1)));
     let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
     let env = OwnerEnv {
         now: Instant(1),

@@ -1,0 +1,45 @@
+//! Lives and files that the tests of a shard have in common.
+
+use meta::Mutation;
+use meta::inode::InodeRecord;
+use types::{
+    Attr, FileKind, Incarnation, InodeId, Layout, NodeId, NodeLife, SmallBytes, Timestamp,
+};
+
+/// The first life of a node.
+pub(crate) const fn life(node: u16) -> NodeLife {
+    NodeLife {
+        node: NodeId(node),
+        incarnation: Incarnation(1),
+    }
+}
+
+/// Makes an empty file with so many names.
+pub(crate) fn file(ino: InodeId, nlink: u32) -> Mutation {
+    let now = Timestamp::default();
+    let attr = Attr {
+        ino,
+        generation: 1,
+        kind: FileKind::File,
+        permissions: 0o644,
+        nlink,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size: 0,
+        sector_count: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+        change: 1,
+        size_generation: 0,
+        layout: Layout::default(),
+    };
+    let record = InodeRecord {
+        attr,
+        parent: InodeId::default(),
+        target: SmallBytes::default(),
+    };
+    Mutation::InodePut { record }
+}
