@@ -230,8 +230,12 @@ pub(crate) fn answer(
 /// Who waits for the end of a round.
 #[derive(Debug)]
 enum Waiter {
-    /// A question that is short, and whether it joined a round that had begun for another asker.
-    Question(Box<Question>, bool),
+    /// A question that is short.
+    Question {
+        question: Box<Question>,
+        /// The round had begun for another asker.
+        has_joined: bool,
+    },
     /// The table wants regions of this owner for another one: its name for that.
     Give(u64),
 }
@@ -286,11 +290,17 @@ impl Gather {
             Some(round) => {
                 // It has nothing to spare itself, and may be waiting for us.
                 round.lives.remove(&from);
-                round.waiters.push(Waiter::Question(question, true));
+                round.waiters.push(Waiter::Question {
+                    question,
+                    has_joined: true,
+                });
             }
             None => {
                 let is_thorough = question.space_round > 0;
-                let waiter = Waiter::Question(question, false);
+                let waiter = Waiter::Question {
+                    question,
+                    has_joined: false,
+                };
                 self.start(now, waiter, is_thorough, clients, out);
             }
         }
@@ -328,7 +338,7 @@ impl Gather {
         self.next_id += 1;
         self.counters.0 += 1;
         let asker = match &waiter {
-            Waiter::Question(question, _) => Some(question.from),
+            Waiter::Question { question, .. } => Some(question.from),
             Waiter::Give(_) => None,
         };
         let awaits_regions = asker.is_some();
@@ -377,9 +387,9 @@ impl Gather {
     pub fn on_node_lost(&mut self, life: NodeLife, out: &mut Vec<GatherEffect>) {
         if let Some(round) = &mut self.round {
             round.lives.remove(&life);
-            round
-                .waiters
-                .retain(|w| !matches!(w, Waiter::Question(q, _) if q.from == life));
+            round.waiters.retain(
+                |w| !matches!(w, Waiter::Question { question, .. } if question.from == life),
+            );
         }
         self.end_if_over(out);
     }
@@ -429,7 +439,11 @@ impl Gather {
         }
         let round = self.round.take().expect("seen above");
         for waiter in round.waiters {
-            if let Waiter::Question(mut question, has_joined) = waiter {
+            if let Waiter::Question {
+                mut question,
+                has_joined,
+            } = waiter
+            {
                 question.space_round = match (round.has_regions, round.is_thorough) {
                     // Where regions came from, there may be more.
                     (true, _) | (false, false) => 1,
