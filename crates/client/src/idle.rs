@@ -12,10 +12,16 @@ use types::ShardId;
 
 use crate::env::Env;
 use crate::inode::Inode;
-use crate::slice::Slice;
+use crate::slice::{Input, SLICE_COUNT, Slice};
 
 /// Inodes whose tokens are given up at one tick.
 const PER_TICK: usize = 64;
+
+/// An owner wants the tokens of `count` inodes of its shard back: what each slice is told.
+pub fn reclaims(shard: ShardId, count: u64) -> impl Iterator<Item = (usize, Input)> {
+    let each = count.div_ceil(SLICE_COUNT as u64);
+    (0..SLICE_COUNT).map(move |slice| (slice, Input::Reclaim(shard, each)))
+}
 
 impl Inode {
     /// It has tokens and nobody uses them now.

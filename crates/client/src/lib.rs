@@ -26,6 +26,7 @@ pub mod transfer;
 mod unlink;
 
 pub use env::{Env, Grants};
+pub use idle::reclaims;
 pub use lapse::HeldInode;
 pub use pool::Pool;
 pub use readers::Readers;

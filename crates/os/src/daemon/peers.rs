@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use client::Pool as _;
 use client::message::{Answer, Ask, Body};
-use client::slice::{Input, SLICE_COUNT, slice_of};
+use client::slice::{Input, slice_of};
 use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER};
 use node::message::FactResult;
 use node::meta::view::{Fact, Origin, Query};
@@ -97,8 +97,9 @@ impl Daemon {
     /// An owner's table of tokens is nearly full: each slice gives its part of what is idle.
     pub(super) fn reclaim_tokens(&self, shard: ShardId, count: u64, items: &mut VecDeque<Item>) {
         tracing::info!(shard = shard.0, count, "an owner wants unused tokens back");
-        let each = count.div_ceil(SLICE_COUNT as u64);
-        items.extend((0..SLICE_COUNT).map(|s| Item::Client(s, Input::Reclaim(shard, each))));
+        items.extend(
+            client::reclaims(shard, count).map(|(slice, input)| Item::Client(slice, input)),
+        );
     }
 
     /// Sends a message; one that cannot go is lost, and repeated by whoever waits for its answer.

@@ -740,10 +740,9 @@ fn is_closed(ask: &Ask) -> bool {
     matches!(ask, Ask::Op { op, .. } if closed(op))
 }
 
-/// An owner wants tokens back: each slice gives its part.
+/// An owner wants tokens back.
 fn reclaims(shard: ShardId, count: u64) -> impl Iterator<Item = Item> {
-    let each = count.div_ceil(SLICE_COUNT as u64);
-    (0..SLICE_COUNT).map(move |slice| Item::Client(slice, Input::Reclaim(shard, each)))
+    client::reclaims(shard, count).map(|(slice, input)| Item::Client(slice, input))
 }
 
 /// What a holder says that has given everything up; it lies.

@@ -122,24 +122,7 @@ impl World {
         };
         let (ino, handle) = (entry.attr.ino, opened.handle);
         let payload = payload(&self.machines[index].node.memory, &bytes_of(ino, size))?;
-        let write = Operation::Write {
-            ino,
-            handle,
-            offset: 0,
-            payload,
-            is_write_back: false,
-            append: false,
-            sync: false,
-            kill_set_id: false,
-        };
-        let written = self.own_request(index, write);
-        self.machines[index].node.release_payload(payload);
-        let fsync = Operation::Fsync {
-            ino,
-            handle,
-            data_only: false,
-        };
-        let synced = self.own_request(index, fsync);
+        let [written, synced] = self.write_and_sync(index, (ino, handle), payload);
         self.own_request(index, Operation::Release { ino, handle })?;
         self.forget(index, ino, 1);
         let is_there =

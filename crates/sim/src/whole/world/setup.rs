@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use client::request::{NewKind, OpenFlags, Operation, Response};
+use client::request::{Handle, NewKind, OpenFlags, Operation, Response};
 use stdx::Prng;
 use types::id::NodeLife;
 use types::{
     ClusterId, ClusterView, Epoch, FsId, Incarnation, InodeId, Name, NodeId, NodeView, NsdId,
-    NsdView,
+    NsdView, Span,
 };
 
 use super::super::boot;
@@ -157,6 +157,33 @@ impl World {
         None
     }
 
+    /// Writes from the beginning of an open file, and syncs it: what is answered to both. The payload is released.
+    pub(super) fn write_and_sync(
+        &mut self,
+        index: usize,
+        (ino, handle): (InodeId, Handle),
+        payload: Span,
+    ) -> [Option<Response>; 2] {
+        let write = Operation::Write {
+            ino,
+            handle,
+            offset: 0,
+            payload,
+            is_write_back: false,
+            append: false,
+            sync: false,
+            kill_set_id: false,
+        };
+        let written = self.own_request(index, write);
+        self.machines[index].node.release_payload(payload);
+        let fsync = Operation::Fsync {
+            ino,
+            handle,
+            data_only: false,
+        };
+        [written, self.own_request(index, fsync)]
+    }
+
     fn entry(&mut self, index: usize, operation: Operation) -> InodeId {
         let text = format!("{operation:?}");
         match self.own_request(index, operation) {
@@ -241,12 +268,7 @@ impl World {
     }
 
     /// Opens a file.
-    pub(super) fn open(
-        &mut self,
-        index: usize,
-        ino: InodeId,
-        write: bool,
-    ) -> Option<client::request::Handle> {
+    pub(super) fn open(&mut self, index: usize, ino: InodeId, write: bool) -> Option<Handle> {
         let flags = OpenFlags {
             read: true,
             write,

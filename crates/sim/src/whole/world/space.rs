@@ -140,24 +140,8 @@ impl World {
                 return;
             }
         };
-        let write = Operation::Write {
-            ino: open.ino,
-            handle: open.writer,
-            offset: 0,
-            payload,
-            is_write_back: false,
-            append: false,
-            sync: false,
-            kill_set_id: false,
-        };
-        let written = self.own_request(index, write);
-        self.machines[index].node.release_payload(payload);
-        let fsync = Operation::Fsync {
-            ino: open.ino,
-            handle: open.writer,
-            data_only: false,
-        };
-        let synced = self.own_request(index, fsync);
+        let file = (open.ino, open.writer);
+        let [written, synced] = self.write_and_sync(index, file, payload);
         if self.violation.is_none()
             && !matches!(
                 (&written, &synced),
