@@ -205,6 +205,8 @@ pub(crate) struct Inode {
     pub(crate) unbelieved_shows: u8,
     /// Its last name went while nobody had it open here, and the owner was told so: it cannot be opened any more.
     pub(crate) is_gone: bool,
+    /// The owner has said that nobody keeps it: its bytes are nobody's any more.
+    pub(crate) is_freed: bool,
     /// The owner takes this node to have it open, as the last release or this node's own removal said.
     pub(crate) is_taken_open: bool,
     /// The revoke under way overtook the answer with the token that it is about.
@@ -275,6 +277,7 @@ impl Inode {
             error: None,
             has_read_pages: false,
             is_gone: false,
+            is_freed: false,
             is_taken_open: false,
             is_overtaken: false,
             shown_at: None,

@@ -11,6 +11,7 @@ use types::layout::LAYOUT_XATTR;
 use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
 
 use crate::env::Env;
+use crate::flush::Purpose;
 use crate::message::{Answer, Ask, Body};
 use crate::request::{Caller, Entry, NewKind, Operation, Request, Response, Ticket};
 use crate::slice::{Effect, Input, Slice, Waiting};
@@ -425,7 +426,8 @@ impl Slice {
             Continuation::Listing(request) => self.on_listing(env, request, answer),
             Continuation::Closed(ino) => {
                 if let Some(ino) = ino {
-                    self.on_closed(env, ino);
+                    let is_freed = matches!(answer.body, Body::Op(meta::Reply::Absent));
+                    self.on_closed(env, ino, is_freed);
                 }
             }
         }
@@ -824,7 +826,8 @@ impl Slice {
         self.drop_if_gone(env, ino);
     }
 
-    /// Drops an inode that has no name any more and that nobody uses here.
+    /// Drops an inode that has no name any more and that nobody uses here. What is dirty in it goes to the owner first,
+    /// unless that has freed it: another node may have it open.
     pub(crate) fn drop_if_gone(&mut self, env: &Env<'_>, ino: InodeId) {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
@@ -840,6 +843,9 @@ impl Slice {
         }
         if inode.is_revoking() || inode.is_acquiring || !inode.loads.is_empty() {
             return;
+        }
+        if inode.is_dirty() && !inode.is_freed {
+            return self.add_goal(env, ino, Purpose::Background);
         }
         if inode.is_committing || !inode.batches.is_empty() || inode.unwritten_replies > 0 {
             return;

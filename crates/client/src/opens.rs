@@ -184,10 +184,12 @@ impl Slice {
         self.send_op(Op::Closed { ino, after }, Continuation::Closed(counted));
     }
 
-    /// The owner has heard.
-    pub(crate) fn on_closed(&mut self, env: &Env<'_>, ino: InodeId) {
+    /// The owner has heard, and may have freed it by that.
+    pub(crate) fn on_closed(&mut self, env: &Env<'_>, ino: InodeId, is_freed: bool) {
         // It was not dropped meanwhile: it counts them.
-        self.inode(ino).closing_count -= 1;
+        let inode = self.inode(ino);
+        inode.closing_count -= 1;
+        inode.is_freed |= is_freed;
         self.retry(env, ino);
         self.drop_if_gone(env, ino);
     }

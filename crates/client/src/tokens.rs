@@ -813,6 +813,7 @@ impl Slice {
         self.drop_gate_if_idle(ino);
         self.on_finish(env, ino, finish);
         self.retry(env, ino);
+        self.drop_if_gone(env, ino);
     }
 }
 

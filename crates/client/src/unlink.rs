@@ -49,6 +49,15 @@ impl Unlinked {
             remover: 1,
         }
     }
+
+    /// The same; the owner keeps the inode, for this node or for another.
+    pub(crate) fn kept(attr: Attr, for_this: bool) -> Self {
+        Self {
+            outcome: Some((Some(attr), for_this)),
+            was_told: true,
+            remover: 1,
+        }
+    }
 }
 
 impl Slice {
@@ -179,6 +188,7 @@ impl Slice {
             (None, Some(known)) if was_told && !is_open && known.nlink <= 1 => {
                 known.nlink = 0;
                 inode.is_gone = true;
+                inode.is_freed = true;
             }
             (None, _) => inode.is_attr_fresh = false,
         }

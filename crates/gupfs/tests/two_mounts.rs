@@ -29,6 +29,8 @@ mod maps;
 mod messages;
 #[path = "two_mounts/model.rs"]
 mod model;
+#[path = "two_mounts/nameless.rs"]
+mod nameless;
 #[path = "two_mounts/names.rs"]
 mod names;
 #[path = "two_mounts/pingpong.rs"]

@@ -124,7 +124,10 @@ fn perform(
         Resolved::Closed { ino } => {
             let shard = view.shard_mut(ino.shard()).expect("resolved on it");
             changes = shard.note_open(ino, ctx.from, false);
-            Reply::Done
+            match shard.inode(ino) {
+                Some(_) => Reply::Done,
+                None => Reply::Absent,
+            }
         }
         Resolved::Inode {
             ino,

@@ -271,7 +271,7 @@ pub enum Op {
         /// Sectors that hold what extents and pieces of that version held there.
         extents: Vec<Extent>,
     },
-    /// The asking node has the inode no longer open. Answer: `Done`.
+    /// The asking node has the inode no longer open. Answer: `Done`, or `Absent` when nobody keeps the inode.
     Closed {
         /// Inode.
         ino: InodeId,
@@ -437,7 +437,7 @@ pub enum Reply {
         /// Its attributes.
         attr: Option<Attr>,
     },
-    /// Lookup: the name is not there.
+    /// Lookup: the name is not there. Closed: the inode is not there any more.
     Absent,
     /// GetAttr, SetAttr, SetXattr, RemoveXattr, Commit, Destage: the inode's attributes after it.
     Attr(Attr),
@@ -501,7 +501,7 @@ pub enum Reply {
         /// The inode's attributes.
         attr: Attr,
     },
-    /// Closed.
+    /// Closed, of an inode that has names or that somebody else has open.
     Done,
     /// StatFs.
     Statistics {

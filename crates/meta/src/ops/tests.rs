@@ -399,7 +399,8 @@ fn unlink_frees_at_once_or_with_the_last_close() {
         name: name("again"),
     };
     f.is_error(&link, Errno::ENOENT);
-    assert_eq!(f.executed(&closed(attr.ino)).freed.len(), 0);
+    let told = f.executed(&closed(attr.ino));
+    assert_eq!((told.freed.len(), told.reply), (0, Reply::Done));
     let lost = f.shards[0].on_node_lost(OTHER);
     assert_eq!(lost.freed.len(), 1);
     assert_eq!(f.shards[0].on_node_lost(OTHER).mutations, []);
@@ -414,7 +415,7 @@ fn unlink_frees_at_once_or_with_the_last_close() {
                 ..
             }
         ));
-        assert_eq!(f.run(&closed(attr.ino)), Reply::Done);
+        assert_eq!(f.run(&closed(attr.ino)), Reply::Absent);
         assert_eq!(f.shards[0].attr(attr.ino), None);
     }
     f.is_error(&unlink("none", None), Errno::ENOENT);

@@ -425,3 +425,70 @@ fn what_was_heard_of_a_directory_ends_with_its_name() {
     let effects = s.input(Input::Arrive(Box::new(lesson)));
     assert!(closed_of(&effects).is_some(), "{effects:?}");
 }
+
+/// A file that is open, has a dirty page, and loses its last name by this node's doing; `is_kept`: the owner takes this
+/// node to have it open, as it does of who says nothing.
+fn nameless_with_a_dirty_page(is_kept: bool) -> (Story, Handle) {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    s.slice.inode(INO).lookup_count = 1;
+    write_page(&mut s, 0, 100);
+    s.attr.nlink = 0;
+    let unlinked = crate::unlink::Unlinked::kept(s.attr, is_kept);
+    s.slice.inode(INO).closing_count += 1;
+    s.input(Input::Unlinked(INO, unlinked));
+    (s, handle)
+}
+
+fn forget(s: &mut Story) -> Vec<Effect> {
+    s.ask(Operation::Forget { ino: INO, count: 1 })
+}
+
+/// Another node has it open: what was written here is what it must read.
+#[test]
+fn what_is_dirty_without_a_name_goes_to_the_owner_before_the_inode_is_dropped() {
+    let (mut s, handle) = nameless_with_a_dirty_page(true);
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    let closed = closed_of(&effects).expect("the owner is told");
+    forget(&mut s);
+    assert_eq!(s.slice.counts().0, 1, "it is not known who else has it");
+    // Somebody has it.
+    let effects = s.answer(closed, meta::Reply::Done);
+    let (call, commit) = commit_of(&effects).expect("dirty pages go");
+    assert!(!commit.pieces.is_empty());
+    assert_eq!(s.slice.counts().0, 1);
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    assert_eq!(s.slice.counts().0, 0);
+}
+
+/// What nobody can read is not written: temporary files cost nothing.
+#[test]
+fn what_is_dirty_in_a_freed_inode_goes_nowhere() {
+    let (mut s, handle) = nameless_with_a_dirty_page(true);
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    let closed = closed_of(&effects).expect("the owner is told");
+    forget(&mut s);
+    let effects = s.answer(closed, meta::Reply::Absent);
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(s.slice.counts().0, 0);
+}
+
+/// A revoke of what is dirty overtakes the kernel's last word: the inode goes when both are through.
+#[test]
+fn a_nameless_inode_is_dropped_after_its_revoke() {
+    let (mut s, handle) = nameless_with_a_dirty_page(true);
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    let closed = closed_of(&effects).expect("the owner is told");
+    s.answer(closed, meta::Reply::Done);
+    let effects = s.revoke(1, vec![EXCLUSIVE, write_want(ByteRange::ALL)]);
+    forget(&mut s);
+    let effects = s.carry_out(effects);
+    let (call, _) = commit_of(&effects).expect("dirty pages go");
+    s.attr.change += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    let effects = s.carry_out(effects);
+    assert!(is_released(&effects), "{effects:?}");
+    assert_eq!(s.slice.counts().0, 0);
+}
