@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod bound;
+mod dirty;
 pub mod execute;
 pub mod inode;
 mod locks;
@@ -28,6 +29,7 @@ pub mod message;
 pub mod mutation;
 pub mod name_hash;
 mod ops;
+pub mod records;
 pub mod shard;
 pub mod step;
 pub mod transaction;

@@ -126,13 +126,90 @@ pub fn runs_of(extents: &[Extent]) -> Vec<Run> {
     runs
 }
 
+/// Values by number, with a log of what changes while somebody wants it.
+#[derive(Clone, Debug)]
+struct Logged<V> {
+    map: BTreeMap<u64, V>,
+    log: Option<Box<Log<V>>>,
+}
+
+/// Numbers whose values changed, with what they were.
+#[derive(Clone, Debug)]
+struct Log<V> {
+    wants_old: bool,
+    changes: Vec<(u64, Option<V>)>,
+}
+
+impl<V> Logged<V> {
+    fn begin(&mut self, wants_old: bool) {
+        let changes = Vec::new();
+        self.log = Some(Box::new(Log { wants_old, changes }));
+    }
+
+    fn end(&mut self) -> Vec<(u64, Option<V>)> {
+        self.log.take().map_or_else(Vec::new, |log| log.changes)
+    }
+}
+
+impl<V: Clone> Logged<V> {
+    fn insert(&mut self, number: u64, value: V) -> Option<V> {
+        let old = self.map.insert(number, value);
+        self.note(number, old.as_ref());
+        old
+    }
+
+    fn remove(&mut self, number: &u64) -> Option<V> {
+        let old = self.map.remove(number);
+        self.note(*number, old.as_ref());
+        old
+    }
+
+    fn note(&mut self, number: u64, old: Option<&V>) {
+        if let Some(log) = &mut self.log {
+            let old = old.filter(|_| log.wants_old).cloned();
+            log.changes.push((number, old));
+        }
+    }
+}
+
+impl<V> std::ops::Deref for Logged<V> {
+    type Target = BTreeMap<u64, V>;
+    fn deref(&self) -> &BTreeMap<u64, V> {
+        &self.map
+    }
+}
+
+impl<V> Default for Logged<V> {
+    fn default() -> Self {
+        Self {
+            map: BTreeMap::new(),
+            log: None,
+        }
+    }
+}
+
+impl<V: PartialEq> PartialEq for Logged<V> {
+    fn eq(&self, other: &Self) -> bool {
+        self.map == other.map
+    }
+}
+
+impl<V: Eq> Eq for Logged<V> {}
+
+/// What a change of a map has changed: extents by file sector and pieces by offset, with what was there.
+#[derive(Debug, Default)]
+pub(crate) struct MapChanges {
+    pub(crate) extents: Vec<(u64, Option<Extent>)>,
+    pub(crate) pieces: Vec<(u64, Option<SmallBytes>)>,
+}
+
 /// A file's map.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FileMap {
     /// By first file sector.
-    extents: BTreeMap<u64, Extent>,
+    extents: Logged<Extent>,
     /// By byte offset.
-    pieces: BTreeMap<u64, SmallBytes>,
+    pieces: Logged<SmallBytes>,
     /// For each run with checksum sectors, by its first sector: extents that are pieces of it.
     runs: BTreeMap<Location, u32>,
     /// File sectors that extents map.
@@ -327,9 +404,63 @@ impl FileMap {
         self.version = version;
     }
 
+    /// What is to be loaded is well-formed, and lies behind all extents, or pieces, that are there.
+    pub(crate) fn can_load(&self, extents: &[Extent], pieces: &[Piece]) -> bool {
+        let last = self.extents.last_key_value();
+        let mut end = last.map_or(0, |(_, extent)| extent.file_sector_end());
+        let are_behind = check_extents(extents).is_ok()
+            && extents.iter().all(|extent| {
+                let is_behind = extent.file_sector >= end;
+                end = extent.file_sector_end();
+                is_behind
+            });
+        let last = self.pieces.last_key_value();
+        let mut end = last.map_or(0, |(offset, bytes)| piece_end(*offset, bytes));
+        let are_apart = pieces.iter().all(|piece| {
+            let is_touching = piece.offset == end && !end.is_multiple_of(SECTOR_SIZE);
+            let is_apart = piece.offset >= end && !is_touching;
+            let to = piece.offset.checked_add(piece.bytes.len() as u64);
+            let is_one = to.is_some_and(|to| {
+                to > piece.offset && sector_of(piece.offset) == sector_of(to - 1)
+            });
+            end = to.unwrap_or(u64::MAX);
+            is_apart && is_one
+        });
+        are_behind && are_apart
+    }
+
     /// All extents, in order.
     pub fn extents(&self) -> impl Iterator<Item = &Extent> {
         self.extents.values()
+    }
+
+    /// Notes what changes until `end_log`, with the old values if these are wanted.
+    pub(crate) fn begin_log(&mut self, wants_old: bool) {
+        self.extents.begin(wants_old);
+        self.pieces.begin(wants_old);
+    }
+
+    /// What has changed since `begin_log`, in the order of the changes.
+    pub(crate) fn end_log(&mut self) -> MapChanges {
+        MapChanges {
+            extents: self.extents.end(),
+            pieces: self.pieces.end(),
+        }
+    }
+
+    /// The extent that begins at a file sector.
+    pub(crate) fn extent_from(&self, file_sector: u64) -> Option<&Extent> {
+        self.extents.get(&file_sector)
+    }
+
+    /// The piece that begins at an offset.
+    pub(crate) fn piece_from(&self, offset: u64) -> Option<&SmallBytes> {
+        self.pieces.get(&offset)
+    }
+
+    /// Where pieces begin, in order.
+    pub(crate) fn piece_offsets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pieces.keys().copied()
     }
 
     /// All pieces, in order.
@@ -394,7 +525,7 @@ impl FileMap {
         let mut end = 0;
         let mut runs: BTreeMap<Location, u32> = BTreeMap::new();
         let mut sectors = 0;
-        for (at, extent) in &self.extents {
+        for (at, extent) in self.extents.iter() {
             assert_eq!(*at, extent.file_sector);
             assert!(end <= *at, "extents are disjoint");
             assert!(extent.length > 0);
@@ -411,7 +542,7 @@ impl FileMap {
         let mut before: Option<u64> = None;
         let mut alone = std::collections::BTreeSet::new();
         let mut bytes = 0;
-        for (offset, piece) in &self.pieces {
+        for (offset, piece) in self.pieces.iter() {
             let (sector, end) = (sector_of(*offset), piece_end(*offset, piece));
             assert!(!piece.is_empty());
             assert_eq!(sector, sector_of(end - 1), "a piece lies in one sector");

@@ -15,17 +15,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 use types::extent::{Extent, Piece};
 use types::{
-    Attr, FileKind, InodeId, Layout, Name, NodeLife, RequestId, Run, ShardId, SmallBytes, Timestamp,
+    Attr, Encode as _, FileKind, InodeId, Layout, Name, NodeLife, RequestId, Run, ShardId,
+    SmallBytes, Timestamp,
 };
 
+use crate::dirty::Dirty;
 use crate::inode::{Body, Dirent, Inode, InodeRecord};
 use crate::locks::Locks;
 use crate::message::Reply;
 use crate::mutation::Mutation;
 use crate::name_hash::{HashKey, TIE_COUNT_MAX};
+use crate::records::{Key, Named};
 use crate::step::Step;
 use crate::transaction::{Active, TransactionId};
 use crate::view::Origin;
+
+mod checkpoint;
 
 /// Extents in one mutation of a snapshot.
 const SNAPSHOT_EXTENT_COUNT: usize = 256;
@@ -81,6 +86,8 @@ pub struct Shard {
     /// Bytes of pieces of the files in `destage_later`.
     piece_debt: u64,
     // Volatile from here on.
+    /// What the shard's tree does not have yet.
+    dirty: Dirty,
     /// Transactions that this shard coordinates, before their outcome.
     pub(crate) active: BTreeMap<TransactionId, Active>,
     /// Participants that have confirmed an outcome.
@@ -108,6 +115,7 @@ impl Shard {
             destage_soon: BTreeSet::new(),
             destage_later: BTreeSet::new(),
             piece_debt: 0,
+            dirty: Dirty::default(),
             active: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             locks: Locks::default(),
@@ -388,6 +396,9 @@ impl Shard {
     }
 
     fn apply_with(&mut self, mutation: &Mutation, freed: &mut Vec<Run>) {
+        if self.dirty.is_tracked() {
+            self.note_dirty(mutation);
+        }
         match mutation {
             Mutation::InodePut { record } => self.put_inode(record.clone()),
             Mutation::InodeRemove { index } => self.remove_inode(*index, freed),
@@ -600,14 +611,29 @@ impl Shard {
     }
 
     fn change_map(&mut self, index: u64, change: impl FnOnce(&mut crate::map::FileMap)) {
-        let inode = self.inode_mut(index);
+        let inode = self.inodes.get_mut(&index);
+        let inode = inode.expect("mutations name inodes that are there");
         let map = inode.map_mut().expect("only files have maps");
         let debt = |map: &crate::map::FileMap| match map.may_destage() {
             true => map.piece_byte_count(),
             false => 0,
         };
         let before = debt(map);
-        change(map);
+        if self.dirty.is_tracked() {
+            map.begin_log(self.dirty.wants_old());
+            change(map);
+            let changes = map.end_log();
+            for (sector, old) in changes.extents {
+                let key = Key::new(index, Named::Extent(sector));
+                self.dirty.note(key, || old.map(|extent| extent.to_bytes()));
+            }
+            for (offset, old) in changes.pieces {
+                let key = Key::new(index, Named::Piece(offset));
+                self.dirty.note(key, || old.map(|bytes| bytes.to_vec()));
+            }
+        } else {
+            change(map);
+        }
         let after = debt(map);
         let (soon, later) = (map.needs_destage(), map.may_destage());
         inode.attr.sector_count = inode.map().map_or(0, crate::map::FileMap::sector_count);

@@ -1,0 +1,360 @@
+//! A shard as records of its tree: keys that compare as bytes, values of a bounded size.
+//!
+//! ```text
+//! key    = inode index (6, big-endian) | kind (1) | rest          all of an inode is adjacent
+//! record = key, or key | slice (1) where values can be long       values of at most SLICE_SIZE bytes
+//! ```
+//!
+//! | kind | rest | value |
+//! |---|---|---|
+//! | 10 head | | attributes, parent, version of the map |
+//! | 11 target | | symbolic link's target, in slices |
+//! | 20 entry | cookie (8) | name, inode, kind |
+//! | 30 extent | first file sector (8) | extent |
+//! | 31 piece | offset (8) | bytes, in slices |
+//! | 40 xattr | name, 0 | value, in slices |
+//!
+//! Invariants
+//! - Equal shards have equal records; `Loader` makes of the records of a shard, in order, an equal shard, but for what is
+//!   bounded by nodes and slots and lies in the journal's snapshots: opens, answers, transactions, `next_index`.
+//! - A name of an extended attribute has no zero byte, so the order of records is the order of keys.
+//! - Foreign bytes end in `BadRecord`, never in a panic.
+
+use types::extent::{Extent, Piece};
+use types::{Attr, Decode, DecodeError, Encode, FileKind, InodeId, Name, SmallBytes, wire_struct};
+
+use crate::inode::{Dirent, Inode, InodeRecord};
+
+/// Bytes of a slice of a long value: well below a quarter of a leaf page of the tree.
+pub const SLICE_SIZE: usize = 2048;
+
+const HEAD: u8 = 0x10;
+const TARGET: u8 = 0x11;
+const ENTRY: u8 = 0x20;
+const EXTENT: u8 = 0x30;
+const PIECE: u8 = 0x31;
+const XATTR: u8 = 0x40;
+
+/// Key of something that changes as a whole, as bytes: without the number of a slice.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Key(SmallBytes);
+
+/// One record: its key, and its value, or that it is not there.
+pub type Record = (SmallBytes, Option<SmallBytes>);
+
+/// What a key names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Named<'a> {
+    Head,
+    Target,
+    Entry(u64),
+    Extent(u64),
+    Piece(u64),
+    Xattr(&'a [u8]),
+}
+
+impl Key {
+    pub(crate) fn new(index: u64, named: Named<'_>) -> Self {
+        let mut bytes = [0; 15];
+        bytes[..6].copy_from_slice(&index.to_be_bytes()[2..]);
+        let (kind, number) = match named {
+            Named::Head => (HEAD, None),
+            Named::Target => (TARGET, None),
+            Named::Entry(cookie) => (ENTRY, Some(cookie)),
+            Named::Extent(sector) => (EXTENT, Some(sector)),
+            Named::Piece(offset) => (PIECE, Some(offset)),
+            Named::Xattr(name) => {
+                bytes[6] = XATTR;
+                return Self([&bytes[..7], name, &[0]].concat().into());
+            }
+        };
+        bytes[6] = kind;
+        match number {
+            None => Self(SmallBytes::new(&bytes[..7])),
+            Some(number) => {
+                bytes[7..].copy_from_slice(&number.to_be_bytes());
+                Self(SmallBytes::new(&bytes))
+            }
+        }
+    }
+
+    /// Inode index, and what of the inode.
+    fn parse(bytes: &[u8]) -> Option<(u64, Named<'_>)> {
+        let (index, rest) = bytes.split_at_checked(6)?;
+        let index = index.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+        let (kind, rest) = rest.split_first()?;
+        let number = || rest.try_into().ok().map(u64::from_be_bytes);
+        let named = match *kind {
+            HEAD if rest.is_empty() => Named::Head,
+            TARGET if rest.is_empty() => Named::Target,
+            ENTRY => Named::Entry(number()?),
+            EXTENT => Named::Extent(number()?),
+            PIECE => Named::Piece(number()?),
+            XATTR => match rest.split_last()? {
+                (0, name) if !name.is_empty() && !name.contains(&0) => Named::Xattr(name),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some((index, named))
+    }
+
+    /// Index of the inode that it belongs to.
+    pub(crate) fn index(&self) -> u64 {
+        Self::parse(&self.0).expect("made here").0
+    }
+
+    /// Most slices that a value of this kind has; `None`: it is one record without the number of a slice.
+    fn slice_count_max(kind: u8) -> Option<usize> {
+        match kind {
+            TARGET => Some(types::limits::SYMLINK_SIZE_MAX.div_ceil(SLICE_SIZE)),
+            PIECE => Some(
+                usize::try_from(types::SECTOR_SIZE)
+                    .expect("small")
+                    .div_ceil(SLICE_SIZE),
+            ),
+            XATTR => Some(types::limits::SMALL_BYTES_MAX.div_ceil(SLICE_SIZE)),
+            _ => None,
+        }
+    }
+
+    /// The records of this key with this value, in order. What is not there is named too: it may have been.
+    pub fn records(&self, value: Option<&[u8]>, out: &mut Vec<Record>) {
+        let Some(count_max) = Self::slice_count_max(self.0[6]) else {
+            return out.push((self.0.clone(), value.map(SmallBytes::new)));
+        };
+        for slice in 0..count_max {
+            let begin = slice * SLICE_SIZE;
+            let bytes = value.filter(|value| begin < value.len() || slice == 0);
+            let bytes = bytes.map(|v| SmallBytes::new(&v[begin..v.len().min(begin + SLICE_SIZE)]));
+            let slice = u8::try_from(slice).expect("few slices");
+            out.push(([&self.0[..], &[slice]].concat().into(), bytes));
+        }
+    }
+}
+
+/// Value of a head.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Head {
+    attr: Attr,
+    parent: InodeId,
+    map_version: Option<u64>,
+}
+wire_struct!(Head {
+    attr,
+    parent,
+    map_version
+});
+
+/// Value of an entry.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct EntryValue {
+    name: Name,
+    ino: InodeId,
+    kind: FileKind,
+}
+wire_struct!(EntryValue { name, ino, kind });
+
+impl Inode {
+    /// What a key of this inode holds now.
+    pub(crate) fn value(&self, key: &Key) -> Option<Vec<u8>> {
+        let (_, named) = Key::parse(&key.0).expect("made here");
+        match named {
+            Named::Head => {
+                let record = self.record();
+                let head = Head {
+                    attr: record.attr,
+                    parent: record.parent,
+                    map_version: self.map().map(crate::map::FileMap::version),
+                };
+                Some(head.to_bytes())
+            }
+            Named::Target => Some(self.record().target.to_vec()),
+            Named::Entry(cookie) => {
+                let entry = self.entries()?.get(&cookie)?;
+                Some(value_of_entry(entry))
+            }
+            Named::Extent(sector) => self.map()?.extent_from(sector).map(Encode::to_bytes),
+            Named::Piece(offset) => self.map()?.piece_from(offset).map(|bytes| bytes.to_vec()),
+            Named::Xattr(name) => self.xattrs.get(&SmallBytes::new(name)).map(|v| v.to_vec()),
+        }
+    }
+
+    /// Keys of all that it holds, in order.
+    pub(crate) fn keys(&self) -> Vec<Key> {
+        let key = |named| Key::new(self.attr.ino.index(), named);
+        let mut keys = vec![key(Named::Head)];
+        if self.attr.kind == FileKind::Symlink {
+            keys.push(key(Named::Target));
+        }
+        let cookies = self.entries().into_iter().flatten();
+        keys.extend(cookies.map(|(cookie, _)| key(Named::Entry(*cookie))));
+        if let Some(map) = self.map() {
+            keys.extend(map.extents().map(|e| key(Named::Extent(e.file_sector))));
+            keys.extend(map.piece_offsets().map(|offset| key(Named::Piece(offset))));
+        }
+        keys.extend(self.xattrs.keys().map(|name| key(Named::Xattr(name))));
+        keys
+    }
+}
+
+fn value_of_entry(entry: &Dirent) -> Vec<u8> {
+    let value = EntryValue {
+        name: entry.name.clone(),
+        ino: entry.ino,
+        kind: entry.kind,
+    };
+    value.to_bytes()
+}
+
+/// A record that no shard has.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BadRecord {
+    /// The key is none of this version.
+    #[error("record with key {key:?}: no key of this version")]
+    Key {
+        /// Key.
+        key: SmallBytes,
+    },
+    /// The value is none of this version.
+    #[error("record with key {key:?}: {error}")]
+    Value {
+        /// Key.
+        key: SmallBytes,
+        /// What does not fit.
+        error: DecodeError,
+    },
+    /// It does not fit what lies before it: its inode is not there or of another kind, a slice is missing, its own key is
+    /// another, or the order is wrong.
+    #[error("record with key {key:?} does not fit what lies before it")]
+    Misfit {
+        /// Key.
+        key: SmallBytes,
+    },
+}
+
+/// Makes a shard of records that come in order.
+#[derive(Debug)]
+pub struct Loader<'a> {
+    shard: &'a mut crate::Shard,
+    /// A long value, its key and how many slices have come.
+    long: Option<(SmallBytes, Vec<u8>, usize)>,
+    last: Option<SmallBytes>,
+}
+
+impl<'a> Loader<'a> {
+    /// Into a shard that has no inode yet.
+    pub fn new(shard: &'a mut crate::Shard) -> Self {
+        assert_eq!(
+            shard.inode_count(),
+            0,
+            "records are loaded into an empty shard"
+        );
+        Self {
+            shard,
+            long: None,
+            last: None,
+        }
+    }
+
+    /// The next record.
+    ///
+    /// # Errors
+    /// It is no record of a shard, or not the next of this one. The shard is not to be used.
+    pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadRecord> {
+        let record_key = SmallBytes::new(key);
+        if self.last.as_ref().is_some_and(|last| *last >= record_key) {
+            return Err(BadRecord::Misfit { key: record_key });
+        }
+        self.last = Some(record_key.clone());
+        let kind = key.get(6).copied();
+        let bad_key = || BadRecord::Key {
+            key: SmallBytes::new(key),
+        };
+        let kind = kind.ok_or_else(bad_key)?;
+        let Some(count_max) = Key::slice_count_max(kind) else {
+            self.end_long()?;
+            return self.put(&record_key, value);
+        };
+        let (slice, whole) = key.split_last().ok_or_else(bad_key)?;
+        let slice = usize::from(*slice);
+        let misfit = BadRecord::Misfit { key: record_key };
+        if value.len() > SLICE_SIZE || slice >= count_max {
+            return Err(misfit);
+        }
+        if slice == 0 {
+            self.end_long()?;
+            self.long = Some((SmallBytes::new(whole), value.to_vec(), 1));
+            return Ok(());
+        }
+        match &mut self.long {
+            Some((key, bytes, count)) if **key == *whole && *count == slice => {
+                bytes.extend_from_slice(value);
+                *count += 1;
+                Ok(())
+            }
+            _ => Err(misfit),
+        }
+    }
+
+    /// All have come.
+    ///
+    /// # Errors
+    /// As `push`.
+    pub fn finish(mut self) -> Result<(), BadRecord> {
+        self.end_long()
+    }
+
+    fn end_long(&mut self) -> Result<(), BadRecord> {
+        match self.long.take() {
+            Some((key, value, _)) => self.put(&key, &value),
+            None => Ok(()),
+        }
+    }
+
+    fn put(&mut self, key: &SmallBytes, value: &[u8]) -> Result<(), BadRecord> {
+        let bad_value = |error| BadRecord::Value {
+            key: key.clone(),
+            error,
+        };
+        let misfit = || BadRecord::Misfit { key: key.clone() };
+        let Some((index, named)) = Key::parse(key) else {
+            return Err(BadRecord::Key { key: key.clone() });
+        };
+        let is_put = match named {
+            Named::Head => {
+                let head = Head::from_bytes(value, "head of an inode").map_err(bad_value)?;
+                let record = InodeRecord {
+                    attr: head.attr,
+                    parent: head.parent,
+                    target: SmallBytes::default(),
+                };
+                self.shard.load_inode(index, record, head.map_version)
+            }
+            Named::Target => self.shard.load_target(index, SmallBytes::new(value)),
+            Named::Entry(cookie) => {
+                let entry = EntryValue::from_bytes(value, "entry").map_err(bad_value)?;
+                let entry = Dirent {
+                    name: entry.name,
+                    ino: entry.ino,
+                    kind: entry.kind,
+                };
+                self.shard.load_entry(index, cookie, entry)
+            }
+            Named::Extent(sector) => {
+                let extent = Extent::from_bytes(value, "extent").map_err(bad_value)?;
+                let fits = extent.file_sector == sector;
+                fits && self.shard.load_map(index, &[extent], &[])
+            }
+            Named::Piece(offset) => {
+                let bytes = SmallBytes::new(value);
+                self.shard.load_map(index, &[], &[Piece { offset, bytes }])
+            }
+            Named::Xattr(name) => {
+                let (name, value) = (SmallBytes::new(name), SmallBytes::new(value));
+                self.shard.load_xattr(index, name, value)
+            }
+        };
+        is_put.then_some(()).ok_or_else(misfit)
+    }
+}

@@ -1,0 +1,187 @@
+//! Checkpoints of a shard: which of its records its tree does not have, and loading it from its tree.
+
+use types::extent::{Extent, Piece};
+use types::{FileKind, InodeId, SmallBytes};
+
+use super::Shard;
+use crate::inode::{Body, Dirent, InodeRecord};
+use crate::mutation::Mutation;
+use crate::name_hash::TIE_COUNT_MAX;
+use crate::records::{Key, Named, Record};
+
+impl Shard {
+    /// From now on notes which records the shard's tree does not have: what is there already, and every change.
+    pub fn track(&mut self) {
+        self.dirty.track();
+        let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
+        indices.sort_unstable();
+        for index in indices {
+            for key in self.inodes[&index].keys() {
+                self.dirty.note(key, || None);
+            }
+        }
+    }
+
+    /// The same for a shard that was loaded from its tree: only what changes from now on.
+    pub fn track_changes(&mut self) {
+        self.dirty.track();
+    }
+
+    /// Changes of records since the last checkpoint began, repeats included.
+    pub fn logged_count(&self) -> usize {
+        self.dirty.logged_count()
+    }
+
+    /// Begins a checkpoint: what `encode_frozen` gives is the shard as it is now. Answers how many keys have changed.
+    pub fn freeze(&mut self) -> usize {
+        self.dirty.freeze()
+    }
+
+    /// Up to `key_count_max` more of the keys that have changed since the last checkpoint, in order, as records with
+    /// what they held when this one began. True: these were the last.
+    pub fn encode_frozen(&mut self, key_count_max: usize, out: &mut Vec<Record>) -> bool {
+        let inodes = &self.inodes;
+        let now = |key: &Key| inodes.get(&key.index())?.value(key);
+        self.dirty.encode(key_count_max, now, out)
+    }
+
+    /// The checkpoint is over. `is_saved`: the journal holds its root, durably.
+    pub fn thaw(&mut self, is_saved: bool) {
+        self.dirty.thaw(is_saved);
+    }
+
+    /// The records that the tree may not have as they are now, in order, for a snapshot beside the tree's root.
+    pub fn unsaved(&self, out: &mut dyn FnMut(Record)) {
+        let mut records = Vec::new();
+        for key in self.dirty.unsaved() {
+            let value = self.inodes.get(&key.index()).and_then(|i| i.value(&key));
+            key.records(value.as_deref(), &mut records);
+            records.drain(..).for_each(&mut *out);
+        }
+    }
+
+    /// Every record, in order.
+    pub fn records(&self, out: &mut dyn FnMut(Record)) {
+        let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
+        indices.sort_unstable();
+        let mut records = Vec::new();
+        for index in indices {
+            let inode = &self.inodes[&index];
+            for key in inode.keys() {
+                key.records(inode.value(&key).as_deref(), &mut records);
+                let there = records.drain(..).filter(|(_, value)| value.is_some());
+                there.for_each(&mut *out);
+            }
+        }
+    }
+
+    /// Loads an inode's head. False: it does not belong here, or is there already.
+    pub(crate) fn load_inode(
+        &mut self,
+        index: u64,
+        record: InodeRecord,
+        map_version: Option<u64>,
+    ) -> bool {
+        let attr = &record.attr;
+        let is_its = attr.ino == InodeId::new(self.id, index) && !self.inodes.contains_key(&index);
+        if !is_its || (map_version.is_some() && attr.kind != FileKind::File) {
+            return false;
+        }
+        self.put_inode(record);
+        if let Some(version) = map_version {
+            self.change_map(index, |map| map.load(version, &[], &[]));
+        }
+        true
+    }
+
+    /// Loads a symbolic link's target. False: it is none.
+    pub(crate) fn load_target(&mut self, index: u64, bytes: SmallBytes) -> bool {
+        match self.inodes.get_mut(&index).map(|inode| &mut inode.body) {
+            Some(Body::Symlink(target)) => {
+                *target = bytes;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Loads a name. False: its directory is none, or its cookie is another's.
+    pub(crate) fn load_entry(&mut self, index: u64, cookie: u64, entry: Dirent) -> bool {
+        let first = self.key.first_cookie(entry.name.bytes());
+        let is_its = (first..first + TIE_COUNT_MAX).contains(&cookie);
+        match self.inodes.get_mut(&index).map(|inode| &mut inode.body) {
+            Some(Body::Directory { entries, .. }) if is_its => {
+                entries.insert(cookie, entry).is_none()
+            }
+            _ => false,
+        }
+    }
+
+    /// Loads part of a map. False: there is no map, or it does not fit what was loaded before.
+    pub(crate) fn load_map(&mut self, index: u64, extents: &[Extent], pieces: &[Piece]) -> bool {
+        let map = self.inodes.get(&index).and_then(|inode| inode.map());
+        let Some(version) = map
+            .filter(|map| map.can_load(extents, pieces))
+            .map(|map| map.version())
+        else {
+            return false;
+        };
+        self.change_map(index, |map| map.load(version, extents, pieces));
+        true
+    }
+
+    /// Loads an extended attribute. False: its inode is not there.
+    pub(crate) fn load_xattr(&mut self, index: u64, name: SmallBytes, value: SmallBytes) -> bool {
+        let inode = self.inodes.get_mut(&index);
+        inode.is_some_and(|inode| inode.xattrs.insert(name, value).is_none())
+    }
+
+    /// Before a mutation: notes the records that it changes, but for extents and pieces, which `change_map` notes.
+    pub(super) fn note_dirty(&mut self, mutation: &Mutation) {
+        match mutation {
+            Mutation::InodePut { record } => {
+                let index = record.attr.ino.index();
+                self.touch(index, Named::Head);
+                if record.attr.kind == FileKind::Symlink {
+                    self.touch(index, Named::Target);
+                }
+            }
+            Mutation::InodeRemove { index } => {
+                let inode = &self.inodes[index];
+                for key in inode.keys() {
+                    self.dirty.note(key.clone(), || inode.value(&key));
+                }
+            }
+            Mutation::AttrPut { index, .. }
+            | Mutation::DirectoryTouch { index, .. }
+            | Mutation::ParentPut { index, .. }
+            | Mutation::MapPut { index, .. }
+            | Mutation::MapCut { index, .. }
+            | Mutation::MapLoad { index, .. } => self.touch(*index, Named::Head),
+            Mutation::EntryPut {
+                directory, cookie, ..
+            }
+            | Mutation::EntryRemove { directory, cookie } => {
+                self.touch(*directory, Named::Entry(*cookie));
+            }
+            Mutation::XattrPut { index, name, .. } | Mutation::XattrRemove { index, name } => {
+                self.touch(*index, Named::Xattr(name));
+            }
+            Mutation::OpenPut { .. }
+            | Mutation::LifeRemove { .. }
+            | Mutation::AnswerPut { .. }
+            | Mutation::NextIndex { .. }
+            | Mutation::Prepare { .. }
+            | Mutation::Resolve { .. }
+            | Mutation::DoneForget { .. }
+            | Mutation::OutcomePut { .. }
+            | Mutation::OutcomeForget { .. } => {}
+        }
+    }
+
+    fn touch(&mut self, index: u64, named: Named<'_>) {
+        let key = Key::new(index, named);
+        let inode = self.inodes.get(&index);
+        self.dirty.note(key.clone(), || inode?.value(&key));
+    }
+}

@@ -1,0 +1,264 @@
+//! Checkpoints under random operations: what a checkpoint gives is the shard as it was when it began, whatever changes
+//! while it is taken piece by piece; the tree and what it lacks are the shard as it is; records make an equal shard.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::model::Model;
+use common::world::{KEY, World};
+use common::{random_commit, random_op};
+use meta::records::{BadRecord, Loader, Record, SLICE_SIZE};
+use meta::{Caller, Mutation, NewKind, Op, Shard};
+use stdx::Prng;
+use types::{FileKind, InodeId, ShardId, SmallBytes};
+
+type Tree = BTreeMap<SmallBytes, SmallBytes>;
+
+/// A shard's tree, as a plain map, and the checkpoint under way.
+#[derive(Default)]
+struct Saved {
+    tree: Tree,
+    running: Option<Checkpoint>,
+    checkpoint_count: u32,
+}
+
+struct Checkpoint {
+    /// The shard's records when it began.
+    expected: Tree,
+    changes: Vec<Record>,
+}
+
+fn apply(tree: &mut Tree, changes: impl IntoIterator<Item = Record>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => tree.insert(key, value),
+            None => tree.remove(&key),
+        };
+    }
+}
+
+fn records_of(shard: &Shard) -> Tree {
+    let mut tree = Tree::new();
+    let mut last = None;
+    shard.records(&mut |(key, value)| {
+        assert!(last.as_ref().is_none_or(|last| *last < key), "in order");
+        last = Some(key.clone());
+        tree.insert(key, value.expect("it is there"));
+    });
+    tree
+}
+
+fn load(tree: &Tree) -> Result<Shard, BadRecord> {
+    let mut shard = Shard::new(ShardId(0), KEY);
+    let mut loader = Loader::new(&mut shard);
+    for (key, value) in tree {
+        loader.push(key, value)?;
+    }
+    loader.finish()?;
+    Ok(shard)
+}
+
+/// What of a shard's state is in its records.
+fn recorded(shard: &Shard) -> Vec<Mutation> {
+    let mut state = World::state(shard);
+    state.retain(|mutation| {
+        matches!(
+            mutation,
+            Mutation::InodePut { .. }
+                | Mutation::XattrPut { .. }
+                | Mutation::EntryPut { .. }
+                | Mutation::MapLoad { .. }
+        )
+    });
+    state
+}
+
+impl Saved {
+    /// Begins, goes on with or ends a checkpoint.
+    fn step(&mut self, shard: &mut Shard, prng: &mut Prng) {
+        let Some(running) = &mut self.running else {
+            let expected = records_of(shard);
+            let logged = shard.logged_count();
+            assert!(shard.freeze() <= logged);
+            self.running = Some(Checkpoint {
+                expected,
+                changes: Vec::new(),
+            });
+            return;
+        };
+        let count = usize::try_from(prng.below(5)).expect("small");
+        if !shard.encode_frozen(count, &mut running.changes) {
+            return;
+        }
+        let is_sorted = running.changes.is_sorted_by(|a, b| a.0 < b.0);
+        assert!(is_sorted, "the tree takes them in order");
+        let is_saved = prng.chance(3, 4);
+        let running = self.running.take().expect("just seen");
+        if is_saved {
+            apply(&mut self.tree, running.changes);
+            assert_eq!(differing(&self.tree, &running.expected), []);
+            self.checkpoint_count += 1;
+        }
+        shard.thaw(is_saved);
+    }
+
+    fn check(&self, shard: &Shard) {
+        let mut tree = self.tree.clone();
+        shard.unsaved(&mut |record| apply(&mut tree, [record]));
+        assert_eq!(differing(&tree, &records_of(shard)), []);
+        let loaded = load(&tree).expect("its own records");
+        assert_eq!(recorded(&loaded), recorded(shard));
+        assert_eq!(differing(&records_of(&loaded), &tree), []);
+        let is_whole = loaded.orphans().next().is_none();
+        if is_whole {
+            loaded.check();
+        }
+    }
+}
+
+fn differing(one: &Tree, other: &Tree) -> Vec<SmallBytes> {
+    let keys = one.keys().chain(other.keys());
+    let mut keys: Vec<_> = keys
+        .filter(|k| one.get(*k) != other.get(*k))
+        .cloned()
+        .collect();
+    keys.dedup();
+    keys
+}
+
+/// Extended attributes, long targets and long pieces: values of several slices.
+fn long_op(world: &mut World, model: &Model, prng: &mut Prng) -> Op {
+    let all: Vec<InodeId> = model.nodes.keys().copied().collect();
+    let ino = *prng.pick(&all).expect("the root");
+    let name = SmallBytes::new(format!("user.{}", prng.below(3)).as_bytes());
+    let size = *prng
+        .pick(&[0, 1, SLICE_SIZE, SLICE_SIZE + 1, 5000, 65_536])
+        .expect("not empty");
+    let mut value = vec![0; size];
+    prng.fill(&mut value);
+    let files = model.of_kind(FileKind::File);
+    match (prng.below(4), prng.pick(&files)) {
+        (0, _) => Op::RemoveXattr { ino, name },
+        (1, Some(file)) => {
+            let mut op = random_commit(world, *file);
+            if let Op::Commit(commit) = &mut op {
+                value.truncate(4000);
+                commit.pieces[0].bytes = match value.is_empty() {
+                    true => SmallBytes::new(b"x"),
+                    false => value.into(),
+                };
+                let room = 4096 - commit.pieces[0].bytes.len() as u64;
+                commit.pieces[0].offset = prng.below(room + 1);
+            }
+            op
+        }
+        (2, _) => Op::Make {
+            parent: InodeId::ROOT,
+            name: common::name("long"),
+            kind: NewKind::Symlink {
+                target: vec![b'x'; 1 + size.min(4094)].into(),
+            },
+            caller: Caller { uid: 1, gid: 2 },
+        },
+        _ => Op::SetXattr {
+            ino,
+            name,
+            value: value.into(),
+            flags: 0,
+        },
+    }
+}
+
+#[test]
+fn a_checkpoint_is_the_shard_as_it_was() {
+    let mut checkpoint_count = 0;
+    for seed in 0..40 {
+        let mut world = World::new(seed, 1, 1);
+        world.is_local = seed % 2 == 0;
+        let mut prng = Prng::new(seed);
+        let mut model = Model::new();
+        let mut saved = Saved::default();
+        for step in 0..300 {
+            // Some are tracked from the first inode on, some begin later.
+            let shard = world.owners[0].shards.get_mut(&ShardId(0)).expect("one");
+            if step == seed {
+                shard.track();
+            }
+            if step >= seed && prng.chance(1, 2) {
+                saved.step(shard, &mut prng);
+            }
+            let op = match prng.chance(1, 4) {
+                true => long_op(&mut world, &model, &mut prng),
+                false => random_op(&mut world, &model),
+            };
+            let reply = world.call(op.clone());
+            if !matches!(op, Op::SetXattr { .. } | Op::RemoveXattr { .. }) {
+                model.follow(&op, &reply);
+            }
+            if step >= seed && step % 20 == 0 {
+                saved.check(world.shard(ShardId(0)));
+            }
+        }
+        saved.check(world.shard(ShardId(0)));
+        checkpoint_count += saved.checkpoint_count;
+    }
+    assert!(checkpoint_count > 100, "{checkpoint_count} checkpoints");
+}
+
+/// A tree page may be of another version, or our own code wrong: records that do not fit are errors.
+#[test]
+fn records_that_do_not_fit_are_refused() {
+    let mut world = World::new(1, 1, 1);
+    let mut model = Model::new();
+    for _ in 0..300 {
+        let op = random_op(&mut world, &model);
+        let reply = world.call(op.clone());
+        model.follow(&op, &reply);
+    }
+    let whole: Vec<(SmallBytes, SmallBytes)> =
+        records_of(world.shard(ShardId(0))).into_iter().collect();
+    let push_all = |records: &[(SmallBytes, SmallBytes)]| {
+        let mut shard = Shard::new(ShardId(0), KEY);
+        let mut loader = Loader::new(&mut shard);
+        for (key, value) in records {
+            loader.push(key, value)?;
+        }
+        loader.finish()
+    };
+    push_all(&whole).expect("as it was");
+    let mut prng = Prng::new(2);
+    let mut refused = 0;
+    for _ in 0..3000 {
+        let mut records = whole.clone();
+        let at = usize::try_from(prng.below(records.len() as u64)).expect("an index");
+        match prng.below(5) {
+            0 => {
+                records.remove(at);
+            }
+            1 => {
+                let other = usize::try_from(prng.below(records.len() as u64)).expect("an index");
+                records.swap(at, other);
+            }
+            what @ (2 | 3) => {
+                let place = if what == 2 {
+                    &mut records[at].0
+                } else {
+                    &mut records[at].1
+                };
+                let mut bytes = place.to_vec();
+                if !bytes.is_empty() {
+                    let byte = usize::try_from(prng.below(bytes.len() as u64)).expect("small");
+                    bytes[byte] ^= 1 << prng.below(8);
+                }
+                *place = bytes.into();
+            }
+            _ => {
+                let short = records[at].1.len() / 2;
+                records[at].1 = SmallBytes::new(&records[at].1[..short]);
+            }
+        }
+        refused += u32::from(push_all(&records).is_err());
+    }
+    assert!(refused > 1000, "{refused} of 3000 were refused");
+}
