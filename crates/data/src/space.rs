@@ -17,6 +17,7 @@
 
 mod bitmap;
 mod mutation;
+mod pages;
 mod table;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -27,6 +28,7 @@ use types::{Grant, GrantId, Location, Lsn, NsdId, Run, SECTOR_SIZE};
 use crate::sectors::SectorSet;
 use bitmap::Bitmap;
 pub use mutation::{RegionId, SpaceMutation, TableMutation};
+pub use pages::{PageCounts, PageSpace};
 pub use table::{NotHeld, RegionTable};
 
 /// Most runs that one `grant` gives.
@@ -196,6 +198,8 @@ pub struct Space {
     pending_count: u64,
     /// Replay: parts of what an operation frees whose own record has not come.
     freeing: Vec<Run>,
+    /// Sectors of regions that are for pages of metadata trees alone, and not in `regions`.
+    pages: PageSpace,
 }
 
 #[derive(Clone, Copy)]
@@ -217,7 +221,36 @@ impl Space {
             pending: VecDeque::new(),
             pending_count: 0,
             freeing: Vec::new(),
+            pages: PageSpace::default(),
         }
+    }
+
+    /// Sectors for pages of metadata trees.
+    pub fn pages(&self) -> &PageSpace {
+        &self.pages
+    }
+
+    /// The same, to take and link pages.
+    pub fn pages_mut(&mut self) -> &mut PageSpace {
+        &mut self.pages
+    }
+
+    /// An entirely free region is for pages of metadata trees from now on.
+    pub fn use_region_for_pages(
+        &mut self,
+        region: RegionId,
+        out: &mut Vec<SpaceMutation>,
+    ) -> Result<(), NotThere> {
+        self.execute(SpaceMutation::RegionForPages { region }, out)
+    }
+
+    /// A page region without pages is for files again.
+    pub fn use_region_for_data(
+        &mut self,
+        region: RegionId,
+        out: &mut Vec<SpaceMutation>,
+    ) -> Result<(), NotThere> {
+        self.execute(SpaceMutation::RegionForData { region }, out)
     }
 
     /// Grants free sectors: long runs first, on the NSD asked for, then on others. `random` gives 128
@@ -439,7 +472,7 @@ impl Space {
     pub fn unknown_regions(&self, held: &[RegionId]) -> Vec<RegionId> {
         let regions = held.iter().copied();
         regions
-            .filter(|id| !self.regions.contains_key(id))
+            .filter(|id| !self.regions.contains_key(id) && !self.pages.has_region(*id))
             .collect()
     }
 
@@ -578,6 +611,18 @@ impl Space {
                     self.mark(run, Mark::Free, true);
                 }
             }
+            SpaceMutation::RegionForPages { region } => {
+                let held = self.regions.get(region);
+                let held = held.filter(|r| r.free.count() == r.place.count);
+                let place = held.ok_or(NotThere::Region { region: *region })?.place;
+                self.regions.remove(region);
+                self.pages.add_region(*region, place);
+            }
+            SpaceMutation::RegionForData { region } => {
+                self.pages.remove_region(*region)?;
+                self.apply_taken(*region).expect("it was held for pages");
+            }
+            SpaceMutation::PagesUsed { runs } => self.pages.apply_used(runs)?,
             SpaceMutation::Used { runs } => {
                 for run in runs {
                     self.check_marked(*run, Mark::Free)?;
@@ -607,7 +652,7 @@ impl Space {
         let fault = NotThere::Region { region: id };
         let geometry = self.geometry.get(&id.nsd).ok_or(fault)?;
         let place = geometry.region(id.index).ok_or(fault)?;
-        if self.regions.contains_key(&id) {
+        if self.regions.contains_key(&id) || self.pages.has_region(id) {
             return Err(fault);
         }
         let mut free = Bitmap::new(place.count);
@@ -706,6 +751,13 @@ impl Space {
                 visit(SpaceMutation::Used { runs });
             }
         }
+        self.pages.snapshot(&mut |part| match part {
+            Ok(region) => {
+                visit(SpaceMutation::RegionTaken { region });
+                visit(SpaceMutation::RegionForPages { region });
+            }
+            Err(runs) => visit(SpaceMutation::PagesUsed { runs }),
+        });
         for (map, is_lost) in [(&self.granted, false), (&self.quarantined, true)] {
             for (life, set) in map {
                 for run in set.iter() {
@@ -725,6 +777,7 @@ impl Space {
 
     /// Asserts the invariants; O(sectors of runs).
     pub fn check(&self) {
+        self.pages.check();
         let counts = self.counts();
         let sum = counts.free + counts.granted + counts.used + counts.pending + counts.quarantined;
         assert_eq!(counts.total, sum);

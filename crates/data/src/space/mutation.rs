@@ -76,6 +76,21 @@ pub enum SpaceMutation {
     },
     /// In the operation's own record: what was named since the last of these is free.
     FreeingEnds {},
+    /// A region that is entirely free is for pages of metadata trees.
+    RegionForPages {
+        /// The region.
+        region: RegionId,
+    },
+    /// A page region that is entirely free is for files.
+    RegionForData {
+        /// The region.
+        region: RegionId,
+    },
+    /// Snapshots only: free sectors of page regions belong to the roots of this snapshot.
+    PagesUsed {
+        /// Which; none crosses the border of a region.
+        runs: Vec<Run>,
+    },
 }
 wire_enum!(SpaceMutation {
     1 => RegionTaken { region },
@@ -89,6 +104,9 @@ wire_enum!(SpaceMutation {
     9 => Used { runs },
     10 => Freeing { runs },
     11 => FreeingEnds {},
+    12 => RegionForPages { region },
+    13 => RegionForData { region },
+    14 => PagesUsed { runs },
 });
 
 /// A change of the region table, in the journal of shard 0's owner.

@@ -1,6 +1,8 @@
 //! Space against a naive map from sector to state, over random schedules with crashes.
 #![allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 
+mod pages;
+
 use super::*;
 use types::{Decode, Encode, Incarnation, NodeId};
 
@@ -578,6 +580,16 @@ fn the_document_shows_the_mutations() {
             "quarantine released",
             "life",
             SpaceMutation::QuarantineReleased { life },
+        ),
+        (
+            "region for pages",
+            "region",
+            SpaceMutation::RegionForPages { region },
+        ),
+        (
+            "region for data",
+            "region",
+            SpaceMutation::RegionForData { region },
         ),
     ];
     for (name, fields, mutation) in all {

@@ -1,0 +1,172 @@
+//! Pages of trees against sets of runs, over random checkpoints, snapshots and crashes.
+
+use super::*;
+
+struct Trees {
+    space: Space,
+    random: Random,
+    taken: Vec<Run>,
+    /// Of the roots in memory.
+    roots: Vec<Run>,
+    /// Of the roots that the newest durable snapshot names, and that snapshot.
+    durable: (Vec<Run>, Vec<SpaceMutation>),
+    /// The same of a snapshot on its way.
+    pending: Option<(Vec<Run>, Vec<SpaceMutation>)>,
+    took: u32,
+}
+
+fn sorted(runs: &[Run]) -> Vec<Location> {
+    let mut all: Vec<Location> = runs.iter().flat_map(|run| sectors(*run)).collect();
+    all.sort_unstable();
+    all
+}
+
+impl Trees {
+    fn new(seed: u64) -> Self {
+        let mut space = Space::new(&geometry(), LEVELS);
+        let mut out = Vec::new();
+        for (nsd, index) in [(0, 0), (0, 1), (1, 0), (2, 1)] {
+            let nsd = NsdId(nsd);
+            let region = RegionId { nsd, index };
+            space.take_region(region, &mut out).expect("free");
+            if nsd != NsdId(2) {
+                space.use_region_for_pages(region, &mut out).expect("empty");
+                assert!(space.use_region_for_pages(region, &mut out).is_err());
+            }
+        }
+        Self {
+            space,
+            random: Random(seed),
+            taken: Vec::new(),
+            roots: Vec::new(),
+            durable: (Vec::new(), out),
+            pending: None,
+            took: 0,
+        }
+    }
+
+    fn pick(&mut self, from: fn(&mut Self) -> &mut Vec<Run>) -> Option<Run> {
+        let count = from(self).len() as u64;
+        (count > 0).then(|| {
+            let at = self.random.below(count) as usize;
+            from(self).swap_remove(at)
+        })
+    }
+
+    fn step(&mut self) {
+        match self.random.below(10) {
+            0..4 => self.take(),
+            4 => {
+                if let Some(run) = self.pick(|t| &mut t.taken) {
+                    self.space.pages_mut().give_back(run);
+                }
+            }
+            5 | 6 if !self.space.pages().is_sealed() => {
+                let (mut new, mut old) = (Vec::new(), Vec::new());
+                for _ in 0..self.random.below(4) {
+                    new.extend(self.pick(|t| &mut t.taken));
+                    old.extend(self.pick(|t| &mut t.roots));
+                }
+                self.space.pages_mut().link(&new, &old);
+                self.roots.extend(new);
+            }
+            7 if !self.space.pages().is_sealed() => {
+                self.space.pages_mut().seal();
+                let mut snapshot = Vec::new();
+                self.space.snapshot(&mut |mutation| snapshot.push(mutation));
+                self.pending = Some((self.roots.clone(), snapshot));
+            }
+            8 => {
+                if let Some(pending) = self.pending.take() {
+                    let is_durable = self.random.below(4) > 0;
+                    self.space.pages_mut().unseal(is_durable);
+                    if is_durable {
+                        self.durable = pending;
+                    }
+                }
+            }
+            9 if self.random.below(20) == 0 => self.crash(),
+            _ => {}
+        }
+    }
+
+    fn take(&mut self) {
+        let count = 1 + self.random.below(16) as u32;
+        let nsd = NsdId(self.random.below(2) as u16);
+        let Some(run) = self.space.pages_mut().take(count, &|of| of == nsd) else {
+            return;
+        };
+        assert_eq!((run.at.nsd, run.count), (nsd, count));
+        let all = [&self.roots, &self.taken, &self.durable.0];
+        for other in all.into_iter().flatten() {
+            assert!(!overlap(run, *other), "{run:?} is somebody's");
+        }
+        if let Some((roots, _)) = &self.pending {
+            assert!(!roots.iter().any(|other| overlap(run, *other)));
+        }
+        self.taken.push(run);
+        self.took += 1;
+    }
+
+    fn crash(&mut self) {
+        self.space = Space::new(&geometry(), LEVELS);
+        for mutation in &self.durable.1 {
+            let bytes = mutation.to_bytes();
+            let again = SpaceMutation::from_bytes(&bytes, "mutation").expect("round trip");
+            self.space.apply(&again).expect("it was journaled");
+        }
+        (self.taken, self.pending) = (Vec::new(), None);
+        self.roots.clone_from(&self.durable.0);
+    }
+
+    fn check(&self) {
+        self.space.check();
+        let linked: Vec<Run> = self.space.pages().linked().iter().collect();
+        assert_eq!(sorted(&linked), sorted(&self.roots));
+        let counts = self.space.pages().counts();
+        assert_eq!(counts.taken, sorted(&self.taken).len() as u64);
+        assert_eq!(counts.total, 3 * u64::from(REGION));
+        assert_eq!(self.space.counts().total, self.space.counts().free);
+    }
+}
+
+#[test]
+fn pages_of_durable_roots_stay_until_newer_ones_are_durable() {
+    let mut took = 0;
+    for seed in 0..50 {
+        let mut trees = Trees::new(seed);
+        for _ in 0..600 {
+            trees.step();
+            trees.check();
+        }
+        trees.crash();
+        trees.check();
+        took += trees.took;
+    }
+    assert!(took > 2000, "{took} pages");
+}
+
+#[test]
+fn page_regions_go_back_when_they_are_empty() {
+    let mut space = Space::new(&geometry(), LEVELS);
+    let region = RegionId {
+        nsd: NsdId(1),
+        index: 0,
+    };
+    let mut out = Vec::new();
+    assert!(space.use_region_for_pages(region, &mut out).is_err());
+    space.take_region(region, &mut out).expect("free");
+    space.use_region_for_pages(region, &mut out).expect("empty");
+    assert!(space.take_region(region, &mut out).is_err(), "held");
+    assert_eq!(space.unknown_regions(&[region]), []);
+    assert_eq!((space.returnable(), space.grantable()), (vec![], 0));
+    let run = space.pages_mut().take(4, &|_| true).expect("there are 40");
+    assert_eq!(space.pages().returnable(), []);
+    assert!(space.use_region_for_data(region, &mut out).is_err());
+    space.pages_mut().give_back(run);
+    assert_eq!(space.pages().returnable(), [region]);
+    space.use_region_for_data(region, &mut out).expect("empty");
+    assert_eq!(space.returnable(), [region]);
+    assert_eq!(space.counts().free, u64::from(REGION));
+    space.check();
+}
