@@ -1,10 +1,10 @@
 //! The command line: one definition of all commands, their help and examples, and their dispatch.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use serde_json::{Value, json};
 
 use crate::demo;
@@ -85,6 +85,20 @@ enum Command {
         after_help = "Examples:\n  gupfs demo --dir /tmp/demo\n  gupfs demo --dir /tmp/demo --tree /usr/share --backing ram\n  gupfs demo --dir /tmp/demo --seed 7 --files 10000 --bytes 500M\n  gupfs demo --on /mnt/a,/mnt/b    (two directories that are one: no lab, no kill)"
     )]
     Demo(DemoArgs),
+    /// Print the completion of a shell.
+    #[command(
+        after_help = "Examples:\n  gupfs completion bash > /etc/bash_completion.d/gupfs\n  gupfs completion fish > ~/.config/fish/completions/gupfs.fish"
+    )]
+    Completion {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages, one for each command.
+    #[command(after_help = "Example:\n  gupfs man /usr/local/share/man/man1 && man gupfs-lab-up")]
+    Man {
+        /// Where to: a directory that exists.
+        dir: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -372,7 +386,27 @@ fn dispatch(command: Command) -> Result<()> {
         Command::Fs(command) => run_fs(command),
         Command::Lab(command) => run_lab(command),
         Command::Demo(args) => demo::run(&args),
+        Command::Completion { shell } => print_completion(shell),
+        Command::Man { dir } => write_man_pages(&dir),
     }
+}
+
+fn print_completion(shell: clap_complete::Shell) -> Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "gupfs", &mut text);
+    let written = std::io::stdout().write_all(&text);
+    written.map_err(|e| Failure::new(format!("cannot write the completion: {e}")))
+}
+
+fn write_man_pages(dir: &Path) -> Result<()> {
+    if !dir.is_dir() {
+        return Err(Failure::new(format!("{} is no directory", dir.display()))
+            .help("make it first, or name another one"));
+    }
+    let written = clap_mangen::generate_to(Cli::command(), dir);
+    written.map_err(|e| Failure::io("write man pages to", dir, &e))?;
+    say!("wrote the man pages to {}", dir.display());
+    Ok(())
 }
 
 fn run_up(args: UpArgs) -> Result<()> {
@@ -438,7 +472,7 @@ fn inode_number(of: &str) -> Result<u64> {
     if let Ok(number) = of.parse() {
         return Ok(number);
     }
-    let path = std::path::Path::new(of);
+    let path = Path::new(of);
     let found = std::fs::symlink_metadata(path).map_err(|e| Failure::io("look at", path, &e))?;
     Ok(std::os::unix::fs::MetadataExt::ino(&found))
 }
@@ -553,8 +587,8 @@ fn run_fs(command: FsCommand) -> Result<()> {
 }
 
 fn create_fs(
-    state: &std::path::Path,
-    mount: &std::path::Path,
+    state: &Path,
+    mount: &Path,
     block_size: u64,
     force: bool,
     disks: &[PathBuf],
@@ -656,7 +690,6 @@ fn show(value: &Value, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_definition_is_consistent() {

@@ -424,3 +424,31 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
     daemon(&["2.img", "damaged"]);
     assert!(!state.join("pid").exists() && !state.join("control.sock").exists());
 }
+
+/// Both come from the definition of the commands: each command is in them.
+#[test]
+fn completion_and_man_pages_know_the_commands() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let run = gupfs(&["completion", shell]);
+        assert_eq!(run.code, Some(0), "{}", run.err);
+        for word in ["waiters", "lab", "direct-from"] {
+            assert!(run.out.contains(word), "{shell}: {word} is missing");
+        }
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().to_str().expect("text");
+    let run = gupfs(&["man", path]);
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    for page in ["gupfs.1", "gupfs-lab-up.1", "gupfs-nsd-create.1"] {
+        let text = fs::read_to_string(dir.path().join(page)).expect("a page");
+        assert!(
+            text.contains(".SH EXAMPLES") || text.contains("Example"),
+            "{page}: {text}"
+        );
+    }
+    refused(&["completion", "tcsh"], &["tcsh", "bash"]);
+    refused(
+        &["man", &format!("{path}/none")],
+        &["none", "no directory", "help"],
+    );
+}
