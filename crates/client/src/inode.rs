@@ -143,7 +143,8 @@ pub(crate) struct Inode {
     pub(crate) attr: Option<Attr>,
     /// They came under a token that is still held.
     pub(crate) is_attr_fresh: bool,
-    /// How often the token over the attributes has been lost: an answer that was asked for before says nothing of now.
+    /// How often the token over the attributes has been lost, or a rename through this node has changed them unseen: an
+    /// answer that was asked for before says nothing of now.
     pub(crate) loss_count: u64,
     /// End of file, with this node's own writes.
     pub(crate) size: u64,

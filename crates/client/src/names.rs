@@ -558,19 +558,14 @@ impl Slice {
                 self.reply(request.ticket, Response::Done);
             }
             meta::Reply::Renamed {
+                ino,
                 replaced,
                 kept_open,
                 directory,
                 new_directory,
-                ..
             } => {
                 self.on_renamed(&request, directory, new_directory);
-                if let Some(replaced) = replaced {
-                    let lesson =
-                        Arrival::lesson(replaced, None, kept_open, Some(request.caller.pid));
-                    self.out
-                        .push(Effect::ForSlice(replaced, Input::Arrive(lesson)));
-                }
+                self.teach_moved(&request, ino, replaced, kept_open);
                 self.reply(request.ticket, Response::Done);
             }
             meta::Reply::Bytes(bytes) => self.reply_bytes(&request, bytes),
@@ -613,6 +608,25 @@ impl Slice {
             lesson.kind = FileKind::Directory;
             self.out
                 .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
+        }
+    }
+
+    /// What moved has a new ctime, and so has what changed places with it.
+    fn teach_moved(
+        &mut self,
+        request: &Request,
+        ino: InodeId,
+        replaced: Option<InodeId>,
+        kept_open: bool,
+    ) {
+        let is_exchange =
+            matches!(&request.operation, Operation::Rename { flags, .. } if flags.exchange);
+        let remover = (!is_exchange).then_some(request.caller.pid);
+        let moved = Arrival::lesson(ino, None, false, None);
+        let other = replaced.map(|ino| Arrival::lesson(ino, None, kept_open, remover));
+        for lesson in std::iter::once(moved).chain(other) {
+            self.out
+                .push(Effect::ForSlice(lesson.ino, Input::Arrive(lesson)));
         }
     }
 

@@ -210,7 +210,11 @@ impl Slice {
         }
         match &arrival.attr {
             Some(attr) => inode.learn_attr(attr),
-            None => inode.is_attr_fresh = false,
+            None => {
+                // Nor does an answer say what they are that was asked for before.
+                inode.is_attr_fresh = false;
+                inode.loss_count += 1;
+            }
         }
         let Some(remover) = arrival.remover else {
             return;

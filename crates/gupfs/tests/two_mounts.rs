@@ -35,6 +35,8 @@ mod nameless;
 mod names;
 #[path = "two_mounts/pingpong.rs"]
 mod pingpong;
+#[path = "two_mounts/posix.rs"]
+mod posix;
 #[path = "two_mounts/pressure.rs"]
 mod pressure;
 #[path = "two_mounts/rules.rs"]

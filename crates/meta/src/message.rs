@@ -468,7 +468,7 @@ pub enum Reply {
     Renamed {
         /// What moved.
         ino: InodeId,
-        /// What the target name led to before, when it was replaced.
+        /// What the target name led to before, when it was replaced or has the source's name now (RENAME_EXCHANGE).
         replaced: Option<InodeId>,
         /// The replaced inode has no name left and the owner takes the asking node to have it open.
         kept_open: bool,

@@ -76,7 +76,7 @@ pub enum Finish {
         new_directory: InodeId,
         /// What moved.
         ino: InodeId,
-        /// What was replaced.
+        /// What was replaced, or has the source's name now.
         replaced: Option<InodeId>,
         /// The asking node counts as having the replaced inode open.
         is_open: bool,

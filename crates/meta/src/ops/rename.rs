@@ -192,7 +192,7 @@ fn exchange(rename: &Rename<'_>, moved: Target, other: Target) -> Resolved {
         directory: parent,
         new_directory: new_parent,
         ino: moved.0,
-        replaced: None,
+        replaced: Some(other.0),
         is_open: false,
     };
     Resolved::Steps { steps, finish }

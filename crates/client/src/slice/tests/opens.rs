@@ -241,6 +241,74 @@ fn attributes_of_before_a_loss_are_not_current() {
     assert!(!s.slice.inode(INO).is_attr_fresh);
 }
 
+/// Answers the question among `effects`, and hands on what goes to another inode; what follows from both.
+fn answer_all(s: &mut Story, effects: &[Effect], reply: meta::Reply) -> Vec<Effect> {
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, ..) => Some(*call),
+        _ => None,
+    });
+    let (mut left, mut done) = (s.answer(call.expect("asked"), reply), Vec::new());
+    while !left.is_empty() {
+        match left.remove(0) {
+            Effect::ForSlice(_, input) => left.extend(s.input(input)),
+            other => done.push(other),
+        }
+    }
+    done
+}
+
+/// A rename through this node gives what moves, and what it changes places with, a new ctime: what is known here is of
+/// before, and so is an answer that was asked for before.
+#[test]
+fn attributes_of_before_a_rename_are_not_current() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    let ids = |first: u64| (first..).map(|index| InodeId::new(ShardId(0), index));
+    let here = |ino: &InodeId| slice_of(*ino) == slice_of(INO);
+    let parent = ids(40).find(here).expect("one in 16");
+    let another = ids(400).find(here).expect("one in 16");
+    let name = |bytes| Name::new(bytes).expect("a name");
+    for (exchange, ino, replaced) in [(false, INO, None), (true, another, Some(INO))] {
+        s.slice.inode(INO).is_attr_fresh = true;
+        let losses = s.slice.inode(INO).loss_count;
+        let question = s.ask(Operation::Rename {
+            parent,
+            name: name(b"a"),
+            new_parent: parent,
+            new_name: name(b"b"),
+            flags: crate::request::RenameFlags {
+                no_replace: false,
+                exchange,
+            },
+        });
+        let source = meta::Reply::Entry {
+            ino,
+            kind: FileKind::File,
+            attr: None,
+        };
+        let question = answer_all(&mut s, &question, source);
+        let directory = Attr {
+            ino: parent,
+            kind: FileKind::Directory,
+            ..s.attr
+        };
+        let renamed = meta::Reply::Renamed {
+            ino,
+            replaced,
+            kept_open: false,
+            directory,
+            new_directory: None,
+        };
+        let done = answer_all(&mut s, &question, renamed);
+        let is_done = |e: &Effect| matches!(e, Effect::Reply(_, Response::Done, _));
+        assert!(done.iter().any(is_done), "{done:?}");
+        let inode = s.slice.inode(INO);
+        assert!(!inode.is_attr_fresh, "exchange: {exchange}");
+        assert!(inode.loss_count > losses);
+        assert!(inode.attr.is_some_and(|a| a.nlink == 1) && !inode.is_gone);
+    }
+}
+
 /// Another thread of this node removes the name that one was just shown; who removes it has looked it up himself.
 #[test]
 fn a_file_just_shown_is_kept_from_its_own_node() {

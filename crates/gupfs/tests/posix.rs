@@ -1,0 +1,22 @@
+//! What POSIX promises, on one real mount: test suites of others (`.ci/tools` installs them), and what they do not look at.
+//!
+//! Needs root, /dev/fuse and the suites' programs; says so and passes where these are missing. The results and the reason
+//! of each skip are in docs/posix.md.
+#![deny(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a test at the OS boundary"
+)]
+
+#[path = "posix/fsx.rs"]
+mod fsx;
+#[path = "posix/handles.rs"]
+mod handles;
+#[path = "labs/node.rs"]
+mod node;
+#[path = "posix/pjdfstest.rs"]
+mod pjdfstest;
+#[path = "posix/tools.rs"]
+mod tools;
