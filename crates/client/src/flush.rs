@@ -311,11 +311,7 @@ impl Slice {
         let is_urgent = is_urgent && self.hasty_count + fresh <= HASTY_PAGES_MAX;
         let is_small = bytes <= limits::SYNC_INLINE_SIZE_MAX;
         let is_inline = inode.size <= limits::INLINE_SIZE_MAX || (is_urgent && is_small);
-        let is_whole = |page: &DirtyPage| {
-            let base = page.number * PAGE_SIZE;
-            page.is_whole(PAGE_SIZE)
-                && inode.covers(RangeMode::Write, &ByteRange::at(base, PAGE_SIZE))
-        };
+        let is_whole = |page: &DirtyPage| page.is_whole(PAGE_SIZE) && inode.owns_page(page.number);
         let (sectors, rest): (Vec<_>, Vec<_>) = dirty
             .into_iter()
             .partition(|page| !(is_inline && is_small) && is_whole(page));
@@ -894,13 +890,9 @@ fn whole_pieces(inode: &crate::inode::Inode, pages: &[DirtyPage]) -> Vec<u64> {
         return Vec::new();
     }
     // A page of which another node may write a part goes as pieces every time: never whole to a sector.
-    let is_ours = |number: u64| {
-        let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
-        inode.covers(RangeMode::Write, &page)
-    };
     let whole = pages
         .iter()
-        .filter(|page| page.is_whole(PAGE_SIZE) && is_ours(page.number));
+        .filter(|page| page.is_whole(PAGE_SIZE) && inode.owns_page(page.number));
     whole.map(|page| page.number).collect()
 }
 

@@ -352,6 +352,13 @@ impl Inode {
         self.holder.held().covers_range(mode, range)
     }
 
+    /// Page `number` may go to a sector as a whole: this node may write all of it until the Commit, for a revoke that
+    /// takes all of it waits for that. One that takes a part waits for what is dirty in that part only.
+    pub(crate) fn owns_page(&self, number: u64) -> bool {
+        let page = ByteRange::at(number * crate::pages::PAGE_SIZE, crate::pages::PAGE_SIZE);
+        self.covers(RangeMode::Write, &page) && !self.holder.is_tearing(&page)
+    }
+
     /// The bytes of a page that this node's tokens cover, relative to its begin; `None`: all of them.
     pub(crate) fn covered_part(&self, number: u64) -> Option<RangeSet> {
         let base = number * crate::pages::PAGE_SIZE;

@@ -163,6 +163,14 @@ impl Holder {
         self.held.covers_range(mode, range) && !self.going.iter().any(is_going)
     }
 
+    /// Some of these bytes, but not all, are being given up for writing: whoever gets them may write them as soon as the
+    /// release is finished, whatever becomes of the others.
+    pub fn is_tearing(&self, range: &ByteRange) -> bool {
+        let tears =
+            |plan: &Plan| plan.flush.overlaps_range(range) && !plan.flush.contains_range(range);
+        self.going.iter().any(tears)
+    }
+
     /// The inode token allows this now.
     pub fn covers_inode(&self, mode: InodeMode) -> bool {
         let covers = |held: Option<InodeMode>| held.is_some_and(|h| compat::inode_covers(h, mode));

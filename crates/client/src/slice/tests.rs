@@ -8,6 +8,7 @@ mod opens;
 mod readers;
 mod space;
 mod stores;
+mod torn;
 
 use std::cell::RefCell;
 
