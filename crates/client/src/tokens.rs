@@ -48,6 +48,8 @@ pub(crate) enum Admission {
 struct Leaving {
     release: u64,
     lost: RangeSet,
+    /// Of these the right to read stays.
+    demoted: RangeSet,
     is_attr_lost: bool,
     /// Flushes that found something written after the revoke's own.
     late_count: u32,
@@ -502,7 +504,7 @@ impl Slice {
             lost_pages: pages_of(&lost),
             demoted_pages: pages_of(&demoted),
             lost: lost.clone(),
-            demoted,
+            demoted: demoted.clone(),
             attributes,
         };
         if is_attr_lost {
@@ -525,6 +527,7 @@ impl Slice {
         let leaving = Leaving {
             release: plan.release,
             lost,
+            demoted,
             is_attr_lost,
             late_count: 0,
         };
@@ -542,6 +545,7 @@ impl Slice {
         let leaving = Leaving {
             release: plan.release,
             lost: RangeSet::new(),
+            demoted: RangeSet::new(),
             is_attr_lost: true,
             late_count: 0,
         };
@@ -765,15 +769,18 @@ impl Slice {
             .remove(&ticket)
     }
 
-    /// Nothing of what leaves is cached, dirty or in use here any more: it goes.
     /// Bytes of what leaves in the revoke are dirty and not with the owner. Bounded: a writer that never stops
     /// hears an error at last.
     fn has_late_writes(&mut self, ino: InodeId, revoke: RevokeId) -> bool {
         let inode = self.inode(ino);
         let state = inode.gate.as_mut().expect("its gate says so");
         let leaving = state.leaving.get_mut(&revoke).expect("its gate says so");
-        let mut ranges = leaving.lost.ranges().iter();
-        if !ranges.any(|range| !inode.pages.busy(range).is_empty()) {
+        let (lost, demoted) = (leaving.lost.ranges(), leaving.demoted.ranges());
+        if !lost
+            .iter()
+            .chain(demoted)
+            .any(|range| !inode.pages.busy(range).is_empty())
+        {
             return false;
         }
         leaving.late_count += 1;
@@ -784,6 +791,7 @@ impl Slice {
         true
     }
 
+    /// Nothing of what leaves is cached, dirty or in use here any more: it goes.
     pub(crate) fn finish_release(&mut self, env: &Env<'_>, ino: InodeId, revoke: RevokeId) {
         if self.has_late_writes(ino, revoke) {
             // Served under the old token after the flush: it goes to the owner before the token.

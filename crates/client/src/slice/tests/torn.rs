@@ -81,3 +81,29 @@ fn a_page_of_which_a_part_leaves_is_not_stored_whole() {
         assert!(is_released(&effects), "{effects:?}");
     }
 }
+
+/// The kernel writes a mapped page back while the flush of a revoke that leaves the right to read is on its way (rule
+/// R5): without the right to write its Commit is refused, so it goes before that.
+#[test]
+fn a_late_write_under_a_token_that_is_lowered_is_committed_before_the_release() {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::SharedWrite, ByteRange::ALL);
+    s.write_back(1);
+    let all = Pattern::plain(ByteRange::ALL);
+    let read = Want::Range {
+        mode: RangeMode::Read,
+        required: all.clone(),
+        desired: all,
+    };
+    let effects = s.revoke(1, vec![read]);
+    let effects = s.carry_out(effects);
+    let (call, _) = commit_of(&effects).expect("the page is dirty");
+    s.write_back(2);
+    s.attr.change += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    assert!(!is_released(&effects), "{effects:?}");
+    let (call, commit) = commit_of(&effects).expect("the late write is committed");
+    assert_eq!(commit.pieces[0].bytes[..], [2; FRAME_SIZE][..]);
+    s.attr.change += 1;
+    assert!(is_released(&s.answer(call, meta::Reply::Attr(s.attr))));
+}
