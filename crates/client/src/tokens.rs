@@ -194,7 +194,8 @@ impl Slice {
     fn adopt(&mut self, env: &Env<'_>, granted: &Granted, is_told: bool) {
         let ino = granted.ino;
         let inode = self.inode(ino);
-        let was_covered = inode.inode_mode().is_some() || inode.directory_mode().is_some();
+        let had_names = inode.directory_mode().is_some();
+        let was_covered = inode.inode_mode().is_some() || had_names;
         match inode.holder.on_granted(granted, true) {
             token::Adopted::Unasked(released) => {
                 self.out.push(Effect::Release(ino.shard(), released));
@@ -208,6 +209,9 @@ impl Slice {
             token::Adopted::Current | token::Adopted::Stale => {}
         }
         inode.distrust_partial();
+        // Who asked for a name before this token is here, and was answered with another one or none, may hear of a time
+        // before another node's change.
+        inode.names_epoch += u64::from(!had_names && inode.directory_mode().is_some());
         if inode.is_contended != granted.contended {
             inode.is_contended = granted.contended;
             inode.entries = None;

@@ -4,6 +4,7 @@ mod appends;
 mod idle;
 mod located;
 mod mapped;
+mod names;
 mod opens;
 mod readers;
 mod space;
