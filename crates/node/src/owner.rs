@@ -428,7 +428,13 @@ impl<'a> Locked<'a> {
             question.dropped(out);
             return Ok(());
         }
-        question.tries += 1;
+        // What waits for no tokens is run again while it waits for room, which has a limit of its own: a Commit that is
+        // refused loses what was acknowledged.
+        let is_tried = match &question.ask {
+            Ask::Op { op, .. } => waits_for_tokens(op),
+            Ask::Acquire { .. } | Ask::Space(_) | Ask::Sync => true,
+        };
+        question.tries += u32::from(is_tried);
         if question.tries > TRIES_MAX {
             out.push(question.refused(Errno::EAGAIN));
             return Ok(());

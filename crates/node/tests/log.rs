@@ -2,19 +2,24 @@
 //! nobody admitted and that found the journal full does not leave anybody waiting.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+use client::message::{Ask, Body};
 use data::space::{Geometry, Levels, RegionId, Space};
 use meta::Op;
-use node::OwnerLog;
+use node::calls::question;
 use node::log::replay_space;
+use node::{DestageState, Locked, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
 use stdx::Prng;
 use store::format::{Area, PartKey};
 use store::journal::{Config, Journal, Part};
 use store::testing::{Disk, recover};
 use types::id::NodeLife;
 use types::{
-    Epoch, Errno, FsId, Incarnation, InodeId, Location, Lsn, NodeId, NsdId, ReleaseStamp, Run,
-    ShardId,
+    ByteRange, Duration, Epoch, Errno, FsId, Incarnation, InodeId, InodeMode, Instant, Location,
+    Lsn, NodeId, NsdId, Pattern, Piece, RangeMode, ReleaseStamp, Run, ShardId, SmallBytes,
+    Timestamp, TokenNumber, Want,
 };
+
+mod common;
 
 const LIFE: NodeLife = NodeLife {
     node: NodeId(1),
@@ -205,4 +210,112 @@ fn a_change_that_the_journal_refuses_gives_it_up() {
     log.space.check();
     assert_eq!(log.admit(LIFE, &closed(), 0), Err(Errno::EIO));
     assert!(log.journal.take_flush().is_none());
+}
+
+const SHARD: ShardId = ShardId(0);
+
+/// Runs `work` and what it hands back at once.
+fn run_work(
+    slice: &mut OwnerSlice,
+    log: &mut OwnerLog,
+    now: Instant,
+    work: Work,
+) -> Vec<OwnerEffect> {
+    let env = OwnerEnv {
+        now,
+        timestamp: Timestamp::default(),
+        me: common::life(1),
+        owners: &[LIFE.node],
+        random: 0,
+    };
+    let mut out = Vec::new();
+    let mut locked = Locked::new(std::iter::once(slice));
+    locked.run(&env, Some(log), work, &mut out).unwrap();
+    out
+}
+
+/// A Commit carries what was acknowledged. While the owner moves pieces to sectors it waits for that, and is run again
+/// with each of them, and with each step of a transaction: however often that is, it is not refused for it.
+#[test]
+fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
+    let area = area(16 << 10);
+    let mut disk = formatted(area);
+    let mut log = open(&mut disk, area);
+    let ino = InodeId::new(SHARD, 100);
+    let mut shard = meta::Shard::new(SHARD, meta::HashKey(7));
+    shard.apply(&common::file(ino, 1));
+    shard.apply(&common::file(InodeId::new(SHARD, 101), 1));
+    let piece = |offset: u64, length: usize| Piece {
+        offset,
+        bytes: SmallBytes::new(&vec![1; length]),
+    };
+    shard.apply(&meta::Mutation::MapPut {
+        index: 101,
+        extents: Vec::new(),
+        pieces: (0..300).map(|n| piece(n * 4096, 4096)).collect(),
+    });
+    let tokens = token::Manager::new(Epoch(1), token::Options::default());
+    let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
+    let all = Pattern::plain(ByteRange::ALL);
+    let wants = vec![
+        Want::Inode {
+            mode: InodeMode::Exclusive,
+        },
+        Want::Range {
+            mode: RangeMode::Write,
+            required: all.clone(),
+            desired: all,
+        },
+    ];
+    let seen = TokenNumber(0);
+    let ask = Ask::Acquire { ino, seen, wants };
+    let mut now = Instant(1);
+    let acquire = question(now, (common::life(1), 1), None, SHARD, ask);
+    run_work(&mut slice, &mut log, now, acquire);
+    let commit = meta::Commit {
+        ino,
+        generation: 1,
+        size_generation: 0,
+        size: Some(10),
+        modified: None,
+        kill_set_id: false,
+        extents: Vec::new(),
+        pieces: vec![piece(0, 10)],
+    };
+    let ask = Ask::Op {
+        op: Op::Commit(commit),
+        durable: false,
+    };
+    let mut work = Some(question(now, (common::life(1), 2), None, SHARD, ask));
+    for round in 0..3000 {
+        now = now + Duration::from_millis(1);
+        if round == 2000 {
+            // It need not wait any more.
+            log.destage_state = DestageState::Stalled;
+        }
+        let mut out = match work.take() {
+            Some(work) => run_work(&mut slice, &mut log, now, work),
+            None => Vec::new(),
+        };
+        let env = OwnerEnv {
+            now,
+            timestamp: Timestamp::default(),
+            me: common::life(1),
+            owners: &[LIFE.node],
+            random: 0,
+        };
+        slice.on_tick(&env, &mut out);
+        for effect in out {
+            match effect {
+                OwnerEffect::Run(again) => work = Some(again),
+                OwnerEffect::Answer { answer, .. } => {
+                    let is_done = matches!(answer.body, Body::Op(meta::Reply::Attr(_)));
+                    assert!(is_done && round == 2000, "round {round}: {answer:?}");
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    panic!("it is executed as soon as it may be");
 }
