@@ -263,7 +263,7 @@ fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
         },
         Want::Range {
             mode: RangeMode::Write,
-            required: all.clone(),
+            required: all,
             desired: all,
         },
     ];

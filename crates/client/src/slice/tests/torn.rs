@@ -62,8 +62,8 @@ fn a_page_of_which_a_part_leaves_is_not_stored_whole() {
         write_part(&mut s, 0, ByteRange::at(0, PAGE), 2);
         let want = Want::Range {
             mode,
-            required: behind.clone(),
-            desired: behind.clone(),
+            required: behind,
+            desired: behind,
         };
         let effects = s.revoke(1, vec![want]);
         let effects = s.carry_out(effects);
@@ -92,7 +92,7 @@ fn a_late_write_under_a_token_that_is_lowered_is_committed_before_the_release() 
     let all = Pattern::plain(ByteRange::ALL);
     let read = Want::Range {
         mode: RangeMode::Read,
-        required: all.clone(),
+        required: all,
         desired: all,
     };
     let effects = s.revoke(1, vec![read]);
