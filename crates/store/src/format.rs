@@ -34,7 +34,7 @@ pub struct Field {
     pub size: usize,
 }
 
-const fn field(name: &'static str, offset: usize, size: usize) -> Field {
+pub(crate) const fn field(name: &'static str, offset: usize, size: usize) -> Field {
     Field { name, offset, size }
 }
 
@@ -200,23 +200,23 @@ pub enum HeaderFault {
     Foreign(&'static str),
 }
 
-fn put(bytes: &mut [u8], at: Field, value: &[u8]) {
+pub(crate) fn put(bytes: &mut [u8], at: Field, value: &[u8]) {
     bytes[at.offset..at.offset + at.size].copy_from_slice(value);
 }
 
-fn u16_at(bytes: &[u8], at: Field) -> u16 {
+pub(crate) fn u16_at(bytes: &[u8], at: Field) -> u16 {
     u16::from_le_bytes(fixed(bytes, at))
 }
 
-fn u32_at(bytes: &[u8], at: Field) -> u32 {
+pub(crate) fn u32_at(bytes: &[u8], at: Field) -> u32 {
     u32::from_le_bytes(fixed(bytes, at))
 }
 
-fn u64_at(bytes: &[u8], at: Field) -> u64 {
+pub(crate) fn u64_at(bytes: &[u8], at: Field) -> u64 {
     u64::from_le_bytes(fixed(bytes, at))
 }
 
-fn u128_at(bytes: &[u8], at: Field) -> u128 {
+pub(crate) fn u128_at(bytes: &[u8], at: Field) -> u128 {
     u128::from_le_bytes(fixed(bytes, at))
 }
 

@@ -29,6 +29,7 @@ pub mod format;
 pub mod journal;
 pub mod recovery;
 pub mod testing;
+pub mod tree;
 
 #[cfg(test)]
 mod crash;
