@@ -32,7 +32,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use client::request::{Operation, Request, Response, Ticket};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
 use node::message::CLASS_NAMES;
-use node::{OwnerLog, OwnerSlice, Work};
+use node::{DestageState, OwnerLog, OwnerSlice, Work};
 use rustc_hash::FxHashMap;
 use types::id::NodeLife;
 use types::{Duration, Errno, InodeId, NodeId, NsdId, ShardId, Span};
@@ -626,18 +626,7 @@ impl Daemon {
             for slice in 0..SLICE_COUNT {
                 items.push_back(Item::Client(slice, Input::Tick));
             }
-            let env = self.owner_env();
-            let mut out = Vec::new();
-            for slice in self.shards.iter().flatten() {
-                let mut slice = lock(slice);
-                if !slice.is_quiet() {
-                    slice.on_tick(&env, &mut out);
-                }
-                if tick.is_multiple_of(TRANSACTION_TICKS) {
-                    slice.repeats(&mut out);
-                }
-            }
-            items.extend(out.into_iter().map(Item::OwnerEffect));
+            self.tick_owners(tick, &mut items);
             self.top_up(&mut items);
             self.start_destage(&mut items);
             self.run(items);
@@ -657,8 +646,45 @@ impl Daemon {
         }
     }
 
+    fn tick_owners(&self, tick: u64, items: &mut VecDeque<Item>) {
+        let env = self.owner_env();
+        let mut out = Vec::new();
+        for slice in self.shards.iter().flatten() {
+            let mut slice = lock(slice);
+            if !slice.is_quiet() {
+                slice.on_tick(&env, &mut out);
+            }
+            if tick.is_multiple_of(TRANSACTION_TICKS) {
+                slice.repeats(&mut out);
+            }
+        }
+        items.extend(out.into_iter().map(Item::OwnerEffect));
+    }
+
+    /// What only time brings on while the daemon writes back for the last time. Without the lease this life would be
+    /// declared dead, and nothing of what is left be taken from it.
+    fn tick_stopping(self: &Arc<Self>, tick: u64) {
+        self.renew_lease();
+        self.kick_journal();
+        // No pieces are moved to sectors any more: Commits do not wait for that.
+        lock(&self.log).destage_state = DestageState::Stalled;
+        let ticks = (0..SLICE_COUNT).map(|slice| Item::Client(slice, Input::Tick));
+        let mut items: VecDeque<Item> = ticks.collect();
+        self.tick_owners(tick, &mut items);
+        self.top_up(&mut items);
+        self.run(items);
+        if tick.is_multiple_of(REPEAT_TICKS) {
+            self.repeat_stale();
+        }
+        if tick.is_multiple_of(FLUSH_TICKS) {
+            self.resend_to_servers();
+        }
+    }
+
     /// Writes dirty data back and makes the journal durable; false when that is not done by `until`.
     fn write_all_back(self: &Arc<Self>, until: std::time::Instant) -> bool {
+        let mut tick = 0u64;
+        let mut ticked = std::time::Instant::now();
         for slice in 0..SLICE_COUNT {
             self.input(slice, Input::WriteBack);
         }
@@ -676,12 +702,11 @@ impl Daemon {
             if std::time::Instant::now() > until {
                 return false;
             }
-            if !self.ends.wait(seen, TICK) {
-                // What only time brings on.
-                self.kick_journal();
-                for slice in 0..SLICE_COUNT {
-                    self.input(slice, Input::Tick);
-                }
+            self.ends.wait(seen, TICK);
+            if ticked.elapsed() >= TICK {
+                ticked = std::time::Instant::now();
+                tick += 1;
+                self.tick_stopping(tick);
             }
         }
     }

@@ -389,6 +389,14 @@ impl Daemon {
 
     /// What only time brings on.
     pub(super) fn tick_membership(self: &Arc<Self>) {
+        if !self.membership.is_alone() {
+            self.renew_lease();
+            self.settle_lapse();
+        }
+    }
+
+    /// The same of a daemon that stops, and for which nothing waits any more: its lease is renewed while it may be.
+    pub(super) fn renew_lease(self: &Arc<Self>) {
         if self.membership.is_alone() {
             return;
         }
@@ -407,7 +415,6 @@ impl Daemon {
             self.grace_effects(out, &mut asks);
         });
         self.finish_membership(asks);
-        self.settle_lapse();
     }
 
     /// Writes the manager's view, outside of the lock: the disk may be slow.
