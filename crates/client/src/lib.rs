@@ -20,6 +20,7 @@ pub mod readers;
 pub mod reclaim;
 pub mod request;
 pub mod revoke;
+mod seek;
 pub mod slice;
 mod tokens;
 pub mod transfer;

@@ -931,5 +931,5 @@ pub(crate) fn name_of(operation: &Operation) -> Option<&Name> {
 
 /// Attributes that this version keeps; others answer EOPNOTSUPP at once, so that `ls` asks only once.
 pub(crate) fn is_xattr_kept(name: &[u8]) -> bool {
-    name.starts_with(b"user.") || name.starts_with(b"trusted.") || name == b"security.capability"
+    meta::is_xattr_kept(name)
 }

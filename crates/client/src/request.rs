@@ -199,6 +199,15 @@ pub enum Operation {
         /// (READ without FUSE_READ_LOCKOWNER). Else they go straight to the application.
         fills_page_cache: bool,
     },
+    /// The first byte of data, or of a hole, from `offset` on (SEEK_DATA, SEEK_HOLE). ENXIO where there is none.
+    Seek {
+        /// Inode.
+        ino: InodeId,
+        /// First byte looked at.
+        offset: u64,
+        /// A hole is looked for; the end of the file is one.
+        is_hole: bool,
+    },
     /// Write the bytes of `payload`.
     Write {
         /// Inode.
@@ -407,6 +416,8 @@ pub enum Response {
     Bytes(SmallBytes),
     /// GetXattr, ListXattr with size 0: the length.
     Size(u32),
+    /// Seek: the byte.
+    Offset(u64),
     /// Write: bytes written.
     Written(u32),
     /// ReadDir: entries that fit (the client counts with `listed_size`).

@@ -54,6 +54,7 @@ pub fn home_slice(operation: &Operation) -> usize {
         | Operation::ReadLink { ino }
         | Operation::Open { ino, .. }
         | Operation::Read { ino, .. }
+        | Operation::Seek { ino, .. }
         | Operation::Write { ino, .. }
         | Operation::Fsync { ino, .. }
         | Operation::Flush { ino, .. }
@@ -392,6 +393,7 @@ impl Slice {
                     .push(Effect::ForSlice(parent, Input::Request(request)));
             }
             Operation::Read { .. } => self.read(env, request),
+            Operation::Seek { .. } => self.seek(env, request),
             Operation::Write { .. } => self.write(env, request),
             Operation::Open { .. } => self.open(env, request),
             Operation::GetAttr { .. } => self.get_attr(env, request),

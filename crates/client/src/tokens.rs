@@ -869,6 +869,9 @@ fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
             };
             (kind, ByteRange::at(offset, payload.length.into()))
         }
+        Operation::Seek { offset, .. } => {
+            (RequestKind::DirectRead, ByteRange::new(offset, u64::MAX))
+        }
         _ if new_size(&request.operation).is_some() => {
             // What is cut is not known here: all that may be.
             (RequestKind::SetSize, ByteRange::ALL)

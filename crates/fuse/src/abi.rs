@@ -117,6 +117,25 @@ abi_struct!(/// SETXATTR without SETXATTR_EXT; name and value follow.
 SetXattrIn = 8 { size: u32, flags: u32, });
 abi_struct!(/// GETXATTR (the name follows) and LISTXATTR.
 GetXattrIn = 8 { size: u32, padding: u32, });
+abi_struct!(/// LSEEK.
+LseekIn = 24 { fh: u64, offset: u64, whence: u32, padding: u32, });
+abi_struct!(/// Answer to LSEEK.
+LseekOut = 8 { offset: u64, });
+abi_struct!(/// STATX.
+StatxIn = 24 { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32, });
+abi_struct!(/// A time in `Statx`.
+StatxTime = 16 { secs: i64, nanos: u32, reserved: i32, });
+abi_struct!(/// Attributes as statx(2) shows them.
+Statx = 256 {
+    mask: u32, blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,
+    ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: StatxTime, btime: StatxTime,
+    ctime: StatxTime, mtime: StatxTime, rdev_major: u32, rdev_minor: u32, dev_major: u32,
+    dev_minor: u32, spare2: [u64; 14],
+});
+abi_struct!(/// Answer to STATX.
+StatxOut = 288 {
+    attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], stat: Statx,
+});
 abi_struct!(/// ACCESS.
 AccessIn = 8 { mask: u32, padding: u32, });
 abi_struct!(/// INTERRUPT.
@@ -193,6 +212,13 @@ bits!(/// GETATTR: flags.
 getattr_flag: u32 { FH = 0; });
 bits!(/// WRITE: flags.
 write_flag: u32 { CACHE = 0; LOCKOWNER = 1; KILL_SUIDGID = 2; });
+/// LSEEK: the next data.
+pub const SEEK_DATA: u32 = 3;
+/// LSEEK: the next hole.
+pub const SEEK_HOLE: u32 = 4;
+/// STATX: all that stat(2) shows, and the time of birth.
+pub const STATX_BASIC_AND_BTIME: u32 = 0xfff;
+
 bits!(/// READ: flags.
 read_flag: u32 { LOCKOWNER = 1; });
 bits!(/// FSYNC: flags.

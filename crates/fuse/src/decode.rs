@@ -128,6 +128,8 @@ pub const fn fixed_size(opcode: u32) -> usize {
         opcode::SETXATTR => size_of::<abi::SetXattrIn>(),
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<abi::GetXattrIn>(),
         opcode::ACCESS => size_of::<abi::AccessIn>(),
+        opcode::LSEEK => size_of::<abi::LseekIn>(),
+        opcode::STATX => size_of::<abi::StatxIn>(),
         opcode::INTERRUPT => size_of::<abi::InterruptIn>(),
         opcode::NOTIFY_REPLY => size_of::<abi::RetrieveIn>(),
         opcode::INIT => size_of::<abi::InitInCompat>(),
@@ -213,7 +215,7 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                 Some(operation) => operation,
                 None => decode_files(call)?,
             };
-            let plus = header.opcode == opcode::READDIRPLUS;
+            let plus = matches!(header.opcode, opcode::READDIRPLUS | opcode::STATX);
             let ticket: Ticket =
                 ticket::ticket(header.unique, call.route, plus).ok_or(Errno::EIO)?;
             Ok(Decoded::Request(Request {
@@ -248,6 +250,14 @@ fn decode_names(call: &Call<'_>) -> Result<Option<Operation>, Errno> {
                 ino: parent?,
                 handle: (args.valid & abi::fattr::FH != 0).then_some(Handle(args.fh)),
                 set: set_attr(&args)?,
+            }
+        }
+        opcode::STATX => {
+            let args: abi::StatxIn = call.args()?;
+            let by_handle = args.getattr_flags & abi::getattr_flag::FH != 0;
+            Operation::GetAttr {
+                ino: parent?,
+                handle: by_handle.then_some(Handle(args.fh)),
             }
         }
         opcode::READLINK => Operation::ReadLink { ino: parent? },
@@ -336,6 +346,19 @@ fn decode_files(call: &Call<'_>) -> Result<Operation, Errno> {
                 length: args.size,
                 // Direct reads name the lock owner, reads into the page cache do not.
                 fills_page_cache: args.read_flags & abi::read_flag::LOCKOWNER == 0,
+            }
+        }
+        opcode::LSEEK => {
+            let args: abi::LseekIn = call.args()?;
+            let is_hole = match args.whence {
+                abi::SEEK_DATA => false,
+                abi::SEEK_HOLE => true,
+                _ => return Err(Errno::EINVAL),
+            };
+            Operation::Seek {
+                ino: ino?,
+                offset: args.offset,
+                is_hole,
             }
         }
         opcode::WRITE => decode_write(call)?,

@@ -112,6 +112,9 @@ pub fn encode_reply(ticket: Ticket, response: &Response) -> Encoded<'_> {
         Response::Bytes(bytes) => Tail::Bytes(bytes),
         Response::Data(spans) => Tail::Spans(spans),
         Response::Listing(listed) => Tail::Owned(listing(listed, ticket::is_plus(ticket))),
+        Response::Attr(attr, timeout_ns) if ticket::is_plus(ticket) => {
+            Tail::Owned(statx_out(attr, *timeout_ns).as_bytes().to_vec())
+        }
         Response::Error(errno) => return encode_error(unique, *errno),
         _ => Tail::None,
     };
@@ -129,6 +132,7 @@ pub fn encode_reply(ticket: Ticket, response: &Response) -> Encoded<'_> {
                 ..Default::default()
             });
         }
+        Response::Attr(..) if ticket::is_plus(ticket) => {}
         Response::Attr(attr, timeout_ns) => {
             let (secs, nanos) = split(*timeout_ns);
             made.push(&abi::AttrOut {
@@ -147,6 +151,7 @@ pub fn encode_reply(ticket: Ticket, response: &Response) -> Encoded<'_> {
             size: *size,
             padding: 0,
         }),
+        Response::Offset(offset) => made.push(&abi::LseekOut { offset: *offset }),
         Response::Space(space) => made.push(&statfs_out(space)),
         Response::Error(_)
         | Response::Done
@@ -183,6 +188,46 @@ fn attr_out(attr: &Attr) -> abi::Attr {
         rdev: attr.rdev,
         blksize: limits::BLOCK_SIZE_DEFAULT,
         flags: 0,
+    }
+}
+
+/// Attributes as statx(2) shows them, with the time of birth.
+fn statx_out(attr: &Attr, timeout_ns: u64) -> abi::StatxOut {
+    let (attr_valid, attr_valid_nsec) = split(timeout_ns);
+    let time = |at: types::Timestamp| abi::StatxTime {
+        secs: at.secs,
+        nanos: at.nanos,
+        reserved: 0,
+    };
+    // As the kernel encodes device numbers (new_encode_dev).
+    let (major, minor) = (
+        attr.rdev >> 8 & 0xfff,
+        attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00,
+    );
+    let stat = abi::Statx {
+        mask: abi::STATX_BASIC_AND_BTIME,
+        blksize: limits::BLOCK_SIZE_DEFAULT,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        mode: u16::try_from(attr.mode()).expect("S_IFMT and 07777"),
+        ino: attr.ino.raw(),
+        size: attr.size,
+        blocks: attr.sector_count.saturating_mul(SECTOR_SIZE / 512),
+        atime: time(attr.atime),
+        btime: time(attr.btime),
+        ctime: time(attr.ctime),
+        mtime: time(attr.mtime),
+        rdev_major: major,
+        rdev_minor: minor,
+        ..Default::default()
+    };
+    abi::StatxOut {
+        attr_valid,
+        attr_valid_nsec,
+        flags: 0,
+        spare: [0; 2],
+        stat,
     }
 }
 

@@ -41,7 +41,7 @@ pub const fn route(ticket: Ticket) -> Route {
     Route(((ticket.0 & !PLUS) >> UNIQUE_BITS) as u16)
 }
 
-/// A listing answered to this ticket carries attributes.
+/// A listing answered to this ticket carries attributes; attributes answered to it are those of statx(2).
 pub const fn is_plus(ticket: Ticket) -> bool {
     ticket.0 & PLUS != 0
 }

@@ -134,3 +134,39 @@ fn listings_are_as_long_as_the_client_counts() {
         }
     }
 }
+
+#[test]
+fn statx_has_the_time_of_birth() {
+    let mut attr = attr();
+    attr.btime = Timestamp { secs: 3, nanos: 8 };
+    attr.kind = FileKind::CharDevice;
+    attr.rdev = 0x1230_45ab;
+    let out = bytes_of(&Response::Attr(attr, 1_500_000_000), true);
+    assert_eq!(out.len(), 16 + 288);
+    let (answer, _) = abi::StatxOut::read_from_prefix(&out[16..]).unwrap();
+    assert_eq!(
+        (answer.attr_valid, answer.attr_valid_nsec),
+        (1, 500_000_000)
+    );
+    let stat = answer.stat;
+    assert_eq!((stat.btime.secs, stat.btime.nanos), (3, 8));
+    assert_eq!((stat.atime.secs, stat.atime.nanos), (-1, 5));
+    assert_eq!((stat.mtime.secs, stat.ctime.secs), (1, 2));
+    assert_eq!((stat.size, stat.blocks, stat.nlink), (5000, 16, 1));
+    assert_eq!((stat.uid, stat.gid, stat.ino), (10, 20, attr.ino.raw()));
+    assert_eq!(stat.mode, 0o020_000 | 0o4755);
+    assert_eq!((stat.rdev_major, stat.rdev_minor), (0x045, 0x1_23ab));
+    assert_eq!(
+        stat.mask & 0x800,
+        0x800,
+        "the kernel believes what the mask names"
+    );
+}
+
+#[test]
+fn a_seek_is_answered_by_an_offset() {
+    let out = bytes_of(&Response::Offset(1 << 62), false);
+    assert_eq!(out.len(), 16 + 8);
+    let (answer, _) = abi::LseekOut::read_from_prefix(&out[16..]).unwrap();
+    assert_eq!(answer.offset, 1 << 62);
+}

@@ -167,6 +167,25 @@ pub fn as_user<T: Send>(uid: libc::uid_t, step: impl FnOnce() -> T + Send) -> T 
     std::thread::scope(|scope| scope.spawn(thread).join().expect("the step does not panic"))
 }
 
+/// lseek(2) for the next data, or hole, from `offset` on; `None`: there is none (ENXIO).
+pub fn seek(file: &File, offset: u64, is_hole: bool) -> Result<Option<u64>> {
+    let whence = if is_hole {
+        libc::SEEK_HOLE
+    } else {
+        libc::SEEK_DATA
+    };
+    let offset = i64::try_from(offset).expect("an offset");
+    // SAFETY: a descriptor that is open.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    match u64::try_from(found) {
+        Ok(at) => Ok(Some(at)),
+        Err(_) => match Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            error => Err(error),
+        },
+    }
+}
+
 /// renameat2(2): fail with EEXIST rather than replace.
 pub const RENAME_NOREPLACE: u32 = libc::RENAME_NOREPLACE;
 /// renameat2(2): both names stay and change places.

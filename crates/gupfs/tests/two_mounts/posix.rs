@@ -1,10 +1,13 @@
 //! POSIX's smaller promises, kept for who looks through the other mount, too.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
 use std::io::Error;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-use crate::calls::{RENAME_EXCHANGE, rename_with};
+use stdx::Prng;
+
+use crate::calls::{RENAME_EXCHANGE, get_xattr, rename_with, seek, set_xattr};
 use crate::fixture::Fixture;
 use crate::{finish, lab};
 
@@ -60,6 +63,139 @@ fn renames(fixture: &Fixture) -> Outcome {
             }
         }
         text("back", fs::rename(path("moved"), path(one)))?;
+    }
+    Ok(())
+}
+
+/// What one node writes and cuts, synced or not, the other finds by SEEK_DATA and SEEK_HOLE at once; and a hole of
+/// petabytes takes no time.
+#[test]
+fn holes_are_where_nobody_has_written() {
+    let fixture = lab!();
+    let outcome = holes(&fixture).map(|count| format!("{count} seeks"));
+    finish(&fixture, outcome);
+}
+
+const SECTOR: u64 = 4096;
+
+/// The first byte from `offset` on that is data, or that is none; `None`: there is none.
+fn expected(data: &BTreeSet<u64>, size: u64, offset: u64, is_hole: bool) -> Option<u64> {
+    if offset >= size {
+        return None;
+    }
+    let first = offset / SECTOR;
+    let found = if is_hole {
+        let hole = (first..).find(|sector| !data.contains(sector));
+        hole.map(|sector| (sector * SECTOR).min(size))
+    } else {
+        data.range(first..).next().map(|sector| sector * SECTOR)
+    };
+    found.map(|at| at.max(offset))
+}
+
+fn holes(fixture: &Fixture) -> Result<u32, String> {
+    let mut random = Prng::new(5);
+    let (mut data, mut size) = (BTreeSet::new(), 1 << 50);
+    text("file", File::create_new(fixture.path(1, "file")))?;
+    let open = |node| {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .open(fixture.path(node, "file"));
+        text("open", file)
+    };
+    let files = [open(1)?, open(2)?];
+    text("long", files[0].set_len(size))?;
+    let slot = fixture.slot();
+    let mut count = 0;
+    for round in 0..200 {
+        let place = |random: &mut Prng| {
+            let begin = [0, 1 << 30, 1 << 49][usize::try_from(random.below(3)).expect("small")];
+            begin + random.below(1 << 20)
+        };
+        let one_of = |random: &mut Prng| &files[usize::try_from(random.below(2)).expect("small")];
+        let writer = one_of(&mut random);
+        match random.below(10) {
+            0 => {
+                // To whole sectors: what is left of one may be a hole or zeros.
+                let end = size / SECTOR - random.below(1000);
+                size = end * SECTOR;
+                slot.run("cut", || text("cut", writer.set_len(size)))?;
+                data.split_off(&end);
+            }
+            1 => {
+                size = (size + random.below(1 << 20)).next_multiple_of(SECTOR);
+                slot.run("grow", || text("grow", writer.set_len(size)))?;
+            }
+            kind => {
+                let begin = place(&mut random);
+                let length = [10, 5000, 300_000][usize::try_from(kind % 3).expect("small")];
+                let bytes = vec![7; length];
+                let end = begin + length as u64;
+                slot.run("write", || {
+                    text("write", writer.write_all_at(&bytes, begin))
+                })?;
+                size = size.max(end);
+                data.extend(begin / SECTOR..end.div_ceil(SECTOR));
+                if random.chance(1, 4) {
+                    slot.run("sync", || text("sync", writer.sync_all()))?;
+                }
+            }
+        }
+        for is_hole in [false, true] {
+            let (offset, reader) = (place(&mut random), one_of(&mut random));
+            let found = slot.run("seek", || text("seek", seek(reader, offset, is_hole)))?;
+            let right = expected(&data, size, offset, is_hole);
+            if found != right {
+                return Err(format!(
+                    "round {round}: from {offset} (hole: {is_hole}) to {found:?}, not {right:?}"
+                ));
+            }
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// The time of birth is one, whoever asks, and stays; attributes of the security name space are kept, but no labels.
+#[test]
+fn births_and_attributes() {
+    let fixture = lab!();
+    let outcome = births(&fixture).map(|()| String::new());
+    finish(&fixture, outcome);
+}
+
+fn births(fixture: &Fixture) -> Outcome {
+    text("file", fs::write(fixture.path(1, "file"), b"1"))?;
+    let shown = |node| {
+        let attr = text("stat", fs::metadata(fixture.path(node, "file")))?;
+        let born = text("statx", attr.created())?;
+        Ok::<_, String>((born, attr.size(), attr.mtime(), attr.mode(), attr.nlink()))
+    };
+    let born = shown(1)?.0;
+    let age = born.elapsed().map_err(|e| e.to_string())?;
+    if age.as_secs() > 60 {
+        return Err(format!("born {age:?} ago"));
+    }
+    for node in [2, 1] {
+        let (path, link) = (
+            fixture.path(node, "file"),
+            fixture.path(node, &format!("l{node}")),
+        );
+        text("write", fs::write(&path, b"longer"))?;
+        text("link", fs::hard_link(&path, &link))?;
+        let (one, two) = (shown(1)?, shown(2)?);
+        if one != two || one.0 != born || one.1 != 6 {
+            return Err(format!("born {born:?}, then {one:?} and {two:?}"));
+        }
+    }
+    let (one, two) = (fixture.path(1, "file"), fixture.path(2, "file"));
+    text("set", set_xattr(&one, "security.test", b"value"))?;
+    let value = text("get", get_xattr(&two, "security.test"))?;
+    let label = get_xattr(&two, "security.selinux").map_err(|e| e.raw_os_error());
+    if value != b"value" || label != Err(Some(libc::EOPNOTSUPP)) {
+        return Err(format!("{value:?}, {label:?}"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Extended attributes: `user.`, `trusted.` and `security.capability`; others are not supported.
+//! Extended attributes: `user.`, `trusted.` and `security.`; others are not supported, and labels are off.
 //!
 //! `trusted.gupfs.layout` is a view of the attributes' layout: not kept twice, inherited, and set on
 //! directories and empty files only. That the NSDs named exist is checked by the caller, who knows them.
@@ -23,12 +23,19 @@ const CREATE: u32 = 1;
 /// XATTR_REPLACE.
 const REPLACE: u32 = 2;
 
+/// Where attributes of this name are kept at all. Not `security.selinux`: who is told so asks once a mount. Not
+/// `system.`: ACLs are not served.
+pub fn is_xattr_kept(name: &[u8]) -> bool {
+    let has_name = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
+    let is_known = has_name(b"user.") || has_name(b"trusted.") || has_name(b"security.");
+    is_known && name != b"security.selinux"
+}
+
 fn check_name(name: &[u8]) -> Result<(), Stop> {
     if name.is_empty() || name.len() > limits::NAME_SIZE_MAX || name.contains(&0) {
         return Err(Stop::Fail(Errno::ERANGE));
     }
-    let has_name = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
-    if has_name(b"user.") || has_name(b"trusted.") || name == FILE_RIGHTS {
+    if is_xattr_kept(name) {
         return Ok(());
     }
     Err(Stop::Fail(Errno::EOPNOTSUPP))

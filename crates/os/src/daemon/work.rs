@@ -537,6 +537,7 @@ fn clamp(response: &mut Response, lease_ns: u64) {
         | Response::Data(_)
         | Response::Bytes(_)
         | Response::Size(_)
+        | Response::Offset(_)
         | Response::Written(_)
         | Response::Space(_) => {}
     }
