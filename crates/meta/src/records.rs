@@ -99,6 +99,18 @@ impl Key {
         Some((index, named))
     }
 
+    /// The key that a record belongs to; `None`: it is no key of this version.
+    pub(crate) fn of_record(record: &[u8]) -> Option<Self> {
+        let is_sliced = Self::slice_count_max(*record.get(6)?).is_some();
+        let key = if is_sliced {
+            record.split_last()?.1
+        } else {
+            record
+        };
+        Self::parse(key)?;
+        Some(Self(SmallBytes::new(key)))
+    }
+
     /// Index of the inode that it belongs to.
     pub(crate) fn index(&self) -> u64 {
         Self::parse(&self.0).expect("made here").0

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod calls;
+pub mod checkpoint;
 pub mod durable;
 pub mod facts;
 pub mod fences;
@@ -18,6 +19,7 @@ pub mod supply;
 pub mod walk;
 
 pub use calls::{Calls, InProgress};
+pub use checkpoint::Checkpoint;
 pub use durable::{Deferred, Durable};
 pub use facts::{FACT_CALL, Facts, Find};
 pub use fences::Fences;

@@ -22,9 +22,13 @@ impl Shard {
         }
     }
 
-    /// The same for a shard that was loaded from its tree: only what changes from now on.
-    pub fn track_changes(&mut self) {
+    /// The same for a shard that was loaded from its tree and these records beside it, which the tree lacks: they, and
+    /// every change from now on.
+    pub fn track_beside<'a>(&mut self, unsaved: impl IntoIterator<Item = &'a [u8]>) {
         self.dirty.track();
+        for key in unsaved.into_iter().filter_map(Key::of_record) {
+            self.dirty.note(key, || None);
+        }
     }
 
     /// Changes of records since the last checkpoint began, repeats included.
