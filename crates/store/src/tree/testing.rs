@@ -179,6 +179,10 @@ pub struct Rig {
     pub writes_left: Option<u64>,
     /// Pages that there are places for.
     pub places_left: Option<u64>,
+    /// Places that cannot be read.
+    pub unreadable: BTreeSet<Location>,
+    /// Most reads that were under way at a time.
+    pub reads_max: usize,
     /// Places ever read by `Pages`.
     pub fetched: Vec<Location>,
     /// Most memory that an apply held.
@@ -205,6 +209,8 @@ impl Rig {
             failing: 0,
             writes_left: None,
             places_left: None,
+            unreadable: BTreeSet::new(),
+            reads_max: 0,
             fetched: Vec::new(),
             memory_max: 0,
             write_count: 0,
@@ -250,10 +256,14 @@ impl Rig {
             self.fetched.push(fetch.at);
             self.reads.push(fetch);
         }
+        self.reads_max = self.reads_max.max(self.reads.len());
         self.pages.check();
     }
 
     fn read(&self, fetch: &Fetch) -> Result<Box<[u8]>, Unreadable> {
+        if self.unreadable.contains(&fetch.at) {
+            return Err(Unreadable);
+        }
         let size = usize::from(fetch.sectors) * SECTOR;
         let bytes = self.disk.get(&fetch.at).cloned();
         Ok(bytes.unwrap_or_else(|| vec![0; size].into()))
@@ -476,7 +486,15 @@ impl Rig {
     /// What a walk finds: the runs it claims, what is broken, entries of its leaves. `stop`: after so many leaves
     /// another walk goes on from there.
     pub fn walk(&mut self, stop: Option<u64>) -> Walked {
-        let mut walked = Walked::default();
+        self.walk_beside(BTreeSet::new(), stop)
+    }
+
+    /// The same, where `runs` are in use already.
+    pub fn walk_beside(&mut self, runs: BTreeSet<Run>, stop: Option<u64>) -> Walked {
+        let mut walked = Walked {
+            runs,
+            ..Walked::default()
+        };
         let mut position = Position::BEGIN;
         loop {
             let mut walk = Walk::new(TREE, &self.root, position, 4);

@@ -11,7 +11,6 @@
 //!
 //! Life cycle: `new` -> `poll` until `Done`; `position` says from where another walk can go on.
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -104,10 +103,9 @@ pub enum Broken {
 /// From where a walk can go on: all pages that come before this one, in the order of the walk, have been visited.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Position {
-    /// Separator of the next page.
-    pub key: Vec<u8>,
-    /// Its level.
-    pub level: u8,
+    /// The way to the next page from the root: which child at each level. (Not a key: those of a broken tree may be
+    /// in any order.)
+    pub path: Vec<u32>,
     /// Pages visited.
     pub pages: u64,
     /// Entries of their leaves.
@@ -119,21 +117,11 @@ pub struct Position {
 impl Position {
     /// Nothing has been visited.
     pub const BEGIN: Self = Self {
-        key: Vec::new(),
-        level: u8::MAX,
+        path: Vec::new(),
         pages: 0,
         entries: 0,
         is_partial: false,
     };
-
-    /// Whether a page comes before it.
-    fn is_behind(&self, separator: &[u8], level: u8) -> bool {
-        match separator.cmp(&self.key) {
-            Ordering::Less => true,
-            Ordering::Equal => level > self.level,
-            Ordering::Greater => false,
-        }
-    }
 }
 
 /// What `poll` says.
@@ -155,6 +143,7 @@ pub enum WalkStep {
 #[derive(Debug)]
 struct Slot {
     serial: u64,
+    path: Vec<u32>,
     reference: PageRef,
     separator: Vec<u8>,
     upper: Option<Vec<u8>>,
@@ -166,6 +155,7 @@ struct Slot {
 #[derive(Debug)]
 struct Frame {
     page: Arc<Page>,
+    path: Vec<u32>,
     upper: Option<Vec<u8>>,
     next: usize,
 }
@@ -211,7 +201,7 @@ impl Walk {
             is_over: false,
         };
         if let Some(page) = root.page {
-            walk.plan_page(page, Vec::new(), None);
+            walk.plan_page(page, Vec::new(), (Vec::new(), None));
         }
         walk
     }
@@ -223,13 +213,9 @@ impl Walk {
             return None;
         }
         let next = self.slots.front().or(self.entering.as_ref())?;
-        let (key, level) = (next.separator.clone(), next.reference.level);
-        if self.from.is_behind(&key, level) {
-            return Some(self.from.clone());
-        }
         Some(Position {
-            key,
-            level,
+            // On the way to where it began nothing is new.
+            path: next.path.clone().max(self.from.path.clone()),
             ..self.position.clone()
         })
     }
@@ -287,7 +273,13 @@ impl Walk {
         slot.broken.push(fault);
     }
 
-    fn plan_page(&mut self, reference: PageRef, separator: Vec<u8>, upper: Option<Vec<u8>>) {
+    /// Asks for the page at the end of `path`; its keys should be from the first of `bounds` to below the second.
+    fn plan_page(
+        &mut self,
+        reference: PageRef,
+        path: Vec<u32>,
+        bounds: (Vec<u8>, Option<Vec<u8>>),
+    ) {
         let serial = self.next_id;
         for at in reference.copies.iter() {
             let id = FetchId(self.next_id);
@@ -302,9 +294,10 @@ impl Walk {
         let slot = Slot {
             serial,
             left: reference.copies.len(),
+            path,
             reference,
-            separator,
-            upper,
+            separator: bounds.0,
+            upper: bounds.1,
             page: None,
             broken: Vec::new(),
         };
@@ -323,10 +316,14 @@ impl Walk {
             }
             if let Some(slot) = self.entering.take() {
                 if let Some(page) = &slot.page {
+                    let depth = slot.path.len();
+                    let is_on_the_way = self.from.path.starts_with(&slot.path);
+                    let first = self.from.path.get(depth).filter(|_| is_on_the_way);
                     self.frames.push(Frame {
                         page: Arc::clone(page),
+                        path: slot.path.clone(),
                         upper: slot.upper.clone(),
-                        next: page.child_index(&self.from.key),
+                        next: first.map_or(0, |index| *index as usize),
                     });
                 }
                 self.slots.push_back(slot);
@@ -336,7 +333,7 @@ impl Walk {
                 return;
             };
             let index = frame.next;
-            if index == frame.page.count() {
+            if index >= frame.page.count() {
                 self.frames.pop();
                 continue;
             }
@@ -347,18 +344,16 @@ impl Walk {
                 frame.upper.clone()
             };
             let (child, separator) = (frame.page.child(index), frame.page.key(index));
-            let is_visited = self.from.is_behind(&separator, child.level);
-            if child.level == 0 && is_visited {
-                continue;
-            }
-            self.plan_page(child, separator, upper);
+            let mut path = frame.path.clone();
+            path.push(u32::try_from(index).expect("entries of a page"));
+            self.plan_page(child, path, (separator, upper));
         }
     }
 
     /// Everything about a page that has been read, in its turn.
     fn report(&mut self, slot: Slot, claim: &mut dyn FnMut(Run) -> bool) {
         let (level, number) = (slot.reference.level, slot.reference.number);
-        if self.from.is_behind(&slot.separator, level) {
+        if slot.path < self.from.path {
             // Reported before the walk was resumed; read again only to get to its children.
             if slot.page.is_none() {
                 self.position.is_partial = true;

@@ -1,12 +1,13 @@
 //! Every page of a tree damaged in turn: read again as it was, or an error that names it; never other bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use types::Location;
+use types::{Location, Run};
 
 use super::{Model, apply_to_model, edits, list};
 use crate::tree::fault::TreeError;
-use crate::tree::testing::Rig;
+use crate::tree::page::{Page, PageRef, Seal, seal};
+use crate::tree::testing::{Rig, TREE};
 use crate::tree::walk::Broken;
 
 /// A tree of some levels with `copy_count` copies, its model, and pages of older states.
@@ -124,4 +125,117 @@ fn wrong_counts_of_a_root_are_found() {
     let is_newer = |b: &Broken| matches!(b, Broken::Newer { .. });
     let broken = rig.walk(None).broken;
     assert!(!broken.is_empty() && broken.iter().all(is_newer));
+}
+
+#[test]
+fn a_copy_that_cannot_be_read_is_told_from_one_that_is_bad() {
+    for copy_count in [1, 2] {
+        let (mut rig, model, _) = grown(4, copy_count);
+        for at in rig.reachable() {
+            rig.unreadable = BTreeSet::from([at]);
+            rig.cool(64 << 10);
+            let found = rig.scan(&[], None);
+            let is_named =
+                |e: TreeError| matches!(e, TreeError::Unreachable { at: a, .. } if a == at);
+            match found {
+                Ok(found) => assert_eq!((found, copy_count), (list(&model), 2)),
+                Err(error) => assert!(is_named(error) && copy_count == 1),
+            }
+            let walked = rig.walk(None);
+            let is_named = |b: &Broken| matches!(b, Broken::Unreadable { at: a, .. } if *a == at);
+            assert!(is_named(&walked.broken[0]));
+            assert_eq!(walked.broken.len(), if copy_count == 1 { 2 } else { 1 });
+        }
+    }
+}
+
+#[test]
+fn what_is_used_twice_is_found_and_not_gone_into() {
+    let (mut rig, model, _) = grown(5, 1);
+    for at in rig.reachable() {
+        let run = Run { at, count: 1 };
+        let walked = rig.walk_beside(BTreeSet::from([run]), Some(3));
+        assert_eq!(walked.broken.len(), 1);
+        assert!(matches!(walked.broken[0], Broken::Double { at: named, .. } if named == at));
+        assert!(walked.entries.len() <= model.len());
+    }
+    // The root itself: nothing below is claimed.
+    let root = rig.root.page.unwrap();
+    let run = root.runs().next().unwrap();
+    let walked = rig.walk_beside(BTreeSet::from([run]), None);
+    assert_eq!((walked.runs.len(), walked.entries.len()), (1, 0));
+}
+
+/// The root page as a writer with a bug would have written it: with these children.
+fn rewrite_root(rig: &mut Rig, change: impl FnOnce(&mut Vec<(Vec<u8>, PageRef)>)) {
+    let mut root = rig.root.page.unwrap();
+    let page = Page::verify(TREE, &root, rig.disk[&root.copies[0]].clone()).unwrap();
+    let child = |index| (page.key(index), page.child(index));
+    let mut children: Vec<_> = (0..page.count()).map(child).collect();
+    change(&mut children);
+    let head = Seal {
+        tree: TREE,
+        sectors: root.sectors,
+        level: root.level,
+        lsn: page.lsn(),
+        epoch: rig.root.epoch,
+        number: root.number,
+    };
+    let entries: Vec<_> = children
+        .iter()
+        .map(|(k, c)| (k.clone(), c.encode()))
+        .collect();
+    let (bytes, crc) = seal(&head, entries.iter().map(|(k, c)| (&k[..], &c[..])));
+    rig.disk.insert(root.copies[0], bytes.into());
+    root.crc = crc;
+    root.count = children.len().try_into().unwrap();
+    rig.root.page = Some(root);
+}
+
+#[test]
+fn mistakes_of_a_writer_are_found_though_every_checksum_fits() {
+    // Children in the wrong order: their keys are not between the separators.
+    let (mut rig, _, _) = grown(6, 1);
+    rewrite_root(&mut rig, |children| {
+        let first = children[0].1;
+        children[0].1 = children[1].1;
+        children[1].1 = first;
+    });
+    let broken = rig.walk(Some(2)).broken;
+    assert!(!broken.is_empty());
+    assert!(
+        broken
+            .iter()
+            .all(|b| matches!(b, Broken::Separators { .. })),
+        "{broken:?}"
+    );
+    // A child twice.
+    let (mut rig, _, _) = grown(6, 1);
+    rewrite_root(&mut rig, |children| children[1].1 = children[0].1);
+    let broken = rig.walk(None).broken;
+    assert!(
+        broken.iter().any(|b| matches!(b, Broken::Double { .. })),
+        "{broken:?}"
+    );
+    // A child of another level is not used at all.
+    let (mut rig, _, _) = grown(6, 1);
+    rewrite_root(&mut rig, |children| children[0].1.level += 1);
+    rig.cool(64 << 10);
+    assert!(matches!(
+        rig.scan(&[], None),
+        Err(TreeError::Corrupt { .. })
+    ));
+    let broken = rig.walk(None).broken;
+    assert!(matches!(
+        broken[..],
+        [Broken::Copy { .. }, Broken::Lost { .. }]
+    ));
+    // A child left out: the counts do not fit.
+    let (mut rig, _, _) = grown(6, 1);
+    rewrite_root(&mut rig, |children| drop(children.pop()));
+    let broken = rig.walk(Some(4)).broken;
+    assert!(matches!(
+        broken[..],
+        [Broken::Entries { .. }, Broken::Pages { .. }]
+    ));
 }

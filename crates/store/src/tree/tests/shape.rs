@@ -219,3 +219,24 @@ fn a_lookup_finds_what_is_cached_and_says_what_is_not() {
     let cold = lookup(&mut rig.pages, TREE, &root, &number(5));
     assert!(matches!(cold, Lookup::Cold(page) if Some(page) == root.page));
 }
+
+#[test]
+fn many_pages_are_under_way_at_a_time() {
+    let mut rig = Rig::new(10, 1, 1 << 20);
+    rig.apply(&(0..20_000).map(|n| put(n * 2, 50)).collect::<Vec<_>>())
+        .unwrap();
+    let mut under_way = |what: &dyn Fn(&mut Rig)| {
+        rig.cool(1 << 20);
+        rig.reads_max = 0;
+        what(&mut rig);
+        rig.reads_max
+    };
+    let scan = under_way(&|rig| assert_eq!(rig.scan(&[], None).unwrap().len(), 20_000));
+    assert!(scan >= 5, "{scan}");
+    let keys: Vec<_> = (0..200).map(|n| number(n * 200)).collect();
+    let get = under_way(&|rig| assert!(rig.get(keys.clone()).unwrap().iter().all(Option::is_some)));
+    assert_eq!(get, 3);
+    let edits: Vec<_> = (0..200).map(|n| put(n * 200 + 1, 50)).collect();
+    let apply = under_way(&|rig| assert!(rig.apply(&edits).is_ok()));
+    assert_eq!(apply, 4);
+}
