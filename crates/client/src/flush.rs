@@ -15,6 +15,7 @@ use types::{
 };
 
 use crate::env::{Env, StorePiece, TakenRun, WantedRun};
+use crate::errors::Hears;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{DirtyPage, PAGE_SIZE, parts_of, pieces_of};
@@ -436,7 +437,7 @@ impl Slice {
                     env.grants.discard(owner, &batch.runs);
                 }
                 if inode.store_failures > STORE_FAILURES_MAX {
-                    inode.error = Some(Errno::EIO);
+                    inode.errors.note(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
                 } else {
                     inode.write_again(env, &batch.numbers);
@@ -694,7 +695,7 @@ impl Slice {
                     }
                 }
                 if let Some(errno) = errno {
-                    inode.error = Some(errno);
+                    inode.errors.note(errno);
                     inode.is_size_dirty = false;
                     inode.modified = None;
                     inode.kill_set_id = false;
@@ -775,29 +776,38 @@ impl Slice {
         if done.is_empty() {
             return;
         }
-        let error = inode.error;
+        let is_lost = inode.errors.is_untold();
         for goal in done {
             match goal.purpose {
-                Purpose::Sync(request) => self.end_sync(env, ino, request, error),
+                Purpose::Sync(request) => self.end_sync(env, ino, request),
                 Purpose::Revoke(revoke) => {
-                    let outcome = match error {
-                        None => FlushOutcome::Committed,
-                        Some(_) => FlushOutcome::Lost,
+                    let outcome = match is_lost {
+                        false => FlushOutcome::Committed,
+                        true => FlushOutcome::Lost,
                     };
                     self.on_revoke_flushed(env, ino, revoke, outcome);
                 }
                 Purpose::Late(revoke) => self.finish_release(env, ino, revoke),
                 Purpose::SetAttr(set, then) => self.ask_set_attr(ino, set, *then),
-                Purpose::Rename(request) => self.send_rename(*request),
+                // What it would replace may be good.
+                Purpose::Rename(request) => match self.inode(ino).errors.take_untold() {
+                    Some(errno) => self.fail(request.ticket, errno),
+                    None => self.send_rename(*request),
+                },
                 Purpose::Background => {}
             }
         }
         self.retry(env, ino);
     }
 
-    fn end_sync(&mut self, env: &Env<'_>, ino: InodeId, request: Request, error: Option<Errno>) {
+    fn end_sync(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
+        let error = match &request.operation {
+            Operation::Fsync { handle, .. } | Operation::Write { handle, .. } => {
+                self.tell_error(ino, *handle, Hears::Sync)
+            }
+            _ => self.inode(ino).errors.take_untold(),
+        };
         if let Some(errno) = error {
-            self.inode(ino).error = None;
             return self.reply_written(env, request.ticket, Response::Error(errno));
         }
         let response = match &request.operation {

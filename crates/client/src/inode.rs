@@ -196,8 +196,8 @@ pub(crate) struct Inode {
     pub(crate) write_end: u64,
     /// Appended where the kernel does not expect it and not READ since: its pages hold what was there before.
     pub(crate) unshown: RangeSet,
-    /// A write-back failed: told once to fsync or close, and to writes until then.
-    pub(crate) error: Option<Errno>,
+    /// Write-backs that failed.
+    pub(crate) errors: crate::errors::Errors,
     /// The kernel may have pages that a READ brought in under read tokens alone.
     pub(crate) has_read_pages: bool,
     /// The kernel was told to believe attributes since the inode token was last revoked.
@@ -275,7 +275,7 @@ impl Inode {
             is_on_dirty_list: false,
             write_end: 0,
             unshown: RangeSet::new(),
-            error: None,
+            errors: crate::errors::Errors::default(),
             has_read_pages: false,
             is_gone: false,
             is_freed: false,

@@ -13,6 +13,7 @@ use types::{
 
 use crate::appends::NoRoom;
 use crate::env::{Env, LoadPiece};
+use crate::errors::Hears;
 use crate::inode::{Load, kill_mask, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
@@ -694,10 +695,7 @@ impl Slice {
         }
         let range = ByteRange::at(*offset, length);
         let has_range = inode.covers(RangeMode::Write, &range);
-        if let Some(errno) = inode.error
-            && !is_write_back
-        {
-            inode.error = None;
+        if !is_write_back && let Some(errno) = self.tell_error(ino, handle, Hears::Write) {
             return self.fail(request.ticket, errno);
         }
         let kind = if is_write_back {
@@ -842,13 +840,12 @@ impl Slice {
         self.park(env, ino, request, why);
     }
 
-    /// flush(2) of a descriptor: tells a write-back error once.
+    /// close(2) of a descriptor: tells of write-backs that failed.
     pub(crate) fn close(&mut self, _env: &Env<'_>, request: Request) {
-        let Operation::Flush { ino, .. } = request.operation else {
+        let Operation::Flush { ino, handle } = request.operation else {
             unreachable!("only close comes here");
         };
-        let error = self.inodes.get_mut(&ino).and_then(|i| i.error.take());
-        match error {
+        match self.tell_error(ino, handle, Hears::Close) {
             Some(errno) => self.fail(request.ticket, errno),
             None => self.reply(request.ticket, Response::Done),
         }

@@ -3,6 +3,7 @@
 
 mod appends;
 pub mod env;
+mod errors;
 mod flush;
 mod idle;
 mod inode;

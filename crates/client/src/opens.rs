@@ -255,12 +255,14 @@ impl Slice {
     /// Opens a handle on `ino`.
     pub(crate) fn open_handle(&mut self, ino: InodeId, flags: OpenFlags) -> Opened {
         let handle = Handle(self.draw_id());
+        let heard = self.inode(ino).errors.heard_at_open();
         let file = OpenFile {
             flags,
             read_end: 0,
             prefetch_end: 0,
             sequential: 0,
             sample: crate::readers::Sample::default(),
+            heard,
         };
         self.handles.insert(handle, file);
         let inode = self.inode(ino);

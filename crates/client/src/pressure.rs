@@ -81,7 +81,7 @@ impl Slice {
         env.grants
             .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
         inode.starved_since = None;
-        inode.error = Some(Errno::ENOSPC);
+        inode.errors.note(Errno::ENOSPC);
         self.pump(env, ino);
     }
 

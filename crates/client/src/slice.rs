@@ -226,6 +226,8 @@ pub(crate) struct OpenFile {
     pub(crate) sequential: u64,
     /// In which pieces it is read.
     pub(crate) sample: crate::readers::Sample,
+    /// Of write-backs that failed.
+    pub(crate) heard: crate::errors::Heard,
 }
 
 /// One slice.

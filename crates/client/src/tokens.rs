@@ -789,7 +789,7 @@ impl Slice {
         }
         leaving.late_count += 1;
         if leaving.late_count > LATE_FLUSHES_MAX {
-            inode.error = Some(Errno::EIO);
+            inode.errors.note(Errno::EIO);
             return false;
         }
         true

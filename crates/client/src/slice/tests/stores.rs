@@ -60,3 +60,125 @@ fn a_store_that_is_wanted_is_not_forgotten() {
     let is_flushed = |e: &Effect| matches!(e, Effect::Flush(_, stores) if stores[..] == [store]);
     assert!(effects.iter().any(is_flushed), "{effects:?}");
 }
+
+fn fsync(s: &mut Story, handle: Handle) -> Vec<Effect> {
+    s.ask(Operation::Fsync {
+        ino: INO,
+        handle,
+        data_only: false,
+    })
+}
+
+fn error_of(effects: &[Effect]) -> Option<Errno> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Error(errno), _) => Some(*errno),
+        _ => None,
+    })
+}
+
+/// Opens it once more; the token is there.
+fn open_again(s: &mut Story, write: bool) -> Handle {
+    let flags = OpenFlags {
+        write,
+        ..OpenFlags::default()
+    };
+    let effects = s.ask(Operation::Open { ino: INO, flags });
+    let handle = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Opened(opened), _) => Some(opened.handle),
+        _ => None,
+    });
+    handle.unwrap_or_else(|| panic!("{effects:?}"))
+}
+
+/// A page is written, and the owner refuses its Commit.
+fn lose_a_page(s: &mut Story) {
+    s.write_back(1);
+    let (call, commit) = commit_of(&s.input(Input::WriteBack)).expect("the page is dirty");
+    assert_eq!(commit.pieces.len(), 1);
+    let refused = Answer::bare(Body::Refused(Errno::ENOSPC));
+    s.input(Input::Answer(call, Box::new(refused)));
+}
+
+/// Whoever else opens and closes the file, and whatever descriptors of it its writer's children close: the writer hears
+/// with fsync that its bytes are lost.
+#[test]
+fn a_write_back_that_failed_is_told_to_each_who_has_the_file_open() {
+    let mut s = Story::new(1000);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let (writer, reader) = (open_again(&mut s, true), open_again(&mut s, false));
+    lose_a_page(&mut s);
+    let close = |handle| Operation::Flush { ino: INO, handle };
+    for handle in [reader, writer, reader, writer] {
+        let effects = s.ask(close(handle));
+        assert_eq!(error_of(&effects), Some(Errno::ENOSPC), "{handle:?}");
+    }
+    // Somebody has heard: who opens it now need not.
+    let late = open_again(&mut s, true);
+    for (handle, error) in [
+        (late, None),
+        (writer, Some(Errno::ENOSPC)),
+        (writer, None),
+        (reader, Some(Errno::ENOSPC)),
+    ] {
+        let effects = fsync(&mut s, handle);
+        assert_eq!(error_of(&effects), error, "{handle:?}");
+    }
+    assert_eq!(error_of(&s.ask(close(writer))), None);
+}
+
+/// Nobody had it open any more: who opens it next hears.
+#[test]
+fn a_write_back_that_failed_unheard_is_told_to_the_next() {
+    let mut s = Story::new(1000);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    s.slice.inode(INO).lookup_count = 1;
+    s.ask(Operation::Release { ino: INO, handle });
+    lose_a_page(&mut s);
+    let next = open_again(&mut s, false);
+    assert_eq!(error_of(&fsync(&mut s, next)), Some(Errno::ENOSPC));
+    assert_eq!(error_of(&fsync(&mut s, next)), None);
+}
+
+/// A rename waits for its source's data. If that is lost the name that it would replace stays as it is.
+#[test]
+fn a_rename_whose_data_is_lost_fails() {
+    let mut s = Story::new(1000);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s.write_back(1);
+    let name = |text: &str| types::Name::new(text.as_bytes()).expect("a name");
+    let rename = Request {
+        ticket: Ticket(1000),
+        caller: Caller {
+            uid: 0,
+            gid: 0,
+            pid: 1,
+        },
+        operation: Operation::Rename {
+            parent: INO,
+            name: name("new"),
+            new_parent: INO,
+            new_name: name("old"),
+            flags: crate::request::RenameFlags::default(),
+        },
+    };
+    let effects = s.input(Input::FlushThen(INO, Box::new(rename)));
+    let (call, _) = commit_of(&effects).expect("the page is dirty");
+    let refused = Answer::bare(Body::Refused(Errno::ENOSPC));
+    let effects = s.input(Input::Answer(call, Box::new(refused)));
+    assert_eq!(error_of(&effects), Some(Errno::ENOSPC), "{effects:?}");
+    let renames = |e: &Effect| {
+        matches!(
+            e,
+            Effect::Call(
+                _,
+                _,
+                Ask::Op {
+                    op: meta::Op::Rename { .. },
+                    ..
+                }
+            )
+        )
+    };
+    assert!(!effects.iter().any(renames), "{effects:?}");
+}
