@@ -376,7 +376,7 @@ impl Shard {
 
     /// A request failed: its late duplicate must not be executed after all. Volatile: a duplicate does
     /// not survive a restart of the owner, which ends every connection.
-    pub(crate) fn note_refused(&mut self, life: NodeLife, origin: Origin, reply: Reply) {
+    pub fn note_refused(&mut self, life: NodeLife, origin: Origin, reply: Reply) {
         let answer = (origin.request, reply);
         self.refused.insert((life, origin.slot), answer);
     }

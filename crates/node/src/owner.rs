@@ -436,7 +436,7 @@ impl<'a> Locked<'a> {
         };
         question.tries += u32::from(is_tried);
         if question.tries > TRIES_MAX {
-            out.push(question.refused(Errno::EAGAIN));
+            self.refuse(question, Body::Refused(Errno::EAGAIN), out);
             return Ok(());
         }
         match &question.ask {
@@ -738,7 +738,7 @@ impl<'a> Locked<'a> {
                 return None;
             }
             PieceRoom::Full => {
-                out.push(question.refused(Errno::ENOSPC));
+                self.refuse(question, Body::Refused(Errno::ENOSPC), out);
                 return None;
             }
             PieceRoom::Go | PieceRoom::Wait => {}
@@ -755,8 +755,27 @@ impl<'a> Locked<'a> {
             Errno::ESTALE => Body::Op(Reply::Stale),
             _ => Body::Refused(errno),
         };
-        out.push(question.answer(body, None));
+        self.refuse(question, body, out);
         None
+    }
+
+    /// Answers what was not executed. A repeat that is still on its way must not be executed after all: its sender has
+    /// done something else by then.
+    fn refuse(&mut self, question: Box<Question>, body: Body, out: &mut Vec<OwnerEffect>) {
+        let reply = match &body {
+            Body::Op(reply) => reply.clone(),
+            Body::Refused(errno) => Reply::Error(*errno),
+            Body::Acquired { .. } | Body::Space(_) | Body::Synced => {
+                unreachable!("none of these refuses anything")
+            }
+        };
+        if let (Ask::Op { op, .. }, Some(origin)) = (&question.ask, question.origin)
+            && op.is_change()
+            && let Some(slice) = self.slice(question.shard)
+        {
+            slice.shard.note_refused(question.from, origin, reply);
+        }
+        out.push(question.answer(body, None));
     }
 
     /// What the asker's tokens cover, for a Commit.

@@ -234,13 +234,9 @@ fn run_work(
     out
 }
 
-/// A Commit carries what was acknowledged. While the owner moves pieces to sectors it waits for that, and is run again
-/// with each of them, and with each step of a transaction: however often that is, it is not refused for it.
-#[test]
-fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
-    let area = area(16 << 10);
-    let mut disk = formatted(area);
-    let mut log = open(&mut disk, area);
+/// A file that node 1 may write, and another one whose pieces wait to be moved to sectors; a Commit to the first.
+fn with_debt(disk: &mut Disk) -> (OwnerLog, OwnerSlice, Ask) {
+    let mut log = open(disk, area(16 << 10));
     let ino = InodeId::new(SHARD, 100);
     let mut shard = meta::Shard::new(SHARD, meta::HashKey(7));
     shard.apply(&common::file(ino, 1));
@@ -269,7 +265,7 @@ fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
     ];
     let seen = TokenNumber(0);
     let ask = Ask::Acquire { ino, seen, wants };
-    let mut now = Instant(1);
+    let now = Instant(1);
     let acquire = question(now, (common::life(1), 1), None, SHARD, ask);
     run_work(&mut slice, &mut log, now, acquire);
     let commit = meta::Commit {
@@ -286,6 +282,16 @@ fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
         op: Op::Commit(commit),
         durable: false,
     };
+    (log, slice, ask)
+}
+
+/// A Commit carries what was acknowledged. While the owner moves pieces to sectors it waits for that, and is run again
+/// with each of them, and with each step of a transaction: however often that is, it is not refused for it.
+#[test]
+fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, mut slice, ask) = with_debt(&mut disk);
+    let mut now = Instant(1);
     let mut work = Some(question(now, (common::life(1), 2), None, SHARD, ask));
     for round in 0..3000 {
         now = now + Duration::from_millis(1);
@@ -318,4 +324,31 @@ fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
         }
     }
     panic!("it is executed as soon as it may be");
+}
+
+/// A Commit is refused, and a repeat of it arrives when there is room: its sender has given its bytes up, and may have
+/// committed others since.
+#[test]
+fn a_repeat_of_what_was_refused_is_refused() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, mut slice, ask) = with_debt(&mut disk);
+    let now = Instant(1);
+    let mut asked = |log: &mut OwnerLog, request| {
+        let request = types::RequestId(request);
+        let origin = Some(meta::view::Origin { slot: 1, request });
+        let work = question(now, (common::life(1), 2), origin, SHARD, ask.clone());
+        let out = run_work(&mut slice, log, now, work);
+        match &out[..] {
+            [OwnerEffect::Answer { answer, .. }] => answer.body.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    log.destage_state = DestageState::NoSpace;
+    let refused = Body::Refused(Errno::ENOSPC);
+    assert_eq!(asked(&mut log, 5), refused);
+    log.destage_state = DestageState::Stalled;
+    let again = Body::Op(meta::Reply::Error(Errno::ENOSPC));
+    assert_eq!(asked(&mut log, 5), again);
+    let body = asked(&mut log, 6);
+    assert!(matches!(body, Body::Op(meta::Reply::Attr(_))), "{body:?}");
 }
