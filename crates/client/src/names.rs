@@ -864,6 +864,13 @@ impl Slice {
         if inode.is_committing || !inode.batches.is_empty() || inode.unwritten_replies > 0 {
             return;
         }
+        if !inode.is_freed
+            && let Some(plan) = inode.holder.give_up(ino)
+        {
+            // Revoked when nothing is known here any more they would be answered as of the beginning: the owner takes
+            // that for a late message, and who waits for them waits until it has asked often enough.
+            return self.begin_release(env, ino, plan);
+        }
         inode.pages.clear(env.pool);
         let reserved = std::mem::take(&mut inode.reserved);
         env.grants.unreserve(env.owner(ino.shard()), reserved);

@@ -560,3 +560,24 @@ fn a_nameless_inode_is_dropped_after_its_revoke() {
     assert!(is_released(&effects), "{effects:?}");
     assert_eq!(s.slice.counts().0, 0);
 }
+
+/// Another node has it open, and may want its tokens: they go before this node forgets what it has said of them.
+#[test]
+fn what_is_held_without_a_name_is_released_before_the_inode_is_dropped() {
+    for reply in [meta::Reply::Done, meta::Reply::Absent] {
+        let is_freed = reply == meta::Reply::Absent;
+        let mut s = Story::new(PAGE);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let handle = *s.slice.handles.keys().next().expect("opened");
+        s.attr.nlink = 0;
+        let unlinked = crate::unlink::Unlinked::kept(s.attr, true);
+        s.slice.inode(INO).closing_count += 1;
+        s.input(Input::Unlinked(INO, unlinked));
+        let effects = s.ask(Operation::Release { ino: INO, handle });
+        let closed = closed_of(&effects).expect("the owner is told");
+        let effects = s.answer(closed, reply);
+        let effects = s.carry_out(effects);
+        assert_eq!(is_released(&effects), !is_freed, "{effects:?}");
+        assert_eq!(s.slice.counts().0, 0);
+    }
+}
