@@ -788,6 +788,9 @@ impl Slice {
                     self.on_revoke_flushed(env, ino, revoke, outcome);
                 }
                 Purpose::Late(revoke) => self.finish_release(env, ino, revoke),
+                Purpose::SetAttr(_, then) if matches!(*then, Continuation::Punch(..)) => {
+                    self.ask_punch(ino, *then);
+                }
                 Purpose::SetAttr(set, then) => self.ask_set_attr(ino, set, *then),
                 // What it would replace may be good.
                 Purpose::Rename(request) => match self.inode(ino).errors.take_untold() {

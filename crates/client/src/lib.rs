@@ -17,6 +17,7 @@ pub mod pages;
 pub mod pool;
 mod prefetch;
 mod pressure;
+mod punch;
 pub mod readers;
 pub mod reclaim;
 pub mod request;

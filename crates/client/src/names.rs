@@ -42,6 +42,8 @@ pub(crate) enum Continuation {
     Synced(Ticket, Response),
     /// Attributes changed by setattr.
     SetAttr(InodeId, Request),
+    /// A hole made.
+    Punch(InodeId, Request),
     /// A listing.
     Listing(Request),
     /// The owner knows that this node has the inode no longer open; the inode if it is known here and counts them.
@@ -423,6 +425,7 @@ impl Slice {
                 self.reply_written(env, ticket, response);
             }
             Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
+            Continuation::Punch(ino, request) => self.on_punched(env, ino, request, answer),
             Continuation::Listing(request) => self.on_listing(env, request, answer),
             Continuation::Closed(ino) => {
                 if let Some(ino) = ino {

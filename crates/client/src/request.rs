@@ -117,6 +117,19 @@ pub enum Operation {
         /// What changes.
         set: SetAttr,
     },
+    /// Make bytes of a file zero and give back what they took (fallocate: PUNCH_HOLE, ZERO_RANGE).
+    Punch {
+        /// Inode.
+        ino: InodeId,
+        /// Open file.
+        handle: Handle,
+        /// First byte.
+        begin: u64,
+        /// First byte behind them.
+        end: u64,
+        /// They do not make the file longer.
+        keeps_size: bool,
+    },
     /// Make a name and what it names (mknod, mkdir, symlink).
     Make {
         /// Directory.
@@ -395,7 +408,7 @@ pub struct Space {
 pub enum Response {
     /// Any operation: it failed.
     Error(Errno),
-    /// SetXattr, RemoveXattr, Unlink, Rmdir, Rename, Fsync, Flush, Release, ReleaseDir, FsyncDir,
+    /// Punch, SetXattr, RemoveXattr, Unlink, Rmdir, Rename, Fsync, Flush, Release, ReleaseDir, FsyncDir,
     /// Access, SyncFs: done.
     Done,
     /// Lookup*, Make, Link: what the name leads to. Lookup only: `None` is a name known to be absent.

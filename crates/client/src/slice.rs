@@ -50,6 +50,7 @@ pub fn home_slice(operation: &Operation) -> usize {
         | Operation::Forget { ino, .. }
         | Operation::GetAttr { ino, .. }
         | Operation::SetAttr { ino, .. }
+        | Operation::Punch { ino, .. }
         | Operation::Link { ino, .. }
         | Operation::ReadLink { ino }
         | Operation::Open { ino, .. }
@@ -396,6 +397,7 @@ impl Slice {
             }
             Operation::Read { .. } => self.read(env, request),
             Operation::Seek { .. } => self.seek(env, request),
+            Operation::Punch { .. } => self.punch(env, request),
             Operation::Write { .. } => self.write(env, request),
             Operation::Open { .. } => self.open(env, request),
             Operation::GetAttr { .. } => self.get_attr(env, request),

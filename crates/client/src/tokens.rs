@@ -872,6 +872,7 @@ fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
         Operation::Seek { offset, .. } => {
             (RequestKind::DirectRead, ByteRange::new(offset, u64::MAX))
         }
+        Operation::Punch { begin, end, .. } => (RequestKind::Write, ByteRange::new(begin, end)),
         _ if new_size(&request.operation).is_some() => {
             // What is cut is not known here: all that may be.
             (RequestKind::SetSize, ByteRange::ALL)

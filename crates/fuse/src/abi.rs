@@ -117,6 +117,8 @@ abi_struct!(/// SETXATTR without SETXATTR_EXT; name and value follow.
 SetXattrIn = 8 { size: u32, flags: u32, });
 abi_struct!(/// GETXATTR (the name follows) and LISTXATTR.
 GetXattrIn = 8 { size: u32, padding: u32, });
+abi_struct!(/// FALLOCATE.
+FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, });
 abi_struct!(/// LSEEK.
 LseekIn = 24 { fh: u64, offset: u64, whence: u32, padding: u32, });
 abi_struct!(/// Answer to LSEEK.
@@ -212,6 +214,9 @@ bits!(/// GETATTR: flags.
 getattr_flag: u32 { FH = 0; });
 bits!(/// WRITE: flags.
 write_flag: u32 { CACHE = 0; LOCKOWNER = 1; KILL_SUIDGID = 2; });
+bits!(/// FALLOCATE: mode.
+fallocate_mode: u32 { KEEP_SIZE = 0; PUNCH_HOLE = 1; ZERO_RANGE = 4; });
+
 /// LSEEK: the next data.
 pub const SEEK_DATA: u32 = 3;
 /// LSEEK: the next hole.

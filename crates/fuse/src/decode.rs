@@ -129,6 +129,7 @@ pub const fn fixed_size(opcode: u32) -> usize {
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<abi::GetXattrIn>(),
         opcode::ACCESS => size_of::<abi::AccessIn>(),
         opcode::LSEEK => size_of::<abi::LseekIn>(),
+        opcode::FALLOCATE => size_of::<abi::FallocateIn>(),
         opcode::STATX => size_of::<abi::StatxIn>(),
         opcode::INTERRUPT => size_of::<abi::InterruptIn>(),
         opcode::NOTIFY_REPLY => size_of::<abi::RetrieveIn>(),
@@ -348,6 +349,7 @@ fn decode_files(call: &Call<'_>) -> Result<Operation, Errno> {
                 fills_page_cache: args.read_flags & abi::read_flag::LOCKOWNER == 0,
             }
         }
+        opcode::FALLOCATE => decode_fallocate(call)?,
         opcode::LSEEK => {
             let args: abi::LseekIn = call.args()?;
             let is_hole = match args.whence {
@@ -556,6 +558,26 @@ fn open_flags(flags: u32) -> OpenFlags {
         direct: flags & o::DIRECT != 0,
         exec: flags & o::EXEC != 0,
     }
+}
+
+/// Holes. Not room for later writes: each of these takes new sectors.
+fn decode_fallocate(call: &Call<'_>) -> Result<Operation, Errno> {
+    use crate::abi::fallocate_mode as m;
+    let args: abi::FallocateIn = call.args()?;
+    let keeps_size = args.mode & m::KEEP_SIZE != 0;
+    match args.mode & !m::KEEP_SIZE {
+        m::PUNCH_HOLE if keeps_size => {}
+        m::ZERO_RANGE => {}
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    let end = args.offset.checked_add(args.length);
+    Ok(Operation::Punch {
+        ino: call.ino()?,
+        handle: Handle(args.fh),
+        begin: args.offset,
+        end: end.ok_or(Errno::EFBIG)?,
+        keeps_size,
+    })
 }
 
 fn decode_write(call: &Call<'_>) -> Result<Operation, Errno> {

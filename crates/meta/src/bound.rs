@@ -21,6 +21,9 @@ pub fn freed_at_most(view: &View<'_>, op: &Op) -> usize {
             ..
         } => named_at_most(view, *new_parent, new_name),
         Op::SetAttr { ino, set } => set.size.map_or(0, |size| behind(view, *ino, size)),
+        Op::Punch {
+            ino, begin, end, ..
+        } => map_of(view, *ino).map_or(0, |map| map.run_count_within(*begin, *end)),
         Op::Closed { ino, .. } => dropped_at_most(view, *ino),
         Op::Commit(commit) => {
             // A piece that fills a sector frees what lay there.

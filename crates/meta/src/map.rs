@@ -289,6 +289,15 @@ impl FileMap {
         extents.map(|extent| extent.locations.len()).sum()
     }
 
+    /// Runs that a hole in `begin..end` frees at the most. O(extents there).
+    pub fn run_count_within(&self, begin: u64, end: u64) -> usize {
+        let (first, last) = (sector_of(begin), end.div_ceil(SECTOR_SIZE));
+        let extents = self.extents_in(first, last.max(first));
+        // The sectors at both ends, too, where zeros fill them.
+        let count: usize = extents.map(|extent| extent.locations.len()).sum();
+        count + 2 * limits::REPLICA_COUNT_MAX
+    }
+
     /// Pieces.
     pub fn piece_count(&self) -> usize {
         self.pieces.len()
@@ -374,6 +383,31 @@ impl FileMap {
             let end = (last + 1) * SECTOR_SIZE;
             let count = usize::try_from(end - size).expect("less than a sector");
             self.put_part(size, &vec![0; count], freed);
+        }
+    }
+
+    /// `begin..end` reads as zero from now on; whole sectors of it are freed.
+    pub fn punch(&mut self, begin: u64, end: u64, freed: &mut Vec<Run>) {
+        self.version += 1;
+        if begin >= end {
+            return;
+        }
+        self.remove_pieces(begin, end);
+        let (first, last) = (begin.div_ceil(SECTOR_SIZE), sector_of(end));
+        if first <= last {
+            self.cut_extents(first, last, freed);
+            self.put_zeros(begin, first * SECTOR_SIZE, freed);
+            self.put_zeros(last * SECTOR_SIZE, end, freed);
+        } else {
+            self.put_zeros(begin, end, freed);
+        }
+    }
+
+    /// Zeros over bytes of one sector, if there is an extent under them. Without one there is nothing but pieces.
+    fn put_zeros(&mut self, begin: u64, end: u64, freed: &mut Vec<Run>) {
+        if begin < end && self.is_mapped(sector_of(begin)) {
+            let count = usize::try_from(end - begin).expect("less than a sector");
+            self.put_part(begin, &vec![0; count], freed);
         }
     }
 

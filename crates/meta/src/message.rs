@@ -131,6 +131,18 @@ pub enum Op {
         /// What changes.
         set: SetAttr,
     },
+    /// Bytes of a file read as zero from now on, and whole sectors of them are free (fallocate: PUNCH_HOLE, ZERO_RANGE).
+    /// Answer: `Attr`.
+    Punch {
+        /// File.
+        ino: InodeId,
+        /// First byte.
+        begin: u64,
+        /// First byte behind them.
+        end: u64,
+        /// They do not make the file longer.
+        keeps_size: bool,
+    },
     /// Make a name and what it names; EEXIST when there is one. Answer: `Made`.
     Make {
         /// Directory.
@@ -313,6 +325,7 @@ wire_enum!(Op {
     20 => Closed { ino, after },
     21 => StatFs { shard },
     22 => Ancestors { ino },
+    23 => Punch { ino, begin, end, keeps_size },
 });
 
 impl Op {
@@ -329,6 +342,7 @@ impl Op {
             Self::LookupParent { ino }
             | Self::GetAttr { ino }
             | Self::SetAttr { ino, .. }
+            | Self::Punch { ino, .. }
             | Self::ReadLink { ino }
             | Self::ReadDir { ino, .. }
             | Self::GetXattr { ino, .. }
@@ -359,6 +373,7 @@ impl Op {
             | Self::Ancestors { .. }
             | Self::StatFs { .. } => false,
             Self::SetAttr { .. }
+            | Self::Punch { .. }
             | Self::Make { .. }
             | Self::Create { .. }
             | Self::Link { .. }
@@ -439,7 +454,7 @@ pub enum Reply {
     },
     /// Lookup: the name is not there. Closed: the inode is not there any more.
     Absent,
-    /// GetAttr, SetAttr, SetXattr, RemoveXattr, Commit, Destage: the inode's attributes after it.
+    /// GetAttr, SetAttr, Punch, SetXattr, RemoveXattr, Commit, Destage: the inode's attributes after it.
     Attr(Attr),
     /// Make, Create, Link.
     Made {

@@ -104,6 +104,15 @@ pub enum Mutation {
         /// New size.
         size: u64,
     },
+    /// Nothing lies in `begin..end` any more; bytes there read as zero. The map's version grows by one.
+    MapHole {
+        /// Index.
+        index: u64,
+        /// First byte.
+        begin: u64,
+        /// First byte behind it.
+        end: u64,
+    },
     /// Snapshot: part of a map as it is, under this version.
     MapLoad {
         /// Index.
@@ -202,4 +211,5 @@ wire_enum!(Mutation {
     19 => DoneForget { id },
     20 => OutcomePut { id, participants },
     21 => OutcomeForget { id },
+    22 => MapHole { index, begin, end },
 });

@@ -452,9 +452,10 @@ impl Shard {
                 let old = self.inode_mut(*index).xattrs.remove(name);
                 assert!(old.is_some(), "an extended attribute is removed once");
             }
-            Mutation::MapPut { .. } | Mutation::MapCut { .. } | Mutation::MapLoad { .. } => {
-                self.apply_map(mutation, freed);
-            }
+            Mutation::MapPut { .. }
+            | Mutation::MapCut { .. }
+            | Mutation::MapHole { .. }
+            | Mutation::MapLoad { .. } => self.apply_map(mutation, freed),
             Mutation::OpenPut {
                 index,
                 life,
@@ -497,6 +498,9 @@ impl Shard {
             } => self.change_map(*index, |map| map.put(extents, pieces, freed)),
             Mutation::MapCut { index, size } => {
                 self.change_map(*index, |map| map.cut(*size, freed));
+            }
+            Mutation::MapHole { index, begin, end } => {
+                self.change_map(*index, |map| map.punch(*begin, *end, freed));
             }
             Mutation::MapLoad {
                 index,

@@ -56,7 +56,15 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
                     .shard(ino.shard())
                     .and_then(|s| s.attr(*ino))
                     .map_or(0, |a| a.size);
-                list.range(*ino, size.min(old));
+                list.range(*ino, ByteRange::new(size.min(old), u64::MAX));
+            }
+        }
+        Op::Punch {
+            ino, begin, end, ..
+        } => {
+            list.alone(*ino, false);
+            if begin < end {
+                list.range(*ino, ByteRange::new(*begin, *end));
             }
         }
         Op::SetXattr { ino, .. } | Op::RemoveXattr { ino, .. } => list.alone(*ino, true),
@@ -190,9 +198,9 @@ impl List<'_, '_> {
         }
     }
 
-    /// To change the bytes from `begin` on.
-    fn range(&mut self, ino: InodeId, begin: u64) {
-        let required = Pattern::plain(ByteRange::new(begin, u64::MAX));
+    /// To change these bytes.
+    fn range(&mut self, ino: InodeId, range: ByteRange) {
+        let required = Pattern::plain(range);
         let want = Want::Range {
             mode: RangeMode::Write,
             required,

@@ -6,6 +6,7 @@ mod located;
 mod mapped;
 mod names;
 mod opens;
+mod punch;
 mod readers;
 mod space;
 mod stores;

@@ -282,6 +282,39 @@ fn setxattr_wants_exactly_its_value() {
 }
 
 #[test]
+fn only_holes_are_allocated() {
+    let ask = |mode, offset, length| {
+        let args = abi::FallocateIn {
+            fh: 5,
+            offset,
+            length,
+            mode,
+            padding: 0,
+        };
+        let bytes = args.as_bytes().to_vec();
+        match decode(&call(opcode::FALLOCATE, &bytes, &[])) {
+            Decoded::Request(request) => Ok(request.operation),
+            Decoded::Refuse(errno) => Err(errno),
+            other => panic!("{other:?}"),
+        }
+    };
+    for (mode, keeps_size) in [(3, true), (0x10, false), (0x11, true)] {
+        let hole = Operation::Punch {
+            ino: InodeId::from_raw(7),
+            handle: Handle(5),
+            begin: 10,
+            end: 30,
+            keeps_size,
+        };
+        assert_eq!(ask(mode, 10, 20), Ok(hole));
+        assert_eq!(ask(mode, u64::MAX, 1), Err(Errno::EFBIG));
+    }
+    for mode in [0, 1, 2, 8, 0x20, 0x40, 0x13, u32::MAX] {
+        assert_eq!(ask(mode, 10, 20), Err(Errno::EOPNOTSUPP), "{mode:#x}");
+    }
+}
+
+#[test]
 fn seeks_are_for_data_or_holes() {
     let seek = |whence| {
         let args = abi::LseekIn {
@@ -343,7 +376,6 @@ fn unknown_requests_are_enosys() {
         37,
         39,
         40,
-        43,
         47,
         51,
         53,

@@ -28,6 +28,7 @@ copy_file_range = 5
 sendfile = 3
 posix_fallocate = 1
 posix_fadvise = 1
+punch_hole = 5
 ";
 
 fn number(name: &str, default: u32) -> u32 {

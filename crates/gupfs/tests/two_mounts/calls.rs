@@ -186,6 +186,16 @@ pub fn seek(file: &File, offset: u64, is_hole: bool) -> Result<Option<u64>> {
     }
 }
 
+/// fallocate(2).
+pub fn allocate(file: &File, mode: i32, offset: u64, length: u64) -> Result<()> {
+    let part = |value| i64::try_from(value).expect("an offset");
+    // SAFETY: a descriptor that is open.
+    match unsafe { libc::fallocate(file.as_raw_fd(), mode, part(offset), part(length)) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
 /// renameat2(2): fail with EEXIST rather than replace.
 pub const RENAME_NOREPLACE: u32 = libc::RENAME_NOREPLACE;
 /// renameat2(2): both names stay and change places.

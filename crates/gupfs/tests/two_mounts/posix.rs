@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use stdx::Prng;
 
-use crate::calls::{RENAME_EXCHANGE, get_xattr, rename_with, seek, set_xattr};
+use crate::calls::{Mapping, RENAME_EXCHANGE, allocate, get_xattr, rename_with, seek, set_xattr};
 use crate::fixture::Fixture;
 use crate::{finish, lab};
 
@@ -196,6 +196,136 @@ fn births(fixture: &Fixture) -> Outcome {
     let label = get_xattr(&two, "security.selinux").map_err(|e| e.raw_os_error());
     if value != b"value" || label != Err(Some(libc::EOPNOTSUPP)) {
         return Err(format!("{value:?}, {label:?}"));
+    }
+    Ok(())
+}
+
+/// Holes that one node makes, among writes, truncations and mappings of both: either reads zeros there and what was
+/// written everywhere else, at once and after both were killed; and what was in the holes is free.
+#[test]
+fn holes_are_zeros_and_take_no_space() {
+    let fixture = lab!();
+    let outcome = punches(&fixture).map(|()| String::new());
+    finish(&fixture, outcome);
+}
+
+const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+
+/// `file` holds these bytes, by read(2) and through a mapping.
+fn compare(what: &str, file: &File, bytes: &[u8]) -> Outcome {
+    let mut read = vec![1; bytes.len() + 1];
+    let count = text("read", file.read_at(&mut read, 0))?;
+    read.truncate(count);
+    let differs = |seen: &[u8]| seen.iter().zip(bytes).position(|(a, b)| a != b);
+    if read != bytes {
+        let (at, size) = (differs(&read), bytes.len());
+        return Err(format!(
+            "{what}: {count} bytes of {size}, the first wrong one: {at:?}"
+        ));
+    }
+    if !bytes.is_empty() {
+        // A mapping ends where this node's kernel takes the file to end (docs/tokens.md, "Limits of the kernel").
+        text("stat", file.metadata())?;
+        let mapping = text("map", Mapping::new(file, bytes.len(), false))?;
+        text("load", mapping.load(0, &mut read))?;
+        if read != bytes {
+            return Err(format!("{what}, mapped: wrong from {:?}", differs(&read)));
+        }
+    }
+    Ok(())
+}
+
+fn punches(fixture: &Fixture) -> Outcome {
+    const SIZE_MAX: usize = 1 << 20;
+    let mut random = Prng::new(11);
+    let mut bytes: Vec<u8> = Vec::new();
+    text("file", File::create_new(fixture.path(1, "file")))?;
+    let open = |node, is_writer| {
+        let path = fixture.path(node, "file");
+        text(
+            "open",
+            OpenOptions::new().read(true).write(is_writer).open(path),
+        )
+    };
+    let (writers, readers) = (
+        [open(1, true)?, open(2, true)?],
+        [open(1, false)?, open(2, false)?],
+    );
+    let below =
+        |random: &mut Prng, end: usize| usize::try_from(random.below(end as u64)).expect("small");
+    let slot = fixture.slot();
+    for round in 0..150_u8 {
+        let writer = &writers[below(&mut random, 2)];
+        let most = [100, 9000, 400_000][below(&mut random, 3)];
+        let begin = below(&mut random, SIZE_MAX - most);
+        let length = 1 + below(&mut random, most);
+        let (end, offset, count) = (begin + length, begin as u64, length as u64);
+        match random.below(8) {
+            0..4 => {
+                let new = vec![round + 1; length];
+                slot.run("write", || text("write", writer.write_all_at(&new, offset)))?;
+                bytes.resize(bytes.len().max(end), 0);
+                bytes[begin..end].copy_from_slice(&new);
+            }
+            4 => {
+                slot.run("cut", || text("cut", writer.set_len(offset)))?;
+                bytes.resize(begin, 0);
+            }
+            kind => {
+                let mode = [PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE, PUNCH_HOLE];
+                let mode = mode[usize::try_from(kind - 5).expect("small")];
+                let done = slot.run("hole", || allocate(writer, mode, offset, count));
+                text("hole", done)?;
+                if mode != PUNCH_HOLE {
+                    bytes.resize(bytes.len().max(end), 0);
+                }
+                let (begin, end) = (begin.min(bytes.len()), end.min(bytes.len()));
+                bytes[begin..end].fill(0);
+            }
+        }
+        if random.chance(1, 4) {
+            slot.run("sync", || text("sync", writer.sync_all()))?;
+        }
+        let what = format!("round {round}");
+        let node = below(&mut random, 2);
+        slot.run("read", || compare(&what, &readers[node], &bytes))?;
+        if random.chance(1, 4) {
+            slot.run("direct read", || compare(&what, &writers[1 - node], &bytes))?;
+        }
+    }
+    for (mode, error) in [
+        (0, libc::EOPNOTSUPP),
+        (libc::FALLOC_FL_KEEP_SIZE, libc::EOPNOTSUPP),
+    ] {
+        let said = allocate(&writers[0], mode, 0, 1).map_err(|e| e.raw_os_error());
+        if said != Err(Some(error)) {
+            return Err(format!("fallocate of mode {mode}: {said:?}"));
+        }
+    }
+    text("sync", writers[0].sync_all())?;
+    text("sync", writers[1].sync_all())?;
+    drop((writers, readers));
+    slot.run_within(std::time::Duration::from_secs(60), "restart", || {
+        fixture.restart()
+    })?;
+    for node in [1, 2] {
+        slot.run("read", || {
+            compare("after a restart", &open(node, false)?, &bytes)
+        })?;
+    }
+    let done = slot.run("hole", || {
+        allocate(&open(2, true).expect("there"), PUNCH_HOLE, 0, 1 << 40)
+    });
+    text("hole", done)?;
+    bytes.fill(0);
+    for node in [1, 2] {
+        slot.run("read", || {
+            compare("all a hole", &open(node, false)?, &bytes)
+        })?;
+        let attr = text("stat", fs::metadata(fixture.path(node, "file")))?;
+        if attr.blocks() != 0 {
+            return Err(format!("{} blocks are left", attr.blocks()));
+        }
     }
     Ok(())
 }

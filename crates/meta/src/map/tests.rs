@@ -193,6 +193,31 @@ impl Twin {
         self.size = size;
     }
 
+    fn punch(&mut self) {
+        let (one, two) = (self.below(self.bytes.len()), self.below(self.bytes.len()));
+        let (mut begin, mut end) = (one.min(two), one.max(two));
+        match self.below(4) {
+            0 => begin = begin / SECTOR * SECTOR,
+            1 => end = end / SECTOR * SECTOR,
+            2 => end = end.min(begin + 100),
+            _ => {}
+        }
+        let mut freed = Vec::new();
+        let most = self.map.run_count_within(begin as u64, end as u64);
+        self.map.punch(begin as u64, end as u64, &mut freed);
+        assert!(freed.len() <= most, "{} of at most {most}", freed.len());
+        self.free(&freed);
+        if begin < end {
+            self.bytes[begin..end].fill(0);
+            let sectors = begin.div_ceil(SECTOR) as u64..(end / SECTOR) as u64;
+            assert!(
+                sectors
+                    .clone()
+                    .all(|s| !self.map.is_mapped(s) && !self.map.has_pieces(s))
+            );
+        }
+    }
+
     fn destage(&mut self) {
         let last_of_file = self.size.div_ceil(SECTOR) as u64;
         if last_of_file == 0 {
@@ -303,7 +328,8 @@ fn map_agrees_with_a_byte_array_and_frees_every_sector_once() {
     for seed in 0..24 {
         let mut twin = Twin::new(seed);
         for step in 0..250 {
-            match twin.below(16) {
+            match twin.below(18) {
+                16.. => twin.punch(),
                 0..6 => twin.commit(),
                 6..8 => twin.truncate(),
                 8..10 => twin.destage(),

@@ -1,14 +1,15 @@
-//! GetMap, Commit, Destage: where the bytes of a file lie.
+//! GetMap, Commit, Destage, Punch: where the bytes of a file lie.
 
 use types::extent::{Extent, SECTOR_SIZE};
 use types::{ByteRange, Errno, FileKind, InodeId, limits};
 
-use super::{attr, inode};
+use super::{attr, inode, settled};
 use crate::execute::Resolved;
 use crate::inode::Inode;
 use crate::map::{FileMap, check_extents, runs_of};
-use crate::message::{Commit, Reply};
+use crate::message::{Commit, Op, Reply};
 use crate::mutation::Mutation;
+use crate::step::stamped;
 use crate::view::{Context, MapPart, Stop, View};
 
 /// Most bytes of pieces in one Commit.
@@ -55,6 +56,50 @@ pub(super) fn get_map(
         map_version: inode.map().map_or(0, FileMap::version),
         attr: inode.attr,
     }))
+}
+
+/// Punch. It starts a new size generation, as a truncation does: a Commit on its way may carry a page that a mapping
+/// dirtied beside the hole, and with it what was in the hole before.
+pub(super) fn punch(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Resolved, Stop> {
+    let Op::Punch {
+        ino,
+        begin,
+        end,
+        keeps_size,
+    } = *op
+    else {
+        unreachable!("only holes come here");
+    };
+    settled(view, ino)?;
+    let inode = file(view, ino)?;
+    if begin >= end {
+        return Err(Stop::Fail(Errno::EINVAL));
+    }
+    if end > limits::FILE_SIZE_MAX {
+        return Err(Stop::Fail(Errno::EFBIG));
+    }
+    let (index, old) = (ino.index(), &inode.attr);
+    let mut attr = stamped(old, ctx.now);
+    attr.mtime = ctx.now;
+    attr.size_generation += 1;
+    if !keeps_size {
+        attr.size = old.size.max(end);
+    }
+    let mut mutations = vec![Mutation::AttrPut { index, attr }];
+    if begin < old.size && inode.map().is_some() {
+        // Nothing lies behind the end: the last sector goes whole.
+        let end = match end >= old.size {
+            true => end.next_multiple_of(SECTOR_SIZE),
+            false => end,
+        };
+        mutations.push(Mutation::MapHole { index, begin, end });
+    }
+    mutations.extend(attr::drop_rights(inode));
+    Ok(Resolved::Inode {
+        ino,
+        mutations,
+        used: Vec::new(),
+    })
 }
 
 /// Extents are well-formed, lie before the end of the file, and name no run that the map already uses.

@@ -31,6 +31,7 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
         Op::Ancestors { ino } => lookup::ancestors(view, *ino),
         Op::GetAttr { ino } => attr::get(view, *ino),
         Op::SetAttr { ino, set } => attr::set(view, ctx, *ino, set),
+        Op::Punch { .. } => content::punch(view, ctx, op),
         Op::Make {
             parent,
             name,

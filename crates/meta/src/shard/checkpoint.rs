@@ -161,6 +161,7 @@ impl Shard {
             | Mutation::ParentPut { index, .. }
             | Mutation::MapPut { index, .. }
             | Mutation::MapCut { index, .. }
+            | Mutation::MapHole { index, .. }
             | Mutation::MapLoad { index, .. } => self.touch(*index, Named::Head),
             Mutation::EntryPut {
                 directory, cookie, ..

@@ -112,7 +112,16 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
             known: None,
         },
         _ => match pick(world, &files) {
-            Some(ino) if world.random.chance(3, 4) => random_commit(world, ino),
+            Some(ino) if world.random.chance(2, 3) => random_commit(world, ino),
+            Some(ino) if world.random.chance(1, 2) => {
+                let begin = world.random.below(70_000);
+                Op::Punch {
+                    ino,
+                    begin,
+                    end: begin + 1 + world.random.below(70_000),
+                    keeps_size: world.random.chance(1, 2),
+                }
+            }
             Some(ino) => Op::SetAttr {
                 ino,
                 set: SetAttr {

@@ -225,6 +225,20 @@ impl Model {
                 let node = self.nodes.get_mut(&commit.ino).unwrap();
                 node.size = node.size.max(commit.size.unwrap_or(0));
             }
+            (
+                Op::Punch {
+                    ino,
+                    end,
+                    keeps_size,
+                    ..
+                },
+                Reply::Attr(_),
+            ) => {
+                let node = self.nodes.get_mut(ino).unwrap();
+                if !keeps_size {
+                    node.size = node.size.max(*end);
+                }
+            }
             (Op::SetAttr { ino, set }, Reply::Attr(_)) => {
                 let node = self.nodes.get_mut(ino).unwrap();
                 node.size = set.size.unwrap_or(node.size);

@@ -15,8 +15,10 @@ use super::{Config, DATA_LANE_COUNT_MAX};
 const OPENS_TOLD: u64 = 1;
 /// `Reclaim`: who does not know it ends the link when the tokens of a shard run short.
 const GIVES_BACK: u64 = 2;
+/// `Op::Punch`: who does not know it ends the link.
+const PUNCHES: u64 = 4;
 /// Features that this version has.
-pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK;
+pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK | PUNCHES;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.
@@ -227,8 +229,8 @@ mod tests {
         assert_eq!(check(|h| h.features = 5), Ok(()));
         assert_eq!(check(|h| h.required = FEATURES), Ok(()));
         assert_eq!(
-            check(|h| h.required = FEATURES | 4),
-            Err(Refusal::Features { features: 4 })
+            check(|h| h.required = FEATURES | 8),
+            Err(Refusal::Features { features: 8 })
         );
         for (lane, lane_count) in [(2, 2), (0, 1), (0, 0), (0, 17), (u16::MAX, u16::MAX)] {
             let mut changed = hello();

@@ -1,0 +1,150 @@
+//! fallocate with PUNCH_HOLE and ZERO_RANGE: bytes read as zero, and what they took is free.
+//!
+//! As a change of size (`Slice::resize`): under the exclusive inode token and the right to write to every byte touched,
+//! after what is dirty is with the owner, and nothing is stored or committed until the owner has answered. A Commit that is
+//! on its way then is of another size generation. So none brings bytes back that were there before. Other than then the kernel goes on writing mapped pages back meanwhile: it
+//! has written those of the hole back before it asks, and drops them after the answer.
+
+use meta::Op;
+use types::{ByteRange, Errno, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
+
+use crate::env::Env;
+use crate::inode::sectors_around;
+use crate::message::{Answer, Ask, Body};
+use crate::names::Continuation;
+use crate::pages::PAGE_SIZE;
+use crate::request::{Operation, Request, Response};
+use crate::revoke::RequestKind;
+use crate::slice::Slice;
+use crate::tokens::Admission;
+
+impl Slice {
+    /// FALLOCATE.
+    pub(crate) fn punch(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::Punch {
+            ino,
+            begin,
+            end,
+            keeps_size,
+            ..
+        } = request.operation
+        else {
+            unreachable!("only holes come here");
+        };
+        if begin >= end || end > limits::FILE_SIZE_MAX {
+            let errno = if begin >= end {
+                Errno::EINVAL
+            } else {
+                Errno::EFBIG
+            };
+            return self.fail(request.ticket, errno);
+        }
+        let inode = self.inode(ino);
+        let range = match keeps_size || end <= inode.size {
+            true => ByteRange::new(begin, end),
+            // The bytes between the old end and the new one become the file's.
+            false => ByteRange::new(begin.min(inode.size), u64::MAX),
+        };
+        let has_inode = inode.inode_mode() == Some(InodeMode::Exclusive) && inode.is_attr_current();
+        let has_range = inode.covers(RangeMode::Write, &range);
+        let kind = RequestKind::Write;
+        match self.admit(env, ino, &request, kind, range, has_inode && has_range) {
+            Admission::Served => {}
+            Admission::NeedsToken => {
+                let mut wants = vec![Want::Inode {
+                    mode: InodeMode::Exclusive,
+                }];
+                if !has_range {
+                    let required = Pattern::plain(range);
+                    wants.push(Want::Range {
+                        mode: RangeMode::Write,
+                        required,
+                        desired: required,
+                    });
+                }
+                return self.acquire(env, ino, wants);
+            }
+            Admission::Refused => return,
+        }
+        let inode = self.inode(ino);
+        inode.resizes.push((request.ticket, range));
+        let (is_dirty, then) = (inode.is_dirty(), Continuation::Punch(ino, request));
+        match is_dirty {
+            true => self.flush_before(env, ino, types::SetAttr::default(), then),
+            false => self.ask_punch(ino, then),
+        }
+    }
+
+    /// Asks the owner for a hole; the inode's dirty state is with it already.
+    pub(crate) fn ask_punch(&mut self, ino: InodeId, then: Continuation) {
+        let Continuation::Punch(_, request) = &then else {
+            unreachable!("only holes come here");
+        };
+        let Operation::Punch {
+            begin,
+            end,
+            keeps_size,
+            ..
+        } = request.operation
+        else {
+            unreachable!("only holes come here");
+        };
+        self.inode(ino).resize_count += 1;
+        let op = Op::Punch {
+            ino,
+            begin,
+            end,
+            keeps_size,
+        };
+        self.call(ino.shard(), Ask::Op { op, durable: false }, then);
+    }
+
+    /// The owner has made the hole, or not.
+    pub(crate) fn on_punched(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        request: Request,
+        answer: Answer,
+    ) {
+        let ticket = request.ticket;
+        self.inode(ino).resize_count -= 1;
+        let response = match answer.body {
+            Body::Op(meta::Reply::Attr(attr)) => {
+                self.inode(ino).learn_attr(&attr);
+                self.forget_bytes(env, ino, &request.operation);
+                Response::Done
+            }
+            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Response::Error(errno),
+            _ => Response::Error(Errno::EPROTO),
+        };
+        // Last, for grants let other requests go on at once.
+        for granted in answer.grants {
+            self.take_grant(env, &granted);
+        }
+        self.reply(ticket, response);
+        self.inode(ino).resizes.retain(|(t, _)| *t != ticket);
+        self.tell_closed(ino);
+        self.served(env, ino, ticket);
+        self.pump(env, ino);
+    }
+
+    /// What is cached or on its way of the bytes that are zero now is of before.
+    fn forget_bytes(&mut self, env: &Env<'_>, ino: InodeId, operation: &Operation) {
+        let Operation::Punch { begin, end, .. } = *operation else {
+            unreachable!("only holes come here");
+        };
+        let range = ByteRange::new(begin, end);
+        let inode = self.inode(ino);
+        let count = inode.pages.discard(&range, env.pool);
+        inode.loads.iter_mut().for_each(|load| load.is_stale = true);
+        inode.forget_map(&sectors_around(&range));
+        let whole = begin.next_multiple_of(PAGE_SIZE)..end / PAGE_SIZE * PAGE_SIZE;
+        if whole.start < whole.end {
+            let whole = ByteRange::new(whole.start, whole.end);
+            self.hasty_count -= inode.forget_hasty(&whole);
+        }
+        self.give_back(env, ino, count);
+        self.cut_batches(env, ino);
+    }
+}
