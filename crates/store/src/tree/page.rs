@@ -611,6 +611,11 @@ impl Page {
         self.count
     }
 
+    /// Bytes up to the end of its last entry: how full it is.
+    pub const fn used(&self) -> usize {
+        self.end
+    }
+
     /// Its number.
     pub const fn number(&self) -> u64 {
         self.number

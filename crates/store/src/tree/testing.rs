@@ -508,6 +508,7 @@ impl Rig {
                     WalkStep::Leaf(leaf) => {
                         let entry = |i| (leaf.key(i), leaf.value(i).to_vec());
                         walked.entries.extend((0..leaf.count()).map(entry));
+                        walked.used.push(leaf.used());
                         leaves += 1;
                     }
                     WalkStep::Waiting => {
@@ -558,4 +559,6 @@ pub struct Walked {
     pub broken: Vec<Broken>,
     /// Of good leaves.
     pub entries: Vec<Entry>,
+    /// Bytes used of each good leaf.
+    pub used: Vec<usize>,
 }

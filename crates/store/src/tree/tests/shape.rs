@@ -240,3 +240,45 @@ fn many_pages_are_under_way_at_a_time() {
     let apply = under_way(&|rig| assert!(rig.apply(&edits).is_ok()));
     assert_eq!(apply, 4);
 }
+
+#[test]
+fn a_scan_of_a_range_reads_its_leaves_only() {
+    let mut rig = Rig::new(11, 1, 1 << 20);
+    rig.apply(&(0..20_000).map(|n| put(n, 50)).collect::<Vec<_>>())
+        .unwrap();
+    rig.cool(1 << 20);
+    rig.fetched.clear();
+    let found = rig.scan(&number(15_000), Some(&number(15_100))).unwrap();
+    assert_eq!(found.len(), 100);
+    // The root, one or two inner pages and the one beside, three leaves at most.
+    assert!(rig.fetched.len() <= 7, "{}", rig.fetched.len());
+}
+
+#[test]
+fn a_cached_page_is_a_hit_only_for_its_checksum() {
+    let mut rig = Rig::new(12, 1, 1 << 20);
+    rig.apply(&[put(1, 50)]).unwrap();
+    let root = rig.root.page.unwrap();
+    assert!(rig.pages.look(TREE, &root).is_some());
+    // A page of the same number that an apply wrote which never became the tree.
+    let mut other = root;
+    other.crc ^= 1;
+    assert!(rig.pages.look(TREE, &other).is_none());
+    let asked = rig.pages.ask(TREE, &other, Waiter(1));
+    assert!(matches!(asked, Asked::Coming));
+}
+
+#[test]
+fn a_page_that_empties_beside_pages_without_changes_takes_its_neighbour_in() {
+    let mut rig = Rig::new(13, 1, 1 << 20);
+    rig.apply(&(0..3000).map(|n| put(n, 60)).collect::<Vec<_>>())
+        .unwrap();
+    // Of 150 adjacent keys 115 go, a range at a time: some leave two leaves with less than a quarter of a page.
+    for first in (0..3000).step_by(150) {
+        let gone = (first + 1..first + 116).map(|n| (number(n), Edit::Delete));
+        rig.apply(&gone.collect::<Vec<_>>()).unwrap();
+        let used = rig.walk(None).used;
+        let (_, before) = used.split_last().unwrap();
+        assert!(before.iter().all(|used| *used > 1024), "{used:?}");
+    }
+}
