@@ -14,7 +14,7 @@ const CASE_COUNT: usize = 398;
 
 /// An open with O_TRUNC of a running program, for reading only: the kernel has OPEN cut the file (FUSE_ATOMIC_O_TRUNC) before
 /// it looks whether the file is being executed. It answers ETXTBSY then, unless the program, whose pages are gone, has
-/// ended before that (SIGBUS): seen once in some 60 runs, under load.
+/// ended before that (SIGBUS): seen once, under load.
 const MAY_FAIL: &[&str] = &["open::etxtbsy"];
 
 /// Limits of links are known to the C library by the type of file system, and it does not know FUSE's.
