@@ -307,6 +307,17 @@ pub fn on_message(view: &mut View<'_>, envelope: &Envelope) -> Handled {
     }
 }
 
+/// The message is a prepare that nothing is in the way of: executed now, it would lock what its steps change. Others are
+/// answered, or wait, whoever caches what.
+pub fn would_lock(shard: &Shard, envelope: &Envelope) -> bool {
+    let TransactionMessage::Prepare { now, steps } = &envelope.message else {
+        return false;
+    };
+    let age = (*now, envelope.id);
+    !shard.prepared.contains_key(&envelope.id)
+        && shard.locks.find(age, steps, shard.id()) == Found::Free
+}
+
 /// What to say again, as far as this shard knows: to be called every few milliseconds while the shard has
 /// transactions under way (none: nothing is said), and after a restart. The messages leave when everything journaled so far is
 /// durable, like all others.

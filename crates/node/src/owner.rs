@@ -300,6 +300,13 @@ impl OwnerSlice {
         Some(work)
     }
 
+    /// The same message is waiting already: a repeat adds nothing, and each would ask for the tokens once more.
+    fn is_waiting_for(&self, envelope: &meta::Envelope) -> bool {
+        let waiting = self.waiting.iter().map(|(_, work)| work);
+        let mut all = self.parked.values().chain(waiting);
+        all.any(|work| matches!(work, Work::Transaction(other) if **other == *envelope))
+    }
+
     fn draw_ticket(&mut self) -> u64 {
         self.next_ticket += 1;
         self.next_ticket
@@ -467,7 +474,7 @@ impl<'a> Locked<'a> {
         let Ask::Acquire { ino, seen, wants } = &question.ask else {
             unreachable!("the caller matched it");
         };
-        let (ino, seen, wants) = (*ino, *seen, wants.clone());
+        let (ino, seen, mut wants) = (*ino, *seen, wants.clone());
         let holder = question.from;
         let home = question.shard;
         let is_move = ino == RENAME_TOKEN;
@@ -477,6 +484,12 @@ impl<'a> Locked<'a> {
             return;
         }
         let slice = self.slice(home).expect("seen above");
+        let attr = slice.shard.attr(ino);
+        let is_directory = attr.is_some_and(|a| a.kind == FileKind::Directory);
+        if is_directory && wants.iter().any(|w| matches!(w, Want::Inode { .. })) {
+            // Who has only seen its name asks as for a file. Changes of a directory do not revoke inode tokens.
+            wants = vec![attribute_want(FileKind::Directory)];
+        }
         let is_granted = question.grants.iter().any(|g| g.ino == ino);
         let mut question = question;
         if !is_granted || !slice.tokens.is_covered(holder, ino, &wants) {
@@ -878,6 +891,10 @@ impl<'a> Locked<'a> {
     ) -> Result<(), NeedShards> {
         let mut envelope = envelope;
         let home = envelope.to;
+        let slice = self.slice(home).expect("the receiving shard is locked");
+        if slice.is_waiting_for(&envelope) {
+            return Ok(());
+        }
         let freed = meta::envelope_frees_at_most(&self.view(env), &envelope);
         if !log.has_room_for_transaction(freed) {
             self.wait(env, home, Work::Transaction(envelope));
@@ -916,6 +933,10 @@ impl<'a> Locked<'a> {
             return None;
         };
         let slice = self.slice(envelope.to)?;
+        if !transaction::would_lock(&slice.shard, envelope) {
+            // Who has to give way must not wait for tokens first: the one that waits for it may be what keeps them busy.
+            return None;
+        }
         steps.iter().find_map(|step| {
             let ino = inode_of(step)?;
             if ino.shard() != envelope.to {

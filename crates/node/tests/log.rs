@@ -4,7 +4,7 @@
 
 use client::message::{Ask, Body};
 use data::space::{Geometry, Levels, RegionId, Space};
-use meta::Op;
+use meta::{Envelope, HashKey, Op, Shard, Step, TransactionId, TransactionMessage};
 use node::calls::question;
 use node::log::replay_space;
 use node::{DestageState, Locked, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
@@ -351,4 +351,111 @@ fn a_repeat_of_what_was_refused_is_refused() {
     assert_eq!(asked(&mut log, 5), again);
     let body = asked(&mut log, 6);
     assert!(matches!(body, Body::Op(meta::Reply::Attr(_))), "{body:?}");
+}
+
+fn file_number() -> InodeId {
+    InodeId::new(SHARD, 100)
+}
+
+const fn env() -> OwnerEnv<'static> {
+    OwnerEnv {
+        now: Instant(1),
+        timestamp: Timestamp { secs: 0, nanos: 0 },
+        me: LIFE,
+        owners: &[LIFE.node, NodeId(2)],
+        random: 0,
+    }
+}
+
+/// A shard with a file.
+fn with_inode() -> OwnerSlice {
+    let tokens = token::Manager::new(Epoch(1), token::Options::default());
+    let mut shard = Shard::new(SHARD, HashKey(7));
+    shard.apply(&common::file(file_number(), 1));
+    OwnerSlice::new(shard, tokens, Lsn(0))
+}
+
+/// Another node may cache the file's attributes.
+fn cache_elsewhere(slice: &mut OwnerSlice) {
+    let acquire = token::Acquire {
+        holder: common::life(2),
+        ticket: 1,
+        ino: file_number(),
+        seen: TokenNumber(0),
+        wants: vec![Want::Inode {
+            mode: types::InodeMode::Read,
+        }],
+        transient: false,
+    };
+    let granted = slice.tokens.acquire(env().now, acquire, &mut Vec::new());
+    granted.unwrap();
+}
+
+/// Has the owner take a prepare of another's transaction, which takes a name of the file; what it does then.
+fn prepare(slice: &mut OwnerSlice, log: &mut OwnerLog, number: u64) -> Vec<OwnerEffect> {
+    let step = Step::LinkDrop {
+        ino: file_number(),
+        open_at: None,
+    };
+    let envelope = Envelope {
+        id: TransactionId {
+            coordinator: ShardId(1),
+            number,
+        },
+        from: ShardId(1),
+        to: SHARD,
+        message: TransactionMessage::Prepare {
+            now: Timestamp::default(),
+            steps: vec![step],
+        },
+    };
+    let work = Work::Transaction(Box::new(envelope));
+    let mut out = Vec::new();
+    let mut locked = Locked::new(std::iter::once(slice));
+    locked.run(&env(), Some(log), work, &mut out).unwrap();
+    out
+}
+
+/// A coordinator that hears nothing says its prepare again and again. While that waits for tokens the repeats ask for
+/// nothing: each would revoke anew what has been granted since, and they would come faster than they go.
+#[test]
+fn a_repeated_prepare_asks_for_its_tokens_once() {
+    let area = area(1 << 10);
+    let mut disk = formatted(area);
+    let (mut log, mut slice) = (open(&mut disk, area), with_inode());
+    cache_elsewhere(&mut slice);
+    let mut counts = Vec::new();
+    for number in [5, 5, 5, 6, 5] {
+        prepare(&mut slice, &mut log, number);
+        counts.push(slice.tokens.waiters().len());
+    }
+    assert_eq!(counts, [1, 1, 1, 2, 2]);
+}
+
+/// Two renames that cross: the younger must not wait for tokens before it gives way, for those who wait for the older one
+/// may take them from one another all the time.
+#[test]
+fn who_gives_way_waits_for_no_tokens() {
+    let area = area(1 << 10);
+    let mut disk = formatted(area);
+    let (mut log, mut slice) = (open(&mut disk, area), with_inode());
+    let vote = |effects: Vec<OwnerEffect>| match effects.first() {
+        Some(OwnerEffect::Transaction(envelope, _)) => envelope.message.clone(),
+        _ => panic!("{effects:?}"),
+    };
+    let voted = vote(prepare(&mut slice, &mut log, 5));
+    assert!(
+        matches!(
+            voted,
+            TransactionMessage::Voted(meta::transaction::Vote::Yes { .. })
+        ),
+        "{voted:?}"
+    );
+    cache_elsewhere(&mut slice);
+    let voted = vote(prepare(&mut slice, &mut log, 6));
+    assert_eq!(
+        voted,
+        TransactionMessage::Voted(meta::transaction::Vote::Busy)
+    );
+    assert_eq!(slice.tokens.waiters().len(), 0);
 }

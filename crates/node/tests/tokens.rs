@@ -1,4 +1,4 @@
-//! A shard's table of tokens that is nearly full.
+//! A shard's table of tokens that is nearly full, and tokens that are asked for in ignorance.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use client::message::Ask;
@@ -9,7 +9,7 @@ use types::{Epoch, InodeId, Instant, Lsn, NodeId, ShardId, Timestamp, TokenNumbe
 
 mod common;
 
-use common::{file, life};
+use common::{directory, file, life};
 
 const SHARD: ShardId = ShardId(0);
 
@@ -52,4 +52,37 @@ fn who_holds_most_is_asked_to_give_back() {
     };
     let asked: Vec<_> = out.iter().filter_map(asked).collect();
     assert_eq!(asked, [(life(2), SHARD, 2)], "once in a while");
+}
+
+/// Who has only seen a directory's name asks for its attributes as for a file's, and must hear of every change of them.
+#[test]
+fn attributes_of_a_directory_come_under_its_own_token() {
+    let tokens = token::Manager::new(Epoch(1), token::Options::default());
+    let mut shard = Shard::new(SHARD, HashKey(7));
+    let ino = InodeId::new(SHARD, 100);
+    shard.apply(&directory(ino));
+    let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
+    let env = OwnerEnv {
+        now: Instant(1),
+        timestamp: Timestamp::default(),
+        me: life(1),
+        owners: &[NodeId(1)],
+        random: 0,
+    };
+    let ask = Ask::Acquire {
+        ino,
+        seen: TokenNumber(0),
+        wants: vec![Want::Inode {
+            mode: types::InodeMode::Read,
+        }],
+    };
+    let work = question(env.now, (life(2), 1), None, SHARD, ask);
+    let mut out = Vec::new();
+    let mut locked = Locked::new(std::iter::once(&mut slice));
+    locked.run(&env, None, work, &mut out).unwrap();
+    drop(locked);
+    let change = Want::Directory {
+        mode: types::DirectoryMode::Write,
+    };
+    assert!(!slice.tokens.is_clear(life(3), ino, &[change]), "{out:?}");
 }

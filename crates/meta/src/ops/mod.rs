@@ -115,7 +115,11 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             extents,
         } => content::destage(view, *ino, *map_version, extents),
         Op::Closed { ino, .. } => {
-            shard(view, ino.shard())?;
+            // The asker's own removal by way of another owner may have taken it to have the inode open, and told it so,
+            // before that is performed here: what it says then is news of after that.
+            if let Some(id) = shard(view, ino.shard())?.locks.inode(*ino) {
+                return Err(Stop::Wait(id));
+            }
             Ok(Resolved::Closed { ino: *ino })
         }
         Op::StatFs { shard: id } => Ok(Resolved::Answer(Reply::Statistics {

@@ -839,3 +839,46 @@ fn a_prepared_number_stays_reserved_over_a_restart() {
     f.shards[1] = restarted;
     assert!(f.mkdir(ROOT, "e").ino.index() > attr.ino.index());
 }
+
+/// A removal by way of another owner: who asked for it is told at once that it is taken to have the file open, and says
+/// that it has not. That may overtake the removal itself.
+#[test]
+fn a_close_waits_for_the_removal_that_it_is_about() {
+    let mut f = Fixture::new();
+    let ino = f.create("file").ino;
+    let far = ShardId(2);
+    let id = TransactionId {
+        coordinator: far,
+        number: 1,
+    };
+    let say = |f: &mut Fixture, message| {
+        let envelope = Envelope {
+            id,
+            from: far,
+            to: ino.shard(),
+            message,
+        };
+        let mut view = View::new(f.shards.iter_mut(), &f.owners, NodeId(1));
+        let handled = transaction::on_message(&mut view, &envelope);
+        assert!(matches!(handled, Handled::Done(_)), "{handled:?}");
+    };
+    let step = Step::LinkDrop {
+        ino,
+        open_at: Some(OTHER),
+    };
+    let prepare = TransactionMessage::Prepare {
+        now: Timestamp::default(),
+        steps: vec![step],
+    };
+    say(&mut f, prepare);
+    f.from = OTHER;
+    let close = |f: &mut Fixture| f.outcome(&closed(ino), None, Held::All);
+    assert_eq!(close(&mut f), Outcome::Wait(id));
+    say(&mut f, TransactionMessage::Commit);
+    assert_eq!(f.shards[0].orphans().collect::<Vec<_>>(), [ino]);
+    let Outcome::Done(told) = close(&mut f) else {
+        panic!();
+    };
+    assert_eq!(told.reply, Reply::Absent);
+    assert_eq!(f.shards[0].orphans().count(), 0);
+}

@@ -16,11 +16,21 @@ pub(crate) const fn life(node: u16) -> NodeLife {
 
 /// Makes an empty file with so many names.
 pub(crate) fn file(ino: InodeId, nlink: u32) -> Mutation {
+    inode(ino, FileKind::File, nlink)
+}
+
+/// Makes an empty directory.
+#[allow(dead_code, reason = "not every test file has directories")]
+pub(crate) fn directory(ino: InodeId) -> Mutation {
+    inode(ino, FileKind::Directory, 2)
+}
+
+fn inode(ino: InodeId, kind: FileKind, nlink: u32) -> Mutation {
     let now = Timestamp::default();
     let attr = Attr {
         ino,
         generation: 1,
-        kind: FileKind::File,
+        kind,
         permissions: 0o644,
         nlink,
         uid: 0,
