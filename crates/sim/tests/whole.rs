@@ -145,7 +145,7 @@ fn must_be_caught_holding(name: &str, expected: &str, first: u64) {
 #[test]
 fn files_freed_while_they_are_open_are_caught() {
     // One run in a hundred: the record of a release has to be lost with the owner.
-    must_be_caught_holding("forgets-opens", "is open, ", 43);
+    must_be_caught_holding("forgets-opens", "is open, ", 225);
 }
 
 #[test]
