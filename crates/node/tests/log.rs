@@ -238,7 +238,7 @@ fn run_work(
 fn with_debt(disk: &mut Disk) -> (OwnerLog, OwnerSlice, Ask) {
     let mut log = open(disk, area(16 << 10));
     let ino = InodeId::new(SHARD, 100);
-    let mut shard = meta::Shard::new(SHARD, meta::HashKey(7));
+    let mut shard = Shard::new(SHARD, HashKey(7));
     shard.apply(&common::file(ino, 1));
     shard.apply(&common::file(InodeId::new(SHARD, 101), 1));
     let piece = |offset: u64, length: usize| Piece {
@@ -383,7 +383,7 @@ fn cache_elsewhere(slice: &mut OwnerSlice) {
         ino: file_number(),
         seen: TokenNumber(0),
         wants: vec![Want::Inode {
-            mode: types::InodeMode::Read,
+            mode: InodeMode::Read,
         }],
         transient: false,
     };
