@@ -114,17 +114,19 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             map_version,
             extents,
         } => content::destage(view, *ino, *map_version, extents),
-        Op::Closed { ino, .. } => {
-            // The asker's own removal by way of another owner may have taken it to have the inode open, and told it so,
-            // before that is performed here: what it says then is news of after that.
-            if let Some(id) = shard(view, ino.shard())?.locks.inode(*ino) {
-                return Err(Stop::Wait(id));
-            }
-            Ok(Resolved::Closed { ino: *ino })
-        }
+        Op::Closed { ino, .. } => closed(view, *ino),
         Op::StatFs { shard: id } => Ok(Resolved::Answer(Reply::Statistics {
             inode_count: shard(view, *id)?.inode_count(),
         })),
+    }
+}
+
+/// Closed. The asker's own removal by way of another owner may have taken it to have the inode open, and told it so, before
+/// that is performed here: what it says then is news of after that.
+fn closed(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
+    match shard(view, ino.shard())?.locks.inode(ino) {
+        Some(id) => Err(Stop::Wait(id)),
+        None => Ok(Resolved::Closed { ino }),
     }
 }
 

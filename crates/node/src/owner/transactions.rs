@@ -1,0 +1,126 @@
+//! The owner's side of operations of several owners: what other owners say of them, and what follows.
+
+use client::message::Body;
+use meta::transaction;
+use token::Acquire;
+use types::{FileKind, InodeId, InodeMode, ShardId, TokenNumber, Want};
+
+use super::{Locked, NOBODY, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, Work};
+use crate::steps::inode_of;
+
+impl Locked<'_> {
+    pub(super) fn transaction(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        envelope: Box<meta::Envelope>,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), NeedShards> {
+        let mut envelope = envelope;
+        let home = envelope.to;
+        let slice = self.slice(home).expect("the receiving shard is locked");
+        if slice.is_waiting_for(&envelope) {
+            return Ok(());
+        }
+        let freed = meta::envelope_frees_at_most(&self.view(env), &envelope);
+        if !log.has_room_for_transaction(freed) {
+            self.wait(env, home, Work::Transaction(envelope));
+            return Ok(());
+        }
+        // Nobody may cache what the steps of a prepare change.
+        while let Some((ino, want)) = self.cached_elsewhere(&envelope) {
+            let slice = self.slice(home).expect("the receiving shard is locked");
+            let acquire = Acquire {
+                holder: NOBODY,
+                ticket: slice.draw_ticket(),
+                ino,
+                seen: TokenNumber(0),
+                wants: vec![want],
+                transient: true,
+            };
+            match slice.acquire(env.now, acquire, Work::Transaction(envelope), out) {
+                Some(Work::Transaction(e)) => envelope = e,
+                _ => return Ok(()),
+            }
+        }
+        let handled = transaction::on_message(&mut self.view(env), &envelope);
+        match handled {
+            transaction::Handled::Done(progress) => {
+                self.progress(env, log, home, progress, out);
+                Ok(())
+            }
+            transaction::Handled::NeedShards(shards) => {
+                Err(NeedShards(shards, Work::Transaction(envelope)))
+            }
+        }
+    }
+
+    fn cached_elsewhere(&mut self, envelope: &meta::Envelope) -> Option<(InodeId, Want)> {
+        let transaction::TransactionMessage::Prepare { steps, .. } = &envelope.message else {
+            return None;
+        };
+        let slice = self.slice(envelope.to)?;
+        if !transaction::would_lock(&slice.shard, envelope) {
+            // Who has to give way must not wait for tokens first: the one that waits for it may be what keeps them busy.
+            return None;
+        }
+        steps.iter().find_map(|step| {
+            let ino = inode_of(step)?;
+            if ino.shard() != envelope.to {
+                return None;
+            }
+            let attr = slice.shard.attr(ino)?;
+            let want = if attr.kind == FileKind::Directory {
+                Want::Directory {
+                    mode: types::DirectoryMode::Write,
+                }
+            } else {
+                Want::Inode {
+                    mode: InodeMode::Exclusive,
+                }
+            };
+            let is_clear = slice
+                .tokens
+                .is_clear(NOBODY, ino, std::slice::from_ref(&want));
+            (!is_clear).then_some((ino, want))
+        })
+    }
+
+    /// Journals what a transaction's step changed, and lets its messages follow.
+    pub(super) fn progress(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        home: ShardId,
+        progress: transaction::Progress,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        if !progress.mutations.is_empty() {
+            let lsn = log.append(env.me, &progress.mutations, &[], &progress.freed);
+            self.note_journaled(env, &progress.mutations, lsn, out);
+        }
+        let after = self.last_lsn();
+        for envelope in progress.messages {
+            out.push(OwnerEffect::Transaction(Box::new(envelope), after));
+        }
+        if let Some(finished) = progress.finished
+            && let Some(mut question) = log.transactions.remove(&finished.id)
+        {
+            match finished.reply {
+                Some(reply) => {
+                    self.grant_along(env, &mut question, &reply);
+                    out.push(question.answer(Body::Op(reply), Some(after)));
+                }
+                None => {
+                    // What it knew of other owners may be what made it fail.
+                    question.facts.clear();
+                    out.push(OwnerEffect::Run(Work::Question(question)));
+                }
+            }
+        }
+        // Whatever waited for a transaction looks again.
+        if let Some(slice) = self.slice(home) {
+            slice.resume_waiting(out);
+        }
+    }
+}
