@@ -211,7 +211,7 @@ impl Checkpoint {
         done
     }
 
-    /// It was not made: the places are free again, and what was frozen counts as changed.
+    /// It was not made: the places are free again, and what was frozen counts as changed. `Pages::forget` its waiter.
     pub fn give_up(self, shard: &mut Shard, space: &mut PageSpace) {
         assert!(self.out.is_empty(), "no write is under way");
         self.taken.iter().for_each(|run| space.give_back(*run));

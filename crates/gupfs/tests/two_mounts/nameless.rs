@@ -102,17 +102,17 @@ impl Case {
         let length = 1 + usize::try_from(prng.below((SIZE - offset - 1) as u64)).expect("small");
         prng.fill(&mut expected[offset..offset + length]);
         let bytes = &expected[offset..offset + length];
-        let mut written = Some(open(self.writer, true)?);
+        let file = open(self.writer, true)?;
         let mut stored = None;
-        match (&written, self.way) {
-            (Some(file), Way::Write) => io("write", file.write_all_at(bytes, offset as u64))?,
-            (Some(file), Way::Store) => {
-                let mapping = io("map", Mapping::new(file, SIZE, true))?;
+        match self.way {
+            Way::Write => io("write", file.write_all_at(bytes, offset as u64))?,
+            Way::Store => {
+                let mapping = io("map", Mapping::new(&file, SIZE, true))?;
                 io("store", mapping.store(offset, bytes))?;
                 stored = Some(mapping);
             }
-            (None, _) => unreachable!("just opened"),
         }
+        let mut written = Some(file);
         if self.close == Close::BeforeRemoval {
             (written, stored) = (None, None);
         }
