@@ -56,8 +56,8 @@ pub(crate) enum Purpose {
     Revoke(RevokeId),
     /// Written after the flush of a revoke that was about to end: the release waits for it.
     Late(RevokeId),
-    /// A setattr that must come after what was written before it.
-    SetAttr(types::SetAttr, Box<Continuation>),
+    /// A change by the owner (`Slice::ask_change`) that must come after what was written before it.
+    Change(Box<(Op, Continuation)>),
     /// A rename that must come after its source's data.
     Rename(Box<Request>),
     /// Age or pressure.
@@ -151,16 +151,9 @@ impl Slice {
         self.add_goal(env, ino, Purpose::Sync(request));
     }
 
-    /// Sends a setattr when the inode's dirty state is committed.
-    pub(crate) fn flush_before(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        set: types::SetAttr,
-        then: Continuation,
-    ) {
-        let purpose = Purpose::SetAttr(set, Box::new(then));
-        self.add_goal(env, ino, purpose);
+    /// Has the owner change the inode when its dirty state is committed.
+    pub(crate) fn flush_before(&mut self, env: &Env<'_>, ino: InodeId, op: Op, then: Continuation) {
+        self.add_goal(env, ino, Purpose::Change(Box::new((op, then))));
     }
 
     /// Runs a rename when its source's data is committed.
@@ -788,10 +781,10 @@ impl Slice {
                     self.on_revoke_flushed(env, ino, revoke, outcome);
                 }
                 Purpose::Late(revoke) => self.finish_release(env, ino, revoke),
-                Purpose::SetAttr(_, then) if matches!(*then, Continuation::Punch(..)) => {
-                    self.ask_punch(ino, *then);
+                Purpose::Change(change) => {
+                    let (op, then) = *change;
+                    self.ask_change(ino, op, then);
                 }
-                Purpose::SetAttr(set, then) => self.ask_set_attr(ino, set, *then),
                 // What it would replace may be good.
                 Purpose::Rename(request) => match self.inode(ino).errors.take_untold() {
                     Some(errno) => self.fail(request.ticket, errno),

@@ -230,6 +230,8 @@ pub(crate) struct Inode {
     pub(crate) direct_bytes: u64,
     pub(crate) open_count: u32,
     pub(crate) writer_count: u32,
+    /// Opened to be executed, here: who runs it keeps it open.
+    pub(crate) exec_count: u32,
     pub(crate) lookup_count: u64,
     /// Replies that tell the kernel about this inode and are not written yet.
     pub(crate) unwritten_replies: u32,
@@ -293,6 +295,7 @@ impl Inode {
             direct_bytes: 0,
             open_count: 0,
             writer_count: 0,
+            exec_count: 0,
             lookup_count: 0,
             unwritten_replies: 0,
             names_epoch: 0,

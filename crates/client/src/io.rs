@@ -48,6 +48,10 @@ impl Slice {
             return self.park(env, ino, request, Waiting::Closed);
         }
         let inode = self.inode(ino);
+        if flags.truncate && !flags.write && inode.exec_count > 0 {
+            // The kernel looks itself, but when this has cut it; who may write it has asked before.
+            return self.fail(request.ticket, Errno::ETXTBSY);
+        }
         if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
             return self.resize(env, ino, request);
         }
@@ -182,21 +186,26 @@ impl Slice {
         // the times set now.
         let inode = self.inode(ino);
         if inode.is_dirty() && (set.size.is_some() || inode.is_committing) {
-            self.flush_before(env, ino, set, then);
+            self.flush_before(env, ino, Op::SetAttr { ino, set }, then);
             return;
         }
-        self.ask_set_attr(ino, set, then);
+        self.ask_change(ino, Op::SetAttr { ino, set }, then);
     }
 
-    /// Sends a setattr to the owner; the inode's dirty state is with the owner already.
-    pub(crate) fn ask_set_attr(&mut self, ino: InodeId, set: types::SetAttr, then: Continuation) {
+    /// Has the owner change attributes or bytes (SetAttr, Punch); what is dirty and must be there before is with it
+    /// already. While a size or bytes are being changed nothing is stored or committed.
+    pub(crate) fn ask_change(&mut self, ino: InodeId, op: Op, then: Continuation) {
         let inode = self.inode(ino);
-        inode.resize_count += u32::from(set.size.is_some());
-        if set.mtime.is_some() {
+        let (cuts, sets_mtime) = match &op {
+            Op::SetAttr { set, .. } => (set.size.is_some(), set.mtime.is_some()),
+            Op::Punch { .. } => (true, false),
+            _ => unreachable!("other operations do not wait for data"),
+        };
+        inode.resize_count += u32::from(cuts);
+        if sets_mtime {
             // The time set now is the last one: a later Commit does not bring an older one.
             inode.modified = None;
         }
-        let op = Op::SetAttr { ino, set };
         self.call(ino.shard(), Ask::Op { op, durable: false }, then);
     }
 
@@ -864,6 +873,7 @@ impl Slice {
         inode.activity.close(handle.0);
         inode.open_count -= 1;
         inode.writer_count -= u32::from(file.flags.write);
+        inode.exec_count -= u32::from(file.flags.exec);
         if inode.open_count == 0 {
             inode.activity.is_open = false;
             self.tell_closed(ino);

@@ -274,6 +274,7 @@ impl Slice {
             state.set_mappable();
         }
         inode.writer_count += u32::from(flags.write);
+        inode.exec_count += u32::from(flags.exec);
         // Every writable open is direct (DESIGN.md section 7); readers are cached under read tokens, but for those of
         // large files (`readers`).
         let direct = flags.write || flags.direct;

@@ -1,16 +1,17 @@
 //! fallocate with PUNCH_HOLE and ZERO_RANGE: bytes read as zero, and what they took is free.
 //!
 //! As a change of size (`Slice::resize`): under the exclusive inode token and the right to write to every byte touched,
-//! after what is dirty is with the owner, and nothing is stored or committed until the owner has answered. A Commit that is
-//! on its way then is of another size generation. So none brings bytes back that were there before. Other than then the kernel goes on writing mapped pages back meanwhile: it
-//! has written those of the hole back before it asks, and drops them after the answer.
+//! after what is dirty is with the owner, and nothing is stored or committed until the owner has answered
+//! (`Slice::ask_change`). A Commit that is on its way then is of another size generation. So none brings bytes back that
+//! were there before. Unlike then, the kernel goes on writing mapped pages back meanwhile: it has written those of the
+//! hole back before it asks, and drops them after the answer.
 
 use meta::Op;
 use types::{ByteRange, Errno, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
 
 use crate::env::Env;
 use crate::inode::sectors_around;
-use crate::message::{Answer, Ask, Body};
+use crate::message::{Answer, Body};
 use crate::names::Continuation;
 use crate::pages::PAGE_SIZE;
 use crate::request::{Operation, Request, Response};
@@ -68,35 +69,17 @@ impl Slice {
         }
         let inode = self.inode(ino);
         inode.resizes.push((request.ticket, range));
-        let (is_dirty, then) = (inode.is_dirty(), Continuation::Punch(ino, request));
-        match is_dirty {
-            true => self.flush_before(env, ino, types::SetAttr::default(), then),
-            false => self.ask_punch(ino, then),
-        }
-    }
-
-    /// Asks the owner for a hole; the inode's dirty state is with it already.
-    pub(crate) fn ask_punch(&mut self, ino: InodeId, then: Continuation) {
-        let Continuation::Punch(_, request) = &then else {
-            unreachable!("only holes come here");
-        };
-        let Operation::Punch {
-            begin,
-            end,
-            keeps_size,
-            ..
-        } = request.operation
-        else {
-            unreachable!("only holes come here");
-        };
-        self.inode(ino).resize_count += 1;
         let op = Op::Punch {
             ino,
             begin,
             end,
             keeps_size,
         };
-        self.call(ino.shard(), Ask::Op { op, durable: false }, then);
+        let (is_dirty, then) = (inode.is_dirty(), Continuation::Punch(ino, request));
+        match is_dirty {
+            true => self.flush_before(env, ino, op, then),
+            false => self.ask_change(ino, op, then),
+        }
     }
 
     /// The owner has made the hole, or not.

@@ -39,6 +39,7 @@ errnos! {
     EINVAL = 22, "Invalid argument.";
     ENFILE = 23, "Too many open files in the system.";
     EMFILE = 24, "Too many open files.";
+    ETXTBSY = 26, "Program is being executed.";
     EFBIG = 27, "File too large.";
     ENOSPC = 28, "No space left.";
     EROFS = 30, "Read-only file system.";

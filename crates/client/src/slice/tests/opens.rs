@@ -581,3 +581,29 @@ fn what_is_held_without_a_name_is_released_before_the_inode_is_dropped() {
         assert_eq!(s.slice.counts().0, 0);
     }
 }
+
+/// The kernel looks itself whether a file is executed, but cuts it first where it is opened for reading only.
+#[test]
+fn a_program_that_runs_is_not_cut_by_an_open() {
+    let mut s = Story::new(PAGE);
+    let opening = |flags| Operation::Open { ino: INO, flags };
+    let run = OpenFlags {
+        read: true,
+        exec: true,
+        ..OpenFlags::default()
+    };
+    let effects = s.ask(opening(run));
+    s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    let cut = OpenFlags {
+        read: true,
+        truncate: true,
+        ..OpenFlags::default()
+    };
+    let effects = s.ask(opening(cut));
+    let busy = Response::Error(Errno::ETXTBSY);
+    assert!(matches!(&effects[..], [Effect::Reply(_, r, _)] if *r == busy));
+    s.ask(Operation::Release { ino: INO, handle });
+    let effects = s.ask(opening(cut));
+    assert!(set_attr_of(&effects).is_some(), "it ended: {effects:?}");
+}
