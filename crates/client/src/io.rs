@@ -713,7 +713,15 @@ impl Slice {
             RequestKind::Write
         };
         match self.admit(env, ino, &request, kind, range, has_inode && has_range) {
-            Admission::Served => self.serve_write(env, request),
+            Admission::Served => {
+                self.serve_write(env, request);
+                if !has_inode && !self.is_lapsed && !self.is_leaving(ino, &range) {
+                    // Write-back, let in because a notification may wait for it (rule R5). It changes times that other
+                    // nodes may believe to know, so the token is asked for afterwards.
+                    let mode = InodeMode::SharedWrite;
+                    self.acquire(env, ino, vec![Want::Inode { mode }]);
+                }
+            }
             Admission::NeedsToken => {
                 let mut wants = Vec::with_capacity(2);
                 if !has_inode {

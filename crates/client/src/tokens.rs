@@ -277,6 +277,15 @@ impl Slice {
         admission
     }
 
+    /// A revoke under way takes bytes of the range, and will have them flushed.
+    pub(crate) fn is_leaving(&self, ino: InodeId, range: &ByteRange) -> bool {
+        let state = self.inodes.get(&ino).and_then(|i| i.gate.as_ref());
+        state.is_some_and(|state| {
+            let mut leaving = state.leaving.values();
+            leaving.any(|l| l.lost.overlaps(range) || l.demoted.overlaps(range))
+        })
+    }
+
     /// A request in service is finished.
     pub(crate) fn served(&mut self, env: &Env<'_>, ino: InodeId, ticket: Ticket) {
         let has_gate = self.inodes.get(&ino).is_some_and(|i| i.gate.is_some());

@@ -40,6 +40,8 @@ pub struct Options {
     pub has_truncate: bool,
     /// O_APPEND is used.
     pub has_append: bool,
+    /// Where there are mappings and truncates, most calls are these and what writes pages back, so that they meet.
+    pub is_cutting: bool,
     /// Of a hundred calls, how many concern names.
     pub name_percent: u64,
     /// Only the first node changes names.
@@ -96,6 +98,7 @@ impl Options {
             has_epoch: prng.chance(3, 4),
             lapse_count,
             steps_per_tick: [1, 4, 16][between_index(prng, 3)],
+            is_cutting: prng.chance(1, 3),
             rules,
         }
     }

@@ -5,7 +5,7 @@
 //! - a revoke is released only when nothing in service overlaps it, every page of its scope has been notified
 //!   since it was last READ (twice, if mappings may be writable), and its last flush began after that;
 //! - no page of a parked page-cache READ is in a notification that was begun after it was parked;
-//! - a write-back is never parked while a revoke is under way.
+//! - a write-back is never parked while a revoke or a drop is under way, of whatever pages.
 //!
 //! Life cycle of a revoke: `Draining` -> `Notifying` -> `Draining` -> .. -> `Flushing` -> `Leaving` -> released (or back
 //! to `Draining`, if something had to be served meanwhile). From the third pass on a flush lies between two passes.
@@ -254,7 +254,7 @@ impl Gate {
             has_paused: false,
             is_data_lost: false,
         });
-        self.unpark_for(self.revokes.len() - 1, out);
+        self.unpark_for_notifications(out);
         self.advance(out);
     }
 
@@ -286,6 +286,7 @@ impl Gate {
             is_clearing,
             after,
         });
+        self.unpark_for_notifications(out);
         self.advance_drops(out);
         self.advance(out);
     }
@@ -473,7 +474,7 @@ impl Gate {
                 assert!(self.serving.iter().all(|e| e.ticket != entry.ticket));
             }
             if self.rules.r5 && entry.kind == RequestKind::WriteBack {
-                assert!(self.revokes.iter().all(|r| !blocks(r, entry)));
+                assert!(self.lapse.is_some() || !self.may_await_write_back());
             }
         }
         for revoke in &self.revokes {
@@ -501,6 +502,9 @@ impl Gate {
             Some(_) => return self.decide_in_lapse(entry),
             None => {}
         }
+        if entry.kind == RequestKind::WriteBack && self.rules.r5 && self.may_await_write_back() {
+            return Verdict::Serve;
+        }
         let is_blocked = self.revokes.iter().any(|r| blocks(r, entry));
         let is_awaited = || self.rules.r2 && self.is_notifying(&entry.range);
         let no_revoke = match entry.kind {
@@ -517,7 +521,6 @@ impl Gate {
         }
         match entry.kind {
             RequestKind::Read if is_awaited() => no_revoke,
-            RequestKind::WriteBack if self.rules.r5 => Verdict::Serve,
             RequestKind::SetSize if self.rules.r12 && (has_token || self.may_launder()) => {
                 no_revoke
             }
@@ -597,14 +600,13 @@ impl Gate {
         self.serving.push(entry);
     }
 
-    /// Parked requests that keep the new revoke's notifications from returning are served or failed.
-    fn unpark_for(&mut self, index: usize, out: &mut Outbox) {
+    /// Parked requests that keep the notifications of a new revoke or drop from returning are served or failed.
+    fn unpark_for_notifications(&mut self, out: &mut Outbox) {
         let may_launder = self.may_launder();
         let mut kept = Vec::with_capacity(self.parked.len());
         for entry in std::mem::take(&mut self.parked) {
-            let is_blocked = blocks(&self.revokes[index], &entry);
             match entry.kind {
-                RequestKind::WriteBack if self.rules.r5 && is_blocked => {
+                RequestKind::WriteBack if self.rules.r5 => {
                     out.push(Effect::Serve {
                         ticket: entry.ticket,
                     });
@@ -628,6 +630,13 @@ impl Gate {
             }
         }
         self.parked = kept;
+    }
+
+    /// A notification in progress, or one to come, may wait for any write-back of the file, whichever pages it tells of: a
+    /// truncate that the kernel has not sent yet waits for all WRITEs that are sent (`fuse_set_nowrite`), and meanwhile
+    /// keeps those of other pages back. And what the kernel clips to the end of the file stands for pages behind it.
+    const fn may_await_write_back(&self) -> bool {
+        !self.revokes.is_empty() || !self.drops.is_empty() || !self.late.is_empty()
     }
 
     /// A notification of a revoke under way may have to write mapped pages back.

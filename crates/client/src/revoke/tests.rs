@@ -282,6 +282,38 @@ fn write_back_of_a_part_of_a_notified_page_is_served() {
     );
 }
 
+/// A truncate that is not sent yet waits for the WRITE of one page (`fuse_set_nowrite`) and keeps back that of another one,
+/// which the notification waits for. So no write-back may wait for a token meanwhile, wherever it goes.
+#[test]
+fn write_back_of_other_pages_than_those_notified_is_served() {
+    let mut s = Script::new(true);
+    let far = pages(0, 1);
+    assert_eq!(s.ask_without(1, RequestKind::WriteBack, far), Verdict::Park);
+    s.gate
+        .begin_revoke(RevokeId(1), lost(pages(2, 4)), &mut s.out);
+    let ticket = Ticket(1);
+    s.expect(&[Effect::Serve { ticket }, notify(0, pages(2, 4))]);
+    s.gate.on_served(ticket, &mut s.out);
+    assert_eq!(
+        s.ask_without(2, RequestKind::WriteBack, far),
+        Verdict::Serve
+    );
+    s.gate.on_served(Ticket(2), &mut s.out);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[notify(1, pages(2, 4))]);
+
+    // A drop notifies, too.
+    let mut s = Script::new(true);
+    assert_eq!(s.ask_without(1, RequestKind::WriteBack, far), Verdict::Park);
+    s.gate
+        .begin_drop(RevokeId(1), RangeSet::of(pages(2, 4)), &mut s.out);
+    s.expect(&[Effect::Serve { ticket }, notify(0, pages(2, 4))]);
+    assert_eq!(
+        s.ask_without(2, RequestKind::WriteBack, far),
+        Verdict::Serve
+    );
+}
+
 #[test]
 fn attributes_that_the_kernel_was_not_given_are_not_notified() {
     let mut s = Script::new(false);

@@ -507,6 +507,46 @@ fn r12_a_truncate_gives_way_to_write_back() {
     finish(&fixture, race(&fixture, steps));
 }
 
+/// Node 1 writes the first page back while node 2 cuts the end, where pages of node 1 are dirty too. A truncate of node 1
+/// waits for the WRITE of the first page before it is sent, and keeps back those of the others until then: the
+/// notification, which waits for those, waits for the first one.
+#[test]
+fn r12_write_back_of_any_page_lets_truncates_begin() {
+    let fixture = lab!();
+    const SIZE: usize = 16 * PAGE;
+    make(&fixture, "f", SIZE);
+    let (mapping, cut) = (map(&fixture, 1, "f", SIZE), direct(&fixture, 1, "f"));
+    let other = direct(&fixture, 2, "f");
+    let stamps = Stamps::default();
+    let stores = |_| {
+        stamps.write(|s| store(&mapping, 0, &stamped(s, STAMP)))?;
+        // Has the kernel write the page back first.
+        stamps.check(|| read(&cut, 0, STAMP))
+    };
+    let stores_behind = |round: u64| {
+        let page = 12 + usize::try_from(round % 4).expect("small");
+        match mapping.store(page * PAGE, &stamped(round, STAMP)) {
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+            other => io("store", other),
+        }
+    };
+    let cuts = |_| io("truncate", cut.set_len(SIZE as u64));
+    let others_cuts = |round: u64| {
+        let size = match round.is_multiple_of(2) {
+            true => SIZE,
+            false => 11 * PAGE + 100,
+        };
+        io("truncate", other.set_len(size as u64))
+    };
+    let steps = vec![
+        ("store on n1", step(stores)),
+        ("store behind on n1", step(stores_behind)),
+        ("truncate on n1", step(cuts)),
+        ("truncate on n2", step(others_cuts)),
+    ];
+    finish(&fixture, race(&fixture, steps));
+}
+
 fn stamps_check(stamps: &Stamps, file: &File) -> Outcome {
     stamps.check(|| read(file, 0, PAGE))
 }

@@ -170,7 +170,7 @@ impl File {
         let (kind, range) = self.classify(&request.ask);
         let mode = match &request.ask {
             Ask::Write { append: true, .. } | Ask::SetSize(_) => Some(InodeMode::Exclusive),
-            Ask::Write { .. } => Some(InodeMode::SharedWrite),
+            Ask::Write { .. } | Ask::WriteBack { .. } => Some(InodeMode::SharedWrite),
             Ask::GetAttr => Some(InodeMode::Read),
             _ => None,
         };
@@ -379,7 +379,10 @@ impl File {
                 }
             }
             Reply::Attributes(size, mtime) => {
-                if self.attributes.is_none() {
+                // What was asked for beside a truncate of ours may be of after it, and reads still show what was before: it
+                // is asked for again.
+                let is_cutting = matches!(self.busy, Some(Some(Job::Truncate(..))));
+                if self.attributes.is_none() && !is_cutting {
                     self.attributes = Some((size.max(self.grown).max(self.floor), mtime));
                 }
             }

@@ -29,6 +29,15 @@ impl World {
                 Action::Lookup(name)
             };
         }
+        let is_cut = self.options.has_mappings && self.options.has_truncate;
+        if self.options.is_cutting && is_cut && self.prng.chance(2, 3) {
+            return match self.prng.below(5) {
+                0 => Action::Truncate(self.number(CELL_COUNT)),
+                1 => Action::ReadDirect(self.range(1)),
+                2 => Action::Stat,
+                _ => Action::Store(self.begin(), value),
+            };
+        }
         match self.prng.below(12) {
             0..=2 => Action::ReadCached(self.range(CELL_COUNT)),
             3 => Action::ReadDirect(self.range(6)),
