@@ -14,7 +14,7 @@ use crate::inspect;
 use crate::lab::{self, Lab, Plan};
 use crate::size::parse_argument;
 use crate::state::{self, Backing, Disk, Place, State, Transport};
-use crate::{daemon, files, system, up};
+use crate::{daemon, files, settings, system, up};
 
 /// GUPFS: a POSIX parallel file system in user space.
 #[derive(Debug, Parser)]
@@ -23,6 +23,9 @@ use crate::{daemon, files, system, up};
     after_help = "Examples:\n  gupfs up --mount /mnt/gupfs --state /var/lib/gupfs --size 8G\n  gupfs status --state /var/lib/gupfs\n  gupfs down --state /var/lib/gupfs\n  gupfs demo --dir /tmp/demo"
 )]
 pub struct Cli {
+    /// Print JSON: one value on one line (docs/commands.md).
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     command: Command,
 }
@@ -48,12 +51,15 @@ enum Command {
     },
     /// Run the daemon in the foreground.
     #[command(
-        after_help = "Example:\n  gupfs daemon --state /var/lib/gupfs    (log on standard error; GUPFS_LOG=debug for more)"
+        after_help = "Examples:\n  gupfs daemon --state /var/lib/gupfs    (log on standard error; GUPFS_LOG=debug for more)\n  gupfs daemon --state /var/lib/gupfs --set pagepool_size=4G"
     )]
     Daemon {
         /// State directory.
         #[arg(long)]
         state: PathBuf,
+        /// A setting for this run, before that of the state directory (`gupfs config show` lists them).
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
     },
     /// What the daemon is doing.
     #[command(after_help = "Example:\n  gupfs status --state /var/lib/gupfs --json")]
@@ -72,13 +78,28 @@ enum Command {
         ask: AskArgs,
     },
     /// NSDs: the disks of file systems.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  gupfs nsd create --size 2G /data/1.img /data/2.img\n  gupfs nsd list"
+    )]
     Nsd(NsdCommand),
     /// File systems.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  gupfs fs create --state /var/lib/gupfs --mount /mnt/gupfs /data/1.img /data/2.img\n  gupfs fs list"
+    )]
     Fs(FsCommand),
+    /// Settings of a state directory: their values, where these come from, whether the daemon runs with them.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  gupfs config show --state /var/lib/gupfs\n  gupfs config set pagepool_size 4G --state /var/lib/gupfs"
+    )]
+    Config(ConfigCommand),
     /// A cluster of daemons on this machine, in network name spaces.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  gupfs lab up --dir /tmp/lab --nodes 2 --backing ram --size 8G\n  gupfs lab down --dir /tmp/lab"
+    )]
     Lab(LabCommand),
     /// The main job on real input: two nodes, a real tree, every byte verified through the other node.
     #[command(
@@ -135,9 +156,6 @@ struct AskArgs {
     /// State directory.
     #[arg(long)]
     state: PathBuf,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -179,9 +197,6 @@ enum NsdCommand {
         /// The disks of this state directory.
         #[arg(long)]
         state: Option<PathBuf>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
         /// Files or block devices.
         paths: Vec<PathBuf>,
     },
@@ -215,11 +230,40 @@ enum FsCommand {
         after_help = "Examples:\n  gupfs fs list\n  gupfs fs list --json /data/1.img /data/2.img"
     )]
     List {
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
         /// Files or block devices.
         paths: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// All settings.
+    #[command(
+        after_help = "Examples:\n  gupfs config show --state /var/lib/gupfs\n  gupfs config show --state /var/lib/gupfs --json"
+    )]
+    Show(AskArgs),
+    /// The value of one setting.
+    #[command(
+        after_help = "Examples:\n  gupfs config get pagepool_size --state /var/lib/gupfs\n  gupfs config get lease_ms --state /var/lib/gupfs --json    (with origin, default and what is allowed)"
+    )]
+    Get {
+        /// Its name, as `show` lists it.
+        key: String,
+        #[command(flatten)]
+        ask: AskArgs,
+    },
+    /// Change a setting; a running daemon takes it up at its next start.
+    #[command(
+        after_help = "Examples:\n  gupfs config set pagepool_size 4G --state /var/lib/gupfs\n  gupfs config set direct_from default --state /var/lib/gupfs"
+    )]
+    Set {
+        /// Its name, as `show` lists it.
+        key: String,
+        /// The new value; `default` goes back to the default.
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+        #[command(flatten)]
+        ask: AskArgs,
     },
 }
 
@@ -256,13 +300,11 @@ enum LabCommand {
         lease_ms: u64,
     },
     /// What each node is doing.
+    #[command(after_help = "Example:\n  gupfs lab status --dir /tmp/lab --json")]
     Status {
         /// Directory of the lab.
         #[arg(long)]
         dir: PathBuf,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
     },
     /// Kill a node's daemon with SIGKILL, as a crash would.
     #[command(
@@ -277,6 +319,7 @@ enum LabCommand {
         dir: PathBuf,
     },
     /// Start nodes again.
+    #[command(after_help = "Example:\n  gupfs lab start n1 n2 --dir /tmp/lab")]
     Start {
         /// Such as n2; several start together.
         #[arg(value_parser = parse_node, required = true)]
@@ -335,8 +378,8 @@ pub struct DemoArgs {
     /// Skip the same copy on a local file system.
     #[arg(long)]
     pub no_compare: bool,
-    /// Print JSON at the end.
-    #[arg(long)]
+    /// Print JSON at the end: the flag of all commands.
+    #[arg(skip)]
     pub json: bool,
 }
 
@@ -344,12 +387,11 @@ fn lease_range() -> clap::builder::RangedU64ValueParser {
     clap::value_parser!(u64).range(state::LEASE_MS)
 }
 
-/// Below this the slabs of the threads that read requests would be all of it.
-const PAGEPOOL_SIZE_MIN: u64 = 32 << 20;
-
 fn parse_pagepool(text: &str) -> std::result::Result<u64, String> {
     match parse_argument(text)? {
-        size if size < PAGEPOOL_SIZE_MIN => Err("a pagepool has 32 MiB at least".to_owned()),
+        size if size < settings::PAGEPOOL_SIZE_MIN => {
+            Err("a pagepool has 32 MiB at least".to_owned())
+        }
         size => Ok(size),
     }
 }
@@ -364,7 +406,7 @@ fn parse_node(text: &str) -> std::result::Result<u16, String> {
 /// Parses the arguments, runs the command, reports its failure.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    match dispatch(cli.command) {
+    match dispatch(cli.command, cli.json) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Nothing can be done if even this cannot be written.
@@ -374,20 +416,36 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Command) -> Result<()> {
+fn dispatch(command: Command, json: bool) -> Result<()> {
     match command {
-        Command::Up(args) => run_up(args),
-        Command::Down { state, destroy } => up::down(&state, destroy).map(|done| report(&done)),
-        Command::Daemon { state } => daemon::run(&state),
-        Command::Status(args) => run_ask(&args, "status"),
-        Command::Waiters(args) => run_ask(&args, "waiters"),
-        Command::Dump { what, of, ask } => run_dump(what, of.as_deref(), &ask),
-        Command::Nsd(command) => run_nsd(command),
-        Command::Fs(command) => run_fs(command),
-        Command::Lab(command) => run_lab(command),
-        Command::Demo(args) => demo::run(&args),
-        Command::Completion { shell } => print_completion(shell),
-        Command::Man { dir } => write_man_pages(&dir),
+        Command::Up(args) => run_up(args, json),
+        Command::Down { state, destroy } => report(up::down(&state, destroy), json),
+        Command::Daemon { state, set } => {
+            without_json(json, "daemon").and_then(|()| daemon::run(&state, &set))
+        }
+        Command::Status(args) => run_ask(&args, "status", json),
+        Command::Waiters(args) => run_ask(&args, "waiters", json),
+        Command::Dump { what, of, ask } => run_dump(what, of.as_deref(), &ask, json),
+        Command::Nsd(command) => run_nsd(command, json),
+        Command::Fs(command) => run_fs(command, json),
+        Command::Config(command) => run_config(command, json),
+        Command::Lab(command) => run_lab(command, json),
+        Command::Demo(args) => demo::run(&DemoArgs { json, ..args }),
+        Command::Completion { shell } => {
+            without_json(json, "completion").and_then(|()| print_completion(shell))
+        }
+        Command::Man { dir } => report(write_man_pages(&dir), json),
+    }
+}
+
+/// Fails if JSON was asked of a command whose output is none.
+fn without_json(json: bool, command: &str) -> Result<()> {
+    match json {
+        true => Err(Failure::new(format!(
+            "gupfs {command} prints no facts: it has no JSON form"
+        ))
+        .help("leave --json out")),
+        false => Ok(()),
     }
 }
 
@@ -398,18 +456,17 @@ fn print_completion(shell: clap_complete::Shell) -> Result<()> {
     written.map_err(|e| Failure::new(format!("cannot write the completion: {e}")))
 }
 
-fn write_man_pages(dir: &Path) -> Result<()> {
+fn write_man_pages(dir: &Path) -> Result<Vec<String>> {
     if !dir.is_dir() {
         return Err(Failure::new(format!("{} is no directory", dir.display()))
             .help("make it first, or name another one"));
     }
     let written = clap_mangen::generate_to(Cli::command(), dir);
     written.map_err(|e| Failure::io("write man pages to", dir, &e))?;
-    say!("wrote the man pages to {}", dir.display());
-    Ok(())
+    Ok(vec![format!("wrote the man pages to {}", dir.display())])
 }
 
-fn run_up(args: UpArgs) -> Result<()> {
+fn run_up(args: UpArgs, json: bool) -> Result<()> {
     let done = up::up(&up::Request {
         mount: args.mount.clone(),
         state: args.state.clone(),
@@ -419,8 +476,11 @@ fn run_up(args: UpArgs) -> Result<()> {
         pagepool_size: args.pagepool,
         direct_from: args.direct_from,
         make_mount_point: args.mkdir,
-    })?;
-    report(&done);
+    });
+    report(done, json)?;
+    if json {
+        return Ok(());
+    }
     let (mount, state) = (args.mount.display(), args.state.display());
     say!("\nfive things to try:");
     say!("  cp -a /usr/share/doc {mount}/ && diff -r /usr/share/doc {mount}/doc");
@@ -431,28 +491,26 @@ fn run_up(args: UpArgs) -> Result<()> {
     Ok(())
 }
 
-fn run_ask(args: &AskArgs, request: &str) -> Result<()> {
+fn run_ask(args: &AskArgs, request: &str, json: bool) -> Result<()> {
     let value = inspect::ask(&Place::new(&args.state)?, request)?;
-    show(&value, args.json);
+    show(&value, json);
     Ok(())
 }
 
-fn run_dump(what: Dump, of: Option<&str>, args: &AskArgs) -> Result<()> {
+fn run_dump(what: Dump, of: Option<&str>, args: &AskArgs, json: bool) -> Result<()> {
     let place = Place::new(&args.state)?;
     if of.is_some() && !matches!(what, Dump::Inode) {
         return Err(Failure::new("only `dump inode` takes a number or a path"));
     }
     match what {
-        Dump::Counters => run_ask(args, "counters"),
-        Dump::Space => run_ask(args, "space"),
+        Dump::Counters => run_ask(args, "counters", json),
+        Dump::Space => run_ask(args, "space", json),
         Dump::Config => {
-            let state =
-                serde_json::to_value(place.require()?).expect("plain values have a JSON form");
-            show(&state, args.json);
+            show(&settings::to_json(&place.require()?), json);
             Ok(())
         }
         Dump::View => {
-            show(&view_to_json(&place.load_view()?), args.json);
+            show(&view_to_json(&place.load_view()?), json);
             Ok(())
         }
         Dump::Inode => {
@@ -461,7 +519,7 @@ fn run_dump(what: Dump, of: Option<&str>, args: &AskArgs) -> Result<()> {
             if let Some(error) = value["error"].as_str() {
                 return Err(Failure::new(format!("inode {of}: {error}")));
             }
-            show(&value, args.json);
+            show(&value, json);
             Ok(())
         }
     }
@@ -495,10 +553,10 @@ fn view_to_json(view: &types::ClusterView) -> Value {
     })
 }
 
-fn run_nsd(command: NsdCommand) -> Result<()> {
+fn run_nsd(command: NsdCommand, json: bool) -> Result<()> {
     match command {
-        NsdCommand::Create { size, force, paths } => create_nsds(size, force, &paths),
-        NsdCommand::List { state, json, paths } => {
+        NsdCommand::Create { size, force, paths } => report(create_nsds(size, force, &paths), json),
+        NsdCommand::List { state, paths } => {
             let found = match state {
                 Some(state) => inspect::look_at(&inspect::disks_of(&Place::new(&state)?)?)?,
                 None if paths.is_empty() => inspect::scan()?,
@@ -513,18 +571,25 @@ fn run_nsd(command: NsdCommand) -> Result<()> {
     }
 }
 
-fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<()> {
+fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<Vec<String>> {
+    let mut done = Vec::new();
     if let Some(size) = size {
         up::check_size(size, 1)?;
         if let Some(path) = paths.iter().find(|p| p.exists()) {
             return Err(Failure::new(format!("{} exists already", path.display()))
                 .help("leave --size out to use it as it is, or name a new file"));
         }
-        for path in paths {
-            up::make_file(path, size)?;
-            say!("made {}", path.display());
+        for (index, path) in paths.iter().enumerate() {
+            if let Err(failure) = up::make_file(path, size) {
+                // Half of them would only be in the way of the next try.
+                for made in &paths[..index] {
+                    files::remove(made)?;
+                }
+                return Err(failure);
+            }
+            done.push(format!("made {}", path.display()));
         }
-        return Ok(());
+        return Ok(done);
     }
     let opened = paths
         .iter()
@@ -535,13 +600,15 @@ fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<()> 
     }
     for disk in &opened {
         match disk.label()? {
-            Err(nsd::label::LabelError::Blank) => say!("{} can be used", disk.path().display()),
+            Err(nsd::label::LabelError::Blank) => {
+                done.push(format!("{} can be used", disk.path().display()))
+            }
             _ if force => {
                 disk.clear()?;
-                say!(
+                done.push(format!(
                     "erased the first sectors of {}: it can be used",
                     disk.path().display()
-                );
+                ));
             }
             Err(error) => return Err(crate::disks::explain(disk.path(), &error)),
             Ok(found) => {
@@ -555,10 +622,10 @@ fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<()> 
             }
         }
     }
-    Ok(())
+    Ok(done)
 }
 
-fn run_fs(command: FsCommand) -> Result<()> {
+fn run_fs(command: FsCommand, json: bool) -> Result<()> {
     match command {
         FsCommand::Create {
             state,
@@ -566,8 +633,8 @@ fn run_fs(command: FsCommand) -> Result<()> {
             block_size,
             force,
             disks,
-        } => create_fs(&state, &mount, block_size, force, &disks),
-        FsCommand::List { json, paths } => {
+        } => report(create_fs(&state, &mount, block_size, force, &disks), json),
+        FsCommand::List { paths } => {
             let found = if paths.is_empty() {
                 inspect::scan()?
             } else {
@@ -592,7 +659,7 @@ fn create_fs(
     block_size: u64,
     force: bool,
     disks: &[PathBuf],
-) -> Result<()> {
+) -> Result<Vec<String>> {
     let place = Place::new(state)?;
     if let Some(found) = place.load()? {
         return Err(Failure::new(format!(
@@ -632,20 +699,45 @@ fn create_fs(
         disks: disks.collect(),
         ..up::single(&view, &system::absolute(mount)?)
     })?;
-    say!(
-        "made the file system {:032x} over {} NSDs",
-        view.fs.0,
-        view.nsds.len()
-    );
-    say!(
-        "mount it: gupfs up --state {} --mount {}",
-        state.display(),
-        mount.display()
-    );
-    Ok(())
+    Ok(vec![
+        format!(
+            "made the file system {:032x} over {} NSDs",
+            view.fs.0,
+            view.nsds.len()
+        ),
+        format!(
+            "mount it: gupfs up --state {} --mount {}",
+            state.display(),
+            mount.display()
+        ),
+    ])
 }
 
-fn run_lab(command: LabCommand) -> Result<()> {
+fn run_config(command: ConfigCommand, json: bool) -> Result<()> {
+    match command {
+        ConfigCommand::Show(ask) => {
+            let shown = settings::show(&Place::new(&ask.state)?)?;
+            match json {
+                true => say!("{shown}"),
+                false => say!("{}", settings::to_text(&shown).trim_end()),
+            }
+            Ok(())
+        }
+        ConfigCommand::Get { key, ask } => {
+            let row = settings::get(&Place::new(&ask.state)?, &key)?;
+            match json {
+                true => say!("{row}"),
+                false => say!("{}", settings::plain(&row["value"])),
+            }
+            Ok(())
+        }
+        ConfigCommand::Set { key, value, ask } => {
+            report(settings::set(&Place::new(&ask.state)?, &key, &value), json)
+        }
+    }
+}
+
+fn run_lab(command: LabCommand, json: bool) -> Result<()> {
     match command {
         LabCommand::Up {
             dir,
@@ -659,28 +751,27 @@ fn run_lab(command: LabCommand) -> Result<()> {
         } => {
             let plan = Plan::new(nodes, backing, size).with(transport, pagepool);
             let plan = plan.with_lease(lease_ms).with_direct_from(direct_from);
-            lab::up(&Lab::new(&dir)?, &plan).map(|done| report(&done))
+            report(lab::up(&Lab::new(&dir)?, &plan), json)
         }
-        LabCommand::Status { dir, json } => {
-            lab::status(&Lab::new(&dir)?).map(|value| show(&value, json))
-        }
-        LabCommand::Kill { node, dir } => {
-            lab::kill(&Lab::new(&dir)?, node).map(|done| report(&done))
-        }
-        LabCommand::Start { nodes, dir } => {
-            lab::start(&Lab::new(&dir)?, &nodes).map(|done| report(&done))
-        }
-        LabCommand::Down { dir } => lab::down(&Lab::new(&dir)?).map(|done| report(&done)),
+        LabCommand::Status { dir } => lab::status(&Lab::new(&dir)?).map(|value| show(&value, json)),
+        LabCommand::Kill { node, dir } => report(lab::kill(&Lab::new(&dir)?, node), json),
+        LabCommand::Start { nodes, dir } => report(lab::start(&Lab::new(&dir)?, &nodes), json),
+        LabCommand::Down { dir } => report(lab::down(&Lab::new(&dir)?), json),
     }
 }
 
-fn report(done: &[String]) {
-    for line in done {
-        say!("{line}");
+/// What a command did: a line each, or `{"done": [...]}`.
+fn report(outcome: Result<Vec<String>>, json: bool) -> Result<()> {
+    let done = outcome?;
+    match json {
+        true => say!("{}", json!({ "done": done })),
+        false => done.iter().for_each(|line| say!("{line}")),
     }
+    Ok(())
 }
 
-fn show(value: &Value, json: bool) {
+/// An answer: for people, or as it is.
+pub(crate) fn show(value: &Value, json: bool) {
     match json {
         true => say!("{value}"),
         false => say!("{}", inspect::to_text(value).trim_end()),

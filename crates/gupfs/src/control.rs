@@ -1,8 +1,12 @@
 //! Asking a running daemon through its control socket: one line there, one JSON line back.
+//!
+//! Invariant: whoever asks waits for a limited time in all, whatever the daemon does: also where it does not accept,
+//! or sends its answer byte by byte.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -11,6 +15,8 @@ use crate::failure::{Failure, Result};
 
 /// Longest answer that is read, in bytes.
 const ANSWER_SIZE_MAX: u64 = 16 << 20;
+/// How long a command waits for an answer.
+pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What came back.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,10 +34,26 @@ pub enum Answer {
 /// # Errors
 /// An answer that is no JSON, or a socket that cannot be used for another reason.
 pub fn ask(socket: &Path, request: &str, limit: Duration) -> Result<Answer> {
+    // Time-outs of the socket hold for one call each, and connecting has none: the thread ends with this process at
+    // the latest.
+    let (said, answer) = mpsc::channel();
+    let (path, line) = (socket.to_owned(), request.to_owned());
+    std::thread::spawn(move || {
+        // Nobody waits any longer: then nobody hears it.
+        let _ = said.send(exchange(&path, &line, limit));
+    });
+    answer.recv_timeout(limit).unwrap_or(Ok(Answer::Silent))
+}
+
+fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Answer> {
     let mut stream = match UnixStream::connect(socket) {
         Ok(stream) => stream,
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
             return Ok(Answer::Absent);
+        }
+        Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+            return Err(Failure::io("connect to", socket, &e)
+                .help("the daemon answers root only: run the command with sudo"));
         }
         Err(e) => return Err(Failure::io("connect to", socket, &e)),
     };
@@ -66,15 +88,16 @@ pub fn ask(socket: &Path, request: &str, limit: Duration) -> Result<Answer> {
 
 /// The same for a daemon that must be running.
 pub fn require(socket: &Path, request: &str) -> Result<Value> {
-    match ask(socket, request, Duration::from_secs(10))? {
+    match ask(socket, request, PATIENCE)? {
         Answer::Said(value) => Ok(value),
         Answer::Absent => Err(
             Failure::new(format!("no daemon listens on {}", socket.display()))
                 .help("start it with `gupfs up`, or name the right --state"),
         ),
         Answer::Silent => Err(Failure::new(format!(
-            "the daemon behind {} did not answer within 10 s",
-            socket.display()
+            "the daemon behind {} did not answer within {} s",
+            socket.display(),
+            PATIENCE.as_secs()
         ))
         .help("see its log; `gupfs down` ends it in any case")),
     }
@@ -89,7 +112,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let socket = directory.path().join("s");
         let listener = UnixListener::bind(&socket).expect("bound");
-        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let (done, wait) = mpsc::channel::<()>();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a caller");
             let mut line = String::new();
@@ -107,6 +130,28 @@ mod tests {
         drop(done);
         server.join().expect("served");
         answer
+    }
+
+    /// A daemon that always says a little more keeps nobody.
+    #[test]
+    fn an_answer_that_does_not_end_is_a_silence() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("s");
+        let listener = UnixListener::bind(&socket).expect("bound");
+        let (asked, wait) = mpsc::channel::<()>();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("a caller");
+            // Each byte comes well within the limit of one read.
+            while wait.recv_timeout(Duration::from_millis(5))
+                == Err(mpsc::RecvTimeoutError::Timeout)
+            {
+                let _ = stream.write_all(b" ");
+            }
+        });
+        let answer = ask(&socket, "status", Duration::from_millis(100)).expect("asked");
+        assert_eq!(answer, Answer::Silent);
+        drop(asked);
+        server.join().expect("served");
     }
 
     #[test]

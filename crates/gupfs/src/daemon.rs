@@ -13,20 +13,22 @@ use types::{Incarnation, NodeId};
 use crate::failure::{Failure, Result};
 use crate::state::{self, Place, State};
 use crate::system;
-use crate::{files, filesystem, service};
+use crate::{files, filesystem, service, settings};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.
-pub fn run(path: &Path) -> Result<()> {
+///
+/// `overrides` are settings as `KEY=VALUE`, for this run.
+pub fn run(path: &Path, overrides: &[String]) -> Result<()> {
     start_log();
     let place = Place::new(path)?;
-    let state = place.require()?;
+    let (state, settings) = settings::for_daemon(&place, place.require()?, overrides)?;
     system::require_root("gupfs daemon")?;
     system::require_fuse()?;
     // Released by the kernel when this process is gone, and by nothing before: whoever waits for the lock
     // waits for the end of the process.
     std::mem::forget(place.try_lock()?);
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
-    let outcome = config(&place, &state).and_then(|config| {
+    let outcome = config(&place, &state, settings).and_then(|config| {
         check_address_free(&config)?;
         launch(&place, config)
     });
@@ -56,7 +58,7 @@ fn launch(place: &Place, config: Config) -> Result<()> {
 }
 
 /// What `os::daemon::run` is told.
-pub fn config(place: &Place, state: &State) -> Result<Config> {
+pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> {
     // Our own lock is held: what is still served there is served by the daemon of another directory,
     // and our own entry in the process list must not count as one.
     service::clear_point(&state.mount, place)?;
@@ -101,6 +103,7 @@ pub fn config(place: &Place, state: &State) -> Result<Config> {
             None => os::memory_size() / 4,
             Some(_) => 0,
         },
+        settings,
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),
         lives_path: place.lives(),

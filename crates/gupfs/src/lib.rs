@@ -25,6 +25,7 @@ pub mod filesystem;
 pub mod inspect;
 pub mod lab;
 pub mod service;
+pub mod settings;
 pub mod size;
 pub mod state;
 pub mod system;

@@ -41,10 +41,11 @@ pub enum Backing {
 }
 
 /// How requests travel between the kernel and the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// Reads and writes on /dev/fuse.
+    #[default]
     Device,
     /// fuse-over-io_uring.
     Ring,
@@ -101,12 +102,17 @@ pub struct State {
     /// Bytes of all disks together.
     pub size: u64,
     /// FUSE transport.
+    #[serde(default, skip_serializing_if = "is_default_transport")]
     pub transport: Transport,
     /// Milliseconds of a node's lease; the same on all nodes. Shorter ones find a dead node sooner, and take a slow
     /// one for dead.
     #[serde(default = "lease_ms_default", skip_serializing_if = "is_default_lease")]
     pub lease_ms: u64,
     /// Bytes of the pagepool.
+    #[serde(
+        default = "pagepool_size_default",
+        skip_serializing_if = "is_default_pagepool"
+    )]
     pub pagepool_size: u64,
     /// Files of so many bytes and more are read past the kernel's page cache, each time; none: from the usual size on, and
     /// what is read again comes through the page cache.
@@ -132,6 +138,26 @@ const fn lease_ms_default() -> u64 {
 )]
 const fn is_default_lease(ms: &u64) -> bool {
     *ms == lease_ms_default()
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_default_transport(transport: &Transport) -> bool {
+    matches!(transport, Transport::Device)
+}
+
+const fn pagepool_size_default() -> u64 {
+    crate::up::PAGEPOOL_SIZE_DEFAULT
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_default_pagepool(size: &u64) -> bool {
+    *size == pagepool_size_default()
 }
 
 /// The paths inside a state directory.
@@ -310,7 +336,7 @@ pub fn from_hex(text: &str, what: &str) -> Result<u128> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn example() -> State {

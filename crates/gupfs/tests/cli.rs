@@ -99,9 +99,24 @@ fn every_command_has_help_with_an_example() {
         "waiters",
         "dump",
         "demo",
+        "nsd",
         "nsd create",
+        "nsd list",
+        "fs",
         "fs create",
+        "fs list",
+        "config",
+        "config show",
+        "config get",
+        "config set",
+        "lab",
         "lab up",
+        "lab status",
+        "lab kill",
+        "lab start",
+        "lab down",
+        "completion",
+        "man",
     ] {
         let mut arguments: Vec<&str> = command.split(' ').collect();
         arguments.push("--help");
@@ -112,6 +127,7 @@ fn every_command_has_help_with_an_example() {
     assert_eq!(gupfs(&["--version"]).code, Some(0));
     refused(&[], &["Usage"]);
     refused(&["frobnicate"], &["frobnicate"]);
+    refused(&["completion", "bash", "--json"], &["no JSON", "help"]);
 }
 
 #[test]
@@ -384,6 +400,14 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
         serde_json::from_str(&ok(&["fs", "list", "--json", first, second])).expect("JSON");
     assert_eq!(listed[0]["nsds"].as_array().map(Vec::len), Some(2));
     refused(&["status", "--state", text(&state)], &["no daemon listens"]);
+    refused(
+        &["config", "set", "lease", "1", "--state", text(&state)],
+        &["\"lease\"", "did you mean lease_ms", "pagepool_size"],
+    );
+    refused(
+        &["daemon", "--state", text(&state), "--set", "lease_ms=1"],
+        &["lease_ms", "1000 to 600000"],
+    );
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
     let config = state.join("gupfs.toml");

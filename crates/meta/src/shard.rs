@@ -200,6 +200,12 @@ impl Shard {
         self.inode(ino)?.map().map(|map| map.extents())
     }
 
+    /// Pieces of a file that lie in metadata, and their bytes.
+    pub fn pieces(&self, ino: InodeId) -> (usize, u64) {
+        let map = self.inode(ino).and_then(Inode::map);
+        map.map_or((0, 0), |map| (map.piece_count(), map.piece_byte_count()))
+    }
+
     /// A directory's parent.
     pub fn parent(&self, ino: InodeId) -> Option<InodeId> {
         match &self.inode(ino)?.body {

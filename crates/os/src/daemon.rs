@@ -13,10 +13,12 @@ mod ends;
 mod free;
 mod journal;
 mod lapse;
+mod latency;
 mod membership;
 mod moves;
 mod peers;
 mod reclaim;
+mod report;
 mod sectors;
 mod space;
 mod start;
@@ -37,7 +39,7 @@ use rustc_hash::FxHashMap;
 use types::id::NodeLife;
 use types::{Duration, Errno, InodeId, NodeId, NsdId, ShardId, Span};
 
-pub use config::{Config, ControlHandler, DiskConfig, PeerConfig, Transport};
+pub use config::{Config, DiskConfig, PeerConfig, Transport};
 pub use start::format_journals;
 
 use crate::disk::{self, DiskError, DiskQueue};
@@ -318,6 +320,8 @@ struct Daemon {
     membership: membership::Membership,
     random: Mutex<stdx::prng::Prng>,
     counters: Counters,
+    latencies: latency::Latencies,
+    begun: types::Instant,
     stop: Stop,
 }
 
@@ -485,6 +489,8 @@ impl Daemon {
             membership,
             random: Mutex::new(stdx::prng::Prng::new(seed)),
             counters: Counters::default(),
+            latencies: latency::Latencies::default(),
+            begun: clock::now(),
             stop: Stop::default(),
             config,
         });
@@ -728,13 +734,14 @@ impl Daemon {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         let index = operation_index(&request.operation);
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
+        self.latencies.begin(request.ticket, index, clock::now);
         if request.operation == Operation::StatFs {
             self.stat_fs(request.ticket);
             return;
         }
         if self.membership.is_evicted() {
             let response = Response::Error(Errno::EIO);
-            self.replier().reply(request.ticket, &response);
+            self.answer(request.ticket, &response);
             return;
         }
         if self.must_park() {
@@ -791,6 +798,12 @@ impl Daemon {
 
     fn connection_number(&self) -> u64 {
         self.connection.load(Ordering::Relaxed)
+    }
+
+    /// Answers a request of the kernel, and takes its time.
+    fn answer(&self, ticket: Ticket, response: &Response) {
+        self.latencies.end(ticket, clock::now);
+        self.replier().reply(ticket, response);
     }
 
     fn replier(&self) -> &Arc<Replier> {

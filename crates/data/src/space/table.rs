@@ -95,15 +95,19 @@ impl RegionTable {
 
     /// Sectors that nobody holds, for statfs.
     pub fn free_sectors(&self) -> u64 {
-        let regions = self.geometry.values().flat_map(|geometry| {
-            (0..geometry.region_count()).filter_map(|index| {
-                let id = RegionId {
-                    nsd: geometry.nsd,
-                    index,
-                };
-                let place = geometry.region(index)?;
-                (!self.holders.contains_key(&id)).then_some(u64::from(place.count))
-            })
+        let nsds = self.geometry.keys();
+        nsds.map(|nsd| self.free_sectors_of(*nsd)).sum()
+    }
+
+    /// The same of one NSD.
+    pub fn free_sectors_of(&self, nsd: NsdId) -> u64 {
+        let Some(geometry) = self.geometry.get(&nsd) else {
+            return 0;
+        };
+        let regions = (0..geometry.region_count()).filter_map(|index| {
+            let place = geometry.region(index)?;
+            let is_held = self.holders.contains_key(&RegionId { nsd, index });
+            (!is_held).then_some(u64::from(place.count))
         });
         regions.sum()
     }

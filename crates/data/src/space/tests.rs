@@ -481,6 +481,10 @@ fn regions_are_shared_out_once() {
     assert_eq!(table.free_count(NsdId(1)), 0);
     assert_eq!(table.free_count(NsdId(0)), 3);
     assert_eq!(table.free_sectors(), 95 + 97);
+    assert_eq!(table.free_sectors_of(NsdId(0)), 95);
+    assert_eq!(table.free_sectors_of(NsdId(2)), 97);
+    assert_eq!(table.free_sectors_of(NsdId(1)), 0);
+    assert_eq!(table.free_sectors_of(NsdId(7)), 0, "there is none");
     assert_eq!(table.held_by(NodeId(1)), [all[0], all[2]]);
     assert!(table.give_back(NodeId(2), all[0], &mut out).is_err());
     table.give_back(NodeId(1), all[0], &mut out).expect("held");

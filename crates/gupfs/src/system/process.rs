@@ -1,6 +1,6 @@
 //! Daemons as processes: found by their command line, started in the background, killed by pid only.
 //!
-//! Invariant: a signal is sent only to a process whose command line is `gupfs daemon --state DIR` with
+//! Invariant: a signal is sent only to a process whose command line is `gupfs daemon` with `--state DIR`, with
 //! exactly that directory, checked right before.
 
 use std::ffi::{OsStr, OsString};
@@ -56,12 +56,19 @@ fn parse_command_line(line: &[u8], own: &OsStr) -> Option<Vec<u8>> {
     let program = Path::new(OsStr::from_bytes(words.first()?)).file_name()?;
     let is_daemon =
         (program == "gupfs" || program == own) && words.get(1) == Some(&b"daemon".as_slice());
-    let has_state = words.get(2) == Some(&b"--state".as_slice());
-    if is_daemon && has_state {
-        words.get(3).map(|w| w.to_vec())
-    } else {
-        None
+    if !is_daemon {
+        return None;
     }
+    let mut words = words.iter().skip(2);
+    while let Some(word) = words.next() {
+        if *word == b"--state" {
+            return words.next().map(|w| w.to_vec());
+        }
+        if let Some(state) = word.strip_prefix(b"--state=") {
+            return Some(state.to_vec());
+        }
+    }
+    None
 }
 
 /// Sends SIGKILL to `pid` if it is (still) the daemon of `state`; says whether it did.
@@ -130,6 +137,11 @@ mod tests {
         );
         assert_eq!(state(b""), None);
         assert_eq!(state(b"gupfs\0daemon\0"), None);
+        assert_eq!(
+            state(b"gupfs\0daemon\0--set\0lease_ms=4000\0--state\0/a\0"),
+            Some(b"/a".to_vec())
+        );
+        assert_eq!(state(b"gupfs\0daemon\0--state=/a\0"), Some(b"/a".to_vec()));
     }
 
     #[test]

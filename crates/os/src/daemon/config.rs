@@ -67,6 +67,8 @@ pub struct Config {
     pub direct_size_min: u64,
     /// Of these, files up to so many bytes only until they have been read once: then the page cache holds them.
     pub again_size_max: u64,
+    /// The settings that this daemon runs with and where each comes from, as one line of JSON: told to who asks.
+    pub settings: String,
     /// Unix socket for status, waiters, counters and stop.
     pub control_socket: PathBuf,
     /// Called with the new view whenever it changes on the manager node, to be kept durably
@@ -75,13 +77,4 @@ pub struct Config {
     /// File with the lives of this state directory, newest last: the proof that they are over, for the
     /// cluster manager. Written by the daemon.
     pub lives_path: PathBuf,
-}
-
-/// Answers one request line of the control socket with one JSON line.
-///
-/// Requests: `status`, `waiters`, `counters`, `stop`. Answers are JSON objects; `status` has the fields
-/// `mounted` (bool), `node`, `epoch`, `lease_ms`, `nsds`, `shards_owned`, `journal`.
-pub trait ControlHandler: Send + Sync {
-    /// The answer to `request`.
-    fn on_control(&self, request: &str) -> String;
 }

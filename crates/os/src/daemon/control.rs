@@ -75,6 +75,9 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
         "waiters" => daemon.waiters(),
         "counters" => daemon.counters_json(),
         "space" => daemon.space_json(),
+        "df" => daemon.df_json(),
+        "operations" => daemon.operations_json(),
+        "config" => daemon.config.settings.clone(),
         "stop" => {
             daemon.stop.set();
             "{\"stopping\":true}".to_owned()
@@ -105,64 +108,6 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 impl Daemon {
-    fn status(&self) -> String {
-        let shards = self.shards.iter().flatten().count();
-        let (last, durable, is_poisoned) = {
-            let log = lock(&self.log);
-            (
-                log.journal.last_lsn().0,
-                log.journal.durable_lsn().0,
-                log.journal.is_poisoned(),
-            )
-        };
-        let peers: Vec<String> = lock(&self.peers)
-            .keys()
-            .map(|node| {
-                let is_up = self
-                    .net
-                    .get()
-                    .is_some_and(|net| net.peer_incarnation(*node).is_some());
-                format!("{{\"node\":{},\"connected\":{is_up}}}", node.0)
-            })
-            .collect();
-        let lapse = self
-            .lapse_state()
-            .map_or_else(String::new, |(since, left)| {
-                let ms = since.0 / 1_000_000;
-                format!("\"lapse\":{{\"since_ms\":{ms},\"open_files_left\":{left}}},")
-            });
-        let counts = lock(&self.log).space.counts();
-        let nsds: Vec<String> = self
-            .config
-            .view
-            .nsds
-            .iter()
-            .map(|nsd| {
-                let is_direct = self.disks.contains_key(&nsd.id);
-                format!("{{\"nsd\":{},\"direct\":{is_direct}}}", nsd.id.0)
-            })
-            .collect();
-        format!(
-            "{{\"mounted\":{},\"node\":{},\"epoch\":{},\"lease_ms\":{},{lapse}\"shards_owned\":{shards},\
-             \"serving\":{},\"journal\":{{\"last_lsn\":{last},\"durable_lsn\":{durable},\
-             \"failed\":{is_poisoned}}},\"space\":{{\"held\":{},\"free\":{},\"granted\":{},\
-             \"used\":{}}},\"in_hand\":{},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
-            self.is_mounted(),
-            self.me.node.0,
-            self.membership.epoch().0,
-            self.lease_left().0 / 1_000_000,
-            self.is_serving(),
-            counts.total,
-            counts.free,
-            counts.granted,
-            counts.used,
-            self.hands.with(|hands| hands.unreserved()),
-            self.connection_number(),
-            peers.join(","),
-            nsds.join(","),
-        )
-    }
-
     /// Who waits for what, and for how long, as JSON.
     pub(super) fn waiters(&self) -> String {
         let now = clock::now();
@@ -249,12 +194,14 @@ impl Daemon {
             format!("{{\"sector\":{first},\"sectors\":{count},\"at\":[{locations}]}}")
         };
         let extents = slice.shard.extents(number).into_iter().flatten();
+        let (piece_count, piece_size) = slice.shard.pieces(number);
         let mut listed: Vec<String> = extents.take(EXTENTS_SHOWN_MAX + 1).map(extent).collect();
         let is_cut = listed.len() > EXTENTS_SHOWN_MAX;
         listed.truncate(EXTENTS_SHOWN_MAX);
         format!(
             "{{\"inode\":{},\"kind\":\"{:?}\",\"size\":{},\"sectors\":{},\"links\":{},\"change\":{},\
-             \"size_generation\":{},\"layout\":{},\"more_extents\":{is_cut},\"extents\":[{}]}}",
+             \"size_generation\":{},\"layout\":{},\"pieces\":{piece_count},\"piece_bytes\":{piece_size},\
+             \"more_extents\":{is_cut},\"extents\":[{}]}}",
             attr.ino.raw(),
             attr.kind,
             attr.size,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, mpsc};
 
 use client::request::{Response, Space, Ticket};
 use data::space::RegionTable;
@@ -34,18 +34,28 @@ struct State {
     /// Owners that have not answered the question of this name.
     asked: BTreeMap<NodeId, u64>,
     since: Instant,
-    waiting: Vec<Ticket>,
+    waiting: Vec<Asker>,
+}
+
+/// Who wants the sum.
+#[derive(Debug)]
+pub(super) enum Asker {
+    /// The kernel.
+    Kernel(Ticket),
+    /// The control socket; owners that have not answered are named to it.
+    Control(mpsc::Sender<(Space, Vec<NodeId>)>),
 }
 
 impl Daemon {
     /// STATFS.
     pub(super) fn stat_fs(self: &Arc<Self>, ticket: Ticket) {
+        self.sum_space(Asker::Kernel(ticket));
+    }
+
+    /// Tells `asker` what room there is, at once or when the other owners have told, or have not in time.
+    pub(super) fn sum_space(self: &Arc<Self>, asker: Asker) {
         let now = clock::now();
-        let me = self.me.node;
-        let mut others = self.config.view.owners.clone();
-        others.sort_unstable();
-        others.dedup();
-        others.retain(|owner| *owner != me && *owner != NodeId::default());
+        let others = self.other_owners();
         let mut ask = Vec::new();
         {
             let mut state = lock(&self.free.state);
@@ -54,7 +64,7 @@ impl Daemon {
                 told.is_some_and(|(at, _)| now.since(*at) < FRESH)
             };
             if !others.iter().all(is_fresh) {
-                state.waiting.push(ticket);
+                state.waiting.push(asker);
                 if state.asked.is_empty() {
                     state.since = now;
                     for owner in others {
@@ -70,7 +80,16 @@ impl Daemon {
                 return;
             }
         }
-        self.reply_stat_fs(&[ticket]);
+        self.reply_stat_fs(vec![asker]);
+    }
+
+    fn other_owners(&self) -> Vec<NodeId> {
+        let me = self.me.node;
+        let mut others = self.config.view.owners.clone();
+        others.sort_unstable();
+        others.dedup();
+        others.retain(|owner| *owner != me && *owner != NodeId::default());
+        others
     }
 
     /// Another owner has told.
@@ -89,7 +108,7 @@ impl Daemon {
             }
             std::mem::take(&mut state.waiting)
         };
-        self.reply_stat_fs(&waiting);
+        self.reply_stat_fs(waiting);
     }
 
     /// Owners that do not answer are not waited for any longer.
@@ -102,19 +121,27 @@ impl Daemon {
             state.asked.clear();
             std::mem::take(&mut state.waiting)
         };
-        self.reply_stat_fs(&waiting);
+        self.reply_stat_fs(waiting);
     }
 
-    fn reply_stat_fs(&self, tickets: &[Ticket]) {
-        if tickets.is_empty() {
+    fn reply_stat_fs(&self, askers: Vec<Asker>) {
+        if askers.is_empty() {
             return;
         }
+        let now = clock::now();
         let mut sum = self.own_free();
-        for (_, free) in lock(&self.free.state).told.values() {
+        let mut silent = self.other_owners();
+        let state = lock(&self.free.state);
+        for (owner, (at, free)) in &state.told {
             sum.held += free.held;
             sum.unheld += free.unheld;
             sum.inodes += free.inodes;
+            // An answer to the last question, or one that serves without a question.
+            if *at >= state.since || now.since(*at) < FRESH {
+                silent.retain(|node| node != owner);
+            }
         }
+        drop(state);
         let nsds = self.config.view.nsds.iter();
         let sector_count: u64 = nsds.map(|n| n.sector_count - n.data_begin).sum();
         let space = Space {
@@ -123,8 +150,12 @@ impl Daemon {
             sector_free_count: (sum.held + sum.unheld).min(sector_count),
             inode_count: sum.inodes,
         };
-        for ticket in tickets {
-            self.replier().reply(*ticket, &Response::Space(space));
+        for asker in askers {
+            match asker {
+                Asker::Kernel(ticket) => self.answer(ticket, &Response::Space(space)),
+                // It may have stopped waiting.
+                Asker::Control(told) => drop(told.send((space, silent.clone()))),
+            }
         }
     }
 

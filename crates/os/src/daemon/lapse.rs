@@ -127,7 +127,7 @@ impl Daemon {
     }
 
     fn fail_data(&self, ticket: Ticket, spans: Vec<types::Span>) {
-        self.replier().reply(ticket, &Response::Error(Errno::EIO));
+        self.answer(ticket, &Response::Error(Errno::EIO));
         for span in spans {
             frames_of(span).for_each(|frame| self.pool.release(frame));
         }
@@ -150,7 +150,7 @@ impl Daemon {
             return false;
         };
         self.release_payload(&request);
-        self.replier().reply(ticket, &Response::Error(Errno::EINTR));
+        self.answer(ticket, &Response::Error(Errno::EINTR));
         true
     }
 
@@ -278,7 +278,7 @@ impl Daemon {
                 Parked::Reply(ticket, _, _) => ticket,
                 Parked::Message(..) | Parked::Deferred(_) => continue,
             };
-            self.replier().reply(ticket, &Response::Error(Errno::EIO));
+            self.answer(ticket, &Response::Error(Errno::EIO));
         }
     }
 
@@ -298,7 +298,7 @@ impl Daemon {
             lost_count += lost.0;
             lost_size += lost.1;
             for ticket in tickets {
-                self.replier().reply(ticket, &Response::Error(Errno::EIO));
+                self.answer(ticket, &Response::Error(Errno::EIO));
             }
             for ino in known {
                 if !self.drop_inode(ino, &outstanding, until) {

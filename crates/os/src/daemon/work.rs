@@ -215,7 +215,7 @@ impl Daemon {
                 clamp(&mut response, self.lease_left().0);
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
                 if pinned.is_empty() || self.replier().is_immediate(ticket) {
-                    self.replier().reply(ticket, &response);
+                    self.answer(ticket, &response);
                     for ino in pinned {
                         items.push_back(Item::Client(slice_of(ino), Input::Replied(ino)));
                     }
@@ -229,11 +229,12 @@ impl Daemon {
                     }
                 };
                 let replied = crate::fuse::Follow(Box::new(replied));
+                self.latencies.end(ticket, clock::now);
                 self.replier().reply_then(ticket, &response, replied);
             }
             Effect::Yield(ticket, response) => {
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
-                self.replier().reply(ticket, &response);
+                self.answer(ticket, &response);
             }
             Effect::DropPayload(span) => frames_of(span).for_each(|f| self.pool.release(f)),
             Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
