@@ -9,13 +9,15 @@ GUPFS   := target/release/gupfs
 # A mount point that the user named must exist; the default one is made.
 MKDIR := $(if $(filter file,$(origin MNT)),--mkdir)
 
-.PHONY: help build tools up down demo test bench
+.PHONY: help build tools up down demo test bench benchmarks test-benchmarks
 help:
 	@echo "make up    [MNT=/mnt/gupfs] [STATE=dir] [SIZE=8G] [BACKING=file|loop|ram]   make (or find) a file system and mount it"
 	@echo "make down  [STATE=dir]                                                      unmount and stop"
 	@echo "make demo  [DIR=tree] [LAB=dir] [SIZE=8G] [BACKING=file|loop|ram]           the main job on two nodes, verified"
 	@echo "make test                                                                   all checks and tests"
 	@echo "make bench [ARGS=--quick]                                                   the ratios of docs/performance.md"
+	@echo "make benchmarks                                                             the MPI programs of docs/benchmarks.md"
+	@echo "make test-benchmarks                                                        their tests"
 
 tools:
 	@.ci/tools
@@ -38,3 +40,10 @@ test: tools
 
 bench: tools
 	cargo xtask bench $(ARGS)
+
+# `make` of a directory of this name: always, it knows what is new.
+benchmarks:
+	@$(MAKE) --no-print-directory -C benchmarks
+
+test-benchmarks:
+	@$(MAKE) --no-print-directory -C benchmarks test

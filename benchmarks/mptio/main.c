@@ -1,0 +1,134 @@
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "mptio.h"
+
+/* A number for the arguments, so that processes can see whether they were started alike. */
+static uint64_t fingerprint(int argc, char **argv) {
+    uint64_t sum = (uint64_t)argc;
+    for (int i = 1; i < argc; i++) {
+        for (const char *at = argv[i]; *at != '\0'; at++) {
+            sum = mix(sum + (uint8_t)*at + 1);
+        }
+        sum = mix(sum);
+    }
+    return sum;
+}
+
+/* A record for each thread, aligned for direct I/O, and not full of zeros, which devices may not store. */
+static void buffers_make(struct run *run) {
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t stride = ((size_t)run->plan.record_bytes + page - 1) / page * page;
+    size_t bytes = 0;
+    void *memory = NULL;
+    if (__builtin_mul_overflow(stride, (size_t)run->plan.threads, &bytes) ||
+        posix_memalign(&memory, page, bytes) != 0) {
+        fail("no memory for %d records of %lld bytes", run->plan.threads,
+             (long long)run->plan.record_bytes);
+        return;
+    }
+    run->buffers = memory;
+    run->buffer_stride = stride;
+    uint64_t *words = memory;
+    for (size_t i = 0; i < bytes / sizeof *words; i++) {
+        words[i] = mix(((uint64_t)job.rank << 40) + i);
+    }
+}
+
+/* Gathers what a pass took; on process 0, in the row of the pass. */
+static void gather(const struct run *run, const struct result *own, struct result *results) {
+    struct result *row = job.rank == 0 ? results + (size_t)(run->pass_count - 1) * (size_t)job.count : NULL;
+    _Static_assert(sizeof *own == 4 * sizeof(double), "a result is four doubles");
+    job_gather((const double *)own, 4, (double *)row);
+}
+
+/* The tests one after another. False: somebody failed and has said so. */
+static bool tests_run(struct run *run, struct result *results) {
+    const struct options *options = run->options;
+    run->touched = true;
+    if (options->check && options->skip[SEQ_WRITE] && !check_run(run)) return false;
+    for (int test = 0; test < TEST_COUNT; test++) {
+        if (options->skip[test]) continue;
+        struct result own;
+        if (!test_run(run, (enum test)test, &own)) return false;
+        gather(run, &own, results);
+        if (options->rotate) run->rotations++;
+        if (options->check && !check_run(run)) return false;
+    }
+    return true;
+}
+
+static bool report_make(struct report *report, const struct run *run, const struct result *results, int argc,
+                        char **argv) {
+    /* False: somebody has failed and has said so; what fails on the way to the disk is found later. */
+    const double own = atomic_load(&run->direct_refused) ? 1 : 0;
+    double *refused = job.rank == 0 ? calloc((size_t)job.count, sizeof *refused) : NULL;
+    int count = 0;
+    if (job.rank == 0 && refused == NULL) fail("no memory for the report");
+    if (!job_agree()) return false;
+    job_gather(&own, 1, refused);
+    if (job.rank != 0) return true;
+    for (int i = 0; i < job.count; i++) {
+        count += refused[i] > 0;
+    }
+    free(refused);
+    report_write(report, run, results, argc, argv, count);
+    report_close(report);
+    return true;
+}
+
+/* From the plan to the last test, in this order, as long as all agree. */
+static bool prepare_and_run(struct run *run, struct report *report, struct result **results) {
+    if (!target_plan(run)) return false;
+    if (job.rank == 0) {
+        *results = calloc((size_t)TEST_COUNT * (size_t)job.count, sizeof **results);
+        if (*results == NULL) fail("no memory for the results of %d processes", job.count);
+        (void)report_open(report, run->options->report_base);
+    }
+    buffers_make(run);
+    return job_agree() && trace_begin(run) && target_prepare(run) && tests_run(run, *results);
+}
+
+/* --plan: nothing is made, not even the unique directory. */
+static int plan_show(struct run *run) {
+    if (!target_plan(run)) return EXIT_RUN_FAILED;
+    if (job.rank == 0) {
+        (void)snprintf(run->directory, PATH_MAX, "%s", run->options->directory);
+        plan_write(stdout, run);
+        if (fflush(stdout) != 0) fail("cannot write the plan");
+    }
+    return job_agree() ? 0 : EXIT_RUN_FAILED;
+}
+
+static int mptio(int argc, char **argv) {
+    static struct options options;
+    static struct run run;
+    static struct report report;
+    struct result *results = NULL;
+    job_compare(fingerprint(argc, argv), "the command line");
+    (void)options_read(&options, argc, argv);
+    if (!job_agree()) return EXIT_BAD_USAGE;
+    if (options.help) {
+        if (job.rank == 0) options_help(stdout);
+        return 0;
+    }
+    run.options = &options;
+    if (options.plan) return plan_show(&run);
+    bool is_good = prepare_and_run(&run, &report, &results);
+    is_good = is_good && report_make(&report, &run, results, argc, argv);
+    trace_end(&run);
+    target_remove(&run);
+    /* A second time only if all went well so far: what failed has been said. */
+    is_good = is_good && job_agree();
+    if (!is_good) report_drop(&report);
+    free(results);
+    free(run.buffers);
+    return is_good ? 0 : EXIT_RUN_FAILED;
+}
+
+int main(int argc, char **argv) {
+    job_begin("mptio", &argc, &argv);
+    return job_end(mptio(argc, argv));
+}

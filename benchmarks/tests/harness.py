@@ -1,0 +1,120 @@
+"""What the tests share: running jobs under mpiexec, traces, plans, and a directory that is always removed."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BUILD = os.environ.get("BUILD_DIR", os.path.join(os.path.dirname(HERE), "build"))
+MPIEXEC = os.environ.get("MPIEXEC", "mpiexec").split()
+# No job may hang; each takes well below a second on an idle machine.
+TIMEOUT_SECONDS = 60
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+
+def program(name):
+    return os.path.join(BUILD, name)
+
+
+class Job:
+    """A job that has ended."""
+
+    def __init__(self, code, out, err):
+        self.code = code
+        self.out = out
+        self.err = err
+
+    def __repr__(self):
+        return f"exit {self.code}\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+
+
+def launch(words, env=None, cwd=None):
+    """Starts a command in a session of its own, so that all of it can be ended."""
+    whole = {**os.environ, **(env or {})}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                            text=True, env=whole, cwd=cwd, start_new_session=True)
+
+
+def finish(process):
+    """Waits for a command; one that hangs is ended and is a failure."""
+    try:
+        out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        out, err = process.communicate()
+        raise AssertionError(f"hangs: {process.args}\n{out}\n{err}") from None
+    return Job(process.returncode, out, err)
+
+
+def run(words, **more):
+    return finish(launch(words, **more))
+
+
+def mpi(processes, *words):
+    """One program with so many processes."""
+    return MPIEXEC + ["-n", str(processes)] + [str(word) for word in words]
+
+
+def mpi_with_first(shell, processes, *words):
+    """The same, but process 0 runs the shell line `shell` before the program, which it then becomes."""
+    words = [str(word) for word in words]
+    first = ["-n", "1", "sh", "-c", shell + '; exec "$0" "$@"'] + words
+    return MPIEXEC + first + ([":", "-n", str(processes - 1)] + words if processes > 1 else [])
+
+
+def in_own_mounts(shell, words):
+    """A command that sees mounts of its own, made by the shell line `shell`; they end with it."""
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
+    return unshare + ["sh", "-c", shell + '; exec "$0" "$@"'] + [str(word) for word in words]
+
+
+def wait_until(condition, what, seconds=TIMEOUT_SECONDS):
+    """Waits for an event that another process makes; a bound, not a delay."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.01)
+
+
+class Case(unittest.TestCase):
+    """A test with an empty directory `self.dir` and one for what is not under test, `self.aside`."""
+
+    maxDiff = None
+
+    def setUp(self):
+        self.top = tempfile.mkdtemp(prefix="gupfs-benchmarks.")
+        self.addCleanup(shutil.rmtree, self.top, ignore_errors=True)
+        self.dir = os.path.join(self.top, "dir")
+        self.aside = os.path.join(self.top, "aside")
+        os.mkdir(self.dir)
+        os.mkdir(self.aside)
+
+    def good(self, words, **more):
+        job = run(words, **more)
+        self.assertEqual((job.code, job.err), (0, ""), job)
+        return job
+
+    def bad(self, words, pattern, **more):
+        """The job fails with one line, from one process, that says why."""
+        job = run(words, **more)
+        self.assertNotEqual(job.code, 0, job)
+        self.assertEqual(len(job.err.splitlines()), 1, job)
+        self.assertRegex(job.err, pattern)
+        return job
+
+    def files(self, directory=None):
+        """Sizes of all files below a directory."""
+        directory = directory or self.dir
+        sizes = {}
+        for place, _, names in os.walk(directory):
+            for name in names:
+                path = os.path.join(place, name)
+                sizes[os.path.relpath(path, directory)] = os.path.getsize(path)
+        return sizes
