@@ -154,6 +154,18 @@ void job_barrier(void) {
     wait_for(&request);
 }
 
+unsigned long long job_fingerprint(int argc, char **argv) {
+    /* FNV-1a; the end of each argument counts as well. */
+    unsigned long long sum = 14695981039346656037ULL;
+    for (int i = 1; i < argc; i++) {
+        for (const char *at = argv[i];; at++) {
+            sum = (sum ^ (unsigned char)*at) * 1099511628211ULL;
+            if (*at == '\0') break;
+        }
+    }
+    return sum;
+}
+
 void job_compare(unsigned long long value, const char *what) {
     unsigned long long first = value;
     job_broadcast(&first, sizeof first);

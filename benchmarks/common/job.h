@@ -58,6 +58,9 @@ void job_exchange_stops(void);
  */
 void job_barrier(void);
 
+/* A number for the arguments, so that processes can see whether they were started alike. */
+unsigned long long job_fingerprint(int argc, char **argv);
+
 /* Collective. `fail`s in every process whose `value` is not that of process 0. */
 void job_compare(unsigned long long value, const char *what);
 

@@ -5,18 +5,6 @@
 
 #include "mptio.h"
 
-/* A number for the arguments, so that processes can see whether they were started alike. */
-static uint64_t fingerprint(int argc, char **argv) {
-    uint64_t sum = (uint64_t)argc;
-    for (int i = 1; i < argc; i++) {
-        for (const char *at = argv[i]; *at != '\0'; at++) {
-            sum = mix(sum + (uint8_t)*at + 1);
-        }
-        sum = mix(sum);
-    }
-    return sum;
-}
-
 /* A record for each thread, aligned for direct I/O, and not full of zeros, which devices may not store. */
 static void buffers_make(struct run *run) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -107,7 +95,7 @@ static int mptio(int argc, char **argv) {
     static struct run run;
     static struct report report;
     struct result *results = NULL;
-    job_compare(fingerprint(argc, argv), "the command line");
+    job_compare(job_fingerprint(argc, argv), "the command line");
     (void)options_read(&options, argc, argv);
     if (!job_agree()) return EXIT_BAD_USAGE;
     if (options.help) {

@@ -97,7 +97,7 @@ static void write_raw(FILE *to, const struct run *run, const struct result *resu
     for (int i = 0; i < run->pass_count; i++) {
         for (int process = 0; process < run->plan.processes; process++) {
             const struct result *of = results + (size_t)i * (size_t)run->plan.processes + process;
-            (void)fprintf(to, "%s %d %.0f %.9f %.6f %.9f\n", test_name(run->passes[i].test), process,
+            (void)fprintf(to, "%s %d %.0f %.12f %.6f %.12f\n", test_name(run->passes[i].test), process,
                           of->bytes, of->seconds, of->system_seconds, of->elapsed);
         }
     }
