@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::inspect;
 use crate::lab::{self, Lab, Plan};
 use crate::size::parse_argument;
 use crate::state::{self, Backing, Disk, Place, State, Transport};
-use crate::{daemon, files, settings, system, up};
+use crate::{daemon, destroy, df, files, locate, settings, stat, system, top, up};
 
 /// GUPFS: a POSIX parallel file system in user space.
 #[derive(Debug, Parser)]
@@ -67,6 +68,52 @@ enum Command {
     /// Every operation that waits, and for what.
     #[command(after_help = "Example:\n  gupfs waiters --state /var/lib/gupfs")]
     Waiters(AskArgs),
+    /// The room on file systems: capacity, used and free, and where it is, NSD by NSD.
+    #[command(
+        after_help = "Examples:\n  gupfs df                        (all that daemons of this machine serve)\n  gupfs df /mnt/gupfs/home\n  gupfs df --state /var/lib/gupfs --json"
+    )]
+    Df {
+        /// State directory.
+        #[arg(long, conflicts_with = "path")]
+        state: Option<PathBuf>,
+        /// Anything on the file system.
+        path: Option<PathBuf>,
+    },
+    /// A file: its attributes, its layout, and the NSDs and sectors that its bytes lie on.
+    #[command(
+        after_help = "Examples:\n  gupfs stat /mnt/gupfs/file\n  gupfs stat --sync /mnt/gupfs/file --json\n\nExtents are what is committed: --sync brings what was written to its place first (fsync)."
+    )]
+    Stat {
+        /// fsync it first.
+        #[arg(long)]
+        sync: bool,
+        /// A file, a directory, or anything else on a GUPFS file system; links are not followed.
+        file: PathBuf,
+    },
+    /// What the daemon is busiest with: operations and their latency, disks, journal, messages.
+    #[command(
+        after_help = "Examples:\n  gupfs top --state /var/lib/gupfs\n  gupfs top --state /var/lib/gupfs --once --json\n  gupfs top --state /var/lib/gupfs --interval 10 --count 6\n\nOne request in eight is timed. With --json each interval is a line."
+    )]
+    Top {
+        #[command(flatten)]
+        ask: AskArgs,
+        /// One interval only.
+        #[arg(long, conflicts_with = "count")]
+        once: bool,
+        /// Seconds of an interval.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+        interval: u64,
+        /// So many intervals; default: until it is ended.
+        #[arg(long)]
+        count: Option<u64>,
+    },
+    /// What `df` and `stat` start to look at a path that may not answer.
+    #[command(hide = true)]
+    LookAt {
+        #[arg(long)]
+        sync: bool,
+        path: PathBuf,
+    },
     /// Print an inner table of the daemon.
     #[command(after_help = "Example:\n  gupfs dump counters --state /var/lib/gupfs --json")]
     Dump {
@@ -227,11 +274,26 @@ enum FsCommand {
     },
     /// Show the file systems of this machine, or of the named disks.
     #[command(
-        after_help = "Examples:\n  gupfs fs list\n  gupfs fs list --json /data/1.img /data/2.img"
+        after_help = "Examples:\n  gupfs fs list\n  gupfs fs list --state /var/lib/gupfs\n  gupfs fs list --json /data/1.img /data/2.img"
     )]
     List {
+        /// The file system of this state directory.
+        #[arg(long, conflicts_with = "paths")]
+        state: Option<PathBuf>,
         /// Files or block devices.
         paths: Vec<PathBuf>,
+    },
+    /// Remove a file system that is not mounted, with all its data; asks first.
+    #[command(
+        after_help = "Examples:\n  gupfs fs destroy --state /var/lib/gupfs\n  gupfs fs destroy --state /var/lib/gupfs --yes\n\nNSDs that were given to `gupfs fs create` are blank afterwards; those that `gupfs up` made are removed."
+    )]
+    Destroy {
+        /// State directory; it is removed, too.
+        #[arg(long)]
+        state: PathBuf,
+        /// Do not ask.
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -425,6 +487,29 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
         }
         Command::Status(args) => run_ask(&args, "status", json),
         Command::Waiters(args) => run_ask(&args, "waiters", json),
+        Command::Df { state, path } => run_df(path.as_deref(), state.as_deref(), json),
+        Command::Stat { sync, file } => {
+            let value = stat::look(&file, sync)?;
+            show_as(&value, json, stat::to_text);
+            Ok(())
+        }
+        Command::Top {
+            ask,
+            once,
+            interval,
+            count,
+        } => top::run(
+            &Place::new(&ask.state)?,
+            top::Plan {
+                interval: Duration::from_secs(interval),
+                count: if once { Some(1) } else { count },
+                json,
+            },
+        ),
+        Command::LookAt { sync, path } => {
+            locate::look_at(&path, sync);
+            Ok(())
+        }
         Command::Dump { what, of, ask } => run_dump(what, of.as_deref(), &ask, json),
         Command::Nsd(command) => run_nsd(command, json),
         Command::Fs(command) => run_fs(command, json),
@@ -497,6 +582,12 @@ fn run_ask(args: &AskArgs, request: &str, json: bool) -> Result<()> {
     Ok(())
 }
 
+fn run_df(path: Option<&Path>, state: Option<&Path>, json: bool) -> Result<()> {
+    let (value, silence) = df::look(path, state)?;
+    show_as(&value, json, df::to_text);
+    silence.map_or(Ok(()), Err)
+}
+
 fn run_dump(what: Dump, of: Option<&str>, args: &AskArgs, json: bool) -> Result<()> {
     let place = Place::new(&args.state)?;
     if of.is_some() && !matches!(what, Dump::Inode) {
@@ -557,16 +648,16 @@ fn run_nsd(command: NsdCommand, json: bool) -> Result<()> {
     match command {
         NsdCommand::Create { size, force, paths } => report(create_nsds(size, force, &paths), json),
         NsdCommand::List { state, paths } => {
-            let found = match state {
-                Some(state) => inspect::look_at(&inspect::disks_of(&Place::new(&state)?)?)?,
-                None if paths.is_empty() => inspect::scan()?,
-                None => inspect::look_at(&paths)?,
+            let (found, missing) = match state {
+                Some(state) => inspect::disks_of(&Place::new(&state)?)?,
+                None if paths.is_empty() => (inspect::scan()?, None),
+                None => (inspect::look_at(&paths)?, None),
             };
             match json {
                 true => say!("{}", inspect::nsds_to_json(&found)),
                 false => say!("{}", inspect::nsds_to_text(&found).trim_end()),
             }
-            Ok(())
+            missing.map_or(Ok(()), Err)
         }
     }
 }
@@ -634,22 +725,24 @@ fn run_fs(command: FsCommand, json: bool) -> Result<()> {
             force,
             disks,
         } => report(create_fs(&state, &mount, block_size, force, &disks), json),
-        FsCommand::List { paths } => {
-            let found = if paths.is_empty() {
-                inspect::scan()?
-            } else {
-                inspect::look_at(&paths)?
+        FsCommand::List { state, paths } => {
+            let (all, _) = locate::daemons()?;
+            let (found, missing) = match state {
+                Some(state) => inspect::disks_of(&Place::new(&state)?)?,
+                None if paths.is_empty() => (inspect::scan_with(&all)?, None),
+                None => (inspect::look_at(&paths)?, None),
             };
             if !paths.is_empty() {
                 inspect::require_labels(&found)?;
             }
-            let list = inspect::file_systems(&found);
-            match json {
-                true => say!("{list}"),
-                false => say!("{}", inspect::file_systems_to_text(&list).trim_end()),
-            }
-            Ok(())
+            show_as(
+                &inspect::file_systems(&found, &all),
+                json,
+                inspect::file_systems_to_text,
+            );
+            missing.map_or(Ok(()), Err)
         }
+        FsCommand::Destroy { state, yes } => report(destroy::run(&state, yes), json),
     }
 }
 
@@ -717,10 +810,7 @@ fn run_config(command: ConfigCommand, json: bool) -> Result<()> {
     match command {
         ConfigCommand::Show(ask) => {
             let shown = settings::show(&Place::new(&ask.state)?)?;
-            match json {
-                true => say!("{shown}"),
-                false => say!("{}", settings::to_text(&shown).trim_end()),
-            }
+            show_as(&shown, json, settings::to_text);
             Ok(())
         }
         ConfigCommand::Get { key, ask } => {
@@ -771,10 +861,14 @@ fn report(outcome: Result<Vec<String>>, json: bool) -> Result<()> {
 }
 
 /// An answer: for people, or as it is.
-pub(crate) fn show(value: &Value, json: bool) {
+fn show(value: &Value, json: bool) {
+    show_as(value, json, inspect::to_text);
+}
+
+fn show_as(value: &Value, json: bool, to_text: fn(&Value) -> String) {
     match json {
         true => say!("{value}"),
-        false => say!("{}", inspect::to_text(value).trim_end()),
+        false => say!("{}", to_text(value).trim_end()),
     }
 }
 

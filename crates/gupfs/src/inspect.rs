@@ -1,6 +1,6 @@
 //! Looking at what is there: labels on disks, file systems, the state of a daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use types::SECTOR_SIZE;
 use crate::disks::{self, Disk};
 use crate::failure::{Failure, Result};
 use crate::state::Place;
-use crate::{control, size, system};
+use crate::{control, locate, size, state, system};
 
 /// A disk and what its first sectors hold.
 #[derive(Debug)]
@@ -55,9 +55,33 @@ pub fn scan() -> Result<Vec<Found>> {
     Ok(found.filter(|f| f.label.is_ok()).collect())
 }
 
-/// The disks of a state directory.
-pub fn disks_of(place: &Place) -> Result<Vec<PathBuf>> {
-    Ok(place.require()?.disks.into_iter().map(|d| d.path).collect())
+/// The same, and the disks of `daemons`, which may be files. A loop device and its file count once.
+pub fn scan_with(daemons: &[locate::Found]) -> Result<Vec<Found>> {
+    let mut found = scan()?;
+    for daemon in daemons {
+        // It may have ended and its directory be gone meanwhile.
+        if let Ok((disks, _)) = disks_of(&daemon.place) {
+            found.extend(disks);
+        }
+    }
+    let mut seen = BTreeSet::new();
+    found.retain(|f| match &f.label {
+        Ok(label) => seen.insert((label.fs, label.nsd)),
+        Err(_) => true,
+    });
+    Ok(found)
+}
+
+/// The disks of a state directory, as far as they can be opened, and the first failure to open one.
+pub fn disks_of(place: &Place) -> Result<(Vec<Found>, Option<Failure>)> {
+    let (mut found, mut missing) = (Vec::new(), None);
+    for disk in place.require()?.disks {
+        match look_at(&[disk.path]) {
+            Ok(one) => found.extend(one),
+            Err(failure) => missing = missing.or(Some(failure)),
+        }
+    }
+    Ok((found, missing))
 }
 
 /// NSDs as JSON.
@@ -107,8 +131,8 @@ pub fn nsds_to_text(found: &[Found]) -> String {
     table(&rows)
 }
 
-/// File systems among `found` as JSON: id and NSDs.
-pub fn file_systems(found: &[Found]) -> Value {
+/// File systems among `found` as JSON: id, NSDs, and which of `daemons` serves it.
+pub fn file_systems(found: &[Found], daemons: &[locate::Found]) -> Value {
     let mut by_fs: BTreeMap<u128, Vec<&Found>> = BTreeMap::new();
     for f in found {
         if let Ok(label) = &f.label {
@@ -116,13 +140,18 @@ pub fn file_systems(found: &[Found]) -> Value {
         }
     }
     let row = |(fs, disks): (&u128, &Vec<&Found>)| {
+        let id = state::to_hex(*fs);
+        let daemon = daemons.iter().find(|d| d.status["fs"] == id);
         let labels: Vec<&Label> = disks.iter().filter_map(|f| f.label.as_ref().ok()).collect();
         json!({
-            "fs": format!("{fs:032x}"),
+            "fs": id,
             "cluster": format!("{:032x}", labels[0].cluster.0),
             "block_size": labels[0].block_size,
             "nsds": disks.iter().zip(&labels).map(|(f, l)| json!({"nsd": l.nsd.0, "path": f.path})).collect::<Vec<_>>(),
             "size": disks.iter().map(|f| f.size).sum::<u64>(),
+            "state": daemon.map(|d| d.place.root()),
+            "mount": daemon.map(|d| d.status["mount"].clone()),
+            "mounted": daemon.is_some_and(|d| d.status["mounted"] == true),
         })
     };
     Value::Array(by_fs.iter().map(row).collect())
@@ -130,7 +159,9 @@ pub fn file_systems(found: &[Found]) -> Value {
 
 /// The same as a table.
 pub fn file_systems_to_text(list: &Value) -> String {
-    let mut rows = vec![["FILE SYSTEM", "SIZE", "NSDS"].map(str::to_owned)];
+    let mut rows =
+        vec![["FILE SYSTEM", "SIZE", "MOUNT", "STATE DIRECTORY", "NSDS"].map(str::to_owned)];
+    let known = |v: &Value| v.as_str().unwrap_or("-").to_owned();
     for row in list.as_array().into_iter().flatten() {
         let nsds = row["nsds"].as_array().into_iter().flatten();
         let names: Vec<String> = nsds
@@ -139,6 +170,8 @@ pub fn file_systems_to_text(list: &Value) -> String {
         rows.push([
             row["fs"].as_str().unwrap_or("?").to_owned(),
             size::show(row["size"].as_u64().unwrap_or(0)),
+            known(&row["mount"]),
+            known(&row["state"]),
             names.join(" "),
         ]);
     }

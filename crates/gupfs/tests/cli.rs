@@ -106,6 +106,10 @@ fn every_command_has_help_with_an_example() {
         "fs create",
         "fs list",
         "config",
+        "fs destroy",
+        "df",
+        "stat",
+        "top",
         "config show",
         "config get",
         "config set",
@@ -447,6 +451,78 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
     disk.write_all_at(&[0xff], 4196).expect("both are");
     daemon(&["2.img", "damaged"]);
     assert!(!state.join("pid").exists() && !state.join("control.sock").exists());
+}
+
+/// What was given to `fs create` is blank after `fs destroy`, which leaves alone what is not the file system's.
+#[test]
+fn a_destroyed_file_system_leaves_blank_disks() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let (state, first, second) = (path("state"), path("1.img"), path("2.img"));
+    let ok = |arguments: &[&str]| {
+        let run = gupfs(arguments);
+        assert_eq!(run.code, Some(0), "{arguments:?}: {}", run.err);
+        run.out
+    };
+    ok(&[
+        "nsd",
+        "create",
+        "--size",
+        "256M",
+        text(&first),
+        text(&second),
+    ]);
+    let create = [
+        "fs",
+        "create",
+        "--state",
+        text(&state),
+        "--mount",
+        "/mnt/x",
+        text(&first),
+        text(&second),
+    ];
+    ok(&create);
+    let destroy = ["fs", "destroy", "--yes", "--state", text(&state)];
+    let before = listing(directory.path());
+    fs::rename(&second, path("away")).expect("moved");
+    refused(&destroy, &["2.img", "bring the disk back"]);
+    fs::rename(path("away"), &second).expect("moved back");
+    assert_eq!(listing(directory.path())[..2], before[..2]);
+    ok(&["nsd", "list", text(&first)]);
+    // A lab's node, and what is no file system, are refused.
+    let config = state.join("gupfs.toml");
+    let good = fs::read_to_string(&config).expect("read");
+    let peer = "[[peers]]\nnode = 2\naddress = \"127.0.0.1:7\"\n";
+    fs::write(&config, format!("{good}\n{peer}")).expect("written");
+    refused(&destroy, &["cluster of 2", "lab down"]);
+    fs::write(&config, good).expect("restored");
+    refused(
+        &["fs", "destroy", "--yes", "--state", text(&path("none"))],
+        &["none", "no gupfs.toml"],
+    );
+    let said = ok(&["fs", "destroy", "--yes", "--json", "--state", text(&state)]);
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(said["done"].as_array().map(Vec::len), Some(3), "{said}");
+    assert!(!state.exists());
+    assert!(ok(&["nsd", "create", text(&first)]).contains("can be used"));
+    ok(&create);
+    // The second disk has become another file system's meanwhile.
+    let other = path("other");
+    let mut again = create;
+    again[3] = text(&other);
+    fs::copy(&second, path("copy")).expect("copied");
+    fs::rename(path("copy"), &second).expect("exchanged");
+    ok(&["nsd", "create", "--force", text(&first)]);
+    refused(&["nsd", "create", text(&second)], &["is NSD"]);
+    assert!(
+        ok(&destroy).contains("left"),
+        "the first disk was erased before"
+    );
+    ok(&again);
 }
 
 /// Both come from the definition of the commands: each command is in them.

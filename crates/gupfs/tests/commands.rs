@@ -12,6 +12,12 @@
 #[path = "labs/node.rs"]
 mod node;
 
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
 use node::Node;
 use serde_json::Value;
 
@@ -22,6 +28,33 @@ impl Node {
         let said = self.gupfs(&words);
         assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
         serde_json::from_str(&said).unwrap()
+    }
+
+    fn text(path: &Path) -> &str {
+        path.to_str().unwrap()
+    }
+}
+
+/// `gupfs` without a state directory.
+fn gupfs(words: &[&str]) -> Output {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs")]);
+    command.args(words).stdin(Stdio::null()).output().unwrap()
+}
+
+fn json(words: &[&str]) -> Value {
+    let output = gupfs(&[words, &["--json"]].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The command fails, and says all of `parts`.
+fn refused(output: &Output, parts: &[&str]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{parts:?}");
+    for part in parts {
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
     }
 }
 
@@ -36,7 +69,305 @@ fn has(value: &Value, names: &[&str]) {
 fn commands_tell_the_truth_about_a_mount() {
     let Some(node) = Node::new("1G") else { return };
     status_is_complete(&node);
+    room_is_that_of_statfs(&node);
+    extents_are_where_the_bytes_are(&node);
+    top_counts_what_happens(&node);
     settings_say_what_is_in_effect(&node);
+    only_an_unused_file_system_is_destroyed(&node);
+}
+
+/// `(capacity, free)` in bytes as `stat -f` has them.
+fn statfs(path: &Path) -> (u64, u64) {
+    let output = Command::new("stat")
+        .args(["-f", "-c", "%S %b %f"])
+        .arg(path)
+        .output();
+    let said = String::from_utf8(output.unwrap().stdout).unwrap();
+    let numbers: Vec<u64> = said
+        .split_whitespace()
+        .map(|w| w.parse().unwrap())
+        .collect();
+    (numbers[0] * numbers[1], numbers[0] * numbers[2])
+}
+
+fn room_is_that_of_statfs(node: &Node) {
+    let mount = node.mount();
+    let room = || {
+        let all = json(&["df", Node::text(&mount)]);
+        all["file_systems"][0].clone()
+    };
+    // Sectors in the journal's way are freed in the background: asked until nothing changed between the two.
+    let agreed = || {
+        let begin = Instant::now();
+        loop {
+            let (before, room, after) = (statfs(&mount), room(), statfs(&mount));
+            if before == after {
+                assert_eq!(room["capacity"], before.0);
+                assert_eq!(room["free"], before.1, "{room}");
+                assert_eq!(room["used"], before.0 - before.1);
+                return room;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(20), "it never rests");
+        }
+    };
+    let empty = agreed();
+    has(
+        &empty,
+        &[
+            "fs",
+            "state",
+            "mount",
+            "inodes",
+            "owners_silent",
+            "owners_missing",
+            "nsds",
+        ],
+    );
+    let file = mount.join("large");
+    let size = 64 << 20;
+    fs::write(&file, vec![1; size]).unwrap();
+    File::open(&file).unwrap().sync_all().unwrap();
+    let full = agreed();
+    let used = |room: &Value| room["used"].as_u64().unwrap();
+    assert!(used(&full) >= used(&empty) + size as u64, "{empty} {full}");
+    let nsds = full["nsds"].as_array().unwrap();
+    let sum = |name: &str| {
+        nsds.iter()
+            .map(|nsd| nsd[name].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!(nsds.len(), 4);
+    assert_eq!(sum("capacity"), full["capacity"].as_u64().unwrap());
+    assert_eq!(sum("used"), sum("capacity") - sum("free"));
+    // It lies on all of them.
+    let least = nsds.iter().map(|nsd| nsd["used"].as_u64().unwrap()).min();
+    assert!(least >= Some(8 << 20), "{nsds:?}");
+    assert_eq!(
+        json(&["df", "--state", Node::text(&node.state())])["file_systems"][0]["fs"],
+        full["fs"]
+    );
+    // Daemons of others may come, go, and not answer meanwhile.
+    let all: Value = serde_json::from_slice(&gupfs(&["df", "--json"]).stdout).unwrap();
+    let listed = all["file_systems"].as_array().unwrap();
+    assert!(listed.iter().any(|one| one["fs"] == full["fs"]), "{all}");
+    let text = node.gupfs(&["df"]);
+    assert!(text.contains("nsd4") && text.contains("direct"), "{text}");
+    refused(
+        &gupfs(&["df", "/proc"]),
+        &["/proc is not on a GUPFS file system", "help:"],
+    );
+    refused(&gupfs(&["df", "/no/such"]), &["/no/such", "No such file"]);
+}
+
+fn extents_are_where_the_bytes_are(node: &Node) {
+    let file = node.mount().join("file");
+    // No two sectors are alike.
+    let word = |i: usize| {
+        (i as u64 + 1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .to_le_bytes()
+    };
+    let bytes: Vec<u8> = (0..3 << 17).flat_map(word).collect();
+    fs::write(&file, &bytes).unwrap();
+    let seen = json(&["stat", "--sync", Node::text(&file)]);
+    has(
+        &seen,
+        &[
+            "path",
+            "fs",
+            "mount",
+            "owner",
+            "has_map",
+            "layout",
+            "committed_size",
+            "inline_pieces",
+            "inline_bytes",
+            "more_extents",
+            "extents",
+            "inode",
+            "kind",
+            "mode",
+            "uid",
+            "gid",
+            "links",
+            "size",
+            "allocated",
+            "atime_ns",
+            "mtime_ns",
+            "ctime_ns",
+            "btime_ns",
+        ],
+    );
+    let metadata = fs::metadata(&file).unwrap();
+    assert_eq!(seen["inode"], metadata.ino());
+    assert_eq!(seen["allocated"], metadata.blocks() * 512);
+    assert_eq!(
+        (&seen["size"], &seen["committed_size"]),
+        (&bytes.len().into(), &bytes.len().into())
+    );
+    let mut sectors = 0;
+    for extent in seen["extents"].as_array().unwrap() {
+        let number = |value: &Value| value.as_u64().unwrap();
+        let (first, count) = (number(&extent["file_sector"]), number(&extent["sectors"]));
+        let at = &extent["at"][0];
+        let image = node.state().join(format!("nsd/{}.img", number(&at["nsd"])));
+        let mut found = vec![0; usize::try_from(count * 4096).unwrap()];
+        let place = number(&at["sector"]) * 4096;
+        File::open(image)
+            .unwrap()
+            .read_exact_at(&mut found, place)
+            .unwrap();
+        let begin = usize::try_from(first * 4096).unwrap();
+        assert!(found == bytes[begin..begin + found.len()], "{extent}");
+        sectors += count;
+    }
+    assert_eq!(sectors * 4096, bytes.len() as u64);
+    assert!(
+        String::from_utf8_lossy(&gupfs(&["stat", Node::text(&file)]).stdout)
+            .contains("layout: default")
+    );
+    let small = node.mount().join("small");
+    fs::write(&small, [5; 100]).unwrap();
+    let seen = json(&["stat", "--sync", Node::text(&small)]);
+    assert_eq!(
+        (&seen["inline_bytes"], &seen["inline_pieces"]),
+        (&100.into(), &1.into())
+    );
+    assert_eq!(seen["extents"], Value::Array(Vec::new()));
+    let seen = json(&["stat", Node::text(&node.mount())]);
+    assert_eq!(seen["kind"], "directory");
+    refused(
+        &gupfs(&["stat", "/etc/passwd"]),
+        &["/etc/passwd is not on a GUPFS file system"],
+    );
+    let none = node.mount().join("none");
+    refused(
+        &gupfs(&["stat", Node::text(&none)]),
+        &[Node::text(&none), "No such file"],
+    );
+}
+
+fn top_counts_what_happens(node: &Node) {
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let file = node.mount().join("busy");
+    let value = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut file = File::create_new(&file).unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::io::Write::write_all(&mut file, &[1; 4096]).unwrap();
+                file.sync_data().unwrap();
+            }
+        });
+        let value = node.json(&["top", "--once"]);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        value
+    });
+    has(
+        &value,
+        &[
+            "seconds",
+            "requests_per_second",
+            "operations",
+            "nsds",
+            "messages_per_second",
+            "revokes_per_second",
+            "journal_bytes_per_second",
+            "journal_flushes_per_second",
+            "pagepool_frames",
+            "pagepool_frames_free",
+        ],
+    );
+    let rows = value["operations"].as_array().unwrap();
+    let rate = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        row["per_second"].as_f64().unwrap()
+    };
+    assert!(rate("fsync") > 0.0 && rate("write") > 0.0, "{value}");
+    assert!(rows[0]["per_second"].as_f64() >= rows[1]["per_second"].as_f64());
+    assert!(
+        value["journal_bytes_per_second"].as_f64() > Some(0.0),
+        "{value}"
+    );
+}
+
+fn only_an_unused_file_system_is_destroyed(node: &Node) {
+    let state = node.state();
+    let destroy = |words: &[&str]| {
+        gupfs(&[&["fs", "destroy", "--state", Node::text(&state)], words].concat())
+    };
+    refused(
+        &destroy(&["--yes"]),
+        &["in use", Node::text(&node.mount()), "gupfs down"],
+    );
+    fs::write(node.mount().join("still"), "here").unwrap();
+    let listed = json(&["fs", "list", "--state", Node::text(&state)]);
+    assert_eq!(listed[0]["mounted"], true);
+    assert_eq!(listed[0]["mount"], Node::text(&node.mount()));
+    node.gupfs(&["down"]);
+    let listed = json(&["fs", "list", "--state", Node::text(&state)]);
+    assert_eq!(listed[0]["mounted"], false);
+    refused(
+        &destroy(&[]),
+        &["no terminal", "nothing was destroyed", "--yes"],
+    );
+    assert!(state.join("gupfs.toml").exists() && state.join("nsd/4.img").exists());
+    assert!(destroy(&["--yes"]).status.success());
+    assert!(!state.exists());
+}
+
+/// A daemon that does not answer holds up nobody for ever.
+#[test]
+fn commands_do_not_hang_with_the_daemon() {
+    struct Stopped(String);
+    impl Drop for Stopped {
+        fn drop(&mut self) {
+            let _ = Command::new("kill").args(["-CONT", &self.0]).status();
+        }
+    }
+    let Some(node) = Node::new("1G") else { return };
+    let pid = node.json(&["status"])["pid"].to_string();
+    let stopped = Stopped(pid.clone());
+    assert!(
+        Command::new("kill")
+            .args(["-STOP", &pid])
+            .status()
+            .unwrap()
+            .success()
+    );
+    let (state, file) = (node.state(), node.mount().join("never-seen"));
+    let (state, file) = (Node::text(&state), Node::text(&file));
+    let begin = Instant::now();
+    let silent = ["did not answer within 10 s", "help:"];
+    let cases: [(&[&str], &[&str]); 7] = [
+        (&["status", "--state", state], &silent),
+        (&["top", "--once", "--state", state], &silent),
+        (
+            &["config", "show", "--state", state],
+            &["did not answer", "help:"],
+        ),
+        (&["df", "--state", state], &["does not answer", "help:"]),
+        (&["df"], &["does not answer", "help:"]),
+        (
+            &["stat", file],
+            &[file, "did not answer within 10 s", "gupfs waiters"],
+        ),
+        (
+            &["fs", "destroy", "--yes", "--state", state],
+            &["in use", "help:"],
+        ),
+    ];
+    std::thread::scope(|scope| {
+        for (words, parts) in cases {
+            scope.spawn(move || refused(&gupfs(words), parts));
+        }
+    });
+    assert!(
+        begin.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begin.elapsed()
+    );
+    drop(stopped);
+    fs::write(file, "goes on").unwrap();
 }
 
 fn status_is_complete(node: &Node) {
@@ -75,7 +406,7 @@ fn status_is_complete(node: &Node) {
         has(nsd, &["nsd", "direct", "state", "failure_group", "servers"]);
         assert_eq!(nsd["state"], "direct");
     }
-    let command = std::fs::read(format!("/proc/{}/cmdline", status["pid"])).unwrap();
+    let command = fs::read(format!("/proc/{}/cmdline", status["pid"])).unwrap();
     let words: Vec<&[u8]> = command.split(|b| *b == 0).collect();
     assert_eq!(words[1], b"daemon");
     for waiter in node.json(&["waiters"])["waiters"].as_array().unwrap() {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Error, Write as _};
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 
@@ -27,6 +28,57 @@ fn placed(fixture: &Fixture, path: &Path) -> (BTreeSet<u64>, u64) {
     let sectors = |e: &Value| e["sectors"].as_u64().expect("a count");
     let nsds = extents.iter().map(nsd).collect();
     (nsds, extents.iter().map(sectors).sum())
+}
+
+/// What `gupfs` says of a path on either mount, wherever its owner is.
+fn told(command: &str, path: &Path) -> Result<Value, Error> {
+    let mut gupfs = Command::new("timeout");
+    gupfs.args([
+        "-k",
+        "5",
+        "30",
+        env!("CARGO_BIN_EXE_gupfs"),
+        command,
+        "--json",
+    ]);
+    let output = gupfs.arg(path).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command}: {said}");
+    serde_json::from_slice(&output.stdout).map_err(Error::other)
+}
+
+/// `gupfs stat` through both mounts names these NSDs only.
+fn check_stat(fixture: &Fixture, name: &str, wanted: &BTreeSet<u64>) -> Result<(), Error> {
+    for node in [1, 2] {
+        let seen = told("stat", &fixture.path(node, name))?;
+        assert_eq!(seen["has_map"], true, "{seen}");
+        let extents = seen["extents"].as_array().expect("a list");
+        let at = extents
+            .iter()
+            .flat_map(|e| e["at"].as_array().expect("places"));
+        let nsds: BTreeSet<u64> = at.filter_map(|l| l["nsd"].as_u64()).collect();
+        assert_eq!(nsds, *wanted, "through node {node}");
+    }
+    Ok(())
+}
+
+/// `gupfs df` knows what lies on each NSD: both owners' sectors are in its figures.
+fn check_df(fixture: &Fixture, least: u64) -> Result<(), Error> {
+    let all = told("df", &fixture.mount(1))?;
+    let room = &all["file_systems"][0];
+    assert_eq!(room["owners_missing"], Value::Array(Vec::new()), "{room}");
+    let nsds = room["nsds"].as_array().expect("a list");
+    assert_eq!(nsds.len(), 4);
+    for nsd in nsds {
+        assert!(nsd["used"].as_u64() >= Some(least), "{nsd}");
+        let state = if nsd["failure_group"] == 1 {
+            "direct"
+        } else {
+            "served"
+        };
+        assert_eq!(nsd["state"], state, "as node 1 sees it: {nsd}");
+    }
+    Ok(())
 }
 
 /// Writes bytes that tell where they belong, and makes them durable.
@@ -67,8 +119,9 @@ fn all_sectors_of_a_file_lie_where_its_layout_says() {
                 assert_eq!(placed, BTreeSet::from(wanted), "{nsds}");
                 assert_eq!(sectors, SIZE as u64 / 4096);
                 assert!(fs::read(&path)? == bytes, "{nsds}: other bytes");
+                check_stat(&fixture, &format!("on-{nsds}/file"), &placed)?;
             }
-            Ok(())
+            check_df(&fixture, SIZE as u64 / 2)
         };
         check()?;
         fixture.restart().map_err(Error::other)?;

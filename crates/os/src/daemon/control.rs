@@ -179,7 +179,8 @@ impl Daemon {
         };
         let owner = self.owner(number.shard());
         if owner != self.me.node {
-            return error(&format!("node {} owns this inode: ask there", owner.0));
+            let said = quoted(&format!("node {} owns this inode: ask there", owner.0));
+            return format!("{{\"error\":{said},\"owner\":{}}}", owner.0);
         }
         let shard = &self.shards[usize::from(number.shard().0)];
         let slice = lock(shard.as_ref().expect("an owner has its shards"));

@@ -1,0 +1,134 @@
+//! `gupfs fs destroy`: removes a file system that nobody uses, with all its data, after asking.
+//!
+//! Invariants:
+//! - All that can be refused is refused before the question, and nothing is written before the answer.
+//! - `gupfs.toml` goes last, so what is interrupted can be run again.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::Path;
+
+use crate::disks::Disk;
+use crate::failure::{Failure, Result};
+use crate::service::{self, Liveness};
+use crate::state::{Place, State, from_hex};
+use crate::{files, size, system, up};
+
+/// Destroys the file system of the state directory `state`. Returns what was done.
+pub fn run(state: &Path, is_agreed: bool) -> Result<Vec<String>> {
+    system::require_root("gupfs fs destroy")?;
+    let place = Place::new(state)?;
+    let state = place.require()?;
+    check(&place, &state)?;
+    let lock = place.try_lock()?;
+    let disks = given_disks(&place, &state)?;
+    if !is_agreed {
+        ask(&state)?;
+    }
+    let mut done = Vec::new();
+    for (disk, is_ours) in disks {
+        let path = disk.path().display();
+        done.push(if is_ours {
+            disk.clear()?;
+            format!("erased the label of {path}")
+        } else {
+            format!("left {path} alone: it holds nothing of this file system")
+        });
+    }
+    done.extend(up::remove_backing(place.root())?);
+    let left = ["gupfs.toml.new", "cluster.view.new"].map(|name| place.root().join(name));
+    let own = [place.lives(), place.lost(), place.log(), place.view()];
+    for path in own.iter().chain(&left).chain([&place.config()]) {
+        files::remove(path)?;
+    }
+    files::remove(&place.lock())?;
+    drop(lock);
+    // Only if nothing of the user's is in it.
+    let _ = std::fs::remove_dir(place.root());
+    done.push(format!(
+        "destroyed the file system {} of {}",
+        state.fs,
+        place.root().display()
+    ));
+    Ok(done)
+}
+
+fn check(place: &Place, state: &State) -> Result<()> {
+    let root = place.root().display();
+    if !state.peers.is_empty() {
+        return Err(Failure::new(format!(
+            "{root} is node {} of a cluster of {}: it cannot be destroyed alone",
+            state.node,
+            state.peers.len() + 1
+        ))
+        .help("`gupfs lab down --dir DIR` removes a lab"));
+    }
+    match service::look(place)? {
+        Liveness::Absent => {}
+        Liveness::Mounted(_) | Liveness::Busy => {
+            return Err(Failure::new(format!(
+                "the file system of {root} is in use: its daemon serves {}",
+                state.mount.display()
+            ))
+            .help(format!("gupfs down --state {root}")));
+        }
+    }
+    let mount = system::mounts::at(&state.mount)?;
+    if mount.is_some_and(|m| m.is_gupfs()) {
+        return Err(Failure::new(format!(
+            "{} is still mounted, and its daemon is gone",
+            state.mount.display()
+        ))
+        .help(format!("gupfs down --state {root}")));
+    }
+    Ok(())
+}
+
+/// The disks that were given to `gupfs fs create`, opened, and whether each is still of this file system. Those that we
+/// made go with the directory.
+fn given_disks(place: &Place, state: &State) -> Result<Vec<(Disk, bool)>> {
+    if state.backing.is_some() {
+        return Ok(Vec::new());
+    }
+    let fs = from_hex(&state.fs, "file system")?;
+    let look = |disk: &crate::state::Disk| {
+        let opened = Disk::open_alone(&disk.path).map_err(|failure| {
+            Failure::new(failure.what()).help(format!(
+                "bring the disk back, or run `gupfs down --state {} --destroy`, which leaves labels on the disks",
+                place.root().display()
+            ))
+        })?;
+        let label = opened.label()?;
+        let is_ours = label.is_ok_and(|found| found.label.fs.0 == fs);
+        Ok((opened, is_ours))
+    };
+    state.disks.iter().map(look).collect()
+}
+
+fn ask(state: &State) -> Result<()> {
+    let refused = |what: &str| {
+        Failure::new(format!("{what}: nothing was destroyed"))
+            .help("answer yes, or give --yes where nobody can be asked")
+    };
+    let mut stdin = std::io::stdin().lock();
+    if !stdin.is_terminal() {
+        return Err(refused("standard input is no terminal"));
+    }
+    let mut out = std::io::stderr();
+    let question = format!(
+        "destroy the file system {} ({} on {} NSDs) with all its data? Type yes: ",
+        state.fs,
+        size::show(state.size),
+        state.disks.len()
+    );
+    let asked = out
+        .write_all(question.as_bytes())
+        .and_then(|()| out.flush());
+    asked.map_err(|e| refused(&format!("cannot ask: {e}")))?;
+    let mut answer = String::new();
+    let heard = stdin.read_line(&mut answer);
+    heard.map_err(|e| refused(&format!("no answer: {e}")))?;
+    match answer.trim() {
+        "yes" => Ok(()),
+        other => Err(refused(&format!("{other:?} is not yes"))),
+    }
+}

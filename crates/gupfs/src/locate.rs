@@ -1,0 +1,220 @@
+//! From a path to the daemon that serves it, without hanging on a mount whose daemon does not answer.
+//!
+//! Invariant: this process never touches a path that may lie on a mount. A child does (`look_at`), which is waited for
+//! with a limit and left behind when it hangs: a process that waits for a FUSE daemon cannot even be killed.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::control::{self, Answer};
+use crate::failure::{Failure, Result};
+use crate::state::Place;
+use crate::system::{mounts, process};
+
+/// How long a path may take to answer.
+const LOOK_LIMIT: Duration = Duration::from_secs(10);
+/// How long a daemon that may be another's is waited for.
+const STATUS_LIMIT: Duration = Duration::from_secs(5);
+
+/// A daemon of this machine that answers.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Its state directory.
+    pub place: Place,
+    /// What it says of itself.
+    pub status: Value,
+}
+
+/// The daemons of this machine, and the state directories of those that do not answer.
+pub fn daemons() -> Result<(Vec<Found>, Vec<PathBuf>)> {
+    let (mut found, mut silent, mut refused) = (Vec::new(), Vec::new(), None);
+    let mut asked = Vec::new();
+    for (_, root) in process::daemons()? {
+        let place = Place::new(&root)?;
+        let socket = place.control();
+        // All at once: several that hang take no longer than one.
+        let asking = std::thread::spawn(move || control::ask(&socket, "status", STATUS_LIMIT));
+        asked.push((root, place, asking));
+    }
+    for (root, place, asking) in asked {
+        match asking.join().expect("asking does not panic") {
+            Ok(Answer::Said(status)) => found.push(Found { place, status }),
+            Ok(Answer::Absent) => {}
+            Ok(Answer::Silent) => silent.push(root),
+            Err(failure) => refused = refused.or(Some(failure)),
+        }
+    }
+    // One that ends just now says half a line; where all fail, that is why.
+    match refused {
+        Some(failure) if found.is_empty() && silent.is_empty() => Err(failure),
+        _ => Ok((found, silent)),
+    }
+}
+
+/// The daemon that serves `path`, and what the path is: members `dev_major`, `dev_minor`, `inode`, `kind`, `mode` and
+/// so on.
+pub fn of_path(path: &Path, is_synced: bool) -> Result<(Found, Value)> {
+    let seen = look(path, is_synced)?;
+    let number = |name: &str| seen[name].as_u64().and_then(|n| u32::try_from(n).ok());
+    let device = (number("dev_major"), number("dev_minor"));
+    let mounts = mounts::list()?;
+    let mount = mounts
+        .iter()
+        .find(|m| (Some(m.major), Some(m.minor)) == device);
+    let Some(mount) = mount.filter(|m| m.is_gupfs()) else {
+        let kind = mount.map_or("another file system", |m| m.kind.as_str());
+        return Err(Failure::new(format!(
+            "{} is not on a GUPFS file system: it is on {kind}",
+            path.display()
+        ))
+        .help("name a path below a mount point of GUPFS; `gupfs fs list` shows them"));
+    };
+    let (found, silent) = daemons()?;
+    let is_it = |found: &Found| found.status["connection"] == mount.minor;
+    if let Some(found) = found.into_iter().find(is_it) {
+        return Ok((found, seen));
+    }
+    let failure = Failure::new(format!(
+        "no daemon on this machine says that it serves {}, where {} is mounted",
+        mount.point.display(),
+        path.display()
+    ));
+    Err(match silent.first() {
+        Some(root) => failure.help(format!(
+            "the daemon of {} does not answer: see its log",
+            root.display()
+        )),
+        None => failure.help("`gupfs down` clears a mount that a dead daemon has left"),
+    })
+}
+
+fn look(path: &Path, is_synced: bool) -> Result<Value> {
+    let program =
+        std::env::current_exe().map_err(|e| Failure::new(format!("cannot find myself: {e}")))?;
+    let mut command = Command::new(program);
+    command.arg("look-at");
+    if is_synced {
+        command.arg("--sync");
+    }
+    let mut child = command
+        .arg("--")
+        .arg(path)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|e| Failure::new(format!("cannot start a helper: {e}")))?;
+    let mut output = child.stdout.take().expect("it is piped");
+    let (told, said) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let outcome = output.read_to_string(&mut text).map(|_| text);
+        // Nobody waits any longer: then nobody hears it.
+        let _ = told.send(outcome);
+    });
+    let Ok(said) = said.recv_timeout(LOOK_LIMIT) else {
+        return Err(Failure::new(format!(
+            "{} did not answer within {} s",
+            path.display(),
+            LOOK_LIMIT.as_secs()
+        ))
+        .help("`gupfs waiters --state DIR` says what its file system waits for"));
+    };
+    // It has said all that it says; an end that takes longer is not waited for.
+    let _ = child.try_wait();
+    let text = said.map_err(|e| Failure::new(format!("cannot hear a helper: {e}")))?;
+    let value: Value = serde_json::from_str(&text)
+        .map_err(|e| Failure::new(format!("a helper said nothing of {}: {e}", path.display())))?;
+    match value["error"].as_str() {
+        Some(error) => Err(Failure::new(format!(
+            "cannot look at {}: {error}",
+            path.display()
+        ))),
+        None => Ok(value),
+    }
+}
+
+/// The child: looks at `path` itself, after an fsync if that was asked for, and prints what it is or an `error`.
+pub fn look_at(path: &Path, is_synced: bool) {
+    let seen = (|| {
+        let metadata = fs::symlink_metadata(path)?;
+        // Opening anything else may wait for its other end, or do something.
+        if is_synced && (metadata.is_file() || metadata.is_dir()) {
+            fs::File::open(path)?.sync_all()?;
+        }
+        fs::symlink_metadata(path)
+    })();
+    match seen {
+        Ok(metadata) => say!("{}", describe(&metadata)),
+        Err(error) => say!("{}", json!({ "error": error.to_string() })),
+    }
+}
+
+fn describe(metadata: &fs::Metadata) -> Value {
+    let time = |secs: i64, nanos: i64| secs.saturating_mul(1_000_000_000).saturating_add(nanos);
+    let born = metadata.created().ok();
+    let born = born.and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+    json!({
+        "dev_major": libc::major(metadata.dev()), "dev_minor": libc::minor(metadata.dev()),
+        "inode": metadata.ino(), "kind": kind(metadata.file_type()),
+        "mode": format!("{:04o}", metadata.mode() & 0o7777),
+        "uid": metadata.uid(), "gid": metadata.gid(), "links": metadata.nlink(),
+        "size": metadata.size(), "allocated": metadata.blocks() * 512,
+        "atime_ns": time(metadata.atime(), metadata.atime_nsec()),
+        "mtime_ns": time(metadata.mtime(), metadata.mtime_nsec()),
+        "ctime_ns": time(metadata.ctime(), metadata.ctime_nsec()),
+        "btime_ns": born.map(|at| i64::try_from(at.as_nanos()).unwrap_or(i64::MAX)),
+    })
+}
+
+fn kind(kind: fs::FileType) -> &'static str {
+    if kind.is_dir() {
+        "directory"
+    } else if kind.is_symlink() {
+        "symlink"
+    } else if kind.is_fifo() {
+        "fifo"
+    } else if kind.is_socket() {
+        "socket"
+    } else if kind.is_block_device() {
+        "block device"
+    } else if kind.is_char_device() {
+        "character device"
+    } else {
+        "file"
+    }
+}
+
+/// The daemon of `node` of the file system `fs` (as status shows it), if it runs on this machine.
+pub fn node_of<'a>(all: &'a [Found], fs: &Value, node: &Value) -> Option<&'a Found> {
+    let mut all = all.iter();
+    all.find(|found| found.status["fs"] == *fs && found.status["node"] == *node)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_and_sizes_are_those_of_stat() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("file");
+        fs::write(&file, b"12345").expect("written");
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("file", &link).expect("made");
+        let see = |path: &Path| describe(&fs::symlink_metadata(path).expect("there"));
+        assert_eq!(see(directory.path())["kind"], "directory");
+        assert_eq!(see(&link)["kind"], "symlink");
+        let seen = see(&file);
+        assert_eq!((&seen["kind"], &seen["size"]), (&json!("file"), &json!(5)));
+        assert!(seen["mtime_ns"].as_i64().is_some_and(|ns| ns > 1 << 60));
+        assert_eq!(see(Path::new("/dev/null"))["kind"], "character device");
+    }
+}
