@@ -26,6 +26,9 @@ static struct {
     pid_t child;
 } cleaner = {.socket = -1};
 
+/* What a launcher hands down has low numbers. close_range would ask for a C library of 2021. */
+enum { HANDLES_MAX = 4096 };
+
 /* A path to remove; the child's list, the last one first. */
 struct item {
     struct item *next;
@@ -66,7 +69,9 @@ static void child_main(int own) {
     /* Not of the parent's group, which mpiexec kills; none of its files, whose end mpiexec waits for. */
     (void)setsid();
     if (dup2(own, 0) < 0) _exit(1);
-    (void)close_range(1, UINT_MAX, 0);
+    for (int handle = 1; handle < HANDLES_MAX; handle++) {
+        (void)close(handle);
+    }
     for (;;) {
         const ssize_t size = recv(0, message, sizeof message, 0);
         if (size < 0 && errno == EINTR) continue;

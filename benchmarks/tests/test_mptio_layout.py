@@ -255,6 +255,45 @@ class Layouts(Case):
         self.assertEqual(len(set(drawn.values())), len(drawn))
 
 
+class BlockDevices(Case):
+    """Real ones: loop devices, which need root."""
+
+    def loop(self, name, sector):
+        """A device with sectors of so many bytes; it goes when this process ends, however it ends."""
+        path = os.path.join(self.aside, name)
+        with open(path, "wb") as file:
+            file.write(bytes([GROUND]) * DEVICE_BYTES)
+        device = self.good(["losetup", "--find", "--show", "--sector-size", str(sector), path]).out.strip()
+        handle = os.open(device, os.O_RDONLY)
+        self.addCleanup(os.close, handle)
+        # While it is open it stays, and is detached by the last close.
+        self.good(["losetup", "--detach", device])
+        return device, path
+
+    def test_records_and_offset_follow_the_largest_block(self):
+        small, below_small = self.loop("small", 512)
+        large, below_large = self.loop("large", 4096)
+        words = ["-R", small, "-R", large, "-f", "100000", "-b", "1000", "-s", "1", "-t", "3", "-C", "-r", "-I"]
+        report = self.good(mpi(3, MPTIO, *words)).out
+        self.assertIn("Note: 4 threads per process instead of 3,", report)
+        self.assertIn("Note: record size 4096 and offset 4096,", report)
+        self.assertNotIn("O_DIRECT", report)
+        # 100000 / 4 / 4096 is closest to 6 records: two threads of each of three processes on each device.
+        begin, end = 4096, 4096 + 3 * 2 * 6 * 4096
+        for path in (below_small, below_large):
+            with open(path, "rb") as file:
+                data = file.read()
+            self.assertEqual(data[:begin] + data[end:], bytes([GROUND]) * (DEVICE_BYTES - end + begin))
+            offsets = [int.from_bytes(data[at:at + 8], "little") for at in range(begin, end, 16)]
+            self.assertEqual(offsets, list(range(begin, end, 16)))
+
+    def test_a_device_that_is_too_small(self):
+        device, _ = self.loop("dev", 512)
+        self.bad(mpi(2, MPTIO, "-R", device, "-f", "512K", "-b", "64K", "-t", "2", "-s", "512"),
+                 f"device {device} has 1048576 bytes, and the regions end at 1049088")
+        self.bad(mpi(2, MPTIO, "-R", device, "-R", device, "-f", "64K", "-b", "4K", "-t", "2"), "are the same device")
+
+
 class Tests(Case):
     """Which tests run, and what each leaves."""
 
