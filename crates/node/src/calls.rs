@@ -32,6 +32,8 @@ struct RemoteCall {
     message: Message,
     /// When it was sent last.
     asked: Instant,
+    /// When it was asked first.
+    since: Instant,
 }
 
 impl RemoteCall {
@@ -72,6 +74,30 @@ impl Calls {
         self.calls.len()
     }
 
+    /// Who has not answered how many questions, and since when the oldest waits. O(questions).
+    pub fn waiters(&self) -> Vec<(String, Instant)> {
+        // Of each peer: questions sent, those that wait for a slot, the oldest.
+        let mut peers: BTreeMap<NodeId, (usize, usize, &RemoteCall)> = BTreeMap::new();
+        for call in self.calls.values() {
+            let peer = peers.entry(call.peer).or_insert((0, 0, call));
+            match call.may_go() {
+                true => peer.0 += 1,
+                false => peer.1 += 1,
+            }
+            if call.since < peer.2.since {
+                peer.2 = call;
+            }
+        }
+        let all = peers.into_iter().map(|(peer, (sent, held, oldest))| {
+            let (peer, shard) = (peer.0, oldest.shard.0);
+            let what = format!(
+                "{sent} questions wait for node {peer}, {held} more for a slot: the oldest is to shard {shard}"
+            );
+            (what, oldest.since)
+        });
+        all.collect()
+    }
+
     /// A question to a shard of this node whose answer must know the shard (`ended`).
     pub fn begin_own(&mut self, call: u64, shard: ShardId) {
         self.own.insert(call, shard);
@@ -110,6 +136,7 @@ impl Calls {
             needs_slot,
             message: message.clone(),
             asked: now,
+            since: now,
         };
         let may_go = remote.may_go();
         self.calls.insert(call, remote);

@@ -67,6 +67,33 @@ fn a_slot_has_one_question_at_a_time_and_request_ids_grow_in_it() {
 }
 
 #[test]
+fn who_does_not_answer_is_named_with_the_oldest_question() {
+    let mut calls = Calls::default();
+    assert_eq!(calls.waiters(), []);
+    let count = u64::from(limits::SLOTS_PER_SHARD);
+    for call in 0..count + 3 {
+        let _ = calls.begin(at(10 + call), call, (OWNER, SHARD), change());
+    }
+    let other = (NodeId(3), ShardId(9));
+    let _ = calls.begin(at(5), 9999, other, Ask::Sync);
+    // Said again it is as old as before.
+    let _ = calls.stale(at(5000));
+    let waiters = calls.waiters();
+    let expected =
+        format!("{count} questions wait for node 2, 3 more for a slot: the oldest is to shard 3");
+    assert_eq!(waiters[0], (expected, at(10)));
+    assert!(
+        waiters[1].0.contains("1 questions wait for node 3"),
+        "{waiters:?}"
+    );
+    assert_eq!(waiters[1].1, at(5));
+    for call in 0..count + 3 {
+        let _ = calls.ended(at(20), call);
+    }
+    assert_eq!(calls.waiters().len(), 1);
+}
+
+#[test]
 fn what_has_no_answer_is_said_again_unchanged() {
     let mut calls = Calls::default();
     let first = calls.begin(at(1), 1, (OWNER, SHARD), change());

@@ -132,9 +132,17 @@ impl Daemon {
         if durable > 0 {
             all.push((0, format!("{durable} answers wait for the journal")));
         }
-        let calls = lock(&self.calls).count();
-        if calls > 0 {
-            all.push((0, format!("{calls} questions wait for other owners")));
+        let calls = lock(&self.calls).waiters();
+        for (what, since) in calls.into_iter().chain(self.sum_waiters()) {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
+        if let Some(notifier) = self.notifier.get()
+            && let (busy, waiting) = notifier.pending_counts()
+            && busy + waiting > 0
+        {
+            let what =
+                format!("{busy} notifications are with the kernel, {waiting} wait for a thread");
+            all.push((0, what));
         }
         if let Some((what, since)) = lock(&self.regions).waiting() {
             all.push((now.since(since).0 / 1_000_000, what));

@@ -92,6 +92,15 @@ impl Daemon {
         others
     }
 
+    /// Who waits for the sum of free space, and since when.
+    pub(super) fn sum_waiters(&self) -> Option<(String, Instant)> {
+        let state = lock(&self.free.state);
+        let owners: Vec<String> = state.asked.keys().map(|node| node.0.to_string()).collect();
+        let count = state.waiting.len();
+        let what = format!("{count} statfs wait for the owners {}", owners.join(", "));
+        (count > 0).then_some((what, state.since))
+    }
+
     /// Another owner has told.
     pub(super) fn on_free(self: &Arc<Self>, from: NodeId, id: u64, free: FreeSpace) {
         let waiting = {

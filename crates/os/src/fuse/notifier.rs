@@ -84,6 +84,12 @@ impl Notifier {
         Ok(made)
     }
 
+    /// Notifications that the kernel has not returned from, and those that wait for a thread.
+    pub fn pending_counts(&self) -> (usize, usize) {
+        let queue = self.shared.queue.lock().expect("no holder panics");
+        (queue.busy_count, queue.waiting.len())
+    }
+
     /// Has `notice` sent; `done` is called on a notify thread when the kernel has returned. It may call
     /// `notify` again, but must not wait for another notification.
     ///
