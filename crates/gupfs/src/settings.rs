@@ -85,9 +85,13 @@ fn keys() -> String {
 fn unknown(key: &str) -> Failure {
     let all = SETTINGS.iter().map(|s| s.key).chain(FIXED);
     let nearest = all
-        .map(|known| (distance(key, known), known))
+        .map(|known| {
+            let (whole, begin) = distances(key, known);
+            // Who leaves the end of a name out is not far from it.
+            (whole.min(begin + 1), known)
+        })
         .min()
-        .filter(|(distance, known)| *distance <= 1 + known.len() / 3);
+        .filter(|(distance, _)| *distance <= 1 + key.len() / 3);
     let failure = Failure::new(format!("there is no setting {key:?}"));
     match nearest {
         Some((_, known)) => failure.help(format!("did you mean {known}? There are: {}", keys())),
@@ -95,8 +99,8 @@ fn unknown(key: &str) -> Failure {
     }
 }
 
-/// Characters to insert, remove or exchange.
-fn distance(a: &str, b: &str) -> usize {
+/// Characters to insert, remove or exchange between `a` and all of `b`, and between `a` and the best beginning of `b`.
+fn distances(a: &str, b: &str) -> (usize, usize) {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
@@ -108,7 +112,7 @@ fn distance(a: &str, b: &str) -> usize {
             row[j + 1] = exchanged.min(before + 1).min(row[j] + 1);
         }
     }
-    row[b.len()]
+    (row[b.len()], row.iter().copied().min().unwrap_or(0))
 }
 
 /// Puts the value `text` of `key` into `state`.
@@ -394,9 +398,11 @@ mod tests {
             ("lease", "lease_ms", 3),
             ("mount", "mount", 0),
         ] {
-            assert_eq!(distance(a, b), expected, "{a} {b}");
-            assert_eq!(distance(b, a), expected, "{b} {a}");
+            assert_eq!(distances(a, b).0, expected, "{a} {b}");
+            assert_eq!(distances(b, a).0, expected, "{b} {a}");
         }
+        assert_eq!(distances("leese", "lease_ms"), (4, 1));
+        assert_eq!(distances("", "lease_ms"), (8, 0));
     }
 
     #[test]
@@ -404,6 +410,8 @@ mod tests {
         for (wrong, right) in [
             ("pagepool", "did you mean pagepool_size?"),
             ("lease_sm", "did you mean lease_ms?"),
+            ("pagepol", "did you mean pagepool_size?"),
+            ("direct", "did you mean direct_from?"),
             ("Mount", "did you mean mount?"),
             ("colour-of-the-sky", "there are: mount"),
         ] {
