@@ -127,7 +127,7 @@ impl Slice {
     }
 
     /// Changes the size: a SETATTR, or an open or create that truncates. The kernel writes no mapped page back while
-    /// that is unanswered (NOWRITE): it must not wait at the owner for others who wait for such a page. So its
+    /// a SETATTR is unanswered (NOWRITE): it must not wait at the owner for others who wait for such a page. So its
     /// tokens are taken first; meanwhile the gate may give it up (rule R12). From then on it is in service until the
     /// owner has answered, which waits for nobody.
     pub(crate) fn resize(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
@@ -137,7 +137,7 @@ impl Slice {
         let has_inode = inode.inode_mode() == Some(InodeMode::Exclusive) && inode.is_attr_current();
         let has_range = inode.covers(RangeMode::Write, &range);
         let has_token = has_inode && has_range;
-        match self.admit(env, ino, &request, RequestKind::SetSize, range, has_token) {
+        match self.admit(env, ino, &request, resize_kind(&request), range, has_token) {
             Admission::Served => {
                 let ticket = request.ticket;
                 self.inode(ino).resizes.push((ticket, range));
@@ -891,6 +891,15 @@ impl Slice {
 }
 
 /// The size that an operation gives a file: SETATTR, or an open or create that truncates.
+/// How the gate takes a change of size. For a truncate the kernel keeps write-back to itself (NOWRITE); for an open or create
+/// that truncates it does so with WRITEBACK_CACHE or DAX only, which are not taken (`fuse_open`): these may wait.
+pub(crate) const fn resize_kind(request: &Request) -> RequestKind {
+    match request.operation {
+        Operation::SetAttr { .. } => RequestKind::SetSize,
+        _ => RequestKind::Write,
+    }
+}
+
 pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
     match operation {
         Operation::SetAttr { set, .. } => set.size,

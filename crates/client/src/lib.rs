@@ -7,6 +7,7 @@ mod errors;
 mod flush;
 mod idle;
 mod inode;
+mod interrupts;
 mod io;
 mod lapse;
 mod listing;

@@ -110,8 +110,7 @@ pub enum RequestKind {
     Write,
     /// WRITE with FUSE_WRITE_CACHE: write-back of mapped pages; its folios are locked or under write-back.
     WriteBack,
-    /// SETATTR with a size, an OPEN that truncates, FALLOCATE: the kernel writes no mapped page back
-    /// (NOWRITE) until it is answered. The range is what is cut.
+    /// SETATTR with a size: the kernel writes no mapped page back (NOWRITE) until it is answered. The range is what is cut.
     SetSize,
     /// Whatever shows or changes attributes only (GETATTR, other SETATTRs, xattrs). The range is ignored.
     Attributes,

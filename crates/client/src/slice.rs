@@ -260,6 +260,8 @@ pub struct Slice {
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
     pub(crate) misplaced: FxHashMap<Ticket, (InodeId, types::ByteRange)>,
+    /// READs of pages whose callers got signals while they waited, oldest first.
+    pub(crate) signalled: VecDeque<(Instant, Ticket)>,
     /// Payloads of parked writes.
     pub(crate) payloads: FxHashMap<Ticket, Payload>,
     /// The node has no valid lease.
@@ -292,6 +294,7 @@ impl Slice {
             short: None,
             placements,
             misplaced: FxHashMap::default(),
+            signalled: VecDeque::new(),
             payloads: FxHashMap::default(),
             is_lapsed: false,
             undropped: rustc_hash::FxHashSet::default(),
@@ -348,6 +351,7 @@ impl Slice {
             Input::Reclaim(shard, count) => self.reclaim(env, shard, count),
             Input::Tick => {
                 self.give_up_idle(env);
+                self.end_signalled(env);
                 self.on_tick(env);
             }
         }
@@ -505,41 +509,6 @@ impl Slice {
                 _ => self.start(env, parked.request),
             }
         }
-    }
-
-    /// Gives a wait up when its caller got a signal. Only waits of which nothing has been done yet, and
-    /// fsync's (the write-back goes on).
-    fn on_interrupt(&mut self, env: &Env<'_>, ticket: Ticket) {
-        let holds = |inode: &Inode| {
-            inode
-                .parked
-                .iter()
-                .any(|p| p.request.ticket == ticket && !p.is_admitted)
-                || inode.gate.as_ref().is_some_and(|state| state.has(ticket))
-                || inode.goals.iter().any(|goal| goal.is_for(ticket))
-        };
-        let found = self
-            .inodes
-            .iter()
-            .find(|(_, inode)| holds(inode))
-            .map(|(ino, _)| *ino);
-        let Some(ino) = found else { return };
-        let inode = self.inode(ino);
-        let was_opening = inode.is_opening();
-        inode
-            .parked
-            .retain(|p| p.request.ticket != ticket || p.is_admitted);
-        for goal in inode.goals.iter_mut().filter(|goal| goal.is_for(ticket)) {
-            goal.purpose = crate::flush::Purpose::Background;
-        }
-        self.misplaced.remove(&ticket);
-        self.abandon(env, ino, ticket);
-        if was_opening {
-            // A close may have been left to it.
-            self.tell_closed(ino);
-        }
-        // It tells nothing: also without a lease.
-        self.yield_reply(ticket, Response::Error(Errno::EINTR));
     }
 
     /// Who waits, for what, since when: for `gupfs waiters`.

@@ -11,7 +11,7 @@ use types::{Attr, ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
 
 use crate::env::Env;
 use crate::flush::Purpose;
-use crate::io::new_size;
+use crate::io::{new_size, resize_kind};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::PAGE_SIZE;
@@ -884,7 +884,7 @@ fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
         Operation::Punch { begin, end, .. } => (RequestKind::Write, ByteRange::new(begin, end)),
         _ if new_size(&request.operation).is_some() => {
             // What is cut is not known here: all that may be.
-            (RequestKind::SetSize, ByteRange::ALL)
+            (resize_kind(request), ByteRange::ALL)
         }
         Operation::SetAttr { .. } => (RequestKind::Attributes, ByteRange::default()),
         _ => (RequestKind::Other, ByteRange::default()),

@@ -65,16 +65,16 @@ const NEEDED: u64 = f::ASYNC_READ
 
 /// Taken where offered. Deliberately absent: WRITEBACK_CACHE (size and times would be the kernel's for
 /// ever, KERNEL-FACTS 2.1), POSIX_LOCKS and FLOCK_LOCKS (locks stay with each node's kernel for now),
-/// POSIX_ACL, DONT_MASK (the kernel applies the umask), NO_OPENDIR_SUPPORT, HAS_INODE_DAX, SETXATTR_EXT.
-const WANTED: u64 = NEEDED
-    | f::READDIRPLUS_AUTO
-    | f::DIRECT_IO_ALLOW_MMAP
-    | f::HAS_EXPIRE_ONLY
-    | f::ASYNC_DIO
-    | f::ABORT_ERROR;
+/// POSIX_ACL, DONT_MASK (the kernel applies the umask), NO_OPENDIR_SUPPORT, HAS_INODE_DAX, SETXATTR_EXT; and ASYNC_DIO: the
+/// kernel then ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read
+/// into. If these are mapped pages of ours, a notification may hold them while it waits for a write-back that the same
+/// thread should take in: a process that waits for ever, and no abort ends it (docs/decisions/0011).
+const WANTED: u64 =
+    NEEDED | f::READDIRPLUS_AUTO | f::DIRECT_IO_ALLOW_MMAP | f::HAS_EXPIRE_ONLY | f::ABORT_ERROR;
 
-/// Background requests (readahead, asynchronous direct I/O) in flight before the kernel waits.
-pub const MAX_BACKGROUND: u16 = 512;
+/// Background requests (readahead, write-back of mapped pages) in flight before the kernel keeps more to itself: as many as can
+/// be said. A notification may wait for a write-back that the kernel keeps behind reads that wait for the same revoke.
+pub const MAX_BACKGROUND: u16 = u16::MAX;
 /// Pages of one request over /dev/fuse: those of `limits::MAX_WRITE` bytes that begin within a page, as memory from
 /// malloc does. With one page less each such write and direct read takes two requests, the second one of some bytes.
 /// The kernel agrees to so many where fs.fuse.max_pages_limit allows it.
@@ -190,7 +190,8 @@ mod tests {
         assert_eq!(agreed.flags & (f::POSIX_LOCKS | f::FLOCK_LOCKS), 0);
         assert_eq!(agreed.flags & f::OVER_IO_URING, 0);
         assert_eq!(agreed.answer.max_readahead, 1 << 20);
-        assert_eq!(agreed.answer.max_background, 512);
+        assert_eq!(agreed.flags & f::ASYNC_DIO, 0);
+        assert_eq!(agreed.answer.max_background, MAX_BACKGROUND);
         assert_eq!(agreed.answer.max_pages, MAX_PAGES);
         let flags = u64::from(agreed.answer.flags) | u64::from(agreed.answer.flags2) << 32;
         assert_eq!(flags, agreed.flags);

@@ -41,6 +41,8 @@ mod posix;
 mod pressure;
 #[path = "two_mounts/rules.rs"]
 mod rules;
+#[path = "two_mounts/signals.rs"]
+mod signals;
 
 use crate::fixture::Fixture;
 use pingpong::PingPong;

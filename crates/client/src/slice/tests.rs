@@ -2,6 +2,7 @@
 
 mod appends;
 mod idle;
+mod interrupts;
 mod located;
 mod mapped;
 mod names;

@@ -210,3 +210,41 @@ pub fn rename_with(from: &Path, to: &Path, flags: u32) -> Result<()> {
         _ => Err(Error::last_os_error()),
     }
 }
+
+extern "C" fn ignore(_signal: libc::c_int) {}
+
+/// Has SIGUSR1 do nothing, and system calls go on after it.
+pub fn catch_signals() {
+    // SAFETY: a handler that does nothing.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut());
+    }
+}
+
+/// The calling thread, for `interrupt`.
+pub fn me() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() }
+}
+
+/// Sends SIGUSR1 to a thread of this process.
+pub fn interrupt(thread: i32) {
+    // SAFETY: no pointers.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, libc::SIGUSR1) };
+}
+
+/// open(2) with O_TRUNC, once, and close(2). False: EINTR.
+pub fn open_cut(path: &Path) -> bool {
+    let path = c_path(path);
+    // SAFETY: a string that ends in NUL.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_TRUNC) };
+    if fd < 0 {
+        return Error::last_os_error().raw_os_error() != Some(libc::EINTR);
+    }
+    // SAFETY: ours.
+    unsafe { libc::close(fd) };
+    true
+}

@@ -1,0 +1,49 @@
+//! Signals to who waits.
+
+use types::Duration;
+
+use super::*;
+
+fn read(s: &mut Story, fills_page_cache: bool) -> Ticket {
+    let effects = s.ask(Operation::Read {
+        ino: INO,
+        handle: Handle(0),
+        offset: 0,
+        length: u32::try_from(PAGE).expect("small"),
+        fills_page_cache,
+    });
+    let asks = |effect: &Effect| matches!(effect, Effect::Call(_, _, Ask::Acquire { .. }));
+    assert!(effects.iter().any(asks), "it waits for tokens: {effects:?}");
+    Ticket(s.ticket)
+}
+
+fn is_interrupted(effects: &[Effect], ticket: Ticket) -> bool {
+    let error = Response::Error(Errno::EINTR);
+    let answers = |e: &Effect| matches!(e, Effect::Yield(of, response) if *of == ticket && *response == error);
+    effects.iter().any(answers)
+}
+
+#[test]
+fn a_direct_read_ends_with_a_signal() {
+    let mut s = Story::new(PAGE);
+    let ticket = read(&mut s, false);
+    let effects = s.input(Input::Interrupt(ticket));
+    assert!(is_interrupted(&effects, ticket), "{effects:?}");
+}
+
+/// The kernel would make SIGBUS of it.
+#[test]
+fn a_read_of_pages_waits_on_for_some_seconds() {
+    let mut s = Story::new(PAGE);
+    let ticket = read(&mut s, true);
+    let effects = s.input(Input::Interrupt(ticket));
+    assert!(!is_interrupted(&effects, ticket), "{effects:?}");
+    s.now = s.now + Duration::from_secs(4);
+    let effects = s.input(Input::Tick);
+    assert!(!is_interrupted(&effects, ticket), "{effects:?}");
+    s.now = s.now + Duration::from_secs(2);
+    let effects = s.input(Input::Tick);
+    assert!(is_interrupted(&effects, ticket), "{effects:?}");
+    let effects = s.input(Input::Tick);
+    assert!(!is_interrupted(&effects, ticket), "once: {effects:?}");
+}
