@@ -75,6 +75,7 @@ const STEPS: &[Step] = &[
     }),
     ("simulator", simulator),
     ("cargo deny", deny),
+    ("benchmarks", benchmarks),
 ];
 
 /// Runs all steps, also after one has failed, and fails if any did.
@@ -148,6 +149,20 @@ fn simulator(root: &Path, options: &Options) -> Result<Outcome> {
         true => whole.and_then(|()| run(&["--whole", "--seconds", WHOLE_SECONDS, "--go-on"])),
         false => whole,
     })
+}
+
+/// The MPI programs of `benchmarks/`, built and tested on a local directory.
+fn benchmarks(root: &Path, options: &Options) -> Result<Outcome> {
+    if options.quick {
+        return Ok(Outcome::Skipped("--quick"));
+    }
+    let status = Command::new("make")
+        .arg("test-benchmarks")
+        .current_dir(root)
+        .status()
+        .context("cannot run make")?;
+    anyhow::ensure!(status.success(), "make test-benchmarks failed");
+    Ok(Outcome::Passed)
 }
 
 fn deny(root: &Path, options: &Options) -> Result<Outcome> {

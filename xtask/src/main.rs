@@ -19,8 +19,9 @@ const HELP: &str = "\
 cargo xtask COMMAND
 
   ci [--quick] [--deny] [--fresh]
-                          all checks: fmt, clippy, tidy, tests, doc tests, simulator smoke, cargo deny
-                          --quick   without the tests on real mounts and the simulator
+                          all checks: fmt, clippy, tidy, tests, doc tests, simulator smoke, cargo deny,
+                          tests of benchmarks/
+                          --quick   without the tests on real mounts, the simulator and benchmarks/
                           --deny    install cargo-deny first if it is missing (takes minutes)
                           --fresh   with a minute of fresh seeds of the whole simulator
   tidy                    the rules that a machine can check
