@@ -1,44 +1,24 @@
 //! Signals to who waits for an answer.
 //!
-//! A call that fails with EINTR is repeated, by the kernel or by its caller. A load through a mapping cannot fail so: the kernel
-//! makes SIGBUS of it, or EFAULT where a system call copies from the mapping, whatever the signal was. So a READ of pages
-//! goes on waiting for `PATIENCE`: tokens come in milliseconds, and where an owner is away the process can still be killed.
+//! Who calls a file system seldom expects EINTR, and disks never answer so; and a load through a mapping cannot fail so: the kernel makes
+//! SIGBUS of it, or EFAULT where a system call copies from the mapping, whatever the signal was. So a wait goes on for `PATIENCE`
+//! after a signal: tokens come in milliseconds, and where an owner is away the process can still be killed.
 
 use types::{Duration, Errno};
 
 use crate::env::Env;
 use crate::inode::Inode;
-use crate::request::{Operation, Request, Response, Ticket};
+use crate::request::{Response, Ticket};
 use crate::slice::Slice;
 
-/// How long a READ of pages goes on waiting when its caller got a signal.
+/// How long a wait goes on when its caller got a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// READs that are remembered so; of more the oldest are given up.
+/// Waits that are remembered so; of more the oldest are given up.
 const SIGNALLED_COUNT_MAX: usize = 1024;
-
-fn reads_pages(request: &Request) -> bool {
-    matches!(
-        request.operation,
-        Operation::Read {
-            fills_page_cache: true,
-            ..
-        }
-    )
-}
 
 impl Slice {
     /// The caller of a request got a signal.
     pub(crate) fn on_interrupt(&mut self, env: &Env<'_>, ticket: Ticket) {
-        let mut inodes = self.inodes.values();
-        let is_patient = inodes.any(|inode| {
-            let own = inode.parked.iter().map(|parked| &parked.request);
-            let gated = inode.gate.iter().flat_map(|state| state.parked());
-            let mut all = own.chain(gated);
-            all.any(|request| request.ticket == ticket && reads_pages(request))
-        });
-        if !is_patient {
-            return self.end_wait(env, ticket);
-        }
         self.signalled.push_back((env.now, ticket));
         if self.signalled.len() > SIGNALLED_COUNT_MAX
             && let Some((_, oldest)) = self.signalled.pop_front()

@@ -123,7 +123,7 @@ pub enum IoFailure {
 pub enum Input {
     /// A front end asks.
     Request(Request),
-    /// The front end's caller was interrupted: a waiting request is answered EINTR.
+    /// The front end's caller was interrupted: if its request still waits some seconds later it is answered EINTR.
     Interrupt(Ticket),
     /// An owner answered.
     Answer(CallId, Box<Answer>),
@@ -260,7 +260,7 @@ pub struct Slice {
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
     pub(crate) misplaced: FxHashMap<Ticket, (InodeId, types::ByteRange)>,
-    /// READs of pages whose callers got signals while they waited, oldest first.
+    /// Requests whose callers got signals, oldest first.
     pub(crate) signalled: VecDeque<(Instant, Ticket)>,
     /// Payloads of parked writes.
     pub(crate) payloads: FxHashMap<Ticket, Payload>,

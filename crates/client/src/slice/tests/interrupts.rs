@@ -23,19 +23,17 @@ fn is_interrupted(effects: &[Effect], ticket: Ticket) -> bool {
     effects.iter().any(answers)
 }
 
+/// Of a READ of pages the kernel would make SIGBUS.
 #[test]
-fn a_direct_read_ends_with_a_signal() {
-    let mut s = Story::new(PAGE);
-    let ticket = read(&mut s, false);
-    let effects = s.input(Input::Interrupt(ticket));
-    assert!(is_interrupted(&effects, ticket), "{effects:?}");
+fn a_wait_goes_on_for_some_seconds_after_a_signal() {
+    for fills_page_cache in [true, false] {
+        ends_late(fills_page_cache);
+    }
 }
 
-/// The kernel would make SIGBUS of it.
-#[test]
-fn a_read_of_pages_waits_on_for_some_seconds() {
+fn ends_late(fills_page_cache: bool) {
     let mut s = Story::new(PAGE);
-    let ticket = read(&mut s, true);
+    let ticket = read(&mut s, fills_page_cache);
     let effects = s.input(Input::Interrupt(ticket));
     assert!(!is_interrupted(&effects, ticket), "{effects:?}");
     s.now = s.now + Duration::from_secs(4);
