@@ -186,6 +186,12 @@ void job_gather(const double *values, int count, double *all) {
     wait_for(&request);
 }
 
+void job_gather_bytes(const void *data, size_t size, void *all) {
+    MPI_Request request;
+    MPI_Igather(data, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
+    wait_for(&request);
+}
+
 void job_hand_over(double *values, int count, int from) {
     MPI_Request request;
     if (from == 0 || (job.rank != 0 && job.rank != from)) return;

@@ -73,6 +73,9 @@ void job_broadcast(void *data, size_t size);
  */
 void job_gather(const double *values, int count, double *all);
 
+/* Collective. Gathers `size` bytes of each process in process 0, in the order of the processes. */
+void job_gather_bytes(const void *data, size_t size, void *all);
+
 /*
  * Collective. Hands `count` doubles of process `from` to process 0; the others' values are left alone.
  */

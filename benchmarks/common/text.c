@@ -77,6 +77,14 @@ bool report_open(struct report *report, const char *base) {
     return true;
 }
 
+void report_command(FILE *to, int argc, char **argv) {
+    (void)fputs("\nCommand:", to);
+    for (int i = 0; i < argc; i++) {
+        (void)fprintf(to, " %s", argv[i]);
+    }
+    (void)fputc('\n', to);
+}
+
 void report_close(struct report *report) {
     if (report->file == NULL) return;
     const char *name = report->path[0] == '\0' ? "standard output" : report->path;

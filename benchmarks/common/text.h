@@ -31,6 +31,9 @@ struct report {
  */
 bool report_open(struct report *report, const char *base);
 
+/* The line that tells the command. */
+void report_command(FILE *to, int argc, char **argv);
+
 /* Closes a report that is complete; `fail`s if it could not be written. */
 void report_close(struct report *report);
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../common/cleaner.h"
+#include "../common/program.h"
 #include "metabench.h"
 
 static void directories_open(struct bench *bench) {
@@ -73,17 +74,9 @@ static bool prepare_and_run(struct bench *bench, struct report *report) {
 }
 
 static int metabench(int argc, char **argv) {
-    static struct options options;
     static struct bench bench;
     static struct report report;
-    job_compare(job_fingerprint(argc, argv), "the command line");
-    (void)options_read(&options, argc, argv);
-    if (!job_agree()) return EXIT_BAD_USAGE;
-    if (options.help) {
-        if (job.rank == 0) options_help(stdout);
-        return 0;
-    }
-    bench.options = &options;
+    bench.options = &metabench_options;
     bool is_good = prepare_and_run(&bench, &report);
     if (is_good && job.rank == 0) {
         report_write(report.file, &bench, argc, argv);
@@ -101,6 +94,13 @@ static int metabench(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    job_begin("metabench", &argc, &argv);
-    return job_end(metabench(argc, argv));
+    static const struct program program = {
+        .name = "metabench",
+        .help = OPTIONS_HELP_TEXT,
+        .rows = OPTION_ROWS,
+        .options = &metabench_options,
+        .check = options_check,
+        .run = metabench,
+    };
+    return program_main(&program, argc, argv);
 }

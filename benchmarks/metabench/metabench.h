@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "../common/job.h"
+#include "../common/options.h"
 #include "../common/text.h"
 
 enum test {
@@ -41,7 +42,6 @@ struct options {
     bool untar;
     bool cleanup;
     bool zero; /* Process 0 takes part. */
-    bool help;
     int64_t files;
     int64_t append_bytes;
     int64_t batch;
@@ -51,8 +51,12 @@ struct options {
     const char *local;   /* Where we make it. */
 };
 
-bool options_read(struct options *options, int argc, char **argv);
-void options_help(FILE *to);
+/* What program.h wants to know. */
+extern const char OPTIONS_HELP_TEXT[];
+extern const struct option_row OPTION_ROWS[];
+extern struct options metabench_options;
+/* `fail`s if options contradict one another; fills in what depends on the environment. */
+void options_check(void);
 bool test_is_wanted(const struct options *options, enum test test);
 
 /* What one process did in a test. */

@@ -1,13 +1,12 @@
 #define _GNU_SOURCE
-#include <getopt.h>
+#include <stddef.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "metabench.h"
 
 enum { FILES_MAX = 1000000000, BATCHES_MAX = 1000000 };
 
-static const char HELP[] =
+const char OPTIONS_HELP_TEXT[] =
     "metabench [-CSUATk0] [-c nfile] [-b nbyte] [-o name] [-w dir] [-f freq]\n"
     "          [--tar file] [--local dir]\n"
     "\n"
@@ -52,88 +51,44 @@ static const char HELP[] =
     "\n"
     "Exit status: 0; 1 if the run failed (one process says why); 2 if the command line makes no sense.\n";
 
-void options_help(FILE *to) {
-    (void)fputs(HELP, to);
-}
+#define AT(field) .at = offsetof(struct options, field)
 
-static bool read_number(int letter, int64_t most, int64_t *number) {
-    if (parse_number(optarg, 1, most, number)) return true;
-    fail("-%c %s: not a number from 1 to %lld", letter, optarg, (long long)most);
-    return false;
-}
+const struct option_row OPTION_ROWS[] = {
+    {.letter = 'C', .kind = OPTION_FLAG, AT(create)},
+    {.letter = 'S', .kind = OPTION_FLAG, AT(stat)},
+    {.letter = 'U', .kind = OPTION_FLAG, AT(utime)},
+    {.letter = 'A', .kind = OPTION_FLAG, AT(append)},
+    {.letter = 'T', .kind = OPTION_FLAG, AT(untar)},
+    {.letter = 'k', .kind = OPTION_FLAG, AT(cleanup)},
+    {.letter = '0', .kind = OPTION_FLAG, AT(zero)},
+    {.letter = 'c', .kind = OPTION_NUMBER, AT(files), .least = 1, .most = FILES_MAX},
+    {.letter = 'f', .kind = OPTION_NUMBER, AT(batch), .least = 1, .most = FILES_MAX},
+    {.letter = 'b', .kind = OPTION_SIZE, AT(append_bytes), .least = 1, .what = "the size"},
+    {.letter = 'o', .kind = OPTION_TEXT, AT(report_base)},
+    {.letter = 'w', .kind = OPTION_TEXT, AT(directory)},
+    {.letter = OPTION_LONG, .name = "tar", .kind = OPTION_TEXT, AT(archive)},
+    {.letter = OPTION_LONG + 1, .name = "local", .kind = OPTION_TEXT, AT(local)},
+    {0},
+};
 
-static bool read_option(struct options *options, int letter) {
-    switch (letter) {
-    case 'C': options->create = true; return true;
-    case 'S': options->stat = true; return true;
-    case 'U': options->utime = true; return true;
-    case 'A': options->append = true; return true;
-    case 'T': options->untar = true; return true;
-    case 'k': options->cleanup = true; return true;
-    case '0': options->zero = true; return true;
-    case 'c': return read_number(letter, FILES_MAX, &options->files);
-    case 'f': return read_number(letter, FILES_MAX, &options->batch);
-    case 'b':
-        if (parse_size(optarg, &options->append_bytes) && options->append_bytes > 0) return true;
-        fail("-b %s: the size is bytes, or a number with K, M or G, and not 0", optarg);
-        return false;
-    case 'o': options->report_base = optarg; return true;
-    case 'w': options->directory = optarg; return true;
-    case 't': options->archive = optarg; return true;
-    case 'l': options->local = optarg; return true;
-    case 'h': options->help = true; return true;
-    case ':':
-        fail(optopt == 't' || optopt == 'l' ? "--tar and --local need a value (see --help)"
-                                            : "-%c needs a value (see --help)",
-             optopt);
-        return false;
-    default:
-        if (optopt != 0) {
-            fail("unknown option -%c (see --help)", optopt);
-        } else {
-            fail("unknown option (see --help)");
-        }
-        return false;
-    }
-}
+struct options metabench_options = {
+    .files = 20000,
+    .append_bytes = 16384,
+    .batch = 1000,
+    .directory = ".",
+};
 
-static bool agree(const struct options *options) {
+void options_check(void) {
+    struct options *options = &metabench_options;
+    const char *temporary = getenv("TMPDIR");
+    if (options->local == NULL) options->local = temporary != NULL && *temporary != '\0' ? temporary : "/tmp";
     if (!options->create && !options->stat && !options->utime && !options->append && !options->untar) {
         fail("no test is asked for: -C, -S, -U, -A or -T");
     } else if (options->files / options->batch >= BATCHES_MAX) {
         fail("-f %lld: more than %d batches", (long long)options->batch, BATCHES_MAX);
     } else if (options->archive != NULL && !options->untar) {
         fail("--tar is for the untar test, -T");
-    } else {
-        return true;
     }
-    return false;
-}
-
-bool options_read(struct options *options, int argc, char **argv) {
-    static const struct option names[] = {{"help", no_argument, NULL, 'h'},
-                                          {"tar", required_argument, NULL, 't'},
-                                          {"local", required_argument, NULL, 'l'},
-                                          {0}};
-    int letter = 0;
-    const char *temporary = getenv("TMPDIR");
-    *options = (struct options){
-        .files = 20000,
-        .append_bytes = 16384,
-        .batch = 1000,
-        .directory = ".",
-        .local = temporary != NULL && *temporary != '\0' ? temporary : "/tmp",
-    };
-    opterr = 0;
-    while ((letter = getopt_long(argc, argv, ":CSUATk0c:b:o:w:f:", names, NULL)) != -1) {
-        if (!read_option(options, letter)) return false;
-        if (options->help) return true;
-    }
-    if (optind != argc) {
-        fail("%s: not an option (see --help)", argv[optind]);
-        return false;
-    }
-    return agree(options);
 }
 
 bool test_is_wanted(const struct options *options, enum test test) {

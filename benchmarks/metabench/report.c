@@ -130,9 +130,5 @@ void report_write(FILE *to, const struct bench *bench, int argc, char **argv) {
     } else {
         write_left(to, bench);
     }
-    (void)fputs("\nCommand:", to);
-    for (int i = 0; i < argc; i++) {
-        (void)fprintf(to, " %s", argv[i]);
-    }
-    (void)fputc('\n', to);
+    report_command(to, argc, argv);
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../common/program.h"
 #include "mptio.h"
 
 /* A record for each thread, aligned for direct I/O, and not full of zeros, which devices may not store. */
@@ -91,19 +92,11 @@ static int plan_show(struct run *run) {
 }
 
 static int mptio(int argc, char **argv) {
-    static struct options options;
     static struct run run;
     static struct report report;
     struct result *results = NULL;
-    job_compare(job_fingerprint(argc, argv), "the command line");
-    (void)options_read(&options, argc, argv);
-    if (!job_agree()) return EXIT_BAD_USAGE;
-    if (options.help) {
-        if (job.rank == 0) options_help(stdout);
-        return 0;
-    }
-    run.options = &options;
-    if (options.plan) return plan_show(&run);
+    run.options = &mptio_options;
+    if (mptio_options.plan) return plan_show(&run);
     bool is_good = prepare_and_run(&run, &report, &results);
     is_good = is_good && report_make(&report, &run, results, argc, argv);
     trace_end(&run);
@@ -117,6 +110,13 @@ static int mptio(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    job_begin("mptio", &argc, &argv);
-    return job_end(mptio(argc, argv));
+    static const struct program program = {
+        .name = "mptio",
+        .help = OPTIONS_HELP_TEXT,
+        .rows = OPTION_ROWS,
+        .options = &mptio_options,
+        .check = options_check,
+        .run = mptio,
+    };
+    return program_main(&program, argc, argv);
 }

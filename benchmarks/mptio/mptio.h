@@ -20,6 +20,7 @@
 #include <stdio.h>
 
 #include "../common/job.h"
+#include "../common/options.h"
 #include "../common/text.h"
 
 enum { TEST_COUNT = 5, DEVICES_MAX = 64, THREADS_MAX = 4096, PROCESSES_MAX = 1 << 24 };
@@ -50,12 +51,15 @@ struct options {
     bool keep;
     bool check;
     bool plan;
-    bool help;
+    bool mode_given;
 };
 
-/* Reads the command line. Calls `fail` and returns false if it makes no sense. */
-bool options_read(struct options *options, int argc, char **argv);
-void options_help(FILE *to);
+/* What program.h wants to know. */
+extern const char OPTIONS_HELP_TEXT[];
+extern const struct option_row OPTION_ROWS[];
+extern struct options mptio_options;
+/* `fail`s if options contradict one another. */
+void options_check(void);
 
 /* Who works where; what all processes agree upon. */
 struct plan {

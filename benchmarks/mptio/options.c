@@ -1,11 +1,9 @@
-#define _GNU_SOURCE
-#include <getopt.h>
-#include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "mptio.h"
 
-static const char HELP[] =
+const char OPTIONS_HELP_TEXT[] =
     "mptio [-G|-P|-T|-R dev [-R dev]...] [-f fsize|-F fsize] -b recsz -t nth [-k num]...\n"
     "      [-N name] [-d dir] [-U] [-O p] [-O t] [-a nrand] [-r] [-I] [-s offset] [-K] [-C]\n"
     "\n"
@@ -81,100 +79,83 @@ static const char HELP[] =
     "Exit status: 0; 1 if the run failed (one process says why, the files are removed unless -K is given); 2 if\n"
     "the command line makes no sense.\n";
 
-void options_help(FILE *to) {
-    (void)fputs(HELP, to);
-}
-
-/* Reads one option; false: it has `fail`ed. */
-static bool read_mode(struct options *options, int letter, bool *given) {
+/* Which of the modes, and its device. */
+static bool read_mode(void *to, int letter, const char *value) {
     static const char letters[] = "GPTR";
+    struct options *options = to;
     const enum mode mode = (enum mode)(strchr(letters, letter) - letters);
-    if (*given && options->mode != mode) {
+    if (options->mode_given && options->mode != mode) {
         fail("only one of -G, -P, -T and -R may be given");
         return false;
     }
-    *given = true;
+    options->mode_given = true;
     options->mode = mode;
     if (mode != MODE_DEVICES) return true;
     if (options->device_count == DEVICES_MAX) {
         fail("more than %d devices", DEVICES_MAX);
         return false;
     }
-    options->devices[options->device_count++] = optarg;
+    options->devices[options->device_count++] = value;
     return true;
 }
 
-static bool read_size(int letter, const char *what, int64_t least, int64_t *size) {
-    if (parse_size(optarg, size) && *size >= least) return true;
-    fail("-%c %s: %s is bytes, or a number with K, M or G%s", letter, optarg, what,
-         least > 0 ? ", and not 0" : "");
-    return false;
-}
-
-static bool read_count(int letter, int64_t most, int64_t *number) {
-    if (parse_number(optarg, 1, most, number)) return true;
-    fail("-%c %s: not a number from 1 to %lld", letter, optarg, (long long)most);
-    return false;
-}
-
-static bool read_overlap(struct options *options) {
-    if (strcmp(optarg, "p") == 0) {
-        options->overlap_processes = true;
-    } else if (strcmp(optarg, "t") == 0) {
-        options->overlap_threads = true;
-    } else {
-        fail("-O %s: only p (processes) and t (threads) can overlap", optarg);
-        return false;
-    }
-    return true;
-}
-
-static bool read_skip(struct options *options) {
+static bool read_skip(void *to, int letter, const char *value) {
+    struct options *options = to;
+    (void)letter;
     int64_t number = 0;
-    if (!parse_number(optarg, 0, TEST_COUNT - 1, &number)) {
-        fail("-k %s: the tests are 0 to %d", optarg, TEST_COUNT - 1);
+    if (!parse_number(value, 0, TEST_COUNT - 1, &number)) {
+        fail("-k %s: the tests are 0 to %d", value, TEST_COUNT - 1);
         return false;
     }
     options->skip[number] = true;
     return true;
 }
 
-static bool read_option(struct options *options, int letter, bool *mode_given) {
-    switch (letter) {
-    case 'G':
-    case 'P':
-    case 'T':
-    case 'R': return read_mode(options, letter, mode_given);
-    case 'f': return read_size(letter, "the file size", 1, &options->process_bytes);
-    case 'F': return read_size(letter, "the file size", 1, &options->global_bytes);
-    case 'b': return read_size(letter, "the record size", 1, &options->record_bytes);
-    case 's': return read_size(letter, "the offset", 0, &options->offset);
-    case 't': return read_count(letter, THREADS_MAX, &options->threads);
-    case 'a': return read_count(letter, INT64_MAX, &options->random_count);
-    case 'k': return read_skip(options);
-    case 'O': return read_overlap(options);
-    case 'N': options->report_base = optarg; return true;
-    case 'd': options->directory = optarg; return true;
-    case 'U': options->unique = true; return true;
-    case 'r': options->rotate = true; return true;
-    case 'I': options->direct = true; return true;
-    case 'K': options->keep = true; return true;
-    case 'C': options->check = true; return true;
-    case 'p': options->plan = true; return true;
-    case 'h': options->help = true; return true;
-    case ':': fail("-%c needs a value (see --help)", optopt); return false;
-    default:
-        if (optopt != 0) {
-            fail("unknown option -%c (see --help)", optopt);
-        } else {
-            fail("unknown option (see --help)");
-        }
+static bool read_overlap(void *to, int letter, const char *value) {
+    struct options *options = to;
+    (void)letter;
+    if (strcmp(value, "p") == 0) {
+        options->overlap_processes = true;
+    } else if (strcmp(value, "t") == 0) {
+        options->overlap_threads = true;
+    } else {
+        fail("-O %s: only p (processes) and t (threads) can overlap", value);
         return false;
     }
+    return true;
 }
 
+#define AT(field) .at = offsetof(struct options, field)
+
+const struct option_row OPTION_ROWS[] = {
+    {.letter = 'G', .kind = OPTION_OWN_FLAG, .read = read_mode},
+    {.letter = 'P', .kind = OPTION_OWN_FLAG, .read = read_mode},
+    {.letter = 'T', .kind = OPTION_OWN_FLAG, .read = read_mode},
+    {.letter = 'R', .kind = OPTION_OWN, .read = read_mode},
+    {.letter = 'f', .kind = OPTION_SIZE, AT(process_bytes), .least = 1, .what = "the file size"},
+    {.letter = 'F', .kind = OPTION_SIZE, AT(global_bytes), .least = 1, .what = "the file size"},
+    {.letter = 'b', .kind = OPTION_SIZE, AT(record_bytes), .least = 1, .what = "the record size"},
+    {.letter = 's', .kind = OPTION_SIZE, AT(offset), .what = "the offset"},
+    {.letter = 't', .kind = OPTION_NUMBER, AT(threads), .least = 1, .most = THREADS_MAX},
+    {.letter = 'a', .kind = OPTION_NUMBER, AT(random_count), .least = 1, .most = INT64_MAX},
+    {.letter = 'k', .kind = OPTION_OWN, .read = read_skip},
+    {.letter = 'O', .kind = OPTION_OWN, .read = read_overlap},
+    {.letter = 'N', .kind = OPTION_TEXT, AT(report_base)},
+    {.letter = 'd', .kind = OPTION_TEXT, AT(directory)},
+    {.letter = 'U', .kind = OPTION_FLAG, AT(unique)},
+    {.letter = 'r', .kind = OPTION_FLAG, AT(rotate)},
+    {.letter = 'I', .kind = OPTION_FLAG, AT(direct)},
+    {.letter = 'K', .kind = OPTION_FLAG, AT(keep)},
+    {.letter = 'C', .kind = OPTION_FLAG, AT(check)},
+    {.letter = OPTION_LONG, .name = "plan", .kind = OPTION_FLAG, AT(plan)},
+    {0},
+};
+
+struct options mptio_options = {.directory = "."};
+
 /* What options say about one another. */
-static bool agree(const struct options *options) {
+void options_check(void) {
+    const struct options *options = &mptio_options;
     if (options->process_bytes != 0 && options->global_bytes != 0) {
         fail("only one of -f and -F may be given");
     } else if (options->process_bytes == 0 && options->global_bytes == 0) {
@@ -191,28 +172,8 @@ static bool agree(const struct options *options) {
         fail("-O t and -T contradict each other: each thread has its own file");
     } else {
         for (int test = 0; test < TEST_COUNT; test++) {
-            if (!options->skip[test]) return true;
+            if (!options->skip[test]) return;
         }
         fail("-k skips all tests");
     }
-    return false;
-}
-
-bool options_read(struct options *options, int argc, char **argv) {
-    static const struct option names[] = {
-        {"help", no_argument, NULL, 'h'}, {"plan", no_argument, NULL, 'p'}, {0}};
-    bool mode_given = false;
-    int letter = 0;
-    memset(options, 0, sizeof *options);
-    options->directory = ".";
-    opterr = 0;
-    while ((letter = getopt_long(argc, argv, ":GPTR:f:F:b:t:k:N:d:UO:a:rIs:KC", names, NULL)) != -1) {
-        if (!read_option(options, letter, &mode_given)) return false;
-        if (options->help) return true;
-    }
-    if (optind != argc) {
-        fail("%s: not an option (see --help)", argv[optind]);
-        return false;
-    }
-    return agree(options);
 }

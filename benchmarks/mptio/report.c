@@ -143,11 +143,7 @@ void report_write(struct report *report, const struct run *run, const struct res
     write_tests(to, run, results);
     write_nodes(to, run, results);
     write_raw(to, run, results);
-    (void)fputs("\nCommand:", to);
-    for (int i = 0; i < argc; i++) {
-        (void)fprintf(to, " %s", argv[i]);
-    }
-    (void)fputc('\n', to);
+    report_command(to, argc, argv);
     write_notes(to, run, direct_refused_count);
 }
 

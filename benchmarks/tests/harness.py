@@ -92,6 +92,13 @@ def wait_until(condition, what, seconds=TIMEOUT_SECONDS):
         time.sleep(0.01)
 
 
+def end(job):
+    """Ends what is left of a job that was launched."""
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+
+
 class Case(unittest.TestCase):
     """A test with an empty directory `self.dir` and one for what is not under test, `self.aside`."""
 
@@ -117,6 +124,20 @@ class Case(unittest.TestCase):
         self.assertEqual(len(job.err.splitlines()), 1, job)
         self.assertRegex(job.err, pattern)
         return job
+
+    def nothing_left_when_killed(self, processes, words, is_running, what):
+        """Process 0 is killed while the job works, which `is_running` tells: the job fails, and the directory is empty."""
+        for which in (signal.SIGKILL, signal.SIGTERM):
+            own = os.path.join(self.aside, f"pid.{which}")
+            job = launch(mpi_with_first(f"echo $$ >'{own}'", processes, *words))
+            try:
+                wait_until(is_running, what)
+                with open(own, encoding="ascii") as file:
+                    os.kill(int(file.read()), which)
+                self.assertNotEqual(finish(job).code, 0)
+            finally:
+                end(job)
+            wait_until(lambda: os.listdir(self.dir) == [], "the cleaners have removed everything")
 
     def files(self, directory=None):
         """Sizes of all files below a directory."""

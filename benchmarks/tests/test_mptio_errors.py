@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 
-from harness import Case, finish, in_own_mounts, launch, mpi, mpi_with_first, program, run, wait_until
+from harness import Case, end, finish, in_own_mounts, launch, mpi, mpi_with_first, program, run, wait_until
 
 MPTIO = program("mptio")
 GOOD = "-f 64K -b 4K -t 2"
@@ -143,19 +143,8 @@ class Errors(Case):
     def test_nothing_is_left_when_a_process_is_killed(self):
         words = ["-P", "-U", "-f", "1M", "-b", "64K", "-t", "2", "-d", self.dir, "-a", "1000000000000", "-k", "2",
                  "-N", os.path.join(self.dir, "report")]
-        for which in (signal.SIGKILL, signal.SIGTERM):
-            own = os.path.join(self.aside, f"pid.{which}")
-            job = launch(mpi_with_first(f"echo $$ >'{own}'", 3, MPTIO, *words))
-            try:
-                wait_until(lambda: len(self.files()) == 4, "the files of three processes and the report")
-                with open(own, encoding="ascii") as file:
-                    os.kill(int(file.read()), which)
-                self.assertNotEqual(finish(job).code, 0)
-            finally:
-                if job.poll() is None:
-                    os.killpg(job.pid, signal.SIGKILL)
-                    job.communicate()
-            wait_until(lambda: os.listdir(self.dir) == [], "the cleaners have removed everything")
+        self.nothing_left_when_killed(3, [MPTIO, *words], lambda: len(self.files()) == 4,
+                                      "the files of three processes and the report")
 
     def test_nothing_is_left_when_the_job_is_interrupted(self):
         words = ["-f", "1M", "-b", "64K", "-t", "2", "-d", self.dir, "-a", "1000000000000", "-k", "2"]
@@ -166,9 +155,7 @@ class Errors(Case):
             os.kill(job.pid, signal.SIGINT)
             finish(job)
         finally:
-            if job.poll() is None:
-                os.killpg(job.pid, signal.SIGKILL)
-                job.communicate()
+            end(job)
         wait_until(lambda: os.listdir(self.dir) == [], "the cleaners have removed everything")
 
     def test_a_report_that_cannot_be_written(self):
