@@ -92,17 +92,6 @@ static bool stamp_is_right(const struct checker *checker, struct stamp stamp, in
     return is_process && is_thread && stamp.pass == number;
 }
 
-/* The first byte in which two words differ. */
-static int64_t first_difference(uint64_t a, uint64_t b) {
-    uint8_t left[sizeof a];
-    uint8_t right[sizeof b];
-    memcpy(left, &a, sizeof a);
-    memcpy(right, &b, sizeof b);
-    int64_t at = 0;
-    while (at < (int64_t)sizeof a - 1 && left[at] == right[at]) at++;
-    return at;
-}
-
 /* Says what is wrong with the unit at `offset`: its offset word, or its stamp. */
 static void unit_failed(const struct checker *checker, const uint64_t *unit, int64_t offset, int number) {
     const struct run *run = checker->run;
@@ -123,13 +112,13 @@ static void unit_failed(const struct checker *checker, const uint64_t *unit, int
         (void)snprintf(expected, sizeof expected, "process %d, thread %d, pass %d", right.process,
                        right.thread, right.pass);
         if (unit[0] == (uint64_t)offset) {
-            bad += 8 + first_difference(unit[1], pattern_word(checker->segment.file, offset, right));
+            bad += 8 + pattern_difference(unit[1], pattern_word(checker->segment.file, offset, right));
         }
     } else if (unit[0] == (uint64_t)offset) {
         bad += 8;
     }
     if (unit[0] != (uint64_t)offset) {
-        bad += first_difference(unit[0], (uint64_t)offset);
+        bad += pattern_difference(unit[0], (uint64_t)offset);
         (void)snprintf(found, sizeof found, "0x%016llx instead of the offset",
                        (unsigned long long)unit[0]);
     } else if (is_stamp) {
@@ -162,36 +151,32 @@ static bool record_read(const struct checker *checker, int64_t index) {
     const struct run *run = checker->run;
     const int64_t size = run->plan.record_bytes;
     const int64_t offset = checker->segment.offset + index * size;
-    int64_t done = 0;
-    while (done < size) {
-        const ssize_t moved = pread(checker->file, (uint8_t *)checker->record + done, (size_t)(size - done),
-                                    offset + done);
-        if (moved < 0 && errno == EINTR) continue;
-        if (moved <= 0) {
-            fail("thread %d: read of %lld bytes at offset %lld of file %lld for -C: %s", checker->thread,
-                 (long long)size, (long long)offset, (long long)checker->segment.file,
-                 moved == 0 ? "the file ends" : strerror(errno));
-            return false;
-        }
-        done += moved;
+    int error = 0;
+    if (lseek(checker->file, offset, SEEK_SET) < 0) {
+        error = errno;
+    } else if (transfer(checker->file, false, checker->record, size, &error)) {
+        return true;
     }
-    return true;
+    fail("thread %d: read of %lld bytes at offset %lld of file %lld for -C: %s", checker->thread, (long long)size,
+         (long long)offset, (long long)checker->segment.file, error == 0 ? "the file ends" : strerror(error));
+    return false;
 }
 
 static void trace_check(const struct checker *checker, int64_t index) {
     const struct run *run = checker->run;
+    FILE *to = traces_at(&run->traces, checker->thread);
     char path[PATH_MAX];
-    if (run->traces == NULL || !target_path(run, &checker->segment, path)) return;
+    if (to == NULL || !target_path(run, &checker->segment, path)) return;
     const int64_t size = run->plan.record_bytes;
     const int test = run->pass_count == 0 ? 0 : (int)run->passes[run->pass_count - 1].test;
-    (void)fprintf(run->traces[checker->thread], "%d c %s %lld %lld\n", test, path,
+    (void)fprintf(to, "%d c %s %lld %lld\n", test, path,
                   (long long)(checker->segment.offset + index * size), (long long)size);
 }
 
 static void segment_check(struct checker *checker) {
     struct run *run = checker->run;
     checker->segment = plan_segment(&run->plan, job.rank, checker->thread, run->rotations);
-    checker->record = (uint64_t *)(run->buffers + (size_t)checker->thread * run->buffer_stride);
+    checker->record = (uint64_t *)records_at(&run->records, checker->thread);
     checker->file = segment_open(run, &checker->segment, checker->thread, O_RDONLY);
     if (checker->file < 0) return;
     replay(checker);

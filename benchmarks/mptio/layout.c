@@ -125,14 +125,6 @@ int64_t plan_operations(const struct plan *plan, enum test test) {
     return test == RAND_WRITE || test == RAND_READ ? plan->random_count : plan->records;
 }
 
-uint64_t mix(uint64_t word) {
-    word ^= word >> 30;
-    word *= UINT64_C(0xbf58476d1ce4e5b9);
-    word ^= word >> 27;
-    word *= UINT64_C(0x94d049bb133111eb);
-    return word ^ (word >> 31);
-}
-
 struct draws draws_begin(const struct plan *plan, const struct segment *segment, enum test test) {
     const uint64_t place = ((uint64_t)segment->home_process << 32) | (uint64_t)segment->home_thread;
     return (struct draws){

@@ -1,30 +1,8 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "../common/program.h"
 #include "mptio.h"
-
-/* A record for each thread, aligned for direct I/O, and not full of zeros, which devices may not store. */
-static void buffers_make(struct run *run) {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    const size_t stride = ((size_t)run->plan.record_bytes + page - 1) / page * page;
-    size_t bytes = 0;
-    void *memory = NULL;
-    if (__builtin_mul_overflow(stride, (size_t)run->plan.threads, &bytes) ||
-        posix_memalign(&memory, page, bytes) != 0) {
-        fail("no memory for %d records of %lld bytes", run->plan.threads,
-             (long long)run->plan.record_bytes);
-        return;
-    }
-    run->buffers = memory;
-    run->buffer_stride = stride;
-    uint64_t *words = memory;
-    for (size_t i = 0; i < bytes / sizeof *words; i++) {
-        words[i] = mix(((uint64_t)job.rank << 40) + i);
-    }
-}
 
 /* Gathers what a pass took; on process 0, in the row of the pass. */
 static void gather(const struct run *run, const struct result *own, struct result *results) {
@@ -76,8 +54,9 @@ static bool prepare_and_run(struct run *run, struct report *report, struct resul
         if (*results == NULL) fail("no memory for the results of %d processes", job.count);
         (void)report_open(report, run->options->report_base);
     }
-    buffers_make(run);
-    return job_agree() && trace_begin(run) && target_prepare(run) && tests_run(run, *results);
+    records_make(&run->records, run->plan.threads, run->plan.record_bytes);
+    traces_open(&run->traces, "MPTIO_TRACE", run->plan.threads);
+    return job_agree() && target_prepare(run) && tests_run(run, *results);
 }
 
 /* --plan: nothing is made, not even the unique directory. */
@@ -99,13 +78,13 @@ static int mptio(int argc, char **argv) {
     if (mptio_options.plan) return plan_show(&run);
     bool is_good = prepare_and_run(&run, &report, &results);
     is_good = is_good && report_make(&report, &run, results, argc, argv);
-    trace_end(&run);
+    traces_close(&run.traces);
     target_remove(&run);
     /* A second time only if all went well so far: what failed has been said. */
     is_good = is_good && job_agree();
     if (!is_good) report_drop(&report);
     free(results);
-    free(run.buffers);
+    free(run.records.memory);
     return is_good ? 0 : EXIT_RUN_FAILED;
 }
 

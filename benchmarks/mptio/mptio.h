@@ -5,7 +5,6 @@
  *   layout.c    options + devices -> struct plan: who works on which bytes of which file. No I/O.
  *   target.c    directories, devices, names of files; what is removed at the end
  *   worker.c    one process's threads: one test, from the gate to the last close
- *   pattern.c   -C: what each word of a file must be
  *   check.c     -C: reads it back
  *   report.c    the tables
  *   main.c      the order of all this
@@ -19,9 +18,12 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "../common/crew.h"
 #include "../common/job.h"
 #include "../common/options.h"
+#include "../common/pattern.h"
 #include "../common/text.h"
+#include "../common/transfer.h"
 
 enum { TEST_COUNT = 5, DEVICES_MAX = 64, THREADS_MAX = 4096, PROCESSES_MAX = 1 << 24 };
 
@@ -119,9 +121,6 @@ struct draws {
 struct draws draws_begin(const struct plan *plan, const struct segment *segment, enum test test);
 int64_t draws_next(struct draws *draws);
 
-/* Mixes the bits of a word so that each bit of the result depends on all of them. */
-uint64_t mix(uint64_t word);
-
 /* A test that has been done. Pass numbers count from 1 in the order in which tests are done. */
 struct pass {
     enum test test;
@@ -140,9 +139,8 @@ struct run {
     int pass_count;
     int rotations;
     atomic_bool direct_refused; /* Here, by some file. */
-    uint8_t *buffers;         /* One record for each thread. */
-    size_t buffer_stride;
-    FILE **traces;            /* One for each thread; NULL: no trace is asked for. */
+    struct records records;   /* One for each thread. */
+    struct traces traces;
 };
 
 /* What one test took in one process. */
@@ -154,10 +152,6 @@ struct result {
 };
 
 const char *test_name(enum test test);
-
-/* Opens, closes the trace files that MPTIO_TRACE asks for. */
-bool trace_begin(struct run *run);
-void trace_end(struct run *run);
 
 /*
  * Looks at the devices and makes the plan; then looks at the directory, or makes the unique one. Both are
@@ -175,25 +169,6 @@ int segment_open(struct run *run, const struct segment *segment, int thread, int
 
 /* Runs one test in all processes; collective. False: somebody failed and has said so. */
 bool test_run(struct run *run, enum test test, struct result *result);
-
-/*
- * -C: each PATTERN_UNIT bytes of a file are two words: their own offset in the file, and a stamp.
- */
-enum { PATTERN_UNIT = 16 };
-
-/* Who wrote a unit. */
-struct stamp {
-    int process;
-    int thread;
-    int pass; /* 1 for the first test of the run. */
-};
-
-/* The stamp as a word, with a check sum over file and offset of its unit. */
-uint64_t pattern_word(int64_t file, int64_t offset, struct stamp stamp);
-/* What a word says; false: nobody can have written it at this offset of this file. */
-bool pattern_read(uint64_t word, int64_t file, int64_t offset, struct stamp *stamp);
-/* Fills a record of `bytes` bytes for `offset`. */
-void pattern_fill(uint64_t *record, int64_t bytes, int64_t file, int64_t offset, struct stamp stamp);
 
 /*
  * Reads back all segments that this process has now and compares them; collective. False: somebody found

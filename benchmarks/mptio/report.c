@@ -131,7 +131,7 @@ static void write_notes(FILE *to, const struct run *run, int direct_refused_coun
     if (options->check) {
         (void)fputs("Note: -C: the writing tests made the pattern within their time; all checks passed\n", to);
     }
-    if (run->traces != NULL) {
+    if (run->traces.files != NULL) {
         (void)fputs("Note: MPTIO_TRACE was set: the tests wrote a trace within their time\n", to);
     }
 }
