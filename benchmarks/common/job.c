@@ -2,6 +2,7 @@
 #include "job.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <sched.h>
@@ -190,6 +191,57 @@ void job_gather_bytes(const void *data, size_t size, void *all) {
     MPI_Request request;
     MPI_Igather(data, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
     wait_for(&request);
+}
+
+void job_sum(double *values, int count) {
+    MPI_Request request;
+    const void *from = job.rank == 0 ? MPI_IN_PLACE : values;
+    MPI_Ireduce(from, values, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD, &request);
+    wait_for(&request);
+}
+
+bool job_share(const void *own, size_t size, size_t most, char **all, size_t *all_size) {
+    MPI_Request request;
+    /* Sizes and places of all, as MPI wants them. */
+    int *sizes = calloc(2 * (size_t)job.count, sizeof *sizes);
+    *all = NULL;
+    *all_size = 0;
+    if (most > INT_MAX) most = INT_MAX;
+    if (sizes == NULL) {
+        fail("no memory for %d processes", job.count);
+    } else if (size > most) {
+        fail("%zu bytes are more than the %zu that processes can share", size, most);
+    }
+    if (!job_agree()) {
+        free(sizes);
+        return false;
+    }
+    sizes[job.rank] = (int)size;
+    MPI_Iallgather(MPI_IN_PLACE, 1, MPI_INT, sizes, 1, MPI_INT, MPI_COMM_WORLD, &request);
+    wait_for(&request);
+    int *places = sizes + job.count;
+    size_t sum = 0;
+    for (int process = 0; process < job.count; process++) {
+        places[process] = sum > most ? 0 : (int)sum;
+        sum += (size_t)sizes[process];
+    }
+    if (sum > most) {
+        fail("%zu bytes are more than the %zu that processes can share", sum, most);
+    } else if (sum > 0) {
+        *all = malloc(sum);
+        if (*all == NULL) fail("no memory for %zu bytes", sum);
+    }
+    const bool is_good = job_agree();
+    if (is_good && sum > 0) {
+        MPI_Iallgatherv(own, (int)size, MPI_BYTE, *all, sizes, places, MPI_BYTE, MPI_COMM_WORLD, &request);
+        wait_for(&request);
+        *all_size = sum;
+    } else {
+        free(*all);
+        *all = NULL;
+    }
+    free(sizes);
+    return is_good;
 }
 
 void job_hand_over(double *values, int count, int from) {

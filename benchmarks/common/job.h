@@ -76,6 +76,15 @@ void job_gather(const double *values, int count, double *all);
 /* Collective. Gathers `size` bytes of each process in process 0, in the order of the processes. */
 void job_gather_bytes(const void *data, size_t size, void *all);
 
+/* Collective. Process 0 gets the sums of `count` doubles of all processes; the others' values are left alone. */
+void job_sum(double *values, int count);
+
+/*
+ * Collective. All processes get the bytes of all, in the order of the processes, in new memory (NULL if there
+ * are none). False: they are more than `most` together, or somebody has failed, and somebody has said so.
+ */
+bool job_share(const void *own, size_t size, size_t most, char **all, size_t *all_size);
+
 /*
  * Collective. Hands `count` doubles of process `from` to process 0; the others' values are left alone.
  */

@@ -3,14 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-uint64_t mix(uint64_t word) {
-    word ^= word >> 30;
-    word *= UINT64_C(0xbf58476d1ce4e5b9);
-    word ^= word >> 27;
-    word *= UINT64_C(0x94d049bb133111eb);
-    return word ^ (word >> 31);
-}
-
 /*
  * The stamp, from the top: 24 bits process, 16 bits thread, 8 bits pass, 16 bits check sum. One word, so
  * that a read-modify-write, which changes one word, can sign.

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "random.h"
+
 enum { PATTERN_UNIT = 16 };
 
 /* Who wrote a unit. */
@@ -34,8 +36,5 @@ int64_t pattern_check(const uint64_t *record, int64_t bytes, int64_t file, int64
 
 /* The first byte in which two words differ. */
 int64_t pattern_difference(uint64_t a, uint64_t b);
-
-/* Mixes the bits of a word so that each bit of the result depends on all of them. */
-uint64_t mix(uint64_t word);
 
 #endif
