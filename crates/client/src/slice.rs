@@ -270,6 +270,21 @@ pub struct Slice {
     pub(crate) undropped: rustc_hash::FxHashSet<InodeId>,
     pub(crate) out: Vec<Effect>,
     next_id: u64,
+    /// How often requests were parked, by `Waiting`.
+    wait_counts: [u64; Waiting::NAMES.len()],
+}
+
+/// Sizes of a slice's tables, and how often requests had to wait, by `Waiting`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gauges {
+    /// Inodes known.
+    pub inode_count: usize,
+    /// Inodes that write-behind will look at.
+    pub dirty_count: usize,
+    /// Open files and directories.
+    pub handle_count: usize,
+    /// Since the slice was made; in the order of `Waiting::NAMES`.
+    pub wait_counts: [u64; Waiting::NAMES.len()],
 }
 
 impl Slice {
@@ -300,6 +315,7 @@ impl Slice {
             undropped: rustc_hash::FxHashSet::default(),
             out: Vec::new(),
             next_id: 0,
+            wait_counts: [0; Waiting::NAMES.len()],
         }
     }
 
@@ -464,6 +480,7 @@ impl Slice {
         is_admitted: bool,
     ) {
         self.keep_payload(env, &request);
+        self.wait_counts[why as usize] += 1;
         let parked = Parked {
             request,
             why,
@@ -532,6 +549,16 @@ impl Slice {
         all
     }
 
+    /// For metrics. O(1).
+    pub fn gauges(&self) -> Gauges {
+        Gauges {
+            inode_count: self.inodes.len(),
+            dirty_count: self.dirty.len(),
+            handle_count: self.handles.len(),
+            wait_counts: self.wait_counts,
+        }
+    }
+
     /// Something has not been committed yet.
     pub fn is_dirty(&self) -> bool {
         self.inodes.values().any(|inode| inode.is_dirty())
@@ -594,6 +621,15 @@ pub enum Waiting {
     /// The owner to hear that the file was closed.
     Closed,
 }
+
+impl Waiting {
+    /// In the order of the variants.
+    pub const NAMES: [&str; 7] = [
+        "token", "revoke", "load", "space", "frames", "flush", "closed",
+    ];
+}
+
+const _: () = assert!(Waiting::Closed as usize + 1 == Waiting::NAMES.len());
 
 /// What a parked write brings, with a reference of each frame.
 #[derive(Clone, Copy, Debug)]

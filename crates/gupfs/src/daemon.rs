@@ -52,6 +52,10 @@ fn launch(place: &Place, config: Config) -> Result<()> {
                 "nothing was changed. The disk does not return what was written to it: check its cables and its own \
                  log, try it on another port, or bring a copy of the disk back; do not make a file system over it",
             ),
+            os::daemon::Error::Metrics { .. } => failure.help(format!(
+                "choose another port, 0 for any that is free, or off: gupfs config set metrics PORT --state {}",
+                place.root().display()
+            )),
             _ => failure,
         }
     })
@@ -103,6 +107,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
             None => os::memory_size() / 4,
             Some(_) => 0,
         },
+        metrics: state.metrics.0,
         settings,
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),

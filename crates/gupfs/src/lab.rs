@@ -20,7 +20,7 @@ use types::{ClusterView, limits};
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::service::{self, Liveness};
-use crate::state::{Backing, Peer, Place, State, Transport};
+use crate::state::{self, Backing, Peer, Place, State, Transport};
 use crate::system::{self, mounts, netns, process};
 use crate::{files, up};
 
@@ -371,6 +371,7 @@ fn node_state(lab: &Lab, plan: &Plan, view: &ClusterView, paths: &[PathBuf], nod
         pagepool_size: plan.pagepool_size,
         direct_from: plan.direct_from,
         lease_ms: plan.lease_ms,
+        metrics: state::Metrics::default(),
         disks: own
             .map(|(nsd, path)| up::disk(nsd, path, plan.backing))
             .collect(),

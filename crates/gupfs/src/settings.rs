@@ -26,7 +26,7 @@ struct Setting {
     is_for_command_line: bool,
 }
 
-const SETTINGS: [Setting; 5] = [
+const SETTINGS: [Setting; 6] = [
     Setting {
         key: "mount",
         about: "where the file system is mounted",
@@ -55,6 +55,12 @@ const SETTINGS: [Setting; 5] = [
         key: "lease_ms",
         about: "milliseconds of a node's lease, the same on all nodes",
         allowed: "1000 to 600000",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "metrics",
+        about: "where metrics are served, to this machine alone",
+        allowed: "off, a port of 127.0.0.1 (0: any that is free), or a loopback address with a port",
         is_for_command_line: true,
     },
 ];
@@ -145,6 +151,8 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
             let ms = ms.filter(|ms| state::LEASE_MS.contains(ms));
             state.lease_ms = ms.ok_or_else(bad)?;
         }
+        "metrics" if is_default => state.metrics = state::Metrics::default(),
+        "metrics" => state.metrics = text.parse().map_err(|_| bad())?,
         _ => return Err(bad()),
     }
     Ok(())
@@ -172,6 +180,7 @@ fn value(state: &State, key: &str) -> Value {
         "transport" => json!(state.transport),
         "pagepool_size" => json!(state.pagepool_size),
         "lease_ms" => json!(state.lease_ms),
+        "metrics" => json!(state.metrics),
         "direct_from" => state
             .direct_from
             .map_or_else(|| json!("default"), |size| json!(size)),
@@ -433,6 +442,10 @@ mod tests {
             ("lease_ms", "999", "1000 to 600000"),
             ("lease_ms", "1s", "1000 to 600000"),
             ("direct_from", "-1", "a size"),
+            ("metrics", "0.0.0.0:9420", "loopback"),
+            ("metrics", "192.168.1.1:9420", "loopback"),
+            ("metrics", "65536", "off"),
+            ("metrics", "on", "off"),
             ("fs", "00", "fixed"),
             ("leasems", "5000", "lease_ms"),
         ] {
@@ -451,6 +464,8 @@ mod tests {
             ("pagepool_size", "64M", json!(64 << 20)),
             ("direct_from", "1M", json!(1 << 20)),
             ("lease_ms", "5000", json!(5000)),
+            ("metrics", "[::1]:9420", json!("[::1]:9420")),
+            ("metrics", "0", json!("127.0.0.1:0")),
         ] {
             set(&place, key, text).expect("set");
             let row = get(&place, key).expect("there");

@@ -16,7 +16,7 @@
 //! - All files are 0600 in a 0700 directory, and no symbolic link is followed.
 
 use std::fs::{File, TryLockError};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -118,11 +118,67 @@ pub struct State {
     /// what is read again comes through the page cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct_from: Option<u64>,
+    /// Where metrics are served.
+    #[serde(default, skip_serializing_if = "Metrics::is_off")]
+    pub metrics: Metrics,
     /// Disks seen directly.
     pub disks: Vec<Disk>,
     /// The other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<Peer>,
+}
+
+/// Where metrics are served, if anywhere: `off`, or an address of this machine alone (docs/metrics.md). Who asks is not
+/// authenticated, so no other machine may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Metrics(pub Option<SocketAddr>);
+
+impl Metrics {
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde hands a reference over"
+    )]
+    const fn is_off(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl std::str::FromStr for Metrics {
+    type Err = String;
+
+    /// `off`, a port of 127.0.0.1, or a loopback address with a port.
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        if text == "off" {
+            return Ok(Self(None));
+        }
+        let address = match text.parse::<u16>() {
+            Ok(port) => (Ipv4Addr::LOCALHOST, port).into(),
+            Err(_) => (text.parse::<SocketAddr>()).map_err(|e| format!("{text:?}: {e}"))?,
+        };
+        match address.ip().is_loopback() {
+            true => Ok(Self(Some(address))),
+            false => Err(format!(
+                "{address} is not an address of this machine alone: metrics are served without encryption and to who asks"
+            )),
+        }
+    }
+}
+
+impl TryFrom<String> for Metrics {
+    type Error = String;
+
+    fn try_from(text: String) -> std::result::Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Metrics> for String {
+    fn from(metrics: Metrics) -> Self {
+        metrics
+            .0
+            .map_or_else(|| "off".to_owned(), |address| address.to_string())
+    }
 }
 
 /// Leases that make sense, in milliseconds: shorter ones end while a busy machine schedules somebody else.
@@ -353,6 +409,7 @@ pub(crate) mod tests {
             size: 8 << 30,
             transport: Transport::Device,
             lease_ms: 3000,
+            metrics: Metrics::default(),
             pagepool_size: 1 << 30,
             direct_from: None,
             disks: vec![Disk {

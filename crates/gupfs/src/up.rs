@@ -173,6 +173,7 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
         size: view.nsds.iter().map(|n| n.sector_count * SECTOR_SIZE).sum(),
         transport: Transport::Device,
         lease_ms: limits::LEASE_MS,
+        metrics: state::Metrics::default(),
         pagepool_size: PAGEPOOL_SIZE_DEFAULT,
         direct_from: None,
         disks: Vec::new(),

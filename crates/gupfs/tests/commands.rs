@@ -390,6 +390,7 @@ fn status_is_complete(node: &Node) {
             "lapse",
             "shards_owned",
             "serving",
+            "metrics",
             "journal",
             "space",
             "in_hand",

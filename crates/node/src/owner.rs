@@ -186,6 +186,11 @@ impl OwnerSlice {
         }
     }
 
+    /// Tokens granted, and requests that wait for some. O(1).
+    pub fn token_counts(&self) -> (usize, usize) {
+        (self.tokens.token_count(), self.tokens.waiting_count())
+    }
+
     /// Questions parked here, and since when: for `gupfs waiters`.
     pub fn waiters(&self) -> Vec<(String, Instant)> {
         let mut all = Vec::new();

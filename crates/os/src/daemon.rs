@@ -15,6 +15,7 @@ mod journal;
 mod lapse;
 mod latency;
 mod membership;
+mod metrics;
 mod moves;
 mod peers;
 mod reclaim;
@@ -129,6 +130,14 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// Metrics cannot be served.
+    #[error("cannot serve metrics at {address}: {source}")]
+    Metrics {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// The system's answer.
+        source: std::io::Error,
+    },
     /// A thread cannot be started.
     #[error("starting a thread: {0}")]
     Thread(std::io::Error),
@@ -171,6 +180,13 @@ struct Counters {
     /// Revokes that this node's owner half asked for, here and elsewhere.
     revokes: AtomicU64,
     unsent: AtomicU64,
+    /// Bytes that reads of the kernel asked for.
+    read_size: AtomicU64,
+    /// Bytes that writes of the kernel brought.
+    write_size: AtomicU64,
+    /// Reads of file data from NSDs, and writes to them, as the client half asks for them.
+    loads: AtomicU64,
+    stores: AtomicU64,
     journal_size: AtomicU64,
     journal_flushes: AtomicU64,
     operations: [AtomicU64; OPERATION_NAMES.len()],
@@ -321,6 +337,8 @@ struct Daemon {
     random: Mutex<stdx::prng::Prng>,
     counters: Counters,
     latencies: latency::Latencies,
+    gauges: metrics::Gauges,
+    metrics_address: OnceLock<std::net::SocketAddr>,
     begun: types::Instant,
     stop: Stop,
 }
@@ -399,6 +417,28 @@ fn restart_journal(
     Ok(())
 }
 
+/// The client half of a node that owns these shards: its directories go to them in turn.
+fn slices(shards: &[Option<OwnerSlice>]) -> Vec<Mutex<Slice>> {
+    let own: Vec<ShardId> = (0u16..)
+        .zip(shards)
+        .filter(|(_, slice)| slice.is_some())
+        .map(|(id, _)| ShardId(id))
+        .collect();
+    let placements = if own.is_empty() {
+        vec![ShardId(0)]
+    } else {
+        own
+    };
+    (0..SLICE_COUNT)
+        .map(|index| {
+            let mut placements = placements.clone();
+            let count = placements.len();
+            placements.rotate_left(index * 5 % count);
+            Mutex::new(Slice::new(index, placements))
+        })
+        .collect()
+}
+
 impl Daemon {
     fn new(
         config: Config,
@@ -419,24 +459,7 @@ impl Daemon {
             server.add_disk(nsd, number, disk.sector_count());
             queues.insert(nsd, DiskQueue::new(disk, loops, pool, index, hub.clone()));
         }
-        let own: Vec<ShardId> = (0u16..)
-            .zip(&state.shards)
-            .filter(|(_, slice)| slice.is_some())
-            .map(|(id, _)| ShardId(id))
-            .collect();
-        let placements = if own.is_empty() {
-            vec![ShardId(0)]
-        } else {
-            own
-        };
-        let slices = (0..SLICE_COUNT)
-            .map(|index| {
-                let mut placements = placements.clone();
-                let count = placements.len();
-                placements.rotate_left(index * 5 % count);
-                Mutex::new(Slice::new(index, placements))
-            })
-            .collect();
+        let slices = slices(&state.shards);
         let durable_lsn = state.log.journal.durable_lsn();
         let nsds: Vec<NsdId> = config.view.nsds.iter().map(|n| n.id).collect();
         let bits = config.incarnation.0;
@@ -445,6 +468,10 @@ impl Daemon {
             reason = "half of the random bits are the seed"
         )]
         let seed = (bits >> 64) as u64;
+        let peers = config.peers.iter().map(|p| p.node);
+        let gauges = metrics::Gauges::new(queues.keys().copied(), peers);
+        let served = nsds.iter().filter(|nsd| !queues.contains_key(nsd));
+        let io = sectors::Sectors::new(served.copied());
         let daemon = Arc::new(Self {
             me,
             pool: Arc::clone(pool),
@@ -453,7 +480,7 @@ impl Daemon {
             disks: queues,
             has_volatile_nsd: disks.has_volatile,
             readers: client::Readers::new(config.direct_size_min, config.again_size_max),
-            io: sectors::Sectors::default(),
+            io,
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),
             hands: space::Hands::new(&nsds, config.view.block_size),
@@ -490,6 +517,8 @@ impl Daemon {
             random: Mutex::new(stdx::prng::Prng::new(seed)),
             counters: Counters::default(),
             latencies: latency::Latencies::default(),
+            gauges,
+            metrics_address: OnceLock::new(),
             begun: clock::now(),
             stop: Stop::default(),
             config,
@@ -527,6 +556,7 @@ impl Daemon {
         if self.membership.is_alone() {
             self.begin_serving();
         }
+        let _metrics = self.serve_metrics()?;
         let mut session = self.mount()?;
         session.start(hub.clone())?;
         let (daemon, listener) = (Arc::clone(self), Arc::new(listener));
@@ -628,6 +658,7 @@ impl Daemon {
         while !self.stop.wait_tick() {
             tick += 1;
             self.tick_membership();
+            self.look_at_gauges(tick);
             let mut items = VecDeque::new();
             for slice in 0..SLICE_COUNT {
                 items.push_back(Item::Client(slice, Input::Tick));
@@ -734,6 +765,7 @@ impl Daemon {
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         let index = operation_index(&request.operation);
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
+        self.count_bytes(&request.operation);
         self.latencies.begin(request.ticket, index, clock::now);
         if request.operation == Operation::StatFs {
             self.stat_fs(request.ticket);
@@ -749,6 +781,15 @@ impl Daemon {
             return;
         }
         self.take_request(request);
+    }
+
+    fn count_bytes(&self, operation: &Operation) {
+        let (sum, size) = match operation {
+            Operation::Read { length, .. } => (&self.counters.read_size, *length),
+            Operation::Write { payload, .. } => (&self.counters.write_size, payload.length),
+            _ => return,
+        };
+        sum.fetch_add(u64::from(size), Ordering::Relaxed);
     }
 
     fn take_request(self: &Arc<Self>, request: Request) {

@@ -25,7 +25,9 @@ use std::path::{Path, PathBuf};
 use thiserror::Error as ThisError;
 use types::SECTOR_SIZE;
 
-pub use queue::{Busy, DiskCounters, DiskQueue, Handler, IN_FLIGHT_COUNT_MAX, WAITING_COUNT_MAX};
+pub use queue::{
+    Busy, DiskCounters, DiskQueue, Handler, IN_FLIGHT_COUNT_MAX, Meters, WAITING_COUNT_MAX,
+};
 
 const SECTOR: usize = types::frame::FRAME_SIZE;
 const _: () = assert!(SECTOR as u64 == SECTOR_SIZE);

@@ -9,6 +9,8 @@ pub mod clock;
 pub mod daemon;
 pub mod disk;
 pub mod fuse;
+pub mod histogram;
+mod http;
 pub mod loops;
 pub mod net;
 pub mod netns;

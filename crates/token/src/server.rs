@@ -835,6 +835,11 @@ impl Manager {
         self.held.count
     }
 
+    /// Requests that wait for what others hold.
+    pub fn waiting_count(&self) -> usize {
+        self.waiting_count
+    }
+
     /// Asserts the invariants of this module.
     pub fn check(&self) {
         let (mut token_count, mut waiting_count, mut timer_count) = (0, 0, 0);

@@ -9,16 +9,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use client::request::Ticket;
-use types::Instant;
+use types::{Duration, Instant};
 
 use super::OPERATION_NAMES;
+use crate::histogram::{Histogram, Timed};
 
 /// Requests that can be timed at once: more than the kernel has under way, as a rule.
 const SLOT_COUNT: usize = 1024;
 /// Bits of the hash that are zero in what is timed: one in eight.
 const SAMPLE_BITS: u32 = 3;
-/// Buckets of a histogram: below 1 us, below 2 us, below 4 us and so on; the last takes all that is longer.
-const BUCKET_COUNT: usize = 32;
+/// One request in so many is timed.
+pub(super) const SAMPLED_ONE_IN: u64 = 1 << SAMPLE_BITS;
 /// A slot whose time is being written.
 const CLAIMED: u64 = u64::MAX;
 
@@ -33,30 +34,11 @@ struct Slot {
     operation: AtomicU64,
 }
 
-/// Requests of one kind that have been timed.
-#[derive(Debug, Default)]
-struct Sum {
-    count: AtomicU64,
-    time: AtomicU64,
-    buckets: [AtomicU64; BUCKET_COUNT],
-}
-
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Latencies {
     slots: Box<[Slot]>,
-    sums: [Sum; OPERATION_NAMES.len()],
-}
-
-/// What was timed of one kind of request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Timed {
-    /// Requests.
-    pub(super) count: u64,
-    /// Nanoseconds of all of them.
-    pub(super) time: u64,
-    /// How many took less than 1 us, 2 us, 4 us ...; without the empty ones at the end.
-    pub(super) buckets: Vec<u64>,
+    sums: [Histogram; OPERATION_NAMES.len()],
 }
 
 impl Default for Latencies {
@@ -103,32 +85,13 @@ impl Latencies {
         slot.ticket.store(0, Ordering::Release);
         let time = now().0.saturating_sub(begin);
         let operation = usize::try_from(operation).expect("an index of a small array");
-        let sum = &self.sums[operation];
-        sum.count.fetch_add(1, Ordering::Relaxed);
-        sum.time.fetch_add(time, Ordering::Relaxed);
-        sum.buckets[bucket_of(time)].fetch_add(1, Ordering::Relaxed);
+        self.sums[operation].add(Duration(time));
     }
 
     /// What has been timed, in the order of `OPERATION_NAMES`.
     pub(super) fn timed(&self) -> impl Iterator<Item = Timed> + '_ {
-        self.sums.iter().map(|sum| {
-            let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
-            let mut buckets: Vec<u64> = sum.buckets.iter().map(get).collect();
-            while buckets.pop_if(|count| *count == 0).is_some() {}
-            Timed {
-                count: get(&sum.count),
-                time: get(&sum.time),
-                buckets,
-            }
-        })
+        self.sums.iter().map(Histogram::timed)
     }
-}
-
-fn bucket_of(ns: u64) -> usize {
-    let bits = u64::BITS - (ns / 1000).leading_zeros();
-    usize::try_from(bits)
-        .expect("64 at the most")
-        .min(BUCKET_COUNT - 1)
 }
 
 #[cfg(test)]
@@ -187,11 +150,5 @@ mod tests {
         all.begin(second, 2, || Instant(9));
         all.end(second, || Instant(9));
         assert_eq!(all.timed().nth(2).map(|t| t.buckets), Some(vec![1]));
-    }
-
-    #[test]
-    fn buckets_double() {
-        let at = [0, 999, 1000, 1999, 2000, 1_000_000, u64::MAX].map(bucket_of);
-        assert_eq!(at, [0, 0, 1, 1, 2, 10, 31]);
     }
 }

@@ -53,6 +53,10 @@ impl Daemon {
             .collect();
         let pool = self.pool.counters();
         let config = &self.config;
+        let metrics = self.metrics_address.get().map_or_else(
+            || "null".to_owned(),
+            |address| quoted(&format!("http://{address}/metrics")),
+        );
         format!(
             "{{\"mounted\":{},\"mount\":{},\"version\":{},\"pid\":{},\"uptime_ms\":{},\"node\":{},\
              \"manager\":{},\"cluster\":\"{:032x}\",\"fs\":\"{:032x}\",\"epoch\":{},\"lease_ms\":{},\
@@ -60,7 +64,7 @@ impl Daemon {
              \"journal\":{{\"last_lsn\":{last},\"durable_lsn\":{durable},\"failed\":{is_poisoned}}},\
              \"space\":{{\"held\":{},\"free\":{},\"granted\":{},\"used\":{},\"pending\":{},\
              \"quarantined\":{}}},\"in_hand\":{},\"pagepool\":{{\"frames\":{},\"free\":{}}},\
-             \"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
+             \"metrics\":{metrics},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
             self.is_mounted(),
             quoted(&config.mount.to_string_lossy()),
             quoted(env!("CARGO_PKG_VERSION")),
@@ -89,7 +93,7 @@ impl Daemon {
         )
     }
 
-    fn is_connected(&self, node: types::NodeId) -> bool {
+    pub(super) fn is_connected(&self, node: types::NodeId) -> bool {
         let net = self.net.get();
         net.is_some_and(|net| net.peer_incarnation(node).is_some())
     }

@@ -15,7 +15,7 @@ use types::{Decode, Encode, Epoch, Instant, NodeId, NsdId, RequestId, Span};
 
 use super::{Daemon, lock};
 use crate::clock;
-use crate::disk::{DiskError, DiskQueue};
+use crate::disk::{DiskError, DiskQueue, Meters};
 use crate::net::{Frame, Lane};
 
 /// Called once when sector I/O has ended.
@@ -49,6 +49,7 @@ struct Submitted {
 }
 
 struct Remote {
+    nsd: NsdId,
     since: Instant,
     peer: NodeId,
     kind: Kind,
@@ -61,6 +62,8 @@ struct Remote {
 /// Sector I/O under way.
 #[derive(Default)]
 pub(super) struct Sectors {
+    /// Of NSDs that this node reaches through others only.
+    pub(super) served: BTreeMap<NsdId, Meters>,
     tags: AtomicU64,
     local: [Mutex<FxHashMap<u64, Submitted>>; 8],
     refused: Refused<Local>,
@@ -75,6 +78,16 @@ pub(super) struct Sectors {
 struct Refused<T> {
     waiting: Mutex<VecDeque<T>>,
     end_count: AtomicU64,
+}
+
+impl Sectors {
+    /// `served`: the NSDs that are reached through others.
+    pub(super) fn new(served: impl Iterator<Item = NsdId>) -> Self {
+        Self {
+            served: served.map(|nsd| (nsd, Meters::default())).collect(),
+            ..Self::default()
+        }
+    }
 }
 
 impl<T> Default for Refused<T> {
@@ -233,6 +246,7 @@ impl Daemon {
             Kind::Flush => Request::Flush { nsd, epoch },
         };
         let remote = Remote {
+            nsd,
             since: clock::now(),
             peer,
             kind,
@@ -335,6 +349,7 @@ impl Daemon {
                 Err(IoFailure::Unreachable)
             }
         };
+        self.count_served(&io, result.is_ok());
         (io.done)(self, result);
     }
 
@@ -356,7 +371,20 @@ impl Daemon {
             tags.iter().filter_map(|tag| remote.remove(tag)).collect()
         };
         for io in lost {
+            self.count_served(&io, false);
             (io.done)(self, Err(IoFailure::Unknown));
+        }
+    }
+
+    fn count_served(&self, io: &Remote, is_done: bool) {
+        let kind = match io.kind {
+            Kind::Read => 0,
+            Kind::Write | Kind::DurableWrite => 1,
+            Kind::Flush => 2,
+        };
+        if let Some(meters) = self.io.served.get(&io.nsd) {
+            let size = io.spans.iter().map(|span| u64::from(span.length)).sum();
+            meters.ended(kind, io.since, size, is_done);
         }
     }
 

@@ -238,8 +238,12 @@ impl Daemon {
             }
             Effect::DropPayload(span) => frames_of(span).for_each(|f| self.pool.release(f)),
             Effect::Call(call, shard, ask) => self.call_owner(call.0, shard, ask, items),
-            Effect::Load(io, pieces) => self.load(io, pieces),
+            Effect::Load(io, pieces) => {
+                self.counters.loads.fetch_add(1, Ordering::Relaxed);
+                self.load(io, pieces);
+            }
             Effect::Store(io, _, pieces) => {
+                self.counters.stores.fetch_add(1, Ordering::Relaxed);
                 self.store(io, pieces);
                 if self.hands.take_low() {
                     self.top_up(items);

@@ -16,10 +16,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use io_uring::{opcode, types as uring};
-use types::{SECTOR_SIZE, Span};
+use types::{Instant, SECTOR_SIZE, Span};
 
 use super::aio::Aio;
 use super::{Disk, DiskError};
+use crate::clock;
+use crate::histogram::Histogram;
 use crate::loops::{self, Loops, lock};
 use crate::pool::Pagepool;
 
@@ -64,6 +66,8 @@ pub struct DiskCounters {
     pub error_count: u64,
     /// Parts with the kernel now.
     pub in_flight_count: u64,
+    /// Parts that wait for their turn now.
+    pub waiting_count: u64,
 }
 
 #[derive(Default, Debug)]
@@ -77,6 +81,36 @@ struct Counters {
     errors: AtomicU64,
 }
 
+/// What has ended on an NSD, counted from any thread and read without a lock.
+#[derive(Default, Debug)]
+pub struct Meters {
+    /// Reads, writes (durable ones, too) and flushes: how long they took, from the request to its answer.
+    pub times: [Histogram; 3],
+    /// Bytes of reads and writes that did not fail.
+    pub sizes: [AtomicU64; 2],
+    /// Requests that failed.
+    pub errors: AtomicU64,
+}
+
+impl Meters {
+    /// Names of `times`; the first two are those of `sizes`.
+    pub const NAMES: [&str; 3] = ["read", "write", "flush"];
+
+    /// Something of `kind` (an index into `NAMES`) has ended.
+    pub fn ended(&self, kind: usize, begin: Instant, size: u64, is_done: bool) {
+        self.times[kind].add(clock::now().since(begin));
+        match self.sizes.get(kind) {
+            _ if !is_done => {
+                self.errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(sum) => {
+                sum.fetch_add(size, Ordering::Relaxed);
+            }
+            None => {}
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Read,
@@ -86,12 +120,17 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const fn name(self) -> &'static str {
+    /// Into `Meters::NAMES`.
+    const fn index(self) -> usize {
         match self {
-            Self::Read => "read",
-            Self::Write | Self::DurableWrite => "write",
-            Self::Flush => "flush",
+            Self::Read => 0,
+            Self::Write | Self::DurableWrite => 1,
+            Self::Flush => 2,
         }
+    }
+
+    const fn name(self) -> &'static str {
+        Meters::NAMES[self.index()]
     }
 }
 
@@ -100,6 +139,8 @@ struct Request {
     tag: u64,
     kind: Kind,
     sector: u64,
+    size: u64,
+    begin: Instant,
     parts_left: AtomicUsize,
     failure: Mutex<Option<DiskError>>,
 }
@@ -156,6 +197,7 @@ pub struct DiskQueue {
     aio: Option<Arc<Aio>>,
     state: Mutex<State>,
     counters: Counters,
+    meters: Meters,
 }
 
 impl std::fmt::Debug for DiskQueue {
@@ -199,6 +241,7 @@ impl DiskQueue {
             aio,
             state: Mutex::default(),
             counters: Counters::default(),
+            meters: Meters::default(),
         })
     }
 
@@ -208,9 +251,19 @@ impl DiskQueue {
         &self.disk
     }
 
+    /// What has ended.
+    #[must_use]
+    pub fn meters(&self) -> &Meters {
+        &self.meters
+    }
+
     /// The counters.
     #[must_use]
     pub fn counters(&self) -> DiskCounters {
+        let (in_flight, waiting) = {
+            let state = lock(&self.state);
+            (state.in_flight, state.waiting.len())
+        };
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DiskCounters {
             read_count: get(&self.counters.reads),
@@ -220,7 +273,8 @@ impl DiskQueue {
             durable_write_count: get(&self.counters.durable_writes),
             flush_count: get(&self.counters.flushes),
             error_count: get(&self.counters.errors),
-            in_flight_count: lock(&self.state).in_flight as u64,
+            in_flight_count: in_flight as u64,
+            waiting_count: waiting as u64,
         }
     }
 
@@ -262,6 +316,8 @@ impl DiskQueue {
             tag,
             kind,
             sector,
+            size,
+            begin: clock::now(),
             parts_left: AtomicUsize::new(1),
             failure: Mutex::new(None),
         });
@@ -454,6 +510,8 @@ impl DiskQueue {
                 Err(error)
             }
         };
+        let kind = request.kind.index();
+        (self.meters).ended(kind, request.begin, request.size, result.is_ok());
         self.handler.on_disk(request.tag, result);
     }
 
