@@ -5,6 +5,7 @@
 
 use std::fs::{File, TryLockError};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
@@ -16,6 +17,9 @@ use crate::{files, inspect, size};
 
 /// Below this the slabs of the threads that read requests would be all of it.
 pub const PAGEPOOL_SIZE_MIN: u64 = 32 << 20;
+
+/// How long another command that changes the file is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What can be set.
 struct Setting {
@@ -309,16 +313,23 @@ pub fn set(place: &Place, key: &str, text: &str) -> Result<Vec<String>> {
     place.require()?;
     // The daemon has the directory's lock for its life; this one is of those who change the file.
     let directory = File::open(place.root()).map_err(|e| Failure::io("open", place.root(), &e))?;
-    match directory.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(Failure::new(format!(
-                "another gupfs command changes {} now",
-                place.config().display()
-            ))
-            .help("run this one again"));
+    let begin = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => break,
+            // Others have it for milliseconds.
+            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(TryLockError::WouldBlock) => {
+                return Err(Failure::new(format!(
+                    "another gupfs command changes {} now",
+                    place.config().display()
+                ))
+                .help("run this one again"));
+            }
+            Err(TryLockError::Error(e)) => return Err(Failure::io("lock", place.root(), &e)),
         }
-        Err(TryLockError::Error(e)) => return Err(Failure::io("lock", place.root(), &e)),
     }
     let mut state = place.require()?;
     let before = value(&state, key);
