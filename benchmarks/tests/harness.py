@@ -1,16 +1,17 @@
 """What the tests share: running jobs under mpiexec, traces, plans, and a directory that is always removed."""
 
 import os
-import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BUILD = os.environ.get("BUILD_DIR", os.path.join(os.path.dirname(HERE), "build"))
-MPIEXEC = os.environ.get("MPIEXEC", "mpiexec").split()
+# More processes than processors, none bound to one, and only the programs' own messages.
+OPEN_MPI = ["--quiet", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
 # No job may hang; each takes well below a second on an idle machine.
 TIMEOUT_SECONDS = 60
 
@@ -18,17 +19,46 @@ KIB = 1 << 10
 MIB = 1 << 20
 
 
-def place():
-    """Where tests work: TMPDIR, or memory where there is enough of it, or what is usual for temporary files."""
-    if "TMPDIR" not in os.environ and os.path.isdir("/dev/shm"):
+def local_place():
+    """Memory where there is enough of it, or the directory for temporary files."""
+    if os.path.isdir("/dev/shm"):
         room = os.statvfs("/dev/shm")
         if room.f_bavail * room.f_frsize >= 1 << 30:
             return "/dev/shm"
-    return None
+    return "/tmp"
+
+
+def place():
+    """What is under test: TMPDIR, or the local place."""
+    return os.environ.get("TMPDIR", local_place())
 
 
 def program(name):
     return os.path.join(BUILD, name)
+
+
+def launcher():
+    """The words that start a job, before `-n`: MPIEXEC or mpiexec, and what its kind of MPI needs here."""
+    words = os.environ.get("MPIEXEC", "mpiexec").split()
+    try:
+        version = subprocess.run([*words, "--version"], capture_output=True, text=True, check=False, timeout=60)
+    except OSError as error:
+        sys.exit(f"cannot run {words[0]}: {error.strerror}. It starts MPI jobs: install MPICH or Open MPI")
+    if "OpenRTE" not in version.stdout and "Open MPI" not in version.stdout:
+        return words
+    # Tests may run as root. What it makes for itself does not belong to the place under test.
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                      OMPI_MCA_orte_tmpdir_base="/tmp")
+    return words + OPEN_MPI
+
+
+MPIEXEC = launcher()
+
+
+def every_mpi(test):
+    """Marks a test of what an MPI does itself (starting, ending, agreeing, gathering): it runs with each of them."""
+    test.is_for_every_mpi = True
+    return test
 
 
 class Job:
@@ -44,20 +74,31 @@ class Job:
 
 
 def launch(words, env=None, cwd=None):
-    """Starts a command in a session of its own, so that all of it can be ended."""
+    """Starts a command in a session of its own, so that all of it can be ended; it ends when the tests are killed."""
     whole = {**os.environ, **(env or {})}
+    words = ["setpriv", "--pdeathsig", "TERM", *words]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
                             text=True, env=whole, cwd=cwd, start_new_session=True)
 
 
+def end(job):
+    """Ends what is left of a job that was launched."""
+    if job.poll() is None:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+
+
 def finish(process):
-    """Waits for a command; one that hangs is ended and is a failure."""
+    """Waits for a command; one that hangs is ended and is a failure. It does not outlive the test."""
     try:
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
         raise AssertionError(f"hangs: {process.args}\n{out}\n{err}") from None
+    except BaseException:
+        end(process)
+        raise
     return Job(process.returncode, out, err)
 
 
@@ -92,25 +133,22 @@ def wait_until(condition, what, seconds=TIMEOUT_SECONDS):
         time.sleep(0.01)
 
 
-def end(job):
-    """Ends what is left of a job that was launched."""
-    if job.poll() is None:
-        os.killpg(job.pid, signal.SIGKILL)
-        job.communicate()
-
-
 class Case(unittest.TestCase):
-    """A test with an empty directory `self.dir` and one for what is not under test, `self.aside`."""
+    """A test with an empty directory `self.dir`, and one for what is not under test, `self.aside`, which is local."""
 
     maxDiff = None
 
     def setUp(self):
-        self.top = tempfile.mkdtemp(prefix="gupfs-benchmarks.", dir=place())
-        self.addCleanup(shutil.rmtree, self.top, ignore_errors=True)
+        self.top = self.make_directory(place())
+        self.aside = self.make_directory(local_place())
         self.dir = os.path.join(self.top, "dir")
-        self.aside = os.path.join(self.top, "aside")
         os.mkdir(self.dir)
-        os.mkdir(self.aside)
+
+    def make_directory(self, where):
+        """A directory that goes at the end of the test, or of all if they are interrupted."""
+        made = tempfile.TemporaryDirectory(prefix="gupfs-benchmarks.", dir=where, ignore_cleanup_errors=True)
+        self.addCleanup(made.cleanup)
+        return made.name
 
     def good(self, words, **more):
         job = run(words, **more)

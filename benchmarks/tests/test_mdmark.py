@@ -6,9 +6,10 @@ import json
 import math
 import os
 import re
+import shlex
 import signal
 
-from harness import Case, end, finish, in_own_mounts, launch, mpi, mpi_with_first, program, wait_until
+from harness import Case, end, every_mpi, finish, in_own_mounts, launch, mpi, mpi_with_first, program, wait_until
 
 MDMARK = program("mdmark")
 TREE = "mdmark.tree"
@@ -158,6 +159,7 @@ class Mdmark(Case):
             for word, number in zip(words[2:], numbers[2:], strict=True):
                 self.assertAlmostEqual(float(word), number, delta=1e-6)
 
+    @every_mpi
     def test_one_seed_makes_one_tree(self):
         path = self.profile()
         trees = []
@@ -272,6 +274,7 @@ class Mdmark(Case):
             for low, high, _ in rows:
                 self.assertTrue(any(low <= last and high >= first for first, last, _ in allowed[key]), (key, low))
 
+    @every_mpi
     def test_the_tests_count_what_is_there(self):
         path = self.profile()
         for processes in (1, 3):
@@ -344,6 +347,7 @@ class Mdmark(Case):
         # What a failed run did not make it does not remove.
         self.assertTrue(os.path.isdir(top))
 
+    @every_mpi
     def test_mix(self):
         path, out = self.profile(), os.path.join(self.aside, "json")
         self.make(2, "-p", path)
@@ -442,13 +446,14 @@ class Errors(Case):
 
     def test_a_full_file_system(self):
         listing = os.path.join(self.aside, "listing")
-        shell = f'mpiexec -n 3 "$0" "$@"; code=$?; ls "{self.dir}" >"{listing}"; exit $code'
+        shell = f'{shlex.join(mpi(3))} "$0" "$@"; code=$?; ls "{self.dir}" >"{listing}"; exit $code'
         for limit, what in (("nr_inodes=150", "cannot (create|make the directory)"), ("size=1m", "cannot write")):
             words = ["sh", "-c", shell, MDMARK, "-w", self.dir]
             self.bad(in_own_mounts(f"mount -t tmpfs -o {limit} none '{self.dir}'", words),
                      f"^mdmark: process [012]: {what} .*/{TREE}/.*: No space left on device")
             self.assertEqual(os.path.getsize(listing), 0)
 
+    @every_mpi
     def test_a_process_that_does_not_see_the_tree(self):
         unshare = "unshare --mount" if os.geteuid() == 0 else "unshare --mount --map-root-user"
         shell = f"""exec {unshare} sh -c 'mount -t tmpfs none "{self.dir}" && exec "$0" "$@"' "$0" "$@" """
@@ -466,11 +471,13 @@ class Errors(Case):
                 pass
         return found
 
+    @every_mpi
     def test_nothing_is_left_when_a_process_is_killed(self):
         words = [MDMARK, "-w", self.dir, "-e", 300, "-z", "-M", 3600, "-n", 2, "--json", self.dir + "/json"]
         self.nothing_left_when_killed(3, words, lambda: len(self.mix_children(self.dir + "/")) == 6, "the mix")
         wait_until(lambda: self.mix_children(self.dir) == [], "the subprocesses have ended")
 
+    @every_mpi
     def test_a_subprocess_that_is_killed_ends_the_job(self):
         job = launch(mpi(2, MDMARK, "-w", self.dir, "-e", 300, "-z", "-M", 3600, "-n", 2))
         try:

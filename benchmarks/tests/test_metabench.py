@@ -4,9 +4,10 @@ import glob
 import io
 import os
 import re
+import shlex
 import tarfile
 
-from harness import Case, in_own_mounts, mpi, mpi_with_first, program
+from harness import MPIEXEC, Case, every_mpi, in_own_mounts, mpi, mpi_with_first, program
 
 METABENCH = program("metabench")
 GROUPS = {"C": ["create_a", "create_b", "create_c"], "S": ["stat_a", "stat_b"], "U": ["utime_a", "utime_b"],
@@ -82,6 +83,7 @@ class Metabench(Case):
                 self.assertAlmostEqual(float(row[4]), int(row[2]) / float(row[3]), delta=float(row[4]) * 0.001 + 0.01)
         return rows
 
+    @every_mpi
     def test_it_leaves_exactly_what_it_says(self):
         for letters, processes, more, files in (("CSUA", 3, [], 101), ("CSUA", 1, [], 40), ("CA", 4, ["-0"], 50),
                                                 ("S", 2, [], 7), ("U", 3, ["-0"], 3)):
@@ -110,6 +112,7 @@ class Metabench(Case):
             share = files // participants * participants
             self.assertEqual(sorted(shared), [0] * (files - share) + [100] * share)
 
+    @every_mpi
     def test_batches(self):
         report = self.good(mpi(2, METABENCH, "-C", "-c", "101", "-f", "30", "-w", self.dir)).out
         batches = section(report, ["CREATE-A", "BATCHES"], 4)
@@ -142,6 +145,7 @@ class Metabench(Case):
                 expected[NAMES[name.split(".")[0]]] += 1 + files
             self.assertEqual(removed, expected)
 
+    @every_mpi
     def test_untar_of_a_given_archive(self):
         path, contents = self.make_archive()
         # The archive's path is seen from where the job starts.
@@ -223,17 +227,19 @@ class Errors(Case):
             self.assertEqual(os.listdir(self.dir), [name])
             self.doCleanups()
 
+    @every_mpi
     def test_a_full_file_system(self):
         # Inodes for Create-A and for some files of Create-B; bytes for some of what is appended.
         listing = os.path.join(self.aside, "listing")
         for letters, limit, where in (("C", "nr_inodes=150", "process [12]: cannot create .*/create_b.[01]/f"),
                                       ("A", "size=1m,nr_inodes=1000", "process [12]: cannot append to .*/append_a.[01]/f")):
-            shell = f'mpiexec -n 3 "$0" "$@"; code=$?; ls "{self.dir}" >"{listing}"; exit $code'
+            shell = f'{shlex.join(mpi(3))} "$0" "$@"; code=$?; ls "{self.dir}" >"{listing}"; exit $code'
             words = ["sh", "-c", shell, METABENCH, "-" + letters, "-c", "100", "-b", "16K", "-w", self.dir]
             self.bad(in_own_mounts(f"mount -t tmpfs -o {limit} none '{self.dir}'", words),
                      f"^metabench: {where}.*: No space left on device")
             self.assertEqual(os.path.getsize(listing), 0)
 
+    @every_mpi
     def test_a_process_that_does_not_see_the_directories(self):
         unshare = "unshare --mount" if os.geteuid() == 0 else "unshare --mount --map-root-user"
         shell = f"""exec {unshare} sh -c 'mount -t tmpfs none "{self.dir}" && exec "$0" "$@"' "$0" "$@" """
@@ -241,11 +247,13 @@ class Errors(Case):
                  "process 1: cannot enter .*/stat_a.0: No such file")
         self.assertEqual(os.listdir(self.dir), [])
 
+    @every_mpi
     def test_nothing_is_left_when_a_process_is_killed(self):
         words = [METABENCH, "-C", "-c", "100000000", "-f", "1000", "-w", self.dir, "-o", os.path.join(self.dir, "report")]
         self.nothing_left_when_killed(3, words, lambda: len(self.files()) > 100, "files of Create-A")
 
+    @every_mpi
     def test_processes_that_were_started_differently(self):
-        words = ["mpiexec", "-n", "1", METABENCH, "-C", ":", "-n", "2", METABENCH, "-S"]
+        words = [*MPIEXEC, "-n", "1", METABENCH, "-C", ":", "-n", "2", METABENCH, "-S"]
         job = self.bad(words, re.escape("process 1: the command line differs from that of process 0"), cwd=self.dir)
         self.assertEqual(job.code, 2)

@@ -3,7 +3,7 @@
 import os
 import struct
 
-from harness import KIB, Case, in_own_mounts, mpi, mpi_with_first, program
+from harness import KIB, Case, every_mpi, in_own_mounts, mpi, mpi_with_first, program
 
 MPTIO = program("mptio")
 SKIP_WRITES = ["-k", "0", "-k", "1", "-k", "2"]
@@ -33,6 +33,7 @@ class Check(Case):
             self.assertEqual(at, index * 16)
             self.assertEqual((process, thread, number), (at // (16 * KIB), at // (8 * KIB) % 2, 1))
 
+    @every_mpi
     def test_a_read_modify_write_signs_with_one_word(self):
         self.good(mpi(3, MPTIO, *self.words("-K", "-k", "2", "-r")))
         for at, process, _, number in stamps(self.read()):
@@ -41,6 +42,7 @@ class Check(Case):
             expected = ((home + 1) % 3, 2) if at % KIB == 0 else (home, 1)
             self.assertEqual((process, number), expected)
 
+    @every_mpi
     def test_rotation_reads_what_the_neighbour_wrote(self):
         traces = os.path.join(self.aside, "trace")
         os.mkdir(traces)
@@ -83,6 +85,7 @@ class Check(Case):
             self.write(bad)
             self.bad(mpi(2, MPTIO, *self.words("-K", *SKIP_WRITES)), what)
 
+    @every_mpi
     def test_writes_that_do_not_reach_the_neighbour_are_found(self):
         # Process 0 works in a tmpfs that only it sees: each finds zeros where the other wrote. Which of the two
         # finds it first, and stops the other, is open.

@@ -1,10 +1,11 @@
 """mptio: bad input and failures: one message, from one process, a status, no hang, nothing left behind."""
 
 import os
+import shlex
 import signal
 import subprocess
 
-from harness import Case, end, finish, in_own_mounts, launch, mpi, mpi_with_first, program, run, wait_until
+from harness import MPIEXEC, Case, end, every_mpi, finish, in_own_mounts, launch, mpi, mpi_with_first, program, run, wait_until
 
 MPTIO = program("mptio")
 GOOD = "-f 64K -b 4K -t 2"
@@ -100,9 +101,10 @@ class Errors(Case):
         self.bad(mpi(2, MPTIO, *GOOD.split(), "-R", path, "-s", "1"), "131072 bytes, and the regions end at 131584")
         self.assertEqual(os.path.getsize(path), 128 << 10)
 
+    @every_mpi
     def test_processes_that_were_started_differently(self):
         first = ["-n", "1", MPTIO, *self.in_directory(GOOD)]
-        words = ["mpiexec", *first, ":", "-n", "2", MPTIO, *self.in_directory(GOOD), "-r"]
+        words = [*MPIEXEC, *first, ":", "-n", "2", MPTIO, *self.in_directory(GOOD), "-r"]
         job = self.bad(words, "process 1: the command line differs from that of process 0")
         self.assertEqual(job.code, 2)
 
@@ -112,17 +114,19 @@ class Errors(Case):
         words = [*self.in_directory(GOOD), "-K", "-k", "0", "-k", "1", "-k", "2", "-k", "4"]
         self.bad(mpi(2, MPTIO, *words), "process 1: thread 1: read of 4096 bytes at offset 98304 of .*: the file ends")
 
+    @every_mpi
     def test_a_full_directory(self):
         # All processes, and the file system itself: a tmpfs that is too small.
         for keep in (False, True):
             listing = f"{self.aside}/listing"
             words = [MPTIO, "-P", "-U", "-f", "1M", "-b", "64K", "-t", "2", "-d", self.dir] + ["-K"] * keep
-            shell = 'mpiexec -n 3 "$0" "$@"; code=$?; ls -R "%s" >"%s"; exit $code' % (self.dir, listing)
+            shell = f'{shlex.join(mpi(3))} "$0" "$@"; code=$?; ls -R "{self.dir}" >"{listing}"; exit $code'
             command = in_own_mounts(f"mount -t tmpfs -o size=1m none '{self.dir}'", ["sh", "-c", shell, *words])
             self.bad(command, r"^mptio: process \d: thread \d: write of 65536 bytes .*: No space left on device")
             with open(listing, encoding="ascii") as file:
                 self.assertEqual("File_" in file.read(), keep)
 
+    @every_mpi
     def test_one_process_that_fails_in_the_middle(self):
         # Process 0 has a disk of its own, too small; the others would read for hours.
         unshare = "unshare --mount" if os.geteuid() == 0 else "unshare --mount --map-root-user"
@@ -131,6 +135,7 @@ class Errors(Case):
         self.bad(mpi_with_first(shell, 3, MPTIO, *words), r"^mptio: process 0: thread \d: write .*: No space left")
         self.assertEqual(os.listdir(self.dir), [])
 
+    @every_mpi
     def test_the_others_hear_of_it_at_once(self):
         # Process 0 fails in the random test, after one read; the others have 10^12 reads before them.
         words = ["-P", "-f", "1M", "-b", "64K", "-t", "1", "-d", self.dir, "-K"]
@@ -140,12 +145,14 @@ class Errors(Case):
                        "^mptio: process 0: thread 0: read .*: the file ends$")
         self.assertEqual(job.code, 1)
 
+    @every_mpi
     def test_nothing_is_left_when_a_process_is_killed(self):
         words = ["-P", "-U", "-f", "1M", "-b", "64K", "-t", "2", "-d", self.dir, "-a", "1000000000000", "-k", "2",
                  "-N", os.path.join(self.dir, "report")]
         self.nothing_left_when_killed(3, [MPTIO, *words], lambda: len(self.files()) == 4,
                                       "the files of three processes and the report")
 
+    @every_mpi
     def test_nothing_is_left_when_the_job_is_interrupted(self):
         words = ["-f", "1M", "-b", "64K", "-t", "2", "-d", self.dir, "-a", "1000000000000", "-k", "2"]
         job = launch(mpi(2, MPTIO, *words))
@@ -166,6 +173,7 @@ class Errors(Case):
         self.assertIn("cannot write the report to standard output", job.stderr)
         self.assertEqual(os.listdir(self.dir), [])
 
+    @every_mpi
     def test_a_single_process_without_mpiexec(self):
         job = run([MPTIO, *self.in_directory(GOOD)])
         self.assertEqual((job.code, job.err), (0, ""))

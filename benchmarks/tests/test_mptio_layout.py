@@ -5,7 +5,7 @@ import itertools
 import os
 from fractions import Fraction
 
-from harness import KIB, MIB, Case, mpi, program, run
+from harness import KIB, MIB, Case, every_mpi, mpi, program, run
 
 MPTIO = program("mptio")
 
@@ -87,6 +87,7 @@ class Document(Case):
             region = Region(f"{self.dir}/File", process << 30, 256 * KIB, 4096)
             self.assertEqual((plan[0, process, 0], plan[0, process, 1]), (region, region))
 
+    @every_mpi
     def test_example_2_and_figure_a4(self):
         plan = self.plan(2, "-P", "-F", "512M", "-b", "64K", "-t", "4", "-r", "-k", "1", "-k", "2", "-k", "4",
                          "-d", self.dir)
@@ -162,7 +163,7 @@ class Layouts(Case):
         words = options.split()
         for index, word in enumerate(words):
             if word == "DEV":
-                words[index] = os.path.join(self.aside, f"dev{len(devices)}")
+                words[index] = os.path.join(self.top, f"dev{len(devices)}")
                 devices.append(words[index])
                 with open(words[index], "wb") as file:
                     file.write(bytes([GROUND]) * DEVICE_BYTES)
@@ -270,6 +271,7 @@ class BlockDevices(Case):
         self.good(["losetup", "--detach", device])
         return device, path
 
+    @every_mpi
     def test_records_and_offset_follow_the_largest_block(self):
         small, below_small = self.loop("small", 512)
         large, below_large = self.loop("large", 4096)
@@ -361,6 +363,7 @@ class Tests(Case):
         self.good(mpi(2, MPTIO, *words, "-k", "0", "-k", "1", "-k", "2"))
         self.assertEqual(self.files(), {})
 
+    @every_mpi
     def test_help_names_every_option(self):
         text = self.good(mpi(2, MPTIO, "--help")).out
         for option in "-G -P -T -R -f -F -b -t -k -N -d -U -O -a -r -I -s -K -C --plan --help MPTIO_TRACE".split():

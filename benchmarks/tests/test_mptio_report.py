@@ -7,7 +7,7 @@ import json
 import os
 import re
 
-from harness import MIB, Case, in_own_mounts, mpi, program, run
+from harness import MIB, Case, every_mpi, in_own_mounts, mpi, program, run
 
 MPTIO = program("mptio")
 MPTSUM = program("mptsum")
@@ -49,6 +49,7 @@ class Report(Case):
         """Two decimals, computed from more digits than the raw times have."""
         self.assertAlmostEqual(printed, exact, delta=step + exact * 1e-6)
 
+    @every_mpi
     def test_figures_follow_from_the_raw_times(self):
         out = self.good(mpi(3, MPTIO, "-f", "1M", "-b", "16K", "-t", "2", "-d", self.dir)).out
         report = json.loads(self.summary("--json", text=out))[0]
@@ -86,6 +87,7 @@ class Report(Case):
 
         self.assertEqual(form(out), form(SAMPLE))
 
+    @every_mpi
     def test_a_named_report_and_its_time(self):
         base = os.path.join(self.aside, "gfs")
         job = self.good(mpi(2, MPTIO, "-f", "8K", "-b", "1K", "-t", "2", "-d", self.dir, "-N", base))

@@ -151,13 +151,23 @@ fn simulator(root: &Path, options: &Options) -> Result<Outcome> {
     })
 }
 
-/// The MPI programs of `benchmarks/`, built and tested on a local directory.
+/// The MPI programs of `benchmarks/`, built with each MPI and tested in a local directory and on a GUPFS mount.
 fn benchmarks(root: &Path, options: &Options) -> Result<Outcome> {
     if options.quick {
         return Ok(Outcome::Skipped("--quick"));
     }
+    // Beside this program, built by the step "tests".
+    let gupfs = std::env::current_exe()
+        .context("cannot tell where this program is")?
+        .with_file_name("gupfs");
+    anyhow::ensure!(
+        gupfs.exists(),
+        "{} is missing: the step \"tests\" builds it",
+        gupfs.display()
+    );
     let status = Command::new("make")
         .arg("test-benchmarks")
+        .arg(format!("GUPFS={}", gupfs.display()))
         .current_dir(root)
         .status()
         .context("cannot run make")?;
