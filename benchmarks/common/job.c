@@ -38,7 +38,6 @@ static struct {
     MPI_Request *sends;
 } failure = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Waits for a collective, and soon gives the processor to whoever is late. */
 static void wait_for(MPI_Request *request) {
     const struct timespec rest = {.tv_nsec = REST_NANOSECONDS};
     const double begin = now_seconds();
@@ -147,6 +146,10 @@ bool job_agree(void) {
         (void)fflush(stderr);
     }
     return false;
+}
+
+void job_wait(void *request) {
+    wait_for(request);
 }
 
 void job_barrier(void) {

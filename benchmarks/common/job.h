@@ -58,6 +58,9 @@ void job_exchange_stops(void);
  */
 void job_barrier(void);
 
+/* Waits for an MPI_Request, and soon gives the processor to whoever is late. */
+void job_wait(void *request);
+
 /* A number for the arguments, so that processes can see whether they were started alike. */
 unsigned long long job_fingerprint(int argc, char **argv);
 

@@ -309,30 +309,38 @@ static int start(const struct run *run, struct shared *shared, int root, const i
     return wanted;
 }
 
-/* Waits for the subprocesses, and looks for failures of other processes meanwhile. */
-static void wait_for_children(struct shared *shared, const pid_t *children, int count) {
+/* A subprocess has ended: did it do what it should? */
+static void child_ended(const struct slot *slot, int index, int status) {
+    if (slot->failure[0] != '\0') {
+        fail("%s", slot->failure);
+    } else if (!atomic_load(&slot->is_done)) {
+        fail("mix: subprocess %d ended with %s %d", index, WIFSIGNALED(status) ? "signal" : "status",
+             WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    }
+}
+
+/* Waits for the subprocesses, and looks for failures of other processes meanwhile. Those that ended are 0. */
+static void wait_for_children(struct shared *shared, pid_t *children, int count) {
     const struct timespec rest = {.tv_nsec = LOOK_NANOSECONDS};
-    for (int i = 0; i < count; i++) {
-        int status = 0;
-        for (;;) {
+    int left = count;
+    for (;;) {
+        for (int i = 0; i < count; i++) {
+            int status = 0;
+            if (children[i] == 0) continue;
             const pid_t ended = waitpid(children[i], &status, WNOHANG);
-            if (ended == children[i]) break;
-            if (ended < 0 && errno != EINTR) {
+            if (ended == 0 || (ended < 0 && errno == EINTR)) continue;
+            if (ended < 0) {
                 fail("cannot wait for subprocess %d: %s", i, strerror(errno));
-                break;
+            } else {
+                child_ended(&shared->slots[i], i, status);
             }
-            job_exchange_stops();
-            if (job_should_stop()) atomic_store(&shared->stop, true);
-            (void)nanosleep(&rest, NULL);
+            children[i] = 0;
+            left--;
         }
-        const struct slot *slot = &shared->slots[i];
-        if (slot->failure[0] != '\0') {
-            fail("%s", slot->failure);
-        } else if (!atomic_load(&slot->is_done)) {
-            fail("mix: subprocess %d ended with %s %d", i, WIFSIGNALED(status) ? "signal" : "status",
-                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-        }
+        if (left == 0) return;
+        job_exchange_stops();
         if (job_should_stop()) atomic_store(&shared->stop, true);
+        (void)nanosleep(&rest, NULL);
     }
 }
 
