@@ -87,11 +87,15 @@ impl Goal {
         format!("{purpose:?} (pages of sequence {sequence}, Commit {commit})")
     }
 
-    /// The request with this ticket waits for it.
-    pub(crate) fn is_for(&self, ticket: crate::request::Ticket) -> bool {
-        // A synchronous write has happened: it is not told EINTR, or it would be done twice.
-        matches!(&self.purpose, Purpose::Sync(request)
-            if request.ticket == ticket && !matches!(request.operation, Operation::Write { .. }))
+    /// The request that waits for it and may be given up.
+    pub(crate) fn waiter(&self) -> Option<crate::request::Ticket> {
+        match &self.purpose {
+            // A synchronous write has happened: it is not told EINTR, or it would be done twice.
+            Purpose::Sync(request) if !matches!(request.operation, Operation::Write { .. }) => {
+                Some(request.ticket)
+            }
+            _ => None,
+        }
     }
 }
 

@@ -4,63 +4,73 @@
 //! SIGBUS of it, or EFAULT where a system call copies from the mapping, whatever the signal was. So a wait goes on for `PATIENCE`
 //! after a signal: tokens come in milliseconds, and where an owner is away the process can still be killed.
 
-use types::{Duration, Errno};
+use types::{Duration, Errno, InodeId};
 
 use crate::env::Env;
 use crate::inode::Inode;
-use crate::request::{Response, Ticket};
+use crate::request::{Response, Ticket, TicketPart};
 use crate::slice::Slice;
 
 /// How long a wait goes on when its caller got a signal.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Waits that are remembered so; of more the oldest are given up.
-const SIGNALLED_COUNT_MAX: usize = 1024;
+/// Signals that are remembered so. More are ignored: their callers wait on, and the kernel tells of a signal once.
+const SIGNALLED_COUNT_MAX: usize = 4096;
+
+impl Inode {
+    /// Who may be given up: requests of which nothing has been done yet, and fsyncs (their write-back goes on).
+    fn waiters(&self) -> impl Iterator<Item = Ticket> {
+        let parked = self.parked.iter().filter(|p| !p.is_admitted);
+        let gated = self.gate.iter().flat_map(|state| state.parked());
+        parked
+            .map(|p| p.request.ticket)
+            .chain(gated.map(|request| request.ticket))
+            .chain(self.goals.iter().filter_map(crate::flush::Goal::waiter))
+    }
+}
 
 impl Slice {
-    /// The caller of a request got a signal.
-    pub(crate) fn on_interrupt(&mut self, env: &Env<'_>, ticket: Ticket) {
-        self.signalled.push_back((env.now, ticket));
-        if self.signalled.len() > SIGNALLED_COUNT_MAX
-            && let Some((_, oldest)) = self.signalled.pop_front()
-        {
-            self.end_wait(env, oldest);
+    /// The caller of a request got a signal. The request need not be here.
+    pub(crate) fn on_interrupt(&mut self, env: &Env<'_>, part: TicketPart) {
+        if self.signalled.len() < SIGNALLED_COUNT_MAX {
+            self.signalled.push_back((env.now, part));
         }
     }
 
     /// Waits that have gone on for long enough after a signal end.
     pub(crate) fn end_signalled(&mut self, env: &Env<'_>) {
-        while let Some((since, ticket)) = self.signalled.front().copied() {
-            if env.now.since(since) < PATIENCE {
-                return;
-            }
-            self.signalled.pop_front();
-            self.end_wait(env, ticket);
+        let is_due = |(since, _): &(_, _)| env.now.since(*since) >= PATIENCE;
+        let due_count = self.signalled.iter().take_while(|s| is_due(s)).count();
+        if due_count == 0 {
+            return;
+        }
+        let due: Vec<TicketPart> = self.signalled.drain(..due_count).map(|(_, p)| p).collect();
+        // One look at all inodes for all of them.
+        let found = self.inodes.iter().flat_map(|(ino, inode)| {
+            let is_due = |ticket: &Ticket| due.iter().any(|part| part.is_of(*ticket));
+            inode.waiters().filter(is_due).map(|ticket| (*ino, ticket))
+        });
+        for (ino, ticket) in found.collect::<Vec<(InodeId, Ticket)>>() {
+            self.end_wait(env, ino, ticket);
         }
     }
 
-    /// Gives a wait up. Only waits of which nothing has been done yet, and fsync's (the write-back goes on).
-    fn end_wait(&mut self, env: &Env<'_>, ticket: Ticket) {
-        let holds = |inode: &Inode| {
-            inode
-                .parked
-                .iter()
-                .any(|p| p.request.ticket == ticket && !p.is_admitted)
-                || inode.gate.as_ref().is_some_and(|state| state.has(ticket))
-                || inode.goals.iter().any(|goal| goal.is_for(ticket))
+    /// Gives a wait up.
+    fn end_wait(&mut self, env: &Env<'_>, ino: InodeId, ticket: Ticket) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
         };
-        let found = self
-            .inodes
-            .iter()
-            .find(|(_, inode)| holds(inode))
-            .map(|(ino, _)| *ino);
-        let Some(ino) = found else { return };
-        let inode = self.inode(ino);
+        // What ended before this one may have ended it, too.
+        if !inode.waiters().any(|waiter| waiter == ticket) {
+            return;
+        }
         let was_opening = inode.is_opening();
         inode
             .parked
             .retain(|p| p.request.ticket != ticket || p.is_admitted);
-        for goal in inode.goals.iter_mut().filter(|goal| goal.is_for(ticket)) {
-            goal.purpose = crate::flush::Purpose::Background;
+        for goal in &mut inode.goals {
+            if goal.waiter() == Some(ticket) {
+                goal.purpose = crate::flush::Purpose::Background;
+            }
         }
         self.misplaced.remove(&ticket);
         self.abandon(env, ino, ticket);

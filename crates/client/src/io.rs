@@ -890,7 +890,6 @@ impl Slice {
     }
 }
 
-/// The size that an operation gives a file: SETATTR, or an open or create that truncates.
 /// How the gate takes a change of size. For a truncate the kernel keeps write-back to itself (NOWRITE); for an open or create
 /// that truncates it does so with WRITEBACK_CACHE or DAX only, which are not taken (`fuse_open`): these may wait.
 pub(crate) const fn resize_kind(request: &Request) -> RequestKind {
@@ -900,6 +899,7 @@ pub(crate) const fn resize_kind(request: &Request) -> RequestKind {
     }
 }
 
+/// The size that an operation gives a file: SETATTR, or an open or create that truncates.
 pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
     match operation {
         Operation::SetAttr { set, .. } => set.size,

@@ -18,6 +18,32 @@ pub struct Caller {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Ticket(pub u64);
 
+/// What is known of a ticket by who did not make it: the bits under a mask. The kernel's interrupts name a request by its
+/// unique number and not by the way its answer takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TicketPart {
+    /// The known bits; the others are 0.
+    pub value: u64,
+    /// Which bits are known.
+    pub mask: u64,
+}
+
+impl TicketPart {
+    /// Whether `ticket` may be the one that is meant.
+    pub const fn is_of(self, ticket: Ticket) -> bool {
+        ticket.0 & self.mask == self.value
+    }
+}
+
+impl From<Ticket> for TicketPart {
+    fn from(ticket: Ticket) -> Self {
+        Self {
+            value: ticket.0,
+            mask: u64::MAX,
+        }
+    }
+}
+
 /// An open file or directory, as the front end names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Handle(pub u64);

@@ -106,7 +106,7 @@ pub enum RequestKind {
     /// READ into the application's memory (FUSE_READ_LOCKOWNER is set): no folio is locked, and pages of
     /// the range may be cached by others.
     DirectRead,
-    /// WRITE from a write call. All writable opens are DIRECT_IO, so no folio is locked.
+    /// WRITE from a write call (all writable opens are DIRECT_IO, so no folio is locked), FALLOCATE, and opens that truncate.
     Write,
     /// WRITE with FUSE_WRITE_CACHE: write-back of mapped pages; its folios are locked or under write-back.
     WriteBack,

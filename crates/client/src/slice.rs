@@ -25,7 +25,7 @@ use crate::env::{Env, LoadPiece, StorePiece};
 use crate::inode::Inode;
 use crate::message::{Answer, Ask};
 use crate::names::Continuation;
-use crate::request::{Handle, Notice, Operation, Request, Response, Ticket};
+use crate::request::{Handle, Notice, Operation, Request, Response, Ticket, TicketPart};
 
 /// Slices of a client half.
 pub const SLICE_COUNT: usize = 16;
@@ -124,7 +124,7 @@ pub enum Input {
     /// A front end asks.
     Request(Request),
     /// The front end's caller was interrupted: if its request still waits some seconds later it is answered EINTR.
-    Interrupt(Ticket),
+    Interrupt(TicketPart),
     /// An owner answered.
     Answer(CallId, Box<Answer>),
     /// An owner revokes a token.
@@ -261,7 +261,7 @@ pub struct Slice {
     /// Appends that go elsewhere than the kernel thought.
     pub(crate) misplaced: FxHashMap<Ticket, (InodeId, types::ByteRange)>,
     /// Requests whose callers got signals, oldest first.
-    pub(crate) signalled: VecDeque<(Instant, Ticket)>,
+    pub(crate) signalled: VecDeque<(Instant, TicketPart)>,
     /// Payloads of parked writes.
     pub(crate) payloads: FxHashMap<Ticket, Payload>,
     /// The node has no valid lease.
@@ -338,7 +338,7 @@ impl Slice {
                 self.note_activity(env, &request.operation);
                 self.start(env, request);
             }
-            Input::Interrupt(ticket) => self.on_interrupt(env, ticket),
+            Input::Interrupt(part) => self.on_interrupt(env, part),
             Input::Answer(call, answer) => {
                 self.on_answer(env, call, *answer);
                 self.take_early_revokes(env);

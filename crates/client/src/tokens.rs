@@ -90,11 +90,6 @@ impl RevokeState {
         id
     }
 
-    /// The request with this ticket waits here.
-    pub(crate) fn has(&self, ticket: Ticket) -> bool {
-        self.parked.contains_key(&ticket)
-    }
-
     /// Requests that wait, for `gupfs waiters`.
     pub(crate) fn parked(&self) -> impl Iterator<Item = &Request> {
         self.parked.values()

@@ -6,7 +6,7 @@
 //! ```
 //! The kernel counts uniques up by 2 from its start: 2^48 last for four years at a million per second.
 
-use client::request::Ticket;
+use client::request::{Ticket, TicketPart};
 
 /// Bits of the unique number.
 const UNIQUE_BITS: u32 = 48;
@@ -35,6 +35,14 @@ pub const fn unique(ticket: Ticket) -> u64 {
     ticket.0 & ((1 << UNIQUE_BITS) - 1)
 }
 
+/// All tickets of a unique number, whatever way their answers take.
+pub const fn part(unique: u64) -> TicketPart {
+    TicketPart {
+        value: unique,
+        mask: (1 << UNIQUE_BITS) - 1,
+    }
+}
+
 /// The way its answer takes.
 #[allow(clippy::cast_possible_truncation, reason = "masked to 14 bits")]
 pub const fn route(ticket: Ticket) -> Route {
@@ -59,6 +67,7 @@ mod tests {
                     assert_eq!(unique(made), raw);
                     assert_eq!(route(made), Route(route_index));
                     assert_eq!(is_plus(made), plus);
+                    assert!(part(raw).is_of(made) && !part(raw ^ 6).is_of(made));
                 }
             }
         }

@@ -50,8 +50,11 @@ use pingpong::PingPong;
 /// Makes a fixture, or says why not and returns from the test.
 macro_rules! lab {
     () => {
+        lab!(crate::fixture::Fixture::new())
+    };
+    ($made:expr) => {
         match crate::fixture::reason_to_skip() {
-            None => crate::fixture::Fixture::new(),
+            None => $made,
             Some(reason) => {
                 eprintln!("skipped: {reason}");
                 return;

@@ -12,8 +12,8 @@
 )]
 
 use client::request::{
-    Caller, Entry, Handle, Listed, NewKind, Opened, Operation, Request, Response, Space, Ticket,
-    listed_size,
+    Caller, Entry, Handle, Listed, NewKind, Opened, Operation, Request, Response, Space,
+    TicketPart, listed_size,
 };
 use os::fuse::{
     Handler, InterruptOutcome, Memory, Replier, Session, SessionConfig, Slabs, TransportKind,
@@ -477,7 +477,7 @@ impl Handler for Trivial {
         replier.reply(request.ticket, &response);
     }
 
-    fn on_interrupt(&self, _replier: &Replier, _ticket: Ticket) -> InterruptOutcome {
+    fn on_interrupt(&self, _replier: &Replier, _part: TicketPart) -> InterruptOutcome {
         // Every request is answered at once.
         InterruptOutcome::Taken
     }

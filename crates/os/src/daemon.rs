@@ -32,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
-use client::request::{Operation, Request, Response, Ticket};
+use client::request::{Operation, Request, Response, Ticket, TicketPart};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
 use node::message::CLASS_NAMES;
 use node::{DestageState, OwnerLog, OwnerSlice, Work};
@@ -273,13 +273,13 @@ impl Handler for Hub {
         }
     }
 
-    fn on_interrupt(&self, _replier: &Replier, ticket: Ticket) -> InterruptOutcome {
+    fn on_interrupt(&self, _replier: &Replier, part: TicketPart) -> InterruptOutcome {
         if let Some(daemon) = self.daemon() {
-            if daemon.unpark(ticket) {
+            if daemon.unpark(part) {
                 return InterruptOutcome::Taken;
             }
             for slice in 0..SLICE_COUNT {
-                daemon.input(slice, Input::Interrupt(ticket));
+                daemon.input(slice, Input::Interrupt(part));
             }
         }
         InterruptOutcome::Taken

@@ -1,9 +1,11 @@
 //! Signals to who waits for tokens: loads do not fail for them, and nobody is interrupted without one.
 
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::calls::{self, Mapping};
+use crate::fixture::Fixture;
 use crate::{finish, lab};
 
 const TIME: Duration = Duration::from_secs(2);
@@ -109,4 +111,74 @@ fn an_open_that_truncates_is_not_interrupted_without_a_signal() {
         _ => Err(seen),
     };
     finish(&fixture, outcome);
+}
+
+/// Processes of node 1 wait for bytes whose token node 2 has, which is silent for longer than they have patience: by whichever
+/// thread of the daemon their requests came, a signal ends them.
+#[test]
+fn who_waits_can_be_killed() {
+    const LEASE_MS: &str = "60000";
+    const READER_COUNT: usize = 16;
+    let fixture = lab!(Fixture::with(&["--lease-ms", LEASE_MS]));
+    std::fs::write(fixture.path(1, "f"), vec![1; PAGE]).expect("written");
+    let other = std::fs::File::options()
+        .write(true)
+        .open(fixture.path(2, "f"));
+    let other = other.expect("opened");
+    let open = || std::fs::File::open(fixture.path(1, "f")).expect("opened");
+    let files: Vec<_> = (0..READER_COUNT).map(|_| open()).collect();
+    // The token is node 2's now, and its daemon does not hear that it is wanted.
+    std::os::unix::fs::FileExt::write_all_at(&other, &[2; PAGE], 0).expect("written");
+    fixture.signal(2, "STOP");
+    let start = |file| {
+        let mut head = Command::new("head");
+        head.args(["-c", "1"]).stdin(file).stdout(Stdio::null());
+        head.spawn().expect("started")
+    };
+    let mut readers: Vec<Child> = files.into_iter().map(start).collect();
+    let outcome = kill_waiting(&fixture, &mut readers);
+    fixture.signal(2, "CONT");
+    for reader in &mut readers {
+        let _ = reader.wait();
+    }
+    finish(&fixture, outcome);
+}
+
+/// Kills them once all wait; each must be gone long before the lease of who is silent ends.
+fn kill_waiting(fixture: &Fixture, readers: &mut [Child]) -> Result<String, String> {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let look = Duration::from_millis(20);
+    let begin = Instant::now();
+    loop {
+        let waiters = fixture.ask(1, "waiters").unwrap_or_default().to_string();
+        if waiters.matches(" waits for ").count() >= readers.len() {
+            break;
+        }
+        if begin.elapsed() > LIMIT {
+            return Err(format!("they do not all wait: {waiters}"));
+        }
+        std::thread::sleep(look);
+    }
+    for reader in readers.iter_mut() {
+        let ended = reader.try_wait().map_err(|error| error.to_string())?;
+        if let Some(status) = ended {
+            return Err(format!("{status} before the signal"));
+        }
+        reader.kill().map_err(|error| error.to_string())?;
+    }
+    let begin = Instant::now();
+    loop {
+        let is_left = |reader: &mut Child| matches!(reader.try_wait(), Ok(None));
+        match readers
+            .iter_mut()
+            .filter_map(|r| is_left(r).then_some(()))
+            .count()
+        {
+            0 => return Ok(format!("all gone after {:?}", begin.elapsed())),
+            left if begin.elapsed() > LIMIT => {
+                return Err(format!("{left} of {} live on", readers.len()));
+            }
+            _ => std::thread::sleep(look),
+        }
+    }
 }

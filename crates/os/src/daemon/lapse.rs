@@ -22,9 +22,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use client::request::{Notice, Operation, Request, Response};
+use client::Pool as _;
+use client::request::{Notice, Operation, Request, Response, Ticket, TicketPart};
 use client::slice::{Effect, Input, Pinned, SLICE_COUNT, frames_of, home_slice};
-use client::{Pool as _, request::Ticket};
 use node::{Deferred, Message};
 use types::{Duration, Errno, InodeId, NodeLife};
 
@@ -139,10 +139,10 @@ impl Daemon {
     }
 
     /// A request that waits for the lease is given up; it was found.
-    pub(super) fn unpark(&self, ticket: Ticket) -> bool {
+    pub(super) fn unpark(&self, part: TicketPart) -> bool {
         let found = {
             let queue = &mut lock(&self.membership.waiting).queue;
-            let is_it = |p: &Parked| matches!(p, Parked::Request(r) if r.ticket == ticket);
+            let is_it = |p: &Parked| matches!(p, Parked::Request(r) if part.is_of(r.ticket));
             let at = queue.iter().position(is_it);
             at.and_then(|at| queue.remove(at))
         };
@@ -150,7 +150,7 @@ impl Daemon {
             return false;
         };
         self.release_payload(&request);
-        self.answer(ticket, &Response::Error(Errno::EINTR));
+        self.answer(request.ticket, &Response::Error(Errno::EINTR));
         true
     }
 

@@ -337,12 +337,9 @@ impl Transport for Device {
         }
     }
 
-    fn route_count(&self) -> u16 {
-        u16::try_from(self.descriptors.len()).expect("as many as threads")
-    }
-
     fn start(self: Arc<Self>, serving: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError> {
-        (0..self.route_count())
+        let count = u16::try_from(self.descriptors.len()).expect("as many as threads");
+        (0..count)
             .map(|index| self.clone().start_thread(index, serving, || {}))
             .collect()
     }

@@ -638,11 +638,6 @@ impl Transport for Ring {
         }
     }
 
-    fn route_count(&self) -> u16 {
-        let count = DEVICE_ROUTE_COUNT + self.queues.len() * self.entry_count_max;
-        u16::try_from(count).expect("bounded by entry_count_max")
-    }
-
     fn start(self: Arc<Self>, serving: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError> {
         let error = |call| move |source| SessionError::Io { call, source };
         let at_end = self.clone();

@@ -5,7 +5,7 @@ use super::memory::Memory;
 use super::mount::{self, Connection, MountError};
 use super::notifier::Notifier;
 use super::ring::{self, Ring};
-use client::request::{Request, Response, Ticket};
+use client::request::{Request, Response, Ticket, TicketPart};
 use fuse::{Decoded, Encoded, InitError, Route};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ pub trait Handler: Send + Sync + 'static {
     /// costs the transport the whole slab, so keep only large payloads and copy small ones.
     fn on_request(&self, replier: &Replier, request: Request);
 
-    /// The caller of the request with this ticket got a signal. May be asked about tickets that do not
+    /// The caller of the request with such a ticket got a signal. May be asked about tickets that do not
     /// exist.
-    fn on_interrupt(&self, replier: &Replier, ticket: Ticket) -> InterruptOutcome;
+    fn on_interrupt(&self, replier: &Replier, part: TicketPart) -> InterruptOutcome;
 
     /// Bytes of the kernel's cache, asked for by a RETRIEVE notification.
     fn on_retrieved(&self, _notify_unique: u64, _offset: u64, _bytes: &[u8]) {}
@@ -138,8 +138,6 @@ pub(super) trait Transport: Send + Sync + std::fmt::Debug {
     fn is_immediate(&self, route: Route) -> bool;
     /// As `send`; `done` is called when the kernel has the answer, or at once if the request is gone.
     fn send_then(&self, to: (&dyn Memory, Route, u64), answer: &Encoded<'_>, done: Follow);
-    /// Routes of this transport are below this number.
-    fn route_count(&self) -> u16;
     /// Starts the serving threads. Each calls `Serving::dispatch` for what it receives.
     fn start(self: Arc<Self>, serving: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError>;
 }
@@ -245,20 +243,10 @@ impl Serving {
         Dispatched::Done
     }
 
-    /// Passes an interrupt on: the ticket's route and kind are not known, so all are tried. Rare.
+    /// Passes an interrupt on.
     pub(super) fn interrupt(&self, unique: u64) -> InterruptOutcome {
-        for route in 0..self.replier.transport.route_count() {
-            for plus in [false, true] {
-                let Some(ticket) = fuse::ticket::ticket(unique, Route(route), plus) else {
-                    return InterruptOutcome::Taken;
-                };
-                let outcome = self.handler.on_interrupt(&self.replier, ticket);
-                if outcome == InterruptOutcome::Taken {
-                    return outcome;
-                }
-            }
-        }
-        InterruptOutcome::Unknown
+        self.handler
+            .on_interrupt(&self.replier, fuse::ticket::part(unique))
     }
 
     /// A serving thread is about to be started.

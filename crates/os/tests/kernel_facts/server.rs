@@ -4,7 +4,7 @@
 //! has not ended after ten seconds, so that no test hangs the suite.
 
 use client::request::{
-    Entry, Handle, Listed, Notice, Opened, Operation, Request, Response, Space, Ticket,
+    Entry, Handle, Listed, Notice, Opened, Operation, Request, Response, Space, Ticket, TicketPart,
 };
 use os::fuse::{
     Connection, Handler, InterruptOutcome, Memory, Replier, Session, SessionConfig, Slabs,
@@ -565,16 +565,16 @@ impl Handler for Server {
         self.changed.notify_all();
     }
 
-    fn on_interrupt(&self, replier: &Replier, ticket: Ticket) -> InterruptOutcome {
+    fn on_interrupt(&self, replier: &Replier, part: TicketPart) -> InterruptOutcome {
         let mut state = self.state.lock().expect("no holder panics");
         let found = state
             .held
             .iter()
-            .position(|held| held.request.ticket == ticket);
+            .position(|held| part.is_of(held.request.ticket));
         let Some(at) = found else {
             return InterruptOutcome::Unknown;
         };
-        state.held.remove(at);
+        let ticket = state.held.remove(at).request.ticket;
         state.interrupted_count += 1;
         drop(state);
         replier.reply(ticket, &Response::Error(Errno::EINTR));

@@ -34,7 +34,7 @@ fn a_wait_goes_on_for_some_seconds_after_a_signal() {
 fn ends_late(fills_page_cache: bool) {
     let mut s = Story::new(PAGE);
     let ticket = read(&mut s, fills_page_cache);
-    let effects = s.input(Input::Interrupt(ticket));
+    let effects = s.input(Input::Interrupt(ticket.into()));
     assert!(!is_interrupted(&effects, ticket), "{effects:?}");
     s.now = s.now + Duration::from_secs(4);
     let effects = s.input(Input::Tick);
