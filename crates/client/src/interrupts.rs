@@ -8,6 +8,7 @@ use types::{Duration, Errno, InodeId};
 
 use crate::env::Env;
 use crate::inode::Inode;
+use crate::names::Continuation;
 use crate::request::{Response, Ticket, TicketPart};
 use crate::slice::Slice;
 
@@ -51,6 +52,21 @@ impl Slice {
         });
         for (ino, ticket) in found.collect::<Vec<(InodeId, Ticket)>>() {
             self.end_wait(env, ino, ticket);
+        }
+        self.end_questions(&due);
+    }
+
+    /// Nobody waits any more for attributes that an owner has been asked for; they are learnt all the same.
+    fn end_questions(&mut self, due: &[TicketPart]) {
+        let mut ended = Vec::new();
+        for continuation in self.calls.values_mut() {
+            if let Continuation::Attributes(_, ticket, _) = continuation {
+                let is_due = |ticket: &mut Ticket| due.iter().any(|part| part.is_of(*ticket));
+                ended.extend(ticket.take_if(is_due));
+            }
+        }
+        for ticket in ended {
+            self.yield_reply(ticket, Response::Error(Errno::EINTR));
         }
     }
 

@@ -26,8 +26,9 @@ pub(crate) enum Continuation {
     Names(Request, u64),
     /// An unlink; the inode that its owner was told nobody has open here, if it was told that.
     Unlink(Request, u64, Option<InodeId>),
-    /// GetAttr: an Acquire for the attributes; the inode's count of losses when it was asked.
-    Attributes(Request, u64),
+    /// GetAttr: an Acquire for the attributes; who is answered, unless it was given up; the inode's count of losses when it
+    /// was asked.
+    Attributes(InodeId, Option<Ticket>, u64),
     /// The attributes of what a name leads to, asked of another owner.
     Arrival(Box<Arrival>),
     /// The source of a rename, looked up so that its data can be written back first.
@@ -389,8 +390,8 @@ impl Slice {
             Continuation::Unlink(request, epoch, told) => {
                 self.on_unlink_answer(env, (request, epoch, told), answer);
             }
-            Continuation::Attributes(request, losses) => {
-                self.on_attributes(env, request, answer, losses);
+            Continuation::Attributes(ino, ticket, losses) => {
+                self.on_attributes(env, (ino, ticket), answer, losses);
             }
             Continuation::Arrival(mut arrival) => match answer.body {
                 Body::Acquired { attr: Some(attr) } => {
@@ -806,21 +807,29 @@ impl Slice {
             seen: inode.holder.seen(),
             wants: vec![want],
         };
-        let then = Continuation::Attributes(request, inode.loss_count);
+        let then = Continuation::Attributes(ino, Some(request.ticket), inode.loss_count);
         self.call(ino.shard(), ask, then);
     }
 
-    fn on_attributes(&mut self, env: &Env<'_>, request: Request, answer: Answer, losses: u64) {
-        let Operation::GetAttr { ino, .. } = request.operation else {
-            return self.fail(request.ticket, Errno::EPROTO);
-        };
-        match answer.body {
+    fn on_attributes(
+        &mut self,
+        env: &Env<'_>,
+        (ino, ticket): (InodeId, Option<Ticket>),
+        answer: Answer,
+        losses: u64,
+    ) {
+        let outcome = match answer.body {
             Body::Acquired { attr: Some(attr) } => {
                 self.take_told(env, &attr, &answer.grants, losses);
-                self.reply_attr(request.ticket, ino);
+                Ok(())
             }
-            Body::Refused(errno) => self.fail(request.ticket, errno),
-            _ => self.fail(request.ticket, Errno::ESTALE),
+            Body::Refused(errno) => Err(errno),
+            _ => Err(Errno::ESTALE),
+        };
+        match (ticket, outcome) {
+            (Some(ticket), Ok(())) => self.reply_attr(ticket, ino),
+            (Some(ticket), Err(errno)) => self.fail(ticket, errno),
+            (None, _) => {}
         }
     }
 

@@ -127,9 +127,9 @@ fn who_waits_can_be_killed() {
     let other = other.expect("opened");
     let open = || std::fs::File::open(fixture.path(1, "f")).expect("opened");
     let files: Vec<_> = (0..READER_COUNT).map(|_| open()).collect();
-    // The token is node 2's now, and its daemon does not hear that it is wanted.
+    // The token is node 2's now, and it does not hear that it is wanted.
     std::os::unix::fs::FileExt::write_all_at(&other, &[2; PAGE], 0).expect("written");
-    fixture.signal(2, "STOP");
+    fixture.link(2, false);
     let start = |file| {
         let mut head = Command::new("head");
         head.args(["-c", "1"]).stdin(file).stdout(Stdio::null());
@@ -137,7 +137,7 @@ fn who_waits_can_be_killed() {
     };
     let mut readers: Vec<Child> = files.into_iter().map(start).collect();
     let outcome = kill_waiting(&fixture, &mut readers);
-    fixture.signal(2, "CONT");
+    fixture.link(2, true);
     for reader in &mut readers {
         let _ = reader.wait();
     }
@@ -151,7 +151,7 @@ fn kill_waiting(fixture: &Fixture, readers: &mut [Child]) -> Result<String, Stri
     let begin = Instant::now();
     loop {
         let waiters = fixture.ask(1, "waiters").unwrap_or_default().to_string();
-        if waiters.matches(" waits for ").count() >= readers.len() {
+        if waiters.matches("Acquire {").count() >= readers.len() {
             break;
         }
         if begin.elapsed() > LIMIT {

@@ -45,3 +45,27 @@ fn ends_late(fills_page_cache: bool) {
     let effects = s.input(Input::Tick);
     assert!(!is_interrupted(&effects, ticket), "once: {effects:?}");
 }
+
+/// Reads of the kernel begin with it.
+#[test]
+fn a_question_for_attributes_ends_so_too_and_its_answer_tells_nobody() {
+    let mut s = Story::new(PAGE);
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    let ticket = Ticket(s.ticket);
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, _, Ask::Acquire { .. }) => Some(*call),
+        _ => None,
+    });
+    let call = call.expect("its owner is asked");
+    s.input(Input::Interrupt(ticket.into()));
+    s.now = s.now + Duration::from_secs(6);
+    let effects = s.input(Input::Tick);
+    assert!(is_interrupted(&effects, ticket), "{effects:?}");
+    let refusal = Body::Refused(Errno::EIO);
+    let effects = s.input(Input::Answer(call, Box::new(Answer::bare(refusal))));
+    let tells = |e: &Effect| matches!(e, Effect::Reply(..) | Effect::Yield(..));
+    assert!(!effects.iter().any(tells), "{effects:?}");
+}
