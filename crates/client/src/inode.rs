@@ -210,6 +210,8 @@ pub(crate) struct Inode {
     pub(crate) is_freed: bool,
     /// The owner takes this node to have it open, as the last release or this node's own removal said.
     pub(crate) is_taken_open: bool,
+    /// It was made here without a name (O_TMPFILE) and has not had one yet, but may be given one.
+    pub(crate) is_linkable: bool,
     /// The revoke under way overtook the answer with the token that it is about.
     pub(crate) is_overtaken: bool,
     /// When a name was last shown to lead here, or was about to be.
@@ -282,6 +284,7 @@ impl Inode {
             is_gone: false,
             is_freed: false,
             is_taken_open: false,
+            is_linkable: false,
             is_overtaken: false,
             shown_at: None,
             shown_to: 0,

@@ -51,6 +51,15 @@ pub(crate) enum Continuation {
     Closed(Option<InodeId>),
 }
 
+/// What a link is to lead to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkTarget {
+    /// An inode of this kind, which has a name.
+    Named(FileKind),
+    /// A file that was made here without a name and may be given one (O_TMPFILE).
+    Nameless,
+}
+
 /// What a name led to, on its way to the slice of the inode.
 #[derive(Debug)]
 pub struct Arrival {
@@ -138,9 +147,9 @@ impl Slice {
                 return self.on_arrival(env, arrival);
             }
             Operation::Link { ino, parent, .. } => {
-                // Comes to the slice of the inode, which knows its kind.
-                let (kind, parent) = (self.known_kind(*ino), *parent);
-                let input = Input::LinkNow(Box::new(request), kind);
+                // Comes to the slice of the inode, which knows what it is.
+                let (target, parent) = (self.link_target(*ino), *parent);
+                let input = Input::LinkNow(Box::new(request), target);
                 return self.out.push(Effect::ForSlice(parent, input));
             }
             Operation::Rename { .. } => return self.rename_source(request),
@@ -210,6 +219,15 @@ impl Slice {
                 name: name.clone(),
                 permissions: *permissions,
                 exclusive: flags.exclusive,
+                caller,
+            },
+            Operation::CreateNameless {
+                parent,
+                permissions,
+                ..
+            } => Op::CreateNameless {
+                parent: *parent,
+                permissions: *permissions,
                 caller,
             },
             Operation::Rmdir { parent, name } => Op::Rmdir {
@@ -340,16 +358,30 @@ impl Slice {
         }
     }
 
-    /// A link whose inode's kind is known.
-    pub(crate) fn link_now(&mut self, request: Request, kind: FileKind) {
+    /// What the inode of a link is, as far as it is known here.
+    fn link_target(&self, ino: InodeId) -> LinkTarget {
+        let inode = self.inodes.get(&ino);
+        let is_nameless = inode.is_some_and(|i| i.is_linkable);
+        match is_nameless {
+            true => LinkTarget::Nameless,
+            false => LinkTarget::Named(self.known_kind(ino)),
+        }
+    }
+
+    /// A link whose inode is known.
+    pub(crate) fn link_now(&mut self, request: Request, target: LinkTarget) {
         let Operation::Link { ino, parent, name } = &request.operation else {
             unreachable!("only links come here");
         };
-        let op = Op::Link {
-            ino: *ino,
-            kind,
-            parent: *parent,
-            name: name.clone(),
+        let (ino, parent, name) = (*ino, *parent, name.clone());
+        let op = match target {
+            LinkTarget::Named(kind) => Op::Link {
+                ino,
+                kind,
+                parent,
+                name,
+            },
+            LinkTarget::Nameless => Op::LinkNameless { ino, parent, name },
         };
         let epoch = self.names_epoch(&request);
         self.send_op(op, Continuation::Names(request, epoch));
@@ -690,7 +722,15 @@ impl Slice {
         let inode = self.inode(ino);
         // As for an open: the token that came along may be void. If that was noticed here the owner takes the file to be
         // open, and the answer does not wait: others see the name by now, and this kernel still takes it for absent.
-        let is_create = matches!(request.operation, Operation::Create { .. });
+        if let Operation::CreateNameless { flags, .. } = &request.operation {
+            // The owner has this node on record in the very record that made it.
+            inode.is_taken_open = true;
+            inode.is_linkable = !flags.exclusive;
+        }
+        let is_create = matches!(
+            request.operation,
+            Operation::Create { .. } | Operation::CreateNameless { .. }
+        );
         let opens = is_create && inode.attr.is_some_and(|a| a.kind == FileKind::File);
         if opens && !inode.may_be_opened() {
             return self.fail(request.ticket, Errno::ESTALE);
@@ -714,7 +754,7 @@ impl Slice {
         };
         self.inode(ino).lookup_count += 1;
         match &request.operation {
-            Operation::Create { flags, .. } => {
+            Operation::Create { flags, .. } | Operation::CreateNameless { flags, .. } => {
                 let flags = *flags;
                 if self.inode(ino).closing_count > 0 && !flags.exclusive {
                     // The owner is being told that nobody has it open here: asked again when it has heard.
@@ -739,9 +779,12 @@ impl Slice {
                 let response = Response::Created(entry, opened);
                 self.answer_open(env, ino, request.ticket, response);
             }
-            _ => {
+            other => {
                 let pid = request.caller.pid;
-                self.inode(ino).note_shown(env.now, pid);
+                let is_link = matches!(other, Operation::Link { .. });
+                let inode = self.inode(ino);
+                inode.note_shown(env.now, pid);
+                inode.is_linkable &= !is_link;
                 let response = Response::Entry(Some(entry), arrival.entry_timeout_ns);
                 self.reply_pinned(request.ticket, response, ino);
             }

@@ -59,7 +59,7 @@ pub struct OpenFlags {
     pub append: bool,
     /// O_TRUNC.
     pub truncate: bool,
-    /// O_EXCL (create only).
+    /// O_EXCL (when something is made only).
     pub exclusive: bool,
     /// O_SYNC or O_DSYNC: each write is durable before it returns.
     pub sync: bool,
@@ -176,7 +176,16 @@ pub enum Operation {
         /// How to open it.
         flags: OpenFlags,
     },
-    /// Another name for a file.
+    /// Make a regular file without a name, and open it (O_TMPFILE). It goes with its last close, unless `Link` gives it a name.
+    CreateNameless {
+        /// Directory that it would be in.
+        parent: InodeId,
+        /// Permission bits, umask applied.
+        permissions: u32,
+        /// How to open it. With `exclusive` it never gets a name.
+        flags: OpenFlags,
+    },
+    /// Another name for a file, or the first one of a file that was made without.
     Link {
         /// File.
         ino: InodeId,
@@ -444,7 +453,7 @@ pub enum Response {
     ),
     /// GetAttr, SetAttr: attributes and for how many nanoseconds they hold.
     Attr(Attr, u64),
-    /// Create.
+    /// Create, CreateNameless.
     Created(Entry, Opened),
     /// Open, OpenDir.
     Opened(Opened),

@@ -42,6 +42,7 @@ pub fn home_slice(operation: &Operation) -> usize {
         Operation::Lookup { parent, .. }
         | Operation::Make { parent, .. }
         | Operation::Create { parent, .. }
+        | Operation::CreateNameless { parent, .. }
         | Operation::Unlink { parent, .. }
         | Operation::Rmdir { parent, .. }
         | Operation::Rename { parent, .. } => *parent,
@@ -147,8 +148,8 @@ pub enum Input {
     FlushThen(InodeId, Box<Request>),
     /// A rename whose source is written back.
     RenameNow(Box<Request>),
-    /// A link whose inode's kind is known.
-    LinkNow(Box<Request>, types::FileKind),
+    /// A link whose inode is known.
+    LinkNow(Box<Request>, crate::names::LinkTarget),
     /// An unlink whose name leads to an inode of this slice, which knows whether it is open.
     UnlinkTarget(InodeId, Request),
     /// An unlink on its way to the owner, and the inode of which the owner is told that nobody has it open here.
@@ -353,7 +354,7 @@ impl Slice {
             Input::Space(owner, is_there) => self.on_space(env, owner, is_there),
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
             Input::RenameNow(request) => self.rename_now(*request),
-            Input::LinkNow(request, kind) => self.link_now(*request, kind),
+            Input::LinkNow(request, target) => self.link_now(*request, target),
             Input::UnlinkTarget(ino, request) => self.unlink_target(env, ino, request),
             Input::UnlinkNow(parent, request, told) => self.unlink_now(parent, request, told),
             Input::Unlinked(ino, unlinked) => self.on_unlinked(env, ino, unlinked),
@@ -441,6 +442,7 @@ impl Slice {
             | Operation::LookupParent { .. }
             | Operation::Make { .. }
             | Operation::Create { .. }
+            | Operation::CreateNameless { .. }
             | Operation::Link { .. }
             | Operation::Unlink { .. }
             | Operation::Rmdir { .. }

@@ -119,7 +119,7 @@ pub const fn fixed_size(opcode: u32) -> usize {
         opcode::RENAME2 => size_of::<abi::Rename2In>(),
         opcode::LINK => size_of::<abi::LinkIn>(),
         opcode::OPEN | opcode::OPENDIR => size_of::<abi::OpenIn>(),
-        opcode::CREATE => size_of::<abi::CreateIn>(),
+        opcode::CREATE | opcode::TMPFILE => size_of::<abi::CreateIn>(),
         opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<abi::ReadIn>(),
         opcode::WRITE => size_of::<abi::WriteIn>(),
         opcode::RELEASE | opcode::RELEASEDIR => size_of::<abi::ReleaseIn>(),
@@ -313,18 +313,31 @@ fn decode_names(call: &Call<'_>) -> Result<Option<Operation>, Errno> {
                 name: name(bytes)?,
             }
         }
-        opcode::CREATE => {
-            let args: abi::CreateIn = call.args()?;
-            let [bytes] = strings(call.rest)?;
-            Operation::Create {
-                parent: parent?,
-                name: name(bytes)?,
-                permissions: args.mode & 0o7777,
-                flags: open_flags(args.flags),
-            }
-        }
+        opcode::CREATE | opcode::TMPFILE => decode_create(call)?,
         _ => return Ok(None),
     }))
+}
+
+/// A regular file that is made and opened, with a name or without.
+fn decode_create(call: &Call<'_>) -> Result<Operation, Errno> {
+    let args: abi::CreateIn = call.args()?;
+    let [bytes] = strings(call.rest)?;
+    let (parent, permissions) = (call.ino()?, args.mode & 0o7777);
+    let flags = open_flags(args.flags);
+    if call.header.opcode == opcode::TMPFILE {
+        // The kernel says "/" for the name that there is not.
+        return Ok(Operation::CreateNameless {
+            parent,
+            permissions,
+            flags,
+        });
+    }
+    Ok(Operation::Create {
+        parent,
+        name: name(bytes)?,
+        permissions,
+        flags,
+    })
 }
 
 /// Operations on open files, attributes by name and the file system.

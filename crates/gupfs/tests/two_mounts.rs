@@ -43,6 +43,8 @@ mod pressure;
 mod rules;
 #[path = "two_mounts/signals.rs"]
 mod signals;
+#[path = "two_mounts/tmpfile.rs"]
+mod tmpfile;
 
 use crate::fixture::Fixture;
 use pingpong::PingPong;

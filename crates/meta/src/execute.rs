@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 
 use types::{Attr, Errno, FileKind, InodeId, Run, ShardId, limits};
 
+use crate::inode::InodeRecord;
 use crate::message::{Op, Reply};
 use crate::mutation::Mutation;
 use crate::ops;
@@ -36,6 +37,12 @@ pub(crate) enum Resolved {
     },
     /// The asking node has the inode no longer open.
     Closed { ino: InodeId },
+    /// A new inode of the home shard without a name, which the asking node has open; `parent` is the directory that it
+    /// would be in.
+    Nameless {
+        record: Box<InodeRecord>,
+        parent: InodeId,
+    },
     /// Steps, possibly on several shards.
     Steps { steps: Vec<Step>, finish: Finish },
 }
@@ -140,6 +147,23 @@ fn perform(
                 shard.perform(mutation, &mut changes);
             }
             Reply::Attr(shard.attr(ino).expect("resolved on it"))
+        }
+        Resolved::Nameless { record, parent } => {
+            let ino = record.attr.ino;
+            let shard = view.shard_mut(ino.shard()).expect("resolved on it");
+            let open = Mutation::OpenPut {
+                index: ino.index(),
+                life: ctx.from,
+                is_open: true,
+            };
+            shard.perform(Mutation::InodePut { record: *record }, &mut changes);
+            shard.perform(open, &mut changes);
+            let made = Finish::Made {
+                directory: parent,
+                ino,
+                is_new: true,
+            };
+            made.reply(view, &BTreeMap::new())
         }
         Resolved::Steps { steps, finish } => {
             check_shards(view, &steps)?;

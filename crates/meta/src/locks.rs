@@ -41,6 +41,7 @@ fn held(step: &Step) -> (InodeId, Option<&Name>) {
         Step::DirectoryTouch { directory, .. } => (*directory, None),
         Step::InodeCreate { record } => (record.attr.ino, None),
         Step::LinkAdd { ino, .. }
+        | Step::LinkNameless { ino }
         | Step::LinkDrop { ino, .. }
         | Step::DirectoryRemove { ino, .. }
         | Step::DirectoryParentSet { ino, .. }

@@ -143,6 +143,26 @@ pub enum Op {
         /// They do not make the file longer.
         keeps_size: bool,
     },
+    /// Make a regular file without a name, which the asking node counts as having open from the beginning (O_TMPFILE).
+    /// Answer: `Made`.
+    CreateNameless {
+        /// Directory that it would be in.
+        parent: InodeId,
+        /// Permission bits (07777), umask applied.
+        permissions: u32,
+        /// Who makes it.
+        caller: Caller,
+    },
+    /// The first name of a file that the asking node has made without one, and has open. Where another node has taken
+    /// that name away again meanwhile, it gets this one all the same. Answer: `Made` with `is_new` false.
+    LinkNameless {
+        /// File.
+        ino: InodeId,
+        /// Directory.
+        parent: InodeId,
+        /// Name.
+        name: Name,
+    },
     /// Make a name and what it names; EEXIST when there is one. Answer: `Made`.
     Make {
         /// Directory.
@@ -326,6 +346,8 @@ wire_enum!(Op {
     21 => StatFs { shard },
     22 => Ancestors { ino },
     23 => Punch { ino, begin, end, keeps_size },
+    24 => CreateNameless { parent, permissions, caller },
+    25 => LinkNameless { ino, parent, name },
 });
 
 impl Op {
@@ -335,7 +357,9 @@ impl Op {
             Self::Lookup { parent, .. }
             | Self::Make { parent, .. }
             | Self::Create { parent, .. }
+            | Self::CreateNameless { parent, .. }
             | Self::Link { parent, .. }
+            | Self::LinkNameless { parent, .. }
             | Self::Unlink { parent, .. }
             | Self::Rmdir { parent, .. }
             | Self::Rename { parent, .. } => parent.shard(),
@@ -376,7 +400,9 @@ impl Op {
             | Self::Punch { .. }
             | Self::Make { .. }
             | Self::Create { .. }
+            | Self::CreateNameless { .. }
             | Self::Link { .. }
+            | Self::LinkNameless { .. }
             | Self::Unlink { .. }
             | Self::Rmdir { .. }
             | Self::Rename { .. }

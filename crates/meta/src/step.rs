@@ -81,6 +81,11 @@ pub enum Step {
         /// What the new name takes it for.
         kind: FileKind,
     },
+    /// The first name of a file that was made without one, and is open where it was made.
+    LinkNameless {
+        /// File.
+        ino: InodeId,
+    },
     /// One name less for what is no directory. With the last one the inode goes, or becomes an orphan
     /// when a node has it open.
     LinkDrop {
@@ -120,6 +125,7 @@ wire_enum!(Step {
     8 => DirectoryRemove { ino, open_at },
     9 => DirectoryParentSet { ino, parent },
     10 => InodeTouch { ino },
+    11 => LinkNameless { ino },
 });
 
 impl Step {
@@ -132,6 +138,7 @@ impl Step {
             | Self::DirectoryTouch { directory, .. } => directory.shard(),
             Self::InodeCreate { record } => record.attr.ino.shard(),
             Self::LinkAdd { ino, .. }
+            | Self::LinkNameless { ino }
             | Self::LinkDrop { ino, .. }
             | Self::DirectoryRemove { ino, .. }
             | Self::DirectoryParentSet { ino, .. }
@@ -163,6 +170,15 @@ fn expect_entry(shard: &Shard, ino: InodeId, name: &Name, to: InodeId) -> Result
         return Err(Refusal::Changed);
     }
     Ok(())
+}
+
+fn check_first_name(shard: &Shard, ino: InodeId) -> Result<(), Refusal> {
+    let attr = shard.attr(ino).ok_or(Refusal::Fail(Errno::ENOENT))?;
+    match attr.kind {
+        FileKind::File if attr.nlink < limits::LINK_COUNT_MAX => Ok(()),
+        FileKind::File => Err(Refusal::Fail(Errno::EMLINK)),
+        _ => Err(Refusal::Fail(Errno::ESTALE)),
+    }
 }
 
 fn touched_nlink(nlink: u32, delta: i32) -> u32 {
@@ -244,6 +260,7 @@ impl Step {
                 };
                 Err(Refusal::Fail(errno))
             }
+            Self::LinkNameless { ino } => check_first_name(shard, *ino),
             Self::LinkDrop { ino, .. } => {
                 let attr = shard.attr(*ino).ok_or(Refusal::Changed)?;
                 let is_right = attr.nlink > 0 && attr.kind != FileKind::Directory;
@@ -318,7 +335,7 @@ impl Step {
                 let record = record.clone();
                 shard.perform(Mutation::InodePut { record }, changes);
             }
-            Self::LinkAdd { ino, .. } | Self::InodeTouch { ino } => {
+            Self::LinkAdd { ino, .. } | Self::LinkNameless { ino } | Self::InodeTouch { ino } => {
                 let attr = self.attr_after(shard, now).expect(CHECKED);
                 let index = ino.index();
                 shard.perform(Mutation::AttrPut { index, attr }, changes);
@@ -352,10 +369,12 @@ impl Step {
                 nlink: touched_nlink(attr.nlink, *nlink_delta),
                 ..attr
             }),
-            Self::LinkAdd { ino, .. } => stamp(*ino).map(|attr| Attr {
-                nlink: attr.nlink + 1,
-                ..attr
-            }),
+            Self::LinkAdd { ino, .. } | Self::LinkNameless { ino } => {
+                stamp(*ino).map(|attr| Attr {
+                    nlink: attr.nlink + 1,
+                    ..attr
+                })
+            }
             Self::LinkDrop { ino, .. } => stamp(*ino).map(|attr| Attr {
                 nlink: attr.nlink - 1,
                 ..attr

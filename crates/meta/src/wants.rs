@@ -83,7 +83,7 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
             list.directory(*parent, mode, false);
             list.shown(existing);
         }
-        Op::Link { ino, parent, .. } => {
+        Op::Link { ino, parent, .. } | Op::LinkNameless { ino, parent, .. } => {
             list.directory(*parent, DirectoryMode::Write, false);
             list.inode(*ino, InodeMode::Exclusive, true);
         }
@@ -114,9 +114,10 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
                 list.target(ino, kind);
             }
         }
-        // A symlink's target never changes. Commit, Destage and GetMap lean on the range tokens that the
+        // A file without a name changes nothing in a directory: many nodes may make them there at once. A symlink's target never changes. Commit, Destage and GetMap lean on the range tokens that the
         // node holds; asking for more could wait for the very node that commits (rule R10).
-        Op::ReadLink { .. }
+        Op::CreateNameless { .. }
+        | Op::ReadLink { .. }
         | Op::GetMap { .. }
         | Op::Commit(_)
         | Op::Destage { .. }

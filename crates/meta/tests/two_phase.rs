@@ -95,6 +95,12 @@ fn scene() -> Scene {
         name: name(text),
     };
     make(link(linked, near, "link"));
+    // Another owner's file without a name, which the client has open.
+    let nameless = make(Op::CreateNameless {
+        parent: far,
+        permissions: 0o600,
+        caller: Caller { uid: 1, gid: 2 },
+    });
     let commit = common::random_commit(&mut world, far_file);
     let reply = world.call(commit.clone());
     model.follow(&commit, &reply);
@@ -122,6 +128,11 @@ fn scene() -> Scene {
         rmdir(root, "full"),
         link(far_file, near, "hard"),
         link(near_file, far, "hard"),
+        Op::LinkNameless {
+            ino: nameless,
+            parent: near,
+            name: name("first"),
+        },
         unlink(near, "link", linked),
         unlink(far, "file", far_file),
         rename((near, "file"), (far, "moved"), false, None),

@@ -12,6 +12,7 @@ pub(crate) fn inode_of(step: &meta::Step) -> Option<InodeId> {
         | meta::Step::DirectoryTouch { directory, .. } => Some(*directory),
         meta::Step::InodeCreate { .. } => None,
         meta::Step::LinkAdd { ino, .. }
+        | meta::Step::LinkNameless { ino }
         | meta::Step::LinkDrop { ino, .. }
         | meta::Step::DirectoryRemove { ino, .. }
         | meta::Step::DirectoryParentSet { ino, .. }

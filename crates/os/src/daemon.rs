@@ -200,7 +200,7 @@ fn operation_index(operation: &Operation) -> usize {
     match operation {
         Operation::Lookup { .. } => 0,
         Operation::GetAttr { .. } => 1,
-        Operation::Create { .. } => 2,
+        Operation::Create { .. } | Operation::CreateNameless { .. } => 2,
         Operation::Unlink { .. } => 3,
         Operation::Open { .. } => 4,
         Operation::Read { .. } => 5,

@@ -5,6 +5,7 @@ mod idle;
 mod interrupts;
 mod located;
 mod mapped;
+mod nameless;
 mod names;
 mod opens;
 mod punch;

@@ -365,24 +365,32 @@ fn a_statx_asks_for_attributes_and_its_ticket_says_in_which_form() {
 }
 
 #[test]
+fn a_file_without_a_name_is_made_in_a_directory() {
+    let args = abi::CreateIn {
+        flags: abi::open_flag::RDWR | abi::open_flag::EXCL,
+        mode: 0o100_640,
+        umask: 0o022,
+        open_flags: 0,
+    };
+    let fixed = args.as_bytes();
+    let Decoded::Request(request) = decode(&call(opcode::TMPFILE, fixed, b"/\0")) else {
+        panic!("refused");
+    };
+    let Operation::CreateNameless {
+        permissions, flags, ..
+    } = request.operation
+    else {
+        panic!("{request:?}");
+    };
+    assert_eq!(permissions, 0o640);
+    assert!(flags.read && flags.write && flags.exclusive);
+    let bare = decode(&call(opcode::TMPFILE, fixed, b"/"));
+    assert_eq!(bare, Decoded::Refuse(Errno::EINVAL));
+}
+
+#[test]
 fn unknown_requests_are_enosys() {
-    for unknown in [
-        0,
-        7,
-        19,
-        31,
-        32,
-        33,
-        37,
-        39,
-        40,
-        47,
-        51,
-        53,
-        54,
-        4096,
-        u32::MAX,
-    ] {
+    for unknown in [0, 7, 19, 31, 32, 33, 37, 39, 40, 47, 53, 54, 4096, u32::MAX] {
         let decoded = decode(&call(unknown, &[0; 88], b"x\0"));
         assert_eq!(decoded, Decoded::Refuse(Errno::ENOSYS), "{unknown}");
     }

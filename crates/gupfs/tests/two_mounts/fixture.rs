@@ -64,6 +64,13 @@ pub fn reason_to_skip() -> Option<&'static str> {
     (!Path::new("/dev/fuse").exists()).then_some("needs /dev/fuse")
 }
 
+/// Why fuse-over-io_uring cannot be used here; `None` if it can.
+pub fn reason_without_ring() -> Option<&'static str> {
+    // A daemon that is to use it switches it on.
+    let is_there = Path::new("/sys/module/fuse/parameters/enable_uring").exists();
+    (!is_there).then_some("this kernel has no fuse-over-io_uring")
+}
+
 /// Two nodes with one file system.
 pub struct Fixture {
     root: PathBuf,

@@ -1,4 +1,4 @@
-//! Create: a regular file by its name, made or found (O_CREAT).
+//! Create: a regular file by its name, made or found (O_CREAT), or without one (O_TMPFILE).
 
 use types::{Errno, FileKind, InodeId, Name, SmallBytes};
 
@@ -50,4 +50,29 @@ pub(super) fn create(
         caller: new.caller,
     };
     make::named(view, ctx, (parent, name), ino, new)
+}
+
+/// CreateNameless.
+pub(super) fn nameless(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    parent: InodeId,
+    permissions: u32,
+    caller: Caller,
+) -> Result<Resolved, Stop> {
+    let above = live_directory(view, parent)?.attr;
+    let new = make::New {
+        kind: FileKind::File,
+        permissions,
+        rdev: 0,
+        target: SmallBytes::default(),
+        caller,
+    };
+    let ino = shard(view, parent.shard())?.next_number();
+    let mut record = make::record(ctx, &above, ino, new);
+    record.attr.nlink = 0;
+    Ok(Resolved::Nameless {
+        record: Box::new(record),
+        parent,
+    })
 }

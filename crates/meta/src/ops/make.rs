@@ -81,6 +81,32 @@ pub(super) fn named(
     let above = live_directory(view, parent)?.attr;
     let kind = new.kind;
     let is_directory = kind == FileKind::Directory;
+    let record = record(ctx, &above, ino, new);
+    let steps = vec![
+        Step::InodeCreate { record },
+        Step::EntryInsert {
+            directory: parent,
+            name: name.clone(),
+            ino,
+            kind,
+        },
+        Step::DirectoryTouch {
+            directory: parent,
+            nlink_delta: i32::from(is_directory),
+        },
+    ];
+    let finish = Finish::Made {
+        directory: parent,
+        ino,
+        is_new: true,
+    };
+    Ok(Resolved::Steps { steps, finish })
+}
+
+/// The record of a new inode in the directory `above`.
+pub(super) fn record(ctx: &Context<'_>, above: &Attr, ino: InodeId, new: New) -> InodeRecord {
+    let kind = new.kind;
+    let is_directory = kind == FileKind::Directory;
     let layout = match kind {
         FileKind::File | FileKind::Directory => above.layout,
         _ => Layout::default(),
@@ -111,34 +137,15 @@ pub(super) fn named(
         size_generation: 0,
         layout,
     };
-    let record = InodeRecord {
+    InodeRecord {
         attr,
         parent: if is_directory {
-            parent
+            above.ino
         } else {
             InodeId::default()
         },
         target: new.target,
-    };
-    let steps = vec![
-        Step::InodeCreate { record },
-        Step::EntryInsert {
-            directory: parent,
-            name: name.clone(),
-            ino,
-            kind,
-        },
-        Step::DirectoryTouch {
-            directory: parent,
-            nlink_delta: i32::from(is_directory),
-        },
-    ];
-    let finish = Finish::Made {
-        directory: parent,
-        ino,
-        is_new: true,
-    };
-    Ok(Resolved::Steps { steps, finish })
+    }
 }
 
 fn node_kind(mode: u32) -> Result<FileKind, Stop> {

@@ -52,12 +52,12 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             };
             create::create(view, ctx, (*parent, name), &new)
         }
-        Op::Link {
-            ino,
-            kind,
+        Op::CreateNameless {
             parent,
-            name,
-        } => link::link(view, ctx, (*ino, *kind), *parent, name),
+            permissions,
+            caller,
+        } => create::nameless(view, ctx, *parent, *permissions, *caller),
+        Op::Link { .. } | Op::LinkNameless { .. } => link::link(view, ctx, op),
         Op::Unlink {
             parent,
             name,

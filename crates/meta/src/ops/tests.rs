@@ -3,6 +3,7 @@
 
 mod content;
 mod layout;
+mod nameless;
 
 use std::collections::BTreeSet;
 
@@ -752,6 +753,13 @@ fn wants_name_the_tokens_in_inode_order() {
         exchange: false,
         known: None,
     };
+    // Nobody sees what has no name.
+    let nameless = Op::CreateNameless {
+        parent: ROOT,
+        permissions: 0o600,
+        caller: CALLER,
+    };
+    assert!(list(&nameless).is_empty());
     let got: Vec<_> = list(&rename).into_iter().map(|w| (w.ino, w.want)).collect();
     assert_eq!(
         got,

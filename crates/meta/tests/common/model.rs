@@ -96,7 +96,9 @@ impl Model {
         };
         let there = |parent: &InodeId, name: &Name| self.find(*parent, name).ok_or(Errno::ENOENT);
         match op {
-            Op::Make { parent, name, .. } | Op::Link { parent, name, .. } => free(parent, name),
+            Op::Make { parent, name, .. }
+            | Op::Link { parent, name, .. }
+            | Op::LinkNameless { parent, name, .. } => free(parent, name),
             Op::Create {
                 parent,
                 name,
@@ -179,10 +181,14 @@ impl Model {
                 let names = &mut self.nodes.get_mut(parent).unwrap().names;
                 assert!(names.insert(name.clone(), *ino).is_none());
             }
+            (Op::CreateNameless { parent, .. }, Reply::Made { ino, .. }) => {
+                self.add(*ino, FileKind::File, *parent);
+            }
             (
                 Op::Link {
                     ino, parent, name, ..
-                },
+                }
+                | Op::LinkNameless { ino, parent, name },
                 Reply::Made { .. },
             ) => {
                 let names = &mut self.nodes.get_mut(parent).unwrap().names;

@@ -17,8 +17,10 @@ const OPENS_TOLD: u64 = 1;
 const GIVES_BACK: u64 = 2;
 /// `Op::Punch`: who does not know it ends the link.
 const PUNCHES: u64 = 4;
+/// `Op::CreateNameless`, `Op::LinkNameless` and the latter's step: who does not know them ends the link.
+const MAKES_NAMELESS: u64 = 8;
 /// Features that this version has.
-pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK | PUNCHES;
+pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.
