@@ -134,6 +134,7 @@ fn must_be_caught_holding(name: &str, expected: &str, first: u64) {
     let is_caught = |seed| {
         let options = Options {
             hold_count: 16,
+            nameless_every: 0,
             ..holding(seed, canary)
         };
         let violation = survive(|| World::new(seed, options, false).run().0.violation);

@@ -253,8 +253,8 @@ pub fn open_cut(path: &Path) -> bool {
 pub fn link_descriptor(file: &File, to: &Path) -> Result<()> {
     let from = c_path(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
     let (to, at) = (c_path(to), libc::AT_FDCWD);
-    // SAFETY: strings that end in NUL.
     let flags = libc::AT_SYMLINK_FOLLOW;
+    // SAFETY: strings that end in NUL.
     match unsafe { libc::linkat(at, from.as_ptr(), at, to.as_ptr(), flags) } {
         0 => Ok(()),
         _ => Err(Error::last_os_error()),

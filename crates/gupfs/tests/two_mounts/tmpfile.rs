@@ -54,7 +54,9 @@ fn life(fixture: &Fixture, (maker, owner, to): (usize, usize, usize), round: u8)
     let directory = fixture.path(maker, &place);
     let before = text("stat", fs::metadata(&directory))?;
     let mut file = text("make", make(&directory, 0))?;
-    let bytes: Vec<u8> = (0..70_000_u32).map(|i| (i / 3) as u8 ^ round).collect();
+    let bytes: Vec<u8> = (0..70_000_u32)
+        .map(|i| (i / 3).to_le_bytes()[0] ^ round)
+        .collect();
     text("write", file.write_all(&bytes))?;
     let meta = text("fstat", file.metadata())?;
     if (meta.nlink(), meta.size(), meta.mode()) != (0, 70_000, 0o100_640) {

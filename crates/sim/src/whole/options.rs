@@ -37,6 +37,8 @@ pub struct Options {
     pub loss_per_mille: u64,
     /// Files and directories that lose their names while they are open.
     pub hold_count: usize,
+    /// Every so many-th of these is made without a name; 0: none.
+    pub nameless_every: usize,
     /// Owners ask for idle tokens back, as if their tables were nearly full.
     pub has_reclaims: bool,
     /// Nodes that crash and restart.
@@ -132,6 +134,7 @@ impl Options {
             },
             loss_per_mille: if breaks { pick(prng, &[0, 0, 20]) } else { 0 },
             hold_count,
+            nameless_every: 3,
             has_reclaims,
             crash_count,
             read_ahead,

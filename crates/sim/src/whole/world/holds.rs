@@ -1,6 +1,7 @@
 //! Files and directories that lose their names while they are open: applications beside those of the kernel model.
 //!
-//! Each of them has one name, and the same bytes all the time. On every node somebody may look it up, open, read, touch,
+//! Each of them has one name, and the same bytes all the time; some are made without a name (O_TMPFILE), which
+//! only who made it may give it, while he has it open. On every node somebody may look it up, open, read, touch,
 //! remove and close it, one after the other.
 //!
 //! What is judged: who has a file open reads its bytes until it is closed or its node has crashed, whoever else crashes;
@@ -27,8 +28,10 @@ pub(super) struct Hold {
     ino: InodeId,
     is_directory: bool,
     bytes: Vec<u8>,
-    /// Somebody has begun to remove its name.
+    /// Somebody has begun to remove its name, or it was made without.
     is_removed: bool,
+    /// The node that has made it without a name and may give it one.
+    namer: Option<usize>,
     calls_left: u32,
     seats: Vec<Seat>,
 }
@@ -47,6 +50,7 @@ enum Act {
     Open,
     Read,
     Touch,
+    Name,
     Remove,
     Close,
 }
@@ -61,25 +65,33 @@ impl World {
             let index = usize::try_from(self.prng.below(self.machines.len() as u64));
             let index = index.expect("few machines");
             let name = Name::new(format!("h{number}").as_bytes()).expect("a name");
-            let is_directory = self.prng.chance(1, 4);
+            let every = self.options.nameless_every;
+            let is_nameless = every > 0 && number % every == every - 1;
+            let is_directory = self.prng.chance(1, 4) && !is_nameless;
+            let machines = self.machines.iter();
+            let mut seats: Vec<Seat> = machines.map(|_| Seat::default()).collect();
             let made = if is_directory {
                 self.make_directory(index, &name).map(|ino| (ino, 0))
             } else {
                 let size = if self.prng.chance(1, 2) { 1024 } else { 8192 };
-                self.make_file(index, &name, size).map(|ino| (ino, size))
+                let made = match is_nameless {
+                    true => self.make_nameless(index, size, &mut seats[index]),
+                    false => self.make_file(index, &name, size),
+                };
+                made.map(|ino| (ino, size))
             };
             let Some((ino, size)) = made else {
                 return self.fail(format!("set-up: {name:?} cannot be made"));
             };
-            let machines = self.machines.iter();
             self.holds.push(Hold {
                 name,
                 ino,
                 is_directory,
                 bytes: bytes_of(ino, size),
-                is_removed: false,
+                is_removed: is_nameless,
+                namer: is_nameless.then_some(index),
                 calls_left: CALL_COUNT,
-                seats: machines.map(|_| Seat::default()).collect(),
+                seats,
             });
         }
     }
@@ -130,6 +142,29 @@ impl World {
         is_there.then_some(ino)
     }
 
+    /// A file without a name, open at `seat`.
+    fn make_nameless(&mut self, index: usize, size: usize, seat: &mut Seat) -> Option<InodeId> {
+        let operation = Operation::CreateNameless {
+            parent: self.machines[index].front.directory,
+            permissions: 0o644,
+            flags: OpenFlags {
+                read: true,
+                write: true,
+                ..OpenFlags::default()
+            },
+        };
+        let Some(Response::Created(entry, opened)) = self.own_request(index, operation) else {
+            return None;
+        };
+        let (ino, handle) = (entry.attr.ino, opened.handle);
+        let payload = payload(&self.machines[index].node.memory, &bytes_of(ino, size))?;
+        let [written, synced] = self.write_and_sync(index, (ino, handle), payload);
+        (seat.handle, seat.lookup_count) = (Some(handle), 1);
+        let is_there =
+            matches!(written, Some(Response::Written(_))) && matches!(synced, Some(Response::Done));
+        is_there.then_some(ino)
+    }
+
     fn forget(&mut self, index: usize, ino: InodeId, count: u64) {
         let machine = &mut self.machines[index];
         let request = machine.front.own(Operation::Forget { ino, count });
@@ -155,6 +190,7 @@ impl World {
             (false, _) => Act::Look,
             (true, 0..=3) if !self.holds[at].is_directory => Act::Read,
             (true, 4) if self.holds[at].is_removed => Act::Close,
+            (true, _) if self.holds[at].namer == Some(index) => Act::Name,
             (true, _) => Act::Touch,
         };
         self.holds[at].calls_left -= 1;
@@ -194,6 +230,10 @@ impl World {
                     ..no_change()
                 },
             },
+            Act::Name => {
+                hold.namer = None;
+                Operation::Link { ino, parent, name }
+            }
             Act::Remove => {
                 hold.is_removed = true;
                 match is_directory {
@@ -238,6 +278,9 @@ impl World {
                 seat.lookup_count += 1;
                 self.begin_act(at, index, Act::Open);
             }
+            (Act::Name, Response::Entry(Some(entry), _)) if entry.attr.ino == hold.ino => {
+                seat.lookup_count += 1;
+            }
             (Act::Open, Response::Opened(opened)) => seat.handle = Some(opened.handle),
             (Act::Read, Response::Data(spans)) => {
                 let node = &self.machines[index].node;
@@ -263,6 +306,7 @@ impl World {
     pub(super) fn drop_seats(&mut self, index: usize) {
         for hold in &mut self.holds {
             hold.seats[index] = Seat::default();
+            hold.namer = hold.namer.filter(|namer| *namer != index);
         }
     }
 
