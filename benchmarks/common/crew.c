@@ -59,6 +59,7 @@ static void *worker_main(void *argument) {
     if (hall->working == 0) {
         hall->end = now_seconds();
         hall->cpu_end = cpu_of_process();
+        if (hall->crew->at_end != NULL) hall->crew->at_end(hall->crew->context);
         pthread_cond_signal(&hall->all_done);
     }
     pthread_mutex_unlock(&hall->lock);

@@ -23,6 +23,7 @@ struct crew {
     int count; /* Threads; none: this process only waits. */
     void (*work)(void *context, int index); /* Of each thread; `fail`s. */
     void (*at_gate)(void *context); /* By the first thread, before it opens the gate; NULL: nothing. */
+    void (*at_end)(void *context);  /* By the last thread that is done; NULL: nothing. */
     void *context;
     /* What `crew_run` says; seconds of `now_seconds`. */
     double begin;           /* The gate opened. */

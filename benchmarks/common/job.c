@@ -38,7 +38,8 @@ static struct {
     MPI_Request *sends;
 } failure = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static void wait_for(MPI_Request *request) {
+void job_wait(void *waited) {
+    MPI_Request *request = waited;
     const struct timespec rest = {.tv_nsec = REST_NANOSECONDS};
     const double begin = now_seconds();
     int done = 0;
@@ -127,9 +128,9 @@ bool job_agree(void) {
     int sums[2] = {0, 0};
     MPI_Request request;
     MPI_Iallreduce(MPI_IN_PLACE, &first, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
     MPI_Iallreduce(counts, sums, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
     if (first == job.count) return true;
     while (failure.heard < sums[1] - counts[1]) {
         receive_stop();
@@ -148,14 +149,10 @@ bool job_agree(void) {
     return false;
 }
 
-void job_wait(void *request) {
-    wait_for(request);
-}
-
 void job_barrier(void) {
     MPI_Request request;
     MPI_Ibarrier(MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
 }
 
 unsigned long long job_fingerprint(int argc, char **argv) {
@@ -181,26 +178,26 @@ void job_compare(unsigned long long value, const char *what) {
 void job_broadcast(void *data, size_t size) {
     MPI_Request request;
     MPI_Ibcast(data, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
 }
 
 void job_gather(const double *values, int count, double *all) {
     MPI_Request request;
     MPI_Igather(values, count, MPI_DOUBLE, all, count, MPI_DOUBLE, 0, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
 }
 
 void job_gather_bytes(const void *data, size_t size, void *all) {
     MPI_Request request;
     MPI_Igather(data, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE, 0, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
 }
 
 void job_sum(double *values, int count) {
     MPI_Request request;
     const void *from = job.rank == 0 ? MPI_IN_PLACE : values;
     MPI_Ireduce(from, values, count, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
 }
 
 bool job_share(const void *own, size_t size, size_t most, char **all, size_t *all_size) {
@@ -221,7 +218,7 @@ bool job_share(const void *own, size_t size, size_t most, char **all, size_t *al
     }
     sizes[job.rank] = (int)size;
     MPI_Iallgather(MPI_IN_PLACE, 1, MPI_INT, sizes, 1, MPI_INT, MPI_COMM_WORLD, &request);
-    wait_for(&request);
+    job_wait(&request);
     int *places = sizes + job.count;
     size_t sum = 0;
     for (int process = 0; process < job.count; process++) {
@@ -237,7 +234,7 @@ bool job_share(const void *own, size_t size, size_t most, char **all, size_t *al
     const bool is_good = job_agree();
     if (is_good && sum > 0) {
         MPI_Iallgatherv(own, (int)size, MPI_BYTE, *all, sizes, places, MPI_BYTE, MPI_COMM_WORLD, &request);
-        wait_for(&request);
+        job_wait(&request);
         *all_size = sum;
     } else {
         free(*all);
@@ -255,7 +252,7 @@ void job_hand_over(double *values, int count, int from) {
     } else {
         MPI_Irecv(values, count, MPI_DOUBLE, from, TAG_VALUES, MPI_COMM_WORLD, &request);
     }
-    wait_for(&request);
+    job_wait(&request);
 }
 
 bool job_is_first_of_node(void) {
@@ -270,7 +267,7 @@ bool job_is_first_of_node(void) {
 void job_share_in_node(void *data, size_t size) {
     MPI_Request request;
     MPI_Ibcast(data, (int)size, MPI_BYTE, 0, node, &request);
-    wait_for(&request);
+    job_wait(&request);
 }
 
 double now_seconds(void) {

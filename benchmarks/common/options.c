@@ -31,6 +31,21 @@ static const struct option_row *find(const struct option_row *rows, int letter) 
     return NULL;
 }
 
+int64_t numbers_largest(const struct numbers *numbers) {
+    int64_t most = numbers->values[0];
+    for (int i = 1; i < numbers->count; i++) {
+        if (numbers->values[i] > most) most = numbers->values[i];
+    }
+    return most;
+}
+
+static bool has(const struct numbers *numbers, int64_t number) {
+    for (int i = 0; i < numbers->count; i++) {
+        if (numbers->values[i] == number) return true;
+    }
+    return false;
+}
+
 static bool read_numbers(const struct option_row *row, struct numbers *numbers, const char *value) {
     char digits[32];
     numbers->count = 0;
@@ -39,10 +54,40 @@ static bool read_numbers(const struct option_row *row, struct numbers *numbers, 
         if (numbers->count == NUMBERS_MAX || length >= sizeof digits) return false;
         memcpy(digits, value, length);
         digits[length] = '\0';
-        if (!parse_number(digits, row->least, row->most, &numbers->values[numbers->count])) return false;
-        numbers->count++;
+        int64_t number = 0;
+        if (!parse_number(digits, row->least, row->most, &number) || has(numbers, number)) return false;
+        numbers->values[numbers->count++] = number;
         if (value[length] == '\0') return true;
         value += length + 1;
+    }
+}
+
+const char *options_word(const char *words, int index, size_t *length) {
+    for (;; words++) {
+        *length = strcspn(words, ",");
+        if (index == 0) return words;
+        index--;
+        words += *length;
+        if (*words == '\0') return NULL;
+    }
+}
+
+static bool read_words(const struct option_row *row, bool *given, const char *value) {
+    size_t length = 0;
+    size_t other = 0;
+    for (int i = 0; options_word(row->what, i, &length) != NULL; i++) {
+        given[i] = false;
+    }
+    for (int i = 0;; i++) {
+        const char *word = options_word(value, i, &length);
+        int found = 0;
+        if (word == NULL) return true;
+        for (;; found++) {
+            const char *known = options_word(row->what, found, &other);
+            if (known == NULL) return false;
+            if (other == length && strncmp(known, word, length) == 0) break;
+        }
+        given[found] = true;
     }
 }
 
@@ -66,8 +111,12 @@ static bool read_row(const struct option_row *row, void *options, const char *va
         return false;
     case OPTION_NUMBERS:
         if (read_numbers(row, field, value)) return true;
-        fail("%s %s: not a list of at most %d numbers from %lld to %lld, with commas between", spell(row, text),
+        fail("%s %s: not a list of at most %d different numbers from %lld to %lld, with commas between", spell(row, text),
              value, NUMBERS_MAX, (long long)row->least, (long long)row->most);
+        return false;
+    case OPTION_WORDS:
+        if (read_words(row, field, value)) return true;
+        fail("%s %s: only some of %s, with commas between", spell(row, text), value, row->what);
         return false;
     }
     return false;

@@ -29,7 +29,8 @@ enum option_kind {
     OPTION_TEXT,    /* const char *. */
     OPTION_NUMBER,  /* int64_t, from `least` to `most`. */
     OPTION_SIZE,    /* int64_t, bytes with K, M or G, from `least` (0 or 1) on. */
-    OPTION_NUMBERS, /* struct numbers, each from `least` to `most`, with commas between. */
+    OPTION_NUMBERS, /* struct numbers, each from `least` to `most`, none twice, with commas between. */
+    OPTION_WORDS,   /* bool[], one for each word of `what` ("write,read"): those that are given, commas between. */
     OPTION_OWN,     /* Whatever `read` makes of its value. */
     OPTION_OWN_FLAG /* Whatever `read` makes of its being there; its value is NULL. */
 };
@@ -41,9 +42,15 @@ struct option_row {
     size_t at;        /* offsetof the field; not of own kinds. */
     int64_t least;
     int64_t most;
-    const char *what; /* OPTION_SIZE: "the file size", for messages. */
+    const char *what; /* OPTION_SIZE: "the file size", for messages; OPTION_WORDS: all words. */
     bool (*read)(void *options, int letter, const char *value); /* False: it has `fail`ed. */
 };
+
+/* The largest of a list, which is not empty. */
+int64_t numbers_largest(const struct numbers *numbers);
+
+/* Where word `index` of `words` begins, and its length; NULL: there are fewer. */
+const char *options_word(const char *words, int index, size_t *length);
 
 enum options_asked { OPTIONS_RUN, OPTIONS_HELP, OPTIONS_BAD };
 

@@ -24,7 +24,8 @@ bool pattern_read(uint64_t word, int64_t file, int64_t offset, struct stamp *sta
         .thread = (int)(word >> 24 & 0xffff),
         .pass = (int)(word >> 16 & 0xff),
     };
-    return (word & 0xffff) == check_sum(fields, file, offset);
+    /* Passes count from 1: zeros are no stamp, also where their check sum is zero. */
+    return stamp->pass != 0 && (word & 0xffff) == check_sum(fields, file, offset);
 }
 
 void pattern_fill(uint64_t *record, int64_t bytes, int64_t file, int64_t offset, struct stamp stamp) {

@@ -57,6 +57,20 @@ static void write_machine(struct json *json, const struct node_facts *nodes) {
     json_end(json);
 }
 
+static void write_words(struct json *json, const char *name, const char *words, const bool *given) {
+    size_t length = 0;
+    char text[64];
+    json_array(json, name);
+    for (int i = 0;; i++) {
+        const char *word = options_word(words, i, &length);
+        if (word == NULL) break;
+        if (!given[i]) continue;
+        (void)snprintf(text, sizeof text, "%.*s", (int)length, word);
+        json_text(json, NULL, text);
+    }
+    json_end(json);
+}
+
 static void write_option(struct json *json, const struct option_row *row, const void *options) {
     char letter[2] = {(char)row->letter, '\0'};
     const char *name = row->name != NULL ? row->name : letter;
@@ -74,6 +88,7 @@ static void write_option(struct json *json, const struct option_row *row, const 
         }
         json_end(json);
         break;
+    case OPTION_WORDS: write_words(json, name, row->what, field); break;
     case OPTION_OWN:
     case OPTION_OWN_FLAG: break;
     }

@@ -63,7 +63,7 @@ static bool prepare_and_run(struct run *run, struct report *report, struct resul
 static int plan_show(struct run *run) {
     if (!target_plan(run)) return EXIT_RUN_FAILED;
     if (job.rank == 0) {
-        (void)snprintf(run->directory, PATH_MAX, "%s", run->options->directory);
+        (void)snprintf(run->place.directory, PATH_MAX, "%s", run->options->directory);
         plan_write(stdout, run);
         if (fflush(stdout) != 0) fail("cannot write the plan");
     }

@@ -19,13 +19,15 @@
 #include <stdio.h>
 
 #include "../common/crew.h"
+#include "../common/device.h"
 #include "../common/job.h"
 #include "../common/options.h"
 #include "../common/pattern.h"
+#include "../common/place.h"
 #include "../common/text.h"
 #include "../common/transfer.h"
 
-enum { TEST_COUNT = 5, DEVICES_MAX = 64, THREADS_MAX = 4096, PROCESSES_MAX = 1 << 24 };
+enum { TEST_COUNT = 5, THREADS_MAX = 4096, PROCESSES_MAX = 1 << 24 };
 
 enum test { SEQ_WRITE, READ_MODIFY_WRITE, RAND_WRITE, SEQ_READ, RAND_READ };
 
@@ -130,8 +132,7 @@ struct pass {
 struct run {
     const struct options *options;
     struct plan plan;
-    char directory[PATH_MAX]; /* Where the files are: -d, or the unique one in it. */
-    bool made_directory;      /* By us: to be removed. */
+    struct place place;       /* Where the files are: -d, or the unique one in it. */
     bool touched;             /* A test may have begun: files of ours may exist. */
     char (*own_files)[PATH_MAX]; /* Whose home is here: removed by us. */
     int own_count;

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -94,7 +95,10 @@ def finish(process):
         out, err = process.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        out, err = process.communicate()
+        try:
+            out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            out, err = "", "(its output is still held by something that it started)"
         raise AssertionError(f"hangs: {process.args}\n{out}\n{err}") from None
     except BaseException:
         end(process)
@@ -131,6 +135,24 @@ def wait_until(condition, what, seconds=TIMEOUT_SECONDS):
         if time.monotonic() > end:
             raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(0.01)
+
+
+def rows_of(report, title):
+    """The lines of a report between one that begins with `title` (and lines of # and ---) and the next empty one."""
+    lines = report.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith(title)) + 1
+    rows = []
+    for line in lines[at:]:
+        if not line.strip():
+            break
+        rows.append(line.split())
+    return [row for row in rows if row[0] != "#" and not row[0].startswith("---")]
+
+
+def stamps(data):
+    """The pattern of -C: (offset word, process, thread, pass) of each 16 bytes."""
+    units = struct.iter_unpack("<QQ", data)
+    return [(at, word >> 40, word >> 24 & 0xFFFF, word >> 16 & 0xFF) for at, word in units]
 
 
 class Case(unittest.TestCase):
@@ -176,6 +198,25 @@ class Case(unittest.TestCase):
             finally:
                 end(job)
             wait_until(lambda: os.listdir(self.dir) == [], "the cleaners have removed everything")
+
+    def lie(self, kind, file, offset):
+        """The environment of a job whose disk lies about one byte of a file: `kind` as lying_disk.c has it."""
+        library = os.path.join(self.aside, "lying_disk.so")
+        if not os.path.exists(library):
+            source = os.path.join(HERE, "lying_disk.c")
+            self.good(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, source],
+                      env={"TMPDIR": self.aside})
+        return {"LD_PRELOAD": library, "LIE": kind, "LIE_FILE": file, "LIE_AT": str(offset)}
+
+    def trace(self, variable, words):
+        """Runs a job that must be good; what its threads traced: {(process, thread): [fields of a line]}."""
+        directory = tempfile.mkdtemp(dir=self.aside)
+        job = self.good(words, env={variable: directory})
+        lines = {}
+        for name in os.listdir(directory):
+            with open(os.path.join(directory, name), encoding="ascii") as file:
+                lines[tuple(int(part) for part in name.split("."))] = [line.split() for line in file]
+        return job, lines
 
     def files(self, directory=None):
         """Sizes of all files below a directory."""

@@ -1,18 +1,11 @@
 """mptio -C: what is in the files, who wrote it, and that nothing wrong goes unseen."""
 
 import os
-import struct
 
-from harness import KIB, Case, every_mpi, in_own_mounts, mpi, mpi_with_first, program
+from harness import KIB, Case, every_mpi, in_own_mounts, mpi, mpi_with_first, program, stamps
 
 MPTIO = program("mptio")
 SKIP_WRITES = ["-k", "0", "-k", "1", "-k", "2"]
-
-
-def stamps(data):
-    """(offset word, process, thread, pass) of each 16 bytes."""
-    units = struct.iter_unpack("<QQ", data)
-    return [(at, word >> 40, word >> 24 & 0xFFFF, word >> 16 & 0xFF) for at, word in units]
 
 
 class Check(Case):
