@@ -28,6 +28,7 @@ pub mod slice;
 mod tokens;
 pub mod transfer;
 mod unlink;
+pub mod waits;
 
 pub use env::{Env, Grants};
 pub use idle::reclaims;

@@ -38,7 +38,12 @@ pub fn slice_of(ino: InodeId) -> usize {
 
 /// The slice that takes a request in.
 pub fn home_slice(operation: &Operation) -> usize {
-    let ino = match operation {
+    slice_of(home_inode(operation))
+}
+
+/// The inode that a request names first.
+pub fn home_inode(operation: &Operation) -> InodeId {
+    match operation {
         Operation::Lookup { parent, .. }
         | Operation::Make { parent, .. }
         | Operation::Create { parent, .. }
@@ -71,8 +76,7 @@ pub fn home_slice(operation: &Operation) -> usize {
         | Operation::RemoveXattr { ino, .. }
         | Operation::Access { ino, .. } => *ino,
         Operation::StatFs | Operation::SyncFs => InodeId::ROOT,
-    };
-    slice_of(ino)
+    }
 }
 
 macro_rules! local_id {

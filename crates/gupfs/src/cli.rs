@@ -61,6 +61,12 @@ enum Command {
         /// A setting for this run, before that of the state directory (`gupfs config show` lists them).
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
+        /// How to write the log: as --set log_format=...
+        #[arg(long, value_enum)]
+        log_format: Option<state::LogFormat>,
+        /// What to log: as --set log_level=...
+        #[arg(long, value_enum)]
+        log_level: Option<state::LogLevel>,
     },
     /// What the daemon is doing.
     #[command(after_help = "Example:\n  gupfs status --state /var/lib/gupfs --json")]
@@ -482,7 +488,14 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
     match command {
         Command::Up(args) => run_up(args, json),
         Command::Down { state, destroy } => report(up::down(&state, destroy), json),
-        Command::Daemon { state, set } => {
+        Command::Daemon {
+            state,
+            mut set,
+            log_format,
+            log_level,
+        } => {
+            set.extend(log_format.map(|format| format!("log_format={}", format.name())));
+            set.extend(log_level.map(|level| format!("log_level={}", level.name())));
             without_json(json, "daemon").and_then(|()| daemon::run(&state, &set))
         }
         Command::Status(args) => run_ask(&args, "status", json),

@@ -7,11 +7,13 @@ use std::io::Write as _;
 use std::num::NonZero;
 use std::path::Path;
 
+use tracing_subscriber::EnvFilter;
+
 use os::daemon::{Config, DiskConfig, PeerConfig, Transport};
 use types::{Incarnation, NodeId};
 
 use crate::failure::{Failure, Result};
-use crate::state::{self, Place, State};
+use crate::state::{self, LogFormat, LogLevel, Place, State};
 use crate::system;
 use crate::{files, filesystem, service, settings};
 
@@ -19,9 +21,9 @@ use crate::{files, filesystem, service, settings};
 ///
 /// `overrides` are settings as `KEY=VALUE`, for this run.
 pub fn run(path: &Path, overrides: &[String]) -> Result<()> {
-    start_log();
     let place = Place::new(path)?;
     let (state, settings) = settings::for_daemon(&place, place.require()?, overrides)?;
+    start_log(state.log_format, state.log_level)?;
     system::require_root("gupfs daemon")?;
     system::require_fuse()?;
     // Released by the kernel when this process is gone, and by nothing before: whoever waits for the lock
@@ -107,6 +109,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
             None => os::memory_size() / 4,
             Some(_) => 0,
         },
+        slow: types::Duration::from_millis(state.slow_ms),
         metrics: state.metrics.0,
         settings,
         control_socket: place.control(),
@@ -147,15 +150,25 @@ fn check_address_free(config: &Config) -> Result<()> {
     })
 }
 
-fn start_log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("GUPFS_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let started = tracing_subscriber::fmt()
+/// GUPFS_LOG, in the words of `tracing_subscriber::EnvFilter`, goes before the setting.
+fn start_log(format: LogFormat, level: LogLevel) -> Result<()> {
+    let filter = match std::env::var("GUPFS_LOG") {
+        Ok(words) => EnvFilter::try_new(&words).map_err(|e| {
+            Failure::new(format!("GUPFS_LOG is {words:?}: {e}"))
+                .help("write for example GUPFS_LOG=debug, or GUPFS_LOG=info,gupfs::slow=off")
+        })?,
+        Err(_) => EnvFilter::new(level.name()),
+    };
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
-        .with_writer(std::io::stderr)
-        .try_init();
+        .with_writer(std::io::stderr);
+    let started = match format {
+        LogFormat::Text => log.try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
     if started.is_err() {
         let _ = writeln!(std::io::stderr(), "the log was started twice");
     }
+    Ok(())
 }

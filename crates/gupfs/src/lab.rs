@@ -372,6 +372,9 @@ fn node_state(lab: &Lab, plan: &Plan, view: &ClusterView, paths: &[PathBuf], nod
         direct_from: plan.direct_from,
         lease_ms: plan.lease_ms,
         metrics: state::Metrics::default(),
+        slow_ms: state::SLOW_MS_DEFAULT,
+        log_level: state::LogLevel::default(),
+        log_format: state::LogFormat::default(),
         disks: own
             .map(|(nsd, path)| up::disk(nsd, path, plan.backing))
             .collect(),

@@ -7,11 +7,12 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum as _;
 use serde_json::{Map, Value, json};
 
 use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
-use crate::state::{self, Place, State, Transport};
+use crate::state::{self, LogFormat, LogLevel, Place, State, Transport};
 use crate::up::PAGEPOOL_SIZE_DEFAULT;
 use crate::{files, inspect, size};
 
@@ -30,7 +31,7 @@ struct Setting {
     is_for_command_line: bool,
 }
 
-const SETTINGS: [Setting; 6] = [
+const SETTINGS: [Setting; 9] = [
     Setting {
         key: "mount",
         about: "where the file system is mounted",
@@ -65,6 +66,24 @@ const SETTINGS: [Setting; 6] = [
         key: "metrics",
         about: "where metrics are served, to this machine alone",
         allowed: "off, a port of 127.0.0.1 (0: any that is free), or a loopback address with a port",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "slow_ms",
+        about: "milliseconds from which an operation is logged with what it waited for",
+        allowed: "200 to 3600000, or 0 for none",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "log_level",
+        about: "what the daemon logs: this and what is worse",
+        allowed: "error, warn, info, debug or trace",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "log_format",
+        about: "how the daemon writes its log",
+        allowed: "text or json",
         is_for_command_line: true,
     },
 ];
@@ -155,6 +174,16 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
             let ms = ms.filter(|ms| state::LEASE_MS.contains(ms));
             state.lease_ms = ms.ok_or_else(bad)?;
         }
+        "slow_ms" if is_default => state.slow_ms = state::SLOW_MS_DEFAULT,
+        "slow_ms" => {
+            let ms = text.parse().ok();
+            let ms = ms.filter(|ms| *ms == 0 || state::SLOW_MS.contains(ms));
+            state.slow_ms = ms.ok_or_else(bad)?;
+        }
+        "log_level" if is_default => state.log_level = LogLevel::default(),
+        "log_level" => state.log_level = LogLevel::from_str(text, false).map_err(|_| bad())?,
+        "log_format" if is_default => state.log_format = LogFormat::default(),
+        "log_format" => state.log_format = LogFormat::from_str(text, false).map_err(|_| bad())?,
         "metrics" if is_default => state.metrics = state::Metrics::default(),
         "metrics" => state.metrics = text.parse().map_err(|_| bad())?,
         _ => return Err(bad()),
@@ -185,6 +214,9 @@ fn value(state: &State, key: &str) -> Value {
         "pagepool_size" => json!(state.pagepool_size),
         "lease_ms" => json!(state.lease_ms),
         "metrics" => json!(state.metrics),
+        "slow_ms" => json!(state.slow_ms),
+        "log_level" => json!(state.log_level),
+        "log_format" => json!(state.log_format),
         "direct_from" => state
             .direct_from
             .map_or_else(|| json!("default"), |size| json!(size)),
@@ -457,6 +489,10 @@ mod tests {
             ("metrics", "192.168.1.1:9420", "loopback"),
             ("metrics", "65536", "off"),
             ("metrics", "on", "off"),
+            ("slow_ms", "199", "3600000"),
+            ("slow_ms", "1s", "3600000"),
+            ("log_level", "loud", "debug"),
+            ("log_format", "xml", "json"),
             ("fs", "00", "fixed"),
             ("leasems", "5000", "lease_ms"),
         ] {
@@ -477,6 +513,9 @@ mod tests {
             ("lease_ms", "5000", json!(5000)),
             ("metrics", "[::1]:9420", json!("[::1]:9420")),
             ("metrics", "0", json!("127.0.0.1:0")),
+            ("slow_ms", "0", json!(0)),
+            ("log_level", "debug", json!("debug")),
+            ("log_format", "json", json!("json")),
         ] {
             set(&place, key, text).expect("set");
             let row = get(&place, key).expect("there");

@@ -121,11 +121,104 @@ pub struct State {
     /// Where metrics are served.
     #[serde(default, skip_serializing_if = "Metrics::is_off")]
     pub metrics: Metrics,
+    /// Operations that take so many milliseconds are logged with what they waited for; 0: none.
+    #[serde(default = "slow_ms_default", skip_serializing_if = "is_default_slow")]
+    pub slow_ms: u64,
+    /// What the daemon logs.
+    #[serde(default, skip_serializing_if = "LogLevel::is_default")]
+    pub log_level: LogLevel,
+    /// How the daemon writes its log.
+    #[serde(default, skip_serializing_if = "LogFormat::is_default")]
+    pub log_format: LogFormat,
     /// Disks seen directly.
     pub disks: Vec<Disk>,
     /// The other nodes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub peers: Vec<Peer>,
+}
+
+/// What the daemon logs: this and what is worse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogLevel {
+    /// A human must look.
+    Error,
+    /// Handled, but odd; slow operations.
+    Warn,
+    /// Changes of role and state.
+    #[default]
+    Info,
+    /// For who mends the program.
+    Debug,
+    /// The same, more.
+    Trace,
+}
+
+impl LogLevel {
+    /// As it is set.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde hands a reference over"
+    )]
+    const fn is_default(&self) -> bool {
+        matches!(self, Self::Info)
+    }
+}
+
+/// How the daemon writes its log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// A line of words and `key=value` for each event.
+    #[default]
+    Text,
+    /// A JSON object on a line for each event.
+    Json,
+}
+
+impl LogFormat {
+    /// As it is set.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+
+    #[allow(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde hands a reference over"
+    )]
+    const fn is_default(&self) -> bool {
+        matches!(self, Self::Text)
+    }
+}
+
+/// Milliseconds after which an operation is called slow, unless it is said otherwise.
+pub const SLOW_MS_DEFAULT: u64 = 1000;
+/// Milliseconds that may be said, besides 0: what is shorter is not looked at often enough.
+pub const SLOW_MS: std::ops::RangeInclusive<u64> = 200..=3_600_000;
+
+const fn slow_ms_default() -> u64 {
+    SLOW_MS_DEFAULT
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_default_slow(ms: &u64) -> bool {
+    *ms == SLOW_MS_DEFAULT
 }
 
 /// Where metrics are served, if anywhere: `off`, or an address of this machine alone (docs/metrics.md). Who asks is not
@@ -363,6 +456,12 @@ fn parse(text: &str, path: &Path) -> Result<State> {
         .help("use the gupfs version that made it"));
     }
     let state: State = toml::from_str(text).map_err(bad)?;
+    if state.slow_ms != 0 && !SLOW_MS.contains(&state.slow_ms) {
+        return Err(
+            Failure::new(format!("{}: slow_ms is {}", path.display(), state.slow_ms))
+                .help("0 for no log of slow operations, or 200 to 3600000 milliseconds"),
+        );
+    }
     if !LEASE_MS.contains(&state.lease_ms) {
         return Err(Failure::new(format!(
             "{}: lease_ms is {}",
@@ -410,6 +509,9 @@ pub(crate) mod tests {
             transport: Transport::Device,
             lease_ms: 3000,
             metrics: Metrics::default(),
+            slow_ms: SLOW_MS_DEFAULT,
+            log_level: LogLevel::default(),
+            log_format: LogFormat::default(),
             pagepool_size: 1 << 30,
             direct_from: None,
             disks: vec![Disk {

@@ -98,6 +98,12 @@ impl Calls {
         all.collect()
     }
 
+    /// Who was asked this, if another node was, and whether that has been sent: else it waits for a slot.
+    pub fn asked(&self, call: u64) -> Option<(NodeId, bool)> {
+        let call = self.calls.get(&call)?;
+        Some((call.peer, call.may_go()))
+    }
+
     /// A question to a shard of this node whose answer must know the shard (`ended`).
     pub fn begin_own(&mut self, call: u64, shard: ShardId) {
         self.own.insert(call, shard);

@@ -191,6 +191,18 @@ impl OwnerSlice {
         (self.tokens.token_count(), self.tokens.waiting_count())
     }
 
+    /// Who has not answered a revoke of tokens for the longest time, and since when: of those on `ino`, where that is
+    /// given, else of all of this shard.
+    pub fn silent_holder(&self, ino: Option<InodeId>) -> Option<(Instant, NodeLife)> {
+        self.tokens.silent_holder(ino)
+    }
+
+    /// Shards that transactions which have begun here wait for.
+    pub fn transaction_targets(&self) -> Vec<ShardId> {
+        let messages = transaction::repeat_messages(&self.shard);
+        messages.iter().map(|envelope| envelope.to).collect()
+    }
+
     /// Questions parked here, and since when: for `gupfs waiters`.
     pub fn waiters(&self) -> Vec<(String, Instant)> {
         let mut all = Vec::new();

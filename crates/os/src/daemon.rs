@@ -21,6 +21,7 @@ mod peers;
 mod reclaim;
 mod report;
 mod sectors;
+mod slow;
 mod space;
 mod start;
 mod stores;
@@ -337,6 +338,7 @@ struct Daemon {
     random: Mutex<stdx::prng::Prng>,
     counters: Counters,
     latencies: latency::Latencies,
+    slow: slow::Slow,
     gauges: metrics::Gauges,
     metrics_address: OnceLock<std::net::SocketAddr>,
     begun: types::Instant,
@@ -517,6 +519,7 @@ impl Daemon {
             random: Mutex::new(stdx::prng::Prng::new(seed)),
             counters: Counters::default(),
             latencies: latency::Latencies::default(),
+            slow: slow::Slow::new(config.slow),
             gauges,
             metrics_address: OnceLock::new(),
             begun: clock::now(),
@@ -659,6 +662,7 @@ impl Daemon {
             tick += 1;
             self.tick_membership();
             self.look_at_gauges(tick);
+            self.look_at_slow(tick);
             let mut items = VecDeque::new();
             for slice in 0..SLICE_COUNT {
                 items.push_back(Item::Client(slice, Input::Tick));
@@ -702,6 +706,7 @@ impl Daemon {
     /// declared dead, and nothing of what is left be taken from it.
     fn tick_stopping(self: &Arc<Self>, tick: u64) {
         self.renew_lease();
+        self.look_at_slow(tick);
         self.kick_journal();
         // No pieces are moved to sectors any more: Commits do not wait for that.
         lock(&self.log).destage_state = DestageState::Stalled;
@@ -767,6 +772,12 @@ impl Daemon {
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
         self.count_bytes(&request.operation);
         self.latencies.begin(request.ticket, index, clock::now);
+        self.slow.begin(&request, index);
+        self.admit(request);
+        self.slow.leave();
+    }
+
+    fn admit(self: &Arc<Self>, request: Request) {
         if request.operation == Operation::StatFs {
             self.stat_fs(request.ticket);
             return;
@@ -844,6 +855,7 @@ impl Daemon {
     /// Answers a request of the kernel, and takes its time.
     fn answer(&self, ticket: Ticket, response: &Response) {
         self.latencies.end(ticket, clock::now);
+        self.slow.answered(ticket);
         self.replier().reply(ticket, response);
     }
 

@@ -835,6 +835,27 @@ impl Manager {
         self.held.count
     }
 
+    /// Who has not answered a revoke of tokens for the longest time, and since when: of those on `ino`, where that is given, else of all.
+    /// O(requests that wait).
+    pub fn silent_holder(&self, ino: Option<InodeId>) -> Option<(Instant, NodeLife)> {
+        let silent = |ino: InodeId| {
+            let inode = self.inodes.get(&ino)?;
+            let asked = inode.queue.iter().flat_map(|waiter| &waiter.asked);
+            let silent = asked.filter(|asked| !asked.is_answered);
+            silent
+                .min_by_key(|asked| asked.since)
+                .map(|a| (a.since, a.holder))
+        };
+        let all = self.timers.iter().filter_map(|(_, timer)| match timer {
+            Timer::Retry(ino, _) => silent(*ino),
+            Timer::Forget(_) => None,
+        });
+        match ino {
+            Some(ino) => silent(ino),
+            None => all.min_by_key(|(since, _)| *since),
+        }
+    }
+
     /// Requests that wait for what others hold.
     pub fn waiting_count(&self) -> usize {
         self.waiting_count

@@ -67,6 +67,8 @@ pub struct Config {
     pub direct_size_min: u64,
     /// Of these, files up to so many bytes only until they have been read once: then the page cache holds them.
     pub again_size_max: u64,
+    /// Operations that take this long are logged with what they waited for; 0: none.
+    pub slow: types::Duration,
     /// Where metrics are served, if anywhere: an address of this machine alone.
     pub metrics: Option<SocketAddr>,
     /// The settings that this daemon runs with and where each comes from, as one line of JSON: told to who asks.

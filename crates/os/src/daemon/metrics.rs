@@ -234,6 +234,9 @@ impl Writer<'_> {
             (named("write"), get(&c.write_size)),
         ];
         self.counters(&table::REQUESTED, sizes)?;
+        let slow = OPERATION_NAMES.iter().zip(&daemon.slow.counts);
+        self.counters(&table::SLOW, slow.map(|(name, n)| (named(name), get(n))))?;
+        self.gauge(&table::UNANSWERED, get(&daemon.slow.waiting))?;
         self.counter(&table::ANSWERS, get(&c.replies))?;
         let waits = Waiting::NAMES.iter().zip(&daemon.gauges.waits);
         self.counters(

@@ -421,6 +421,27 @@ impl Daemon {
         all
     }
 
+    /// The NSD of the oldest read, or of the oldest write or flush, that has not ended, and the node that was asked for
+    /// it, if one was. O(I/O under way).
+    pub(super) fn oldest_io(&self, is_read: bool) -> Option<(NsdId, Option<NodeId>)> {
+        let mut oldest: Option<(Instant, NsdId, Option<NodeId>)> = None;
+        let mut see = |kind: Kind, since: Instant, nsd: NsdId, peer: Option<NodeId>| {
+            let is_older = oldest.is_none_or(|(at, ..)| since < at);
+            if (kind == Kind::Read) == is_read && is_older {
+                oldest = Some((since, nsd, peer));
+            }
+        };
+        for local in &self.io.local {
+            let local = lock(local);
+            local
+                .values()
+                .for_each(|io| see(io.kind, io.since, io.nsd, None));
+        }
+        let remote = lock(&self.io.remote);
+        (remote.values()).for_each(|io| see(io.kind, io.since, io.nsd, Some(io.peer)));
+        oldest.map(|(_, nsd, peer)| (nsd, peer))
+    }
+
     /// The disk of one of this node's own NSDs.
     pub(super) fn disk(&self, nsd: NsdId) -> Option<&Arc<DiskQueue>> {
         self.disks.get(&nsd)

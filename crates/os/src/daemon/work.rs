@@ -230,6 +230,7 @@ impl Daemon {
                 };
                 let replied = crate::fuse::Follow(Box::new(replied));
                 self.latencies.end(ticket, clock::now);
+                self.slow.answered(ticket);
                 self.replier().reply_then(ticket, &response, replied);
             }
             Effect::Yield(ticket, response) => {

@@ -50,6 +50,8 @@ metrics! {
     OPERATIONS: Counter "gupfs_operations" ["operation"] "Requests of the kernel";
     OPERATION_TIME: Histogram "gupfs_operation_duration_seconds" ["operation"] "From a request to its answer; SAMPLED: one request in eight is timed, so _count and _sum are about an eighth";
     REQUESTED: Counter "gupfs_requested_bytes" ["operation"] "Bytes that reads of the kernel asked for and writes brought; what its page cache answers is not seen";
+    SLOW: Counter "gupfs_slow_operations" ["operation"] "Requests of the kernel that took longer than the setting slow_ms; all are counted, logged or not";
+    UNANSWERED: Gauge "gupfs_operations_waiting" [] "Requests of the kernel that wait for something; looked at ten times a second, 0 where slow_ms is 0";
     ANSWERS: Counter "gupfs_answers" [] "Answers to requests of the kernel";
     CLIENT_WAITS: Counter "gupfs_client_waits" ["cause"] "Times that a request was set aside to wait; looked at once a second";
 
