@@ -14,6 +14,7 @@ mod exposition;
 #[path = "labs/node.rs"]
 mod node;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use exposition::Page;
 use node::Node;
+use serde_json::Value;
 
 /// A mounted node that serves metrics at any free port, and where.
 fn node_with_metrics() -> Option<(Node, String)> {
@@ -34,8 +36,7 @@ fn node_with_metrics() -> Option<(Node, String)> {
 }
 
 fn address(node: &Node) -> String {
-    let status: serde_json::Value =
-        serde_json::from_str(&node.gupfs(&["status", "--json"])).unwrap();
+    let status: Value = serde_json::from_str(&node.gupfs(&["status", "--json"])).unwrap();
     let url = status["metrics"].as_str().expect("served").to_owned();
     let address = url.strip_prefix("http://").unwrap();
     let address = address.strip_suffix("/metrics").unwrap();
@@ -233,4 +234,99 @@ fn a_taken_port_is_refused(node: &Node) {
     assert!(status.contains("\"metrics\":null"), "{status}");
     let error = TcpStream::connect(format!("127.0.0.1:{port}")).expect_err("nobody listens");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// The names of samples that the documents promise, with the labels of each.
+fn promised_samples() -> BTreeMap<String, BTreeSet<String>> {
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+    let document = fs::read_to_string(document).unwrap();
+    let mut all = BTreeMap::new();
+    for (name, (kind, labels)) in exposition::documented(&document) {
+        let suffixes: &[&str] = match kind.as_str() {
+            "counter" => &["_total"],
+            "info" => &["_info"],
+            "histogram" => &["_bucket", "_sum", "_count"],
+            _ => &[""],
+        };
+        for suffix in suffixes {
+            all.insert(format!("{name}{suffix}"), labels.clone());
+        }
+    }
+    all
+}
+
+/// The words of a PromQL expression.
+fn words(expression: &str) -> impl Iterator<Item = &str> {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| !word.is_empty())
+}
+
+#[test]
+fn the_dashboard_is_made_of_metrics_that_exist() {
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../packaging/grafana/gupfs.json"
+    );
+    let board: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    assert!(
+        board["schemaVersion"].as_u64() >= Some(36),
+        "Grafana 9 and newer"
+    );
+    assert_eq!(
+        (&board["uid"], &board["title"]),
+        (&"gupfs".into(), &"GUPFS".into())
+    );
+    let samples = promised_samples();
+    let is_metric = |word: &str| word.starts_with("gupfs_") || word.starts_with("process_");
+    let mut used = BTreeSet::new();
+    let mut cells = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    for panel in board["panels"].as_array().unwrap() {
+        let title = panel["title"].as_str().unwrap();
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{title}");
+        let place = |name: &str| panel["gridPos"][name].as_u64().unwrap();
+        assert!(place("x") + place("w") <= 24, "{title}");
+        for x in place("x")..place("x") + place("w") {
+            for y in place("y")..place("y") + place("h") {
+                assert!(cells.insert((x, y)), "{title} lies over another panel");
+            }
+        }
+        if panel["type"] == "row" {
+            continue;
+        }
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(!targets.is_empty(), "{title}");
+        for target in targets {
+            let expression = target["expr"].as_str().unwrap();
+            let names: BTreeSet<&str> = words(expression).filter(|w| is_metric(w)).collect();
+            assert!(!names.is_empty(), "{title}: {expression}");
+            for name in names {
+                let labels = samples
+                    .get(name)
+                    .unwrap_or_else(|| panic!("{title}: {name}"));
+                let known = |label: &str| {
+                    ["le", "job", "instance"].contains(&label) || labels.contains(label)
+                };
+                let grouped = expression.split(" by (").skip(1);
+                let grouped = grouped.flat_map(|rest| words(rest.split(')').next().unwrap()));
+                let legend = target["legendFormat"].as_str().unwrap().split("{{").skip(1);
+                let shown = legend.map(|rest| rest.split("}}").next().unwrap());
+                for label in grouped.chain(shown) {
+                    assert!(known(label), "{title}: {name} has no label {label}");
+                }
+                used.insert(name.to_owned());
+            }
+            assert_eq!(
+                expression.matches('(').count() + expression.matches('{').count(),
+                expression.matches(')').count() + expression.matches('}').count(),
+                "{expression}"
+            );
+        }
+    }
+    assert!(used.len() > 30, "{used:?}");
+    let queries = board["templating"]["list"].as_array().unwrap();
+    let queries = queries.iter().filter_map(|v| v["definition"].as_str());
+    for word in queries.flat_map(words).filter(|w| is_metric(w)) {
+        assert!(samples.contains_key(word), "{word}");
+    }
 }
