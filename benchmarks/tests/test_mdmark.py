@@ -444,6 +444,7 @@ class Errors(Case):
         self.bad(mpi(2, MDMARK, "-w", self.dir), "cannot make the directory .*mdmark.tree: File exists")
         self.assertEqual(self.files(), {f"{TREE}/precious": 0})
 
+    @every_mpi
     def test_a_full_file_system(self):
         listing = os.path.join(self.aside, "listing")
         shell = f'{shlex.join(mpi(3))} "$0" "$@"; code=$?; ls "{self.dir}" >"{listing}"; exit $code'

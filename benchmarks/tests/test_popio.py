@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 
-from harness import Case, in_own_mounts, mpi, mpi_with_first, program
+from harness import Case, every_mpi, in_own_mounts, mpi, mpi_with_first, program
 
 POPIO = program("popio")
 METHODS = ["collective", "independent", "pieces", "gather", "own"]
@@ -49,6 +49,7 @@ class Popio(Case):
     def path(self, method, process=None):
         return os.path.join(self.dir, f"popio.{method}" + ("" if process is None else f".{process}"))
 
+    @every_mpi
     def test_each_element_is_where_it_must_be(self):
         for grid, tile in (((2, 2), (5, 4)), ((1, 3), (3, 5)), ((2, 1), (37, 1)), ((2, 1), None)):
             processes = grid[0] * grid[1]
@@ -91,6 +92,7 @@ class Popio(Case):
             for process in range(processes):
                 os.unlink(self.path("own", process))
 
+    @every_mpi
     def test_a_process_without_a_tile(self):
         report = self.good(self.popio(3, "-x", 4, "-y", 4, "-g", "3x1", "-t", "2x4", "-s")).out
         self.assertIn("Note: 1 processes have no tile", report)
