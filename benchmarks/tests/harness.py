@@ -199,6 +199,18 @@ class Case(unittest.TestCase):
                 end(job)
             wait_until(lambda: os.listdir(self.dir) == [], "the cleaners have removed everything")
 
+    def loop(self, name, sector, data):
+        """A device with sectors of so many bytes, and its file; it goes when this process ends, however it ends."""
+        path = os.path.join(self.aside, name)
+        with open(path, "wb") as file:
+            file.write(data)
+        device = self.good(["losetup", "--find", "--show", "--sector-size", str(sector), path]).out.strip()
+        handle = os.open(device, os.O_RDONLY)
+        self.addCleanup(os.close, handle)
+        # While it is open it stays, and is detached by the last close.
+        self.good(["losetup", "--detach", device])
+        return device, path
+
     def lie(self, kind, file, offset):
         """The environment of a job whose disk lies about one byte of a file: `kind` as lying_disk.c has it."""
         library = os.path.join(self.aside, "lying_disk.so")

@@ -152,6 +152,7 @@ LAYOUTS = [
 ]
 DEVICE_BYTES = 1 * MIB
 GROUND = 0xA5
+GROUND_BYTES = bytes([GROUND]) * DEVICE_BYTES
 
 
 class Layouts(Case):
@@ -259,22 +260,9 @@ class Layouts(Case):
 class BlockDevices(Case):
     """Real ones: loop devices, which need root."""
 
-    def loop(self, name, sector):
-        """A device with sectors of so many bytes; it goes when this process ends, however it ends."""
-        path = os.path.join(self.aside, name)
-        with open(path, "wb") as file:
-            file.write(bytes([GROUND]) * DEVICE_BYTES)
-        device = self.good(["losetup", "--find", "--show", "--sector-size", str(sector), path]).out.strip()
-        handle = os.open(device, os.O_RDONLY)
-        self.addCleanup(os.close, handle)
-        # While it is open it stays, and is detached by the last close.
-        self.good(["losetup", "--detach", device])
-        return device, path
-
-    @every_mpi
     def test_records_and_offset_follow_the_largest_block(self):
-        small, below_small = self.loop("small", 512)
-        large, below_large = self.loop("large", 4096)
+        small, below_small = self.loop("small", 512, GROUND_BYTES)
+        large, below_large = self.loop("large", 4096, GROUND_BYTES)
         words = ["-R", small, "-R", large, "-f", "100000", "-b", "1000", "-s", "1", "-t", "3", "-C", "-r", "-I"]
         report = self.good(mpi(3, MPTIO, *words)).out
         self.assertIn("Note: 4 threads per process instead of 3,", report)
@@ -290,7 +278,7 @@ class BlockDevices(Case):
             self.assertEqual(offsets, list(range(begin, end, 16)))
 
     def test_a_device_that_is_too_small(self):
-        device, _ = self.loop("dev", 512)
+        device, _ = self.loop("dev", 512, GROUND_BYTES)
         self.bad(mpi(2, MPTIO, "-R", device, "-f", "512K", "-b", "64K", "-t", "2", "-s", "512"),
                  f"device {device} has 1048576 bytes, and the regions end at 1049088")
         self.bad(mpi(2, MPTIO, "-R", device, "-R", device, "-f", "64K", "-b", "4K", "-t", "2"), "are the same device")

@@ -150,6 +150,18 @@ class Pioraw(Case):
             for index, (at, process, thread, _) in enumerate(stamps(data[:used])):
                 self.assertEqual((at, process, thread), (index * 16, owners[index * 16 // (16 * KIB)], 0))
 
+    def test_a_block_device(self):
+        device, below = self.loop("block", 4096, bytes([GROUND]) * MIB)
+        words = [PIORAW, "-t", "0.02", "-R", device, "-f", "128K", "-k", "1,5", "-C", "-I"]
+        self.bad(mpi(3, *words), "-s: the block size must be a multiple of 4096")
+        self.bad(mpi(9, *words, "-s", "4K"), "has 1048576 bytes, and the parts of the processes end at 1179648")
+        self.good(mpi(3, *words, "-s", "4K"))
+        with open(below, "rb") as file:
+            data = file.read()
+        self.assertEqual(data[3 * 128 * KIB:], bytes([GROUND]) * (MIB - 3 * 128 * KIB))
+        for index, (at, process, _, _) in enumerate(stamps(data[:3 * 128 * KIB])):
+            self.assertEqual((at, process), (index * 16, index * 16 // (128 * KIB)))
+
     def test_reads_of_a_device_leave_it_alone(self):
         path, = self.devices(64 * KIB)
         os.chmod(path, 0o444)
