@@ -189,8 +189,22 @@ bool cell_has(struct cell cell, int process);
 
 /* Megabytes (2^20) per second; 0 where the clock saw no time. */
 double rate_of(double bytes, double seconds);
-/* The mean of the runs of a cell that count; negative: it was not run. */
-double mean_of(const struct bench *bench, enum operation operation, struct cell cell);
+/* Percent of the processors of a node. */
+struct shares {
+    double user;
+    double system;
+};
+
+/* What the runs of a cell that count have in common. */
+struct mean {
+    double rate;
+    struct shares nodes;   /* The mean of the nodes that took part. */
+    struct shares servers[SERVERS_MAX]; /* Of each server's node. */
+};
+struct mean mean_of(const struct bench *bench, enum operation operation, struct cell cell);
+/* Of the nodes that took part in a pass. */
+struct shares shares_of_nodes(const struct pass *pass);
+struct shares shares_of(const struct node_cpu *cpu);
 
 /* Both by process 0. */
 void report_write(FILE *to, const struct bench *bench, int argc, char **argv);

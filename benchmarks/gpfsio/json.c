@@ -60,7 +60,18 @@ static void write_means(struct json *json, const struct bench *bench) {
             json_text(json, "operation", operation_name((enum operation)operation));
             json_integer(json, "nodes", cell.nodes);
             json_integer(json, "threads", cell.threads);
-            json_number(json, "rate_mb_s", mean_of(bench, (enum operation)operation, cell));
+            const struct mean mean = mean_of(bench, (enum operation)operation, cell);
+            json_number(json, "rate_mb_s", mean.rate);
+            json_number(json, "node_user_percent", mean.nodes.user);
+            json_number(json, "node_system_percent", mean.nodes.system);
+            json_array(json, "servers");
+            for (int server = 0; server < options->server_count; server++) {
+                json_object(json, NULL);
+                json_number(json, "node_user_percent", mean.servers[server].user);
+                json_number(json, "node_system_percent", mean.servers[server].system);
+                json_end(json);
+            }
+            json_end(json);
             json_end(json);
         }
     }

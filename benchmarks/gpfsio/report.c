@@ -6,19 +6,44 @@ double rate_of(double bytes, double seconds) {
     return seconds > 0 ? bytes / MIB / seconds : 0;
 }
 
-double mean_of(const struct bench *bench, enum operation operation, struct cell cell) {
-    double sum = 0;
-    int count = 0;
+static double percent(double part, double whole) {
+    return whole > 0 ? 100 * part / whole : 0;
+}
+
+struct shares shares_of(const struct node_cpu *cpu) {
+    return (struct shares){.user = percent(cpu->user, cpu->total), .system = percent(cpu->system, cpu->total)};
+}
+
+static void shares_add(struct shares *sum, struct shares part, int parts) {
+    sum->user += part.user / parts;
+    sum->system += part.system / parts;
+}
+
+struct shares shares_of_nodes(const struct pass *pass) {
+    struct shares mean = {0};
+    for (int node = 0; node < pass->cell.nodes; node++) {
+        shares_add(&mean, shares_of(&pass->nodes[node].node), pass->cell.nodes);
+    }
+    return mean;
+}
+
+struct mean mean_of(const struct bench *bench, enum operation operation, struct cell cell) {
+    const struct options *options = bench->options;
+    const int count = (int)options->runs - (options->trim ? 2 : 0);
+    struct mean mean = {0};
     for (int i = 0; i < bench->pass_count; i++) {
         const struct pass *pass = &bench->passes[i];
         if (!pass->counts || pass->operation != operation || pass->cell.nodes != cell.nodes ||
             pass->cell.threads != cell.threads) {
             continue;
         }
-        sum += rate_of(pass->bytes, pass->seconds);
-        count++;
+        mean.rate += rate_of(pass->bytes, pass->seconds) / count;
+        shares_add(&mean.nodes, shares_of_nodes(pass), count);
+        for (int server = 0; server < options->server_count; server++) {
+            shares_add(&mean.servers[server], shares_of(&pass->servers[server].node), count);
+        }
     }
-    return count > 0 ? sum / count : -1;
+    return mean;
 }
 
 static void write_header(FILE *to, const struct bench *bench) {
@@ -47,25 +72,33 @@ static void write_means(FILE *to, const struct bench *bench, enum operation oper
         (void)fprintf(to, "%5lld %-6s", nodes, nodes == 1 ? "Node" : "Nodes");
         for (int t = 0; t < options->threads.count; t++) {
             const struct cell cell = {(int)nodes, (int)options->threads.values[t]};
-            (void)fprintf(to, " %13.1f", mean_of(bench, operation, cell));
+            (void)fprintf(to, " %13.1f", mean_of(bench, operation, cell).rate);
         }
         (void)fputc('\n', to);
     }
 }
 
-static double percent(double part, double whole) {
-    return whole > 0 ? 100 * part / whole : 0;
-}
-
-/* User and system time of the nodes in percent of their processors; the mean of them. */
-static struct node_cpu mean_cpu(const struct pass *pass) {
-    struct node_cpu mean = {0};
-    for (int node = 0; node < pass->cell.nodes; node++) {
-        const struct node_cpu *of = &pass->nodes[node].node;
-        mean.user += percent(of->user, of->total) / pass->cell.nodes;
-        mean.system += percent(of->system, of->total) / pass->cell.nodes;
+/* The best cell of a table, and what it took of the processors, as the document's text tells it. */
+static void write_peak(FILE *to, const struct bench *bench, enum operation operation) {
+    const struct options *options = bench->options;
+    struct cell best = {0};
+    struct mean peak = {.rate = -1};
+    for (int i = 0; i < options->nodes.count * options->threads.count; i++) {
+        const struct cell cell = {(int)options->nodes.values[i / options->threads.count],
+                                  (int)options->threads.values[i % options->threads.count]};
+        const struct mean mean = mean_of(bench, operation, cell);
+        if (mean.rate <= peak.rate) continue;
+        best = cell;
+        peak = mean;
     }
-    return mean;
+    (void)fprintf(to, "Peak: %.1f MB/s, nodes: %d, threads: %d; CPU of a node: %.1f%% (%.1f%% user, %.1f%% system)\n",
+                  peak.rate, best.nodes, best.threads, peak.nodes.user + peak.nodes.system, peak.nodes.user,
+                  peak.nodes.system);
+    for (int i = 0; i < options->server_count; i++) {
+        const struct shares *of = &peak.servers[i];
+        (void)fprintf(to, "CPU of the node of server %s@%d: %.1f%% (%.1f%% user, %.1f%% system)\n",
+                      options->servers[i].what, options->servers[i].process, of->user + of->system, of->user, of->system);
+    }
 }
 
 static void write_passes(FILE *to, const struct bench *bench) {
@@ -76,7 +109,7 @@ static void write_passes(FILE *to, const struct bench *bench) {
                   "Clock us");
     for (int i = 0; i < bench->pass_count; i++) {
         const struct pass *pass = &bench->passes[i];
-        const struct node_cpu cpu = mean_cpu(pass);
+        const struct shares cpu = shares_of_nodes(pass);
         (void)fprintf(to, "%-9s %5d %7d %4d %6s %12.6f %13.0f %11.2f %7.2f %7.2f %9.1f\n",
                       operation_name(pass->operation), pass->cell.nodes, pass->cell.threads, pass->run,
                       pass->counts ? "yes" : "no", pass->seconds, pass->bytes, rate_of(pass->bytes, pass->seconds),
@@ -97,9 +130,10 @@ static void write_servers(FILE *to, const struct bench *bench) {
             char name[PATH_MAX + 16];
             (void)snprintf(name, sizeof name, "%s@%d", bench->options->servers[s].what,
                            bench->options->servers[s].process);
+            const struct shares node = shares_of(&of->node);
             (void)fprintf(to, "%-9s %5d %7d %4d %-24s %10.2f %10.2f %10.2f %10.2f\n", operation_name(pass->operation),
                           pass->cell.nodes, pass->cell.threads, pass->run, name, of->user, of->system,
-                          percent(of->node.user, of->node.total), percent(of->node.system, of->node.total));
+                          node.user, node.system);
         }
     }
 }
@@ -144,7 +178,9 @@ static void write_notes(FILE *to, const struct bench *bench) {
 void report_write(FILE *to, const struct bench *bench, int argc, char **argv) {
     write_header(to, bench);
     for (int operation = 0; operation < OPERATION_COUNT; operation++) {
-        if (bench->options->operations[operation]) write_means(to, bench, (enum operation)operation);
+        if (!bench->options->operations[operation]) continue;
+        write_means(to, bench, (enum operation)operation);
+        write_peak(to, bench, (enum operation)operation);
     }
     write_passes(to, bench);
     write_servers(to, bench);

@@ -29,6 +29,11 @@ def twin(nodes, threads, records, size, layout, rotate=0):
 LAYOUTS = [("segmented", []), ("strided", ["-S"]), ("separate", ["-T"])]
 
 
+def percent(cpu, kind):
+    """Of the processors of a node; a test can be over within a tick of its clock."""
+    return 100 * cpu[f"node_{kind}_seconds"] / cpu["node_total_seconds"] if cpu["node_total_seconds"] > 0 else 0
+
+
 class Places(Case):
     def words(self, processes, *more):
         return mpi(processes, GPFSIO, "-d", self.dir, *more)
@@ -146,7 +151,7 @@ class Figures(Case):
     @every_mpi
     def test_rates_and_means_follow_from_the_raw_times(self):
         report, whole = self.job(3, "-n", "1,3", "-t", "1,2", "-i", "4", "--trim", "-c", "20", "-b", "4K",
-                                 "-o", "read,write,rewrite")
+                                 "-o", "read,write,rewrite", "--server", "@1")
         results = whole["results"]
         self.assertEqual((whole["program"], whole["options"]["operations"]), ("gpfsio", ["write", "rewrite", "read"]))
         self.assertEqual(len(whole["machine"]["processes"]), 3)
@@ -160,19 +165,40 @@ class Figures(Case):
             rates = sorted(r["rate_mb_s"] for r in cell)
             self.assertEqual(sorted(r["rate_mb_s"] for r in cell if r["counts"]), rates[1:3])
             self.assertAlmostEqual(mean["rate_mb_s"], sum(rates[1:3]) / 2, delta=1e-6)
+            self.check_processors(mean, [r for r in cell if r["counts"]])
         self.assertEqual(len(whole["means"]), 3 * 4)
         self.check_report(report, whole)
+
+    @staticmethod
+    def peak_line(best):
+        user, system = best["node_user_percent"], best["node_system_percent"]
+        return (f"Peak: {best['rate_mb_s']:.1f} MB/s, nodes: {best['nodes']}, threads: {best['threads']}; CPU of a node: "
+                f"{user + system:.1f}% ({user:.1f}% user, {system:.1f}% system)")
+
+    def check_processors(self, mean, runs):
+        """The processors of the nodes, and of the server: means of the runs that count."""
+        for kind in ("user", "system"):
+            of_nodes, of_server = [], []
+            for result in runs:
+                shares = [percent(process, kind) for process in result["processes"]]
+                of_nodes.append(sum(shares) / len(shares))
+                of_server.append(percent(result["servers"][0], kind))
+            self.assertAlmostEqual(mean[f"node_{kind}_percent"], sum(of_nodes) / len(runs), delta=1e-6)
+            self.assertAlmostEqual(mean["servers"][0][f"node_{kind}_percent"], sum(of_server) / len(runs), delta=1e-6)
 
     def check_report(self, report, whole):
         """The report says what the JSON does."""
         for operation in ("Write", "Rewrite", "Read"):
-            header, *rows = rows_of(report, f"Mean {operation} Performance (MB/s)")
+            header, *rows, peak, server = rows_of(report, f"Mean {operation} Performance (MB/s)")
             self.assertEqual(header, ["1", "Thread", "2", "Threads"])
             self.assertEqual([row[:2] for row in rows], [["1", "Node"], ["3", "Nodes"]])
             cells = [float(cell) for row in rows for cell in row[2:]]
             means = [m["rate_mb_s"] for m in whole["means"] if m["operation"] == operation.lower()]
             for cell, mean in zip(cells, means, strict=True):
                 self.assertAlmostEqual(cell, mean, delta=0.0501)
+            best = max((m for m in whole["means"] if m["operation"] == operation.lower()), key=lambda m: m["rate_mb_s"])
+            self.assertEqual(" ".join(peak), self.peak_line(best))
+            self.assertEqual(" ".join(server[:6]), "CPU of the node of server")
         raw = rows_of(report, "RAW TIMES")
         spans = [(r["operation"], r["nodes"], r["threads"], r["run"], p["process"], s["thread"], s)
                  for r in whole["results"] for p in r["processes"] for s in p["threads"]]
