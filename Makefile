@@ -51,7 +51,7 @@ benchmarks:
 test-benchmarks: $(if $(filter file,$(origin GUPFS)),build)
 	@$(MAKE) --no-print-directory -C benchmarks test-everywhere GUPFS="$(abspath $(GUPFS))"
 
-report: build
+report: $(if $(filter file,$(origin GUPFS)),build)
 	@$(MAKE) --no-print-directory -C benchmarks report GUPFS="$(abspath $(GUPFS))" ARGS="$(ARGS)"
 
 test-report:
