@@ -218,17 +218,19 @@ class Netio(Case):
 
 class Errors(Case):
     def test_command_lines_that_make_no_sense(self):
-        for options, pattern in (("-s 2", "-s 2: of 2 processes"), ("-s 0", "-s 0: not a number"), ("-c 0", "-c 0"),
-                                 ("-q 0", "-q 0"), ("-q 1025", "-q 1025"), ("-b 0", "-b 0: a block is"), ("-b 1,", "-b : a b"),
-                                 ("-b 1G", "-b 1G"), ("-w 101", "-w 101"), ("-w x", "-w x"), ("-t 1 -n 1", "-t and -n"),
-                                 ("-p 70000", "-p 70000"), ("-I lo -a x", "-a and -I contradict"), ("-B 0", "-B 0"),
-                                 ("-B 2G", "-B: socket buffers"), ("--timeout 0", "--timeout 0"), ("-z", "unknown option")):
-            if options == "-b 1,":
-                pattern = "-b .*: a block is"
-            job = self.bad(mpi(2, NETIO, *options.split()), "^netio: process 0: .*" + pattern)
+        # What one option may be, in one process; what they say about one another in two.
+        for options, pattern in (("-s 0", "-s 0: not a number"), ("-c 0", "-c 0"), ("-q 0", "-q 0"), ("-q 1025", "-q 1025"),
+                                 ("-b 0", "-b 0: a block is"), ("-b 1,", "-b .*: a block is"), ("-b 1G", "-b 1G"),
+                                 ("-w 101", "-w 101"), ("-w x", "-w x"), ("-p 70000", "-p 70000"), ("-B 0", "-B 0"),
+                                 ("--timeout 0", "--timeout 0"), ("-z", "unknown option"),
+                                 ("-n 1", "a client and a server are needed")):
+            job = self.bad([NETIO, *options.split()], "^netio: process 0: .*" + pattern)
             self.assertEqual((job.code, job.out), (2, ""))
-        job = self.bad([NETIO], "process 0: a client and a server are needed")
-        self.assertEqual(job.code, 2)
+        for options, pattern in (("-s 2", "-s 2: of 2 processes"), ("-t 1 -n 1", "-t and -n contradict"),
+                                 ("-I lo -a x", "-a and -I contradict"), ("-B 2G", "-B: socket buffers"),
+                                 ("-p 65535 -s 2", "-p 65535: there are no ports beyond 65535")):
+            job = self.bad(mpi(3 if "-p" in options else 2, NETIO, *options.split()), "^netio: process 0: .*" + pattern)
+            self.assertEqual((job.code, job.out), (2, ""))
 
     def test_what_cannot_be_reached(self):
         port = free_port()
