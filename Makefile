@@ -9,7 +9,7 @@ GUPFS   := target/release/gupfs
 # A mount point that the user named must exist; the default one is made.
 MKDIR := $(if $(filter file,$(origin MNT)),--mkdir)
 
-.PHONY: help build tools up down demo test bench benchmarks test-benchmarks report test-report
+.PHONY: help build tools up down demo test bench benchmarks test-benchmarks cost-benchmarks report test-report
 help:
 	@echo "make up    [MNT=/mnt/gupfs] [STATE=dir] [SIZE=8G] [BACKING=file|loop|ram]   make (or find) a file system and mount it"
 	@echo "make down  [STATE=dir]                                                      unmount and stop"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench [ARGS=--quick]                                                   the ratios of docs/performance.md"
 	@echo "make benchmarks [MPI=mpich|openmpi]                                         the MPI programs of docs/benchmarks.md"
 	@echo "make test-benchmarks                                                        their tests, also on a GUPFS mount"
+	@echo "make cost-benchmarks [ARGS='--runs 15']                                      what they cost against fio and plain loops"
 	@echo "make report [ARGS='--scale quick --backing ram']                            the documents' tables and figures, measured here"
 	@echo "make test-report                                                            tests of its pages"
 
@@ -51,7 +52,10 @@ benchmarks:
 test-benchmarks: $(if $(filter file,$(origin GUPFS)),build)
 	@$(MAKE) --no-print-directory -C benchmarks test-everywhere GUPFS="$(abspath $(GUPFS))"
 
-report: $(if $(filter file,$(origin GUPFS)),build)
+cost-benchmarks:
+	@$(MAKE) --no-print-directory -C benchmarks cost ARGS="$(ARGS)"
+
+report: build
 	@$(MAKE) --no-print-directory -C benchmarks report GUPFS="$(abspath $(GUPFS))" ARGS="$(ARGS)"
 
 test-report:

@@ -27,7 +27,6 @@ pub mod filesystem;
 pub mod inspect;
 pub mod lab;
 pub mod locate;
-pub mod mount;
 pub mod service;
 pub mod settings;
 pub mod size;
