@@ -242,7 +242,7 @@ class Figures(Case):
             with open(path, "w", encoding="ascii") as file:
                 file.write(f"{idle.pid}\n")
             # Long enough for the clock ticks in which processes are counted; in a local directory, whatever is tested.
-            report, whole = self.job(2, "-d", self.aside, "-n", "1", "-i", "1", "-c", "1000000", "-b", "16", "-o", "write",
+            report, whole = self.job(2, "-d", self.aside, "-n", "1", "-i", "1", "-c", "40000", "-b", "4K", "-o", "write",
                                      "--server", f"{busy.pid}", "--server", f"{path}@1", "--server", "@1")
         finally:
             for process in (busy, idle):
