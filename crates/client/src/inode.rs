@@ -324,6 +324,14 @@ impl Inode {
         self.attr = Some(*attr);
     }
 
+    /// The kernel asks for an access control list; whether it is known here that there is none. It keeps what it is told as it
+    /// keeps attributes: these are notified when they go, and the list with them.
+    pub(crate) fn ask_acl(&mut self) -> bool {
+        self.is_attr_believed = true;
+        let is_current = self.is_attr_current() && !self.is_revoking();
+        is_current && self.attr.is_some_and(|attr| !attr.has_acl())
+    }
+
     /// The attributes as this node's applications see them.
     pub(crate) fn visible_attr(&self) -> Option<Attr> {
         let mut attr = self.attr?;

@@ -106,6 +106,7 @@ fn meta_caller(caller: Caller) -> meta::Caller {
     meta::Caller {
         uid: caller.uid,
         gid: caller.gid,
+        umask: caller.umask,
     }
 }
 
@@ -166,8 +167,15 @@ impl Slice {
             // The driver answers it: it knows the space of all NSDs and shards.
             Operation::StatFs => return self.fail(request.ticket, Errno::ENOSYS),
             Operation::Access { .. } => return self.reply(request.ticket, Response::Done),
-            Operation::GetXattr { name, .. } if !is_xattr_kept(name) => {
+            // At once, so that `ls` asks only once.
+            Operation::GetXattr { name, .. } if !meta::is_xattr_kept(name) => {
                 return self.fail(request.ticket, Errno::EOPNOTSUPP);
+            }
+            Operation::GetXattr { ino, name, .. }
+                if meta::acl::is_acl(name)
+                    && self.inodes.get_mut(ino).is_some_and(|i| i.ask_acl()) =>
+            {
+                return self.fail(request.ticket, Errno::ENODATA);
             }
             // Bytes that the owner does not know of: only this node can say that the file is not empty.
             Operation::SetXattr { ino, name, .. } | Operation::RemoveXattr { ino, name }
@@ -989,9 +997,4 @@ pub(crate) fn name_of(operation: &Operation) -> Option<&Name> {
         | Operation::Rmdir { name, .. } => Some(name),
         _ => None,
     }
-}
-
-/// Attributes that this version keeps; others answer EOPNOTSUPP at once, so that `ls` asks only once.
-pub(crate) fn is_xattr_kept(name: &[u8]) -> bool {
-    meta::is_xattr_kept(name)
 }

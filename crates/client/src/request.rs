@@ -12,6 +12,8 @@ pub struct Caller {
     pub gid: u32,
     /// Process, 0 when the kernel asks by itself (write-back of mapped pages).
     pub pid: u32,
+    /// Permission bits that what it makes does not get, unless the directory has a default access control list.
+    pub umask: u32,
 }
 
 /// A request's identity at its front end: the front end's answer goes to the same ticket.
@@ -74,14 +76,14 @@ pub struct OpenFlags {
 pub enum NewKind {
     /// Regular file, FIFO, socket or device node: full `st_mode` and device number.
     Node {
-        /// `st_mode` with its S_IFMT bits, umask applied.
+        /// `st_mode` with its S_IFMT bits, umask not applied.
         mode: u32,
         /// Device number.
         rdev: u32,
     },
     /// A directory with these permission bits.
     Directory {
-        /// Permission bits, umask applied.
+        /// Permission bits, umask not applied.
         permissions: u32,
     },
     /// A symbolic link to `target`.
@@ -171,7 +173,7 @@ pub enum Operation {
         parent: InodeId,
         /// Name.
         name: Name,
-        /// Permission bits, umask applied.
+        /// Permission bits, umask not applied.
         permissions: u32,
         /// How to open it.
         flags: OpenFlags,
@@ -180,7 +182,7 @@ pub enum Operation {
     CreateNameless {
         /// Directory that it would be in.
         parent: InodeId,
-        /// Permission bits, umask applied.
+        /// Permission bits, umask not applied.
         permissions: u32,
         /// How to open it. With `exclusive` it never gets a name.
         flags: OpenFlags,
@@ -349,7 +351,7 @@ pub enum Operation {
         name: SmallBytes,
         /// Value.
         value: SmallBytes,
-        /// XATTR_CREATE (1) or XATTR_REPLACE (2), or neither.
+        /// XATTR_CREATE (1) or XATTR_REPLACE (2), or neither; with an access control list also `types::attr::XATTR_KILL_SET_GID`.
         flags: u32,
     },
     /// Names of the extended attributes, NUL-terminated; `size` 0 asks for their length.

@@ -113,8 +113,8 @@ abi_struct!(/// FLUSH.
 FlushIn = 24 { fh: u64, unused: u32, padding: u32, lock_owner: u64, });
 abi_struct!(/// FSYNC and FSYNCDIR.
 FsyncIn = 16 { fh: u64, fsync_flags: u32, padding: u32, });
-abi_struct!(/// SETXATTR without SETXATTR_EXT; name and value follow.
-SetXattrIn = 8 { size: u32, flags: u32, });
+abi_struct!(/// SETXATTR with SETXATTR_EXT; name and value follow.
+SetXattrIn = 16 { size: u32, flags: u32, setxattr_flags: u32, padding: u32, });
 abi_struct!(/// GETXATTR (the name follows) and LISTXATTR.
 GetXattrIn = 8 { size: u32, padding: u32, });
 abi_struct!(/// FALLOCATE.
@@ -214,6 +214,8 @@ bits!(/// GETATTR: flags.
 getattr_flag: u32 { FH = 0; });
 bits!(/// WRITE: flags.
 write_flag: u32 { CACHE = 0; LOCKOWNER = 1; KILL_SUIDGID = 2; });
+bits!(/// SETXATTR: flags beside those of setxattr(2).
+setxattr_flag: u32 { ACL_KILL_SGID = 0; });
 bits!(/// FALLOCATE: mode.
 fallocate_mode: u32 { KEEP_SIZE = 0; PUNCH_HOLE = 1; ZERO_RANGE = 4; });
 

@@ -225,11 +225,23 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                     uid: header.uid,
                     gid: header.gid,
                     pid: header.pid,
+                    umask: umask(call)?,
                 },
                 operation,
             }))
         }
     }
+}
+
+/// The umask of who makes something; 0 with what makes nothing.
+fn umask(call: &Call<'_>) -> Result<u32, Errno> {
+    let umask = match call.header.opcode {
+        opcode::CREATE | opcode::TMPFILE => call.args::<abi::CreateIn>()?.umask,
+        opcode::MKNOD => call.args::<abi::MknodIn>()?.umask,
+        opcode::MKDIR => call.args::<abi::MkdirIn>()?.umask,
+        _ => 0,
+    };
+    Ok(umask & 0o777)
 }
 
 /// Operations on names and attributes; `None` if it is another.
@@ -623,7 +635,10 @@ fn decode_setxattr(call: &Call<'_>) -> Result<Operation, Errno> {
         ino: call.ino()?,
         name: xattr_name(&call.rest[..end])?,
         value: SmallBytes::new(value),
-        flags: args.flags,
+        flags: match args.setxattr_flags & abi::setxattr_flag::ACL_KILL_SGID {
+            0 => args.flags,
+            _ => args.flags | types::attr::XATTR_KILL_SET_GID,
+        },
     })
 }
 

@@ -51,7 +51,8 @@ pub enum InitError {
     NoRing,
 }
 
-/// Without these the rules of the client do not hold.
+/// Without these the rules of the client do not hold. The umask is taken away by the owner (DONT_MASK), which alone knows whether
+/// the directory has a default access control list instead.
 const NEEDED: u64 = f::ASYNC_READ
     | f::BIG_WRITES
     | f::ATOMIC_O_TRUNC
@@ -61,12 +62,14 @@ const NEEDED: u64 = f::ASYNC_READ
     | f::EXPORT_SUPPORT
     | f::AUTO_INVAL_DATA
     | f::DO_READDIRPLUS
+    | f::POSIX_ACL
+    | f::DONT_MASK
+    | f::SETXATTR_EXT
     | f::INIT_EXT;
 
 /// Taken where offered. Deliberately absent: WRITEBACK_CACHE (size and times would be the kernel's for
 /// ever, KERNEL-FACTS 2.1), POSIX_LOCKS and FLOCK_LOCKS (locks stay with each node's kernel for now),
-/// POSIX_ACL, DONT_MASK (the kernel applies the umask), NO_OPENDIR_SUPPORT, HAS_INODE_DAX, SETXATTR_EXT; and ASYNC_DIO: the
-/// kernel then ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read
+/// NO_OPENDIR_SUPPORT, HAS_INODE_DAX; and ASYNC_DIO: the kernel then ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read
 /// into. If these are mapped pages of ours, a notification may hold them while it waits for a write-back that the same
 /// thread should take in: a process that waits for ever, and no abort ends it (docs/decisions/0011).
 const WANTED: u64 =

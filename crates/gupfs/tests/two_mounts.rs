@@ -13,6 +13,8 @@
     reason = "a test at the OS boundary"
 )]
 
+#[path = "two_mounts/acl.rs"]
+mod acl;
 #[path = "two_mounts/calls.rs"]
 mod calls;
 #[path = "two_mounts/direct.rs"]

@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use types::{Attr, Errno, FileKind, InodeId, Run, ShardId, limits};
+use types::{Attr, Errno, FileKind, InodeId, Run, ShardId, SmallBytes, limits};
 
 use crate::inode::InodeRecord;
 use crate::message::{Op, Reply};
@@ -41,6 +41,7 @@ pub(crate) enum Resolved {
     /// would be in.
     Nameless {
         record: Box<InodeRecord>,
+        xattrs: Vec<(SmallBytes, SmallBytes)>,
         parent: InodeId,
     },
     /// Steps, possibly on several shards.
@@ -148,7 +149,11 @@ fn perform(
             }
             Reply::Attr(shard.attr(ino).expect("resolved on it"))
         }
-        Resolved::Nameless { record, parent } => {
+        Resolved::Nameless {
+            record,
+            xattrs,
+            parent,
+        } => {
             let ino = record.attr.ino;
             let shard = view.shard_mut(ino.shard()).expect("resolved on it");
             let open = Mutation::OpenPut {
@@ -158,6 +163,10 @@ fn perform(
             };
             shard.perform(Mutation::InodePut { record: *record }, &mut changes);
             shard.perform(open, &mut changes);
+            for (name, value) in xattrs {
+                let index = ino.index();
+                shard.perform(Mutation::XattrPut { index, name, value }, &mut changes);
+            }
             let made = Finish::Made {
                 directory: parent,
                 ino,

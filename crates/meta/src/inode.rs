@@ -98,6 +98,14 @@ impl Inode {
         record
     }
 
+    /// The access control list, if the inode has one.
+    pub(crate) fn access_acl(&self) -> Option<&SmallBytes> {
+        match self.attr.has_acl() {
+            true => self.xattrs.get(crate::acl::ACCESS),
+            false => None,
+        }
+    }
+
     /// The file map, made when there is none yet. `None`: no regular file.
     pub(crate) fn map_mut(&mut self) -> Option<&mut FileMap> {
         match &mut self.body {

@@ -16,9 +16,10 @@
 //! - No operation costs more than O(log n) of what it names, listings and maps than what they answer.
 //!
 //! What this deliberately does not do: journaling, space and tokens (the caller joins them), permission
-//! checks (the kernel's, `default_permissions`), sticky bits (likewise).
+//! checks (the kernel's, `default_permissions`, by mode and access control list), sticky bits (likewise).
 #![forbid(unsafe_code)]
 
+pub mod acl;
 mod bound;
 mod dirty;
 pub mod execute;

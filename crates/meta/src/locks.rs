@@ -42,6 +42,7 @@ fn held(step: &Step) -> (InodeId, Option<&Name>) {
         Step::InodeCreate { record } => (record.attr.ino, None),
         Step::LinkAdd { ino, .. }
         | Step::LinkNameless { ino }
+        | Step::NewXattr { ino, .. }
         | Step::LinkDrop { ino, .. }
         | Step::DirectoryRemove { ino, .. }
         | Step::DirectoryParentSet { ino, .. }

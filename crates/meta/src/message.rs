@@ -14,29 +14,31 @@ use types::{
 
 use crate::map;
 
-/// Who asks, as far as ownership of what is made depends on it. Permission checks are the kernel's.
+/// Who asks, as far as ownership and rights of what is made depend on it. Permission checks are the kernel's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Caller {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Permission bits that what is made does not get, unless the directory has a default access control list.
+    pub umask: u32,
 }
-wire_struct!(Caller { uid, gid });
+wire_struct!(Caller { uid, gid, umask });
 
 /// What `Op::Make` makes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NewKind {
     /// Regular file, FIFO, socket or device node.
     Node {
-        /// Full `st_mode`, umask applied.
+        /// Full `st_mode`, umask not applied.
         mode: u32,
         /// Device number as the kernel encodes it; 0 for other kinds.
         rdev: u32,
     },
     /// A directory.
     Directory {
-        /// Permission bits (07777), umask applied.
+        /// Permission bits (07777), umask not applied.
         permissions: u32,
         /// The new directory's inode number: its shard is one that the making node owns, or any (it may
         /// be another owner's; the operation then takes two phases). Index 0 lets the shard choose; any
@@ -148,7 +150,7 @@ pub enum Op {
     CreateNameless {
         /// Directory that it would be in.
         parent: InodeId,
-        /// Permission bits (07777), umask applied.
+        /// Permission bits (07777), umask not applied.
         permissions: u32,
         /// Who makes it.
         caller: Caller,
@@ -180,7 +182,7 @@ pub enum Op {
         parent: InodeId,
         /// Name.
         name: Name,
-        /// Permission bits (07777), umask applied.
+        /// Permission bits (07777), umask not applied.
         permissions: u32,
         /// O_EXCL: EEXIST when the name is there.
         exclusive: bool,
@@ -265,7 +267,7 @@ pub enum Op {
         name: SmallBytes,
         /// Value, at most 64 KiB.
         value: SmallBytes,
-        /// XATTR_CREATE (1) or XATTR_REPLACE (2), or neither (0).
+        /// XATTR_CREATE (1) or XATTR_REPLACE (2), or neither (0); with an access control list also `types::attr::XATTR_KILL_SET_GID`.
         flags: u32,
     },
     /// Names of the extended attributes, NUL-terminated. Answer: `Bytes`.

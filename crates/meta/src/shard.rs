@@ -732,6 +732,8 @@ impl Shard {
             assert_eq!(inode.attr.ino, InodeId::new(self.id, *index));
             assert!(*index < self.next_index);
             assert_eq!(inode.attr.nlink == 0, self.orphans.contains(index));
+            let is_listed = inode.xattrs.keys().any(|name| crate::acl::is_acl(name));
+            assert_eq!(inode.attr.has_acl(), is_listed);
             if inode.attr.nlink == 0 {
                 assert!(self.is_open(inode.attr.ino), "an orphan is open somewhere");
             }

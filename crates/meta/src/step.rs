@@ -10,7 +10,8 @@
 //! - A step changes nothing outside its shard.
 
 use types::{
-    Attr, Errno, FileKind, InodeId, Name, NodeLife, ShardId, Timestamp, limits, wire_enum,
+    Attr, Errno, FileKind, InodeId, Name, NodeLife, ShardId, SmallBytes, Timestamp, limits,
+    wire_enum,
 };
 
 use crate::inode::{Inode, InodeRecord};
@@ -74,6 +75,15 @@ pub enum Step {
         /// The inode, under a number that `Shard::reserve_index` gave.
         record: InodeRecord,
     },
+    /// An extended attribute of an inode that `InodeCreate` in the same list makes.
+    NewXattr {
+        /// Inode.
+        ino: InodeId,
+        /// Full name.
+        name: SmallBytes,
+        /// Value.
+        value: SmallBytes,
+    },
     /// One name more for what is no directory.
     LinkAdd {
         /// Inode.
@@ -126,6 +136,7 @@ wire_enum!(Step {
     9 => DirectoryParentSet { ino, parent },
     10 => InodeTouch { ino },
     11 => LinkNameless { ino },
+    12 => NewXattr { ino, name, value },
 });
 
 impl Step {
@@ -139,6 +150,7 @@ impl Step {
             Self::InodeCreate { record } => record.attr.ino.shard(),
             Self::LinkAdd { ino, .. }
             | Self::LinkNameless { ino }
+            | Self::NewXattr { ino, .. }
             | Self::LinkDrop { ino, .. }
             | Self::DirectoryRemove { ino, .. }
             | Self::DirectoryParentSet { ino, .. }
@@ -260,6 +272,8 @@ impl Step {
                 };
                 Err(Refusal::Fail(errno))
             }
+            // Checked with the inode.
+            Self::NewXattr { .. } => Ok(()),
             Self::LinkNameless { ino } => check_first_name(shard, *ino),
             Self::LinkDrop { ino, .. } => {
                 let attr = shard.attr(*ino).ok_or(Refusal::Changed)?;
@@ -335,6 +349,10 @@ impl Step {
                 let record = record.clone();
                 shard.perform(Mutation::InodePut { record }, changes);
             }
+            Self::NewXattr { ino, name, value } => {
+                let (index, name, value) = (ino.index(), name.clone(), value.clone());
+                shard.perform(Mutation::XattrPut { index, name, value }, changes);
+            }
             Self::LinkAdd { ino, .. } | Self::LinkNameless { ino } | Self::InodeTouch { ino } => {
                 let attr = self.attr_after(shard, now).expect(CHECKED);
                 let index = ino.index();
@@ -356,7 +374,8 @@ impl Step {
     pub(crate) fn attr_after(&self, shard: &Shard, now: Timestamp) -> Option<Attr> {
         let stamp = |ino: InodeId| shard.attr(ino).map(|attr| stamped(&attr, now));
         match self {
-            Self::EntryInsert { .. }
+            Self::NewXattr { .. }
+            | Self::EntryInsert { .. }
             | Self::EntryRemove { .. }
             | Self::EntryReplace { .. }
             | Self::DirectoryParentSet { .. } => None,

@@ -159,7 +159,11 @@ fn long_op(world: &mut World, model: &Model, prng: &mut Prng) -> Op {
             kind: NewKind::Symlink {
                 target: vec![b'x'; 1 + size.min(4094)].into(),
             },
-            caller: Caller { uid: 1, gid: 2 },
+            caller: Caller {
+                uid: 1,
+                gid: 2,
+                umask: 0,
+            },
         },
         _ => Op::SetXattr {
             ino,

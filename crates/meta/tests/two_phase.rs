@@ -9,9 +9,13 @@ use common::model::{Model, check_world};
 use common::world::World;
 use common::{name, random_op};
 use meta::{Caller, Envelope, Known, NewKind, Op, Reply, transaction};
-use types::{FileKind, InodeId, ShardId};
+use types::{FileKind, InodeId, ShardId, SmallBytes};
 
-const CALLER: Caller = Caller { uid: 1, gid: 2 };
+const CALLER: Caller = Caller {
+    uid: 1,
+    gid: 2,
+    umask: 0,
+};
 
 fn mkdir(parent: InodeId, text: &str, shard: u16) -> Op {
     Op::Make {
@@ -71,6 +75,12 @@ fn made(world: &mut World, model: &mut Model, op: Op) -> InodeId {
     }
 }
 
+/// Owner, user 1000, owning group, mask, others.
+const LIST: [u8; 44] = [
+    2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255, 2, 0, 6, 0, 232, 3, 0, 0, 4, 0, 5, 0, 255, 255,
+    255, 255, 16, 0, 7, 0, 255, 255, 255, 255, 32, 0, 4, 0, 255, 255, 255, 255,
+];
+
 fn scene() -> Scene {
     let mut world = World::new(7, 6, 3);
     let mut model = Model::new();
@@ -95,15 +105,28 @@ fn scene() -> Scene {
         name: name(text),
     };
     make(link(linked, near, "link"));
+    // What is made in it inherits access control lists.
+    let listed = make(mkdir(root, "listed", 3));
+    let list = Op::SetXattr {
+        ino: listed,
+        name: SmallBytes::new(meta::acl::DEFAULT),
+        value: SmallBytes::new(&LIST),
+        flags: 0,
+    };
     // Another owner's file without a name, which the client has open.
     let nameless = make(Op::CreateNameless {
         parent: far,
         permissions: 0o600,
-        caller: Caller { uid: 1, gid: 2 },
+        caller: Caller {
+            uid: 1,
+            gid: 2,
+            umask: 0,
+        },
     });
     let commit = common::random_commit(&mut world, far_file);
     let reply = world.call(commit.clone());
     model.follow(&commit, &reply);
+    assert!(matches!(world.call(list), Reply::Attr(attr) if attr.has_acl()));
     world.settle();
     let known = |ino| {
         Some(Known {
@@ -124,6 +147,7 @@ fn scene() -> Scene {
     let operations = vec![
         mkdir(near, "new", 1),
         mkdir(far, "new", 0),
+        mkdir(listed, "new", 1),
         rmdir(far, "empty"),
         rmdir(root, "full"),
         link(far_file, near, "hard"),

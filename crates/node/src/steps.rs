@@ -10,7 +10,7 @@ pub(crate) fn inode_of(step: &meta::Step) -> Option<InodeId> {
         | meta::Step::EntryRemove { directory, .. }
         | meta::Step::EntryReplace { directory, .. }
         | meta::Step::DirectoryTouch { directory, .. } => Some(*directory),
-        meta::Step::InodeCreate { .. } => None,
+        meta::Step::InodeCreate { .. } | meta::Step::NewXattr { .. } => None,
         meta::Step::LinkAdd { ino, .. }
         | meta::Step::LinkNameless { ino }
         | meta::Step::LinkDrop { ino, .. }

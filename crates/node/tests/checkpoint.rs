@@ -134,7 +134,11 @@ impl World {
 
     fn random_op(&mut self) -> Op {
         let parent = InodeId::ROOT;
-        let caller = Caller { uid: 1, gid: 1 };
+        let caller = Caller {
+            uid: 1,
+            gid: 1,
+            umask: 0,
+        };
         let one = name(self.prng.below(600));
         let ino = InodeId::new(ShardId(0), 1 + self.prng.below(900));
         match self.prng.below(10) {

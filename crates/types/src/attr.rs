@@ -98,7 +98,7 @@ pub struct Attr {
     pub generation: u64,
     /// What it is.
     pub kind: FileKind,
-    /// Permission bits, set-id and sticky bits (07777).
+    /// Permission bits, set-id and sticky bits (07777); and `HAS_ACL`.
     pub permissions: u32,
     /// Names that lead here; for directories 2 and one for each subdirectory.
     pub nlink: u32,
@@ -147,10 +147,23 @@ wire_struct!(Attr {
     layout,
 });
 
+/// Among the permissions: the inode has an access control list (or a directory one for what is made in it). So who may
+/// cache the attributes need not ask for a list that is not there, for each file of a listing.
+pub const HAS_ACL: u32 = 1 << 16;
+
+/// Flag of setting an access control list, beside those of setxattr(2): the set-group-id bit goes, as who sets the list is not
+/// of the inode's group.
+pub const XATTR_KILL_SET_GID: u32 = 1 << 16;
+
 impl Attr {
     /// `st_mode`.
     pub const fn mode(&self) -> u32 {
-        self.kind.mode_bits() | self.permissions
+        self.kind.mode_bits() | self.permissions & 0o7777
+    }
+
+    /// It has an access control list of either kind.
+    pub const fn has_acl(&self) -> bool {
+        self.permissions & HAS_ACL != 0
     }
 }
 

@@ -252,6 +252,13 @@ impl std::ops::Deref for SmallBytes {
     }
 }
 
+/// Maps by such bytes are searched with any others: all of them compare and hash as slices.
+impl std::borrow::Borrow<[u8]> for SmallBytes {
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
 impl PartialEq for SmallBytes {
     fn eq(&self, other: &Self) -> bool {
         **self == **other

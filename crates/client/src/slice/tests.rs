@@ -224,6 +224,7 @@ impl Story {
                 uid: 0,
                 gid: 0,
                 pid: 1,
+                umask: 0,
             },
             operation,
         }))

@@ -267,7 +267,11 @@ fn open_flags_by_access_mode() {
 
 #[test]
 fn setxattr_wants_exactly_its_value() {
-    let args = abi::SetXattrIn { size: 3, flags: 1 };
+    let args = abi::SetXattrIn {
+        size: 3,
+        flags: 1,
+        ..Default::default()
+    };
     let set = |rest| decode(&call(opcode::SETXATTR, args.as_bytes(), rest));
     let Operation::SetXattr {
         name, value, flags, ..

@@ -156,6 +156,16 @@ pub fn get_xattr(path: &Path, name: &str) -> Result<Vec<u8>> {
     Ok(value)
 }
 
+/// Removes the extended attribute `name` of `path`.
+pub fn remove_xattr(path: &Path, name: &str) -> Result<()> {
+    let (path, name) = (c_path(path), CString::new(name).expect("no NUL"));
+    // SAFETY: strings that end in NUL.
+    match unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) } {
+        0 => Ok(()),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
 /// Does `step` as user `uid`, without any of root's rights: on a thread of its own, for these belong to threads.
 pub fn as_user<T: Send>(uid: libc::uid_t, step: impl FnOnce() -> T + Send) -> T {
     let thread = || {

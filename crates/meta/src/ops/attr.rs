@@ -5,10 +5,13 @@
 //!   (`kill_set_id`). chown and truncate drop the file's `security.capability` attribute.
 //! - chmod by somebody outside the file's group loses the set-group-id bit in the kernel, which alone
 //!   knows the supplementary groups; the bits that arrive are taken as they are.
+//! - chmod changes the access control list where there is one: its mask, or its owning group where it has none.
 
+use types::attr::HAS_ACL;
 use types::{Attr, Errno, FileKind, InodeId, SetAttr, SmallBytes, limits};
 
 use super::{settled, xattr};
+use crate::acl::{self, Acl};
 use crate::execute::Resolved;
 use crate::inode::Inode;
 use crate::message::Reply;
@@ -19,7 +22,7 @@ use crate::view::{Context, Stop, View};
 /// Set-user-id bit.
 const SET_UID: u32 = 0o4000;
 /// Set-group-id bit.
-const SET_GID: u32 = 0o2000;
+pub(super) const SET_GID: u32 = 0o2000;
 /// Execution by the group.
 const GROUP_EXECUTE: u32 = 0o010;
 
@@ -65,9 +68,19 @@ pub(super) fn set(
         attr.permissions = without_set_id(attr.permissions);
     }
     if let Some(permissions) = set.permissions {
-        attr.permissions = permissions & 0o7777;
+        attr.permissions = permissions & 0o7777 | old.permissions & HAS_ACL;
     }
     let mut after = Vec::new();
+    if set.permissions.is_some()
+        && let Some(value) = inode.access_acl()
+    {
+        let list = Acl::parse(value).map_err(|_| Stop::Fail(Errno::EIO))?;
+        after.push(Mutation::XattrPut {
+            index,
+            name: SmallBytes::new(acl::ACCESS),
+            value: list.with_mode(attr.permissions).to_bytes(),
+        });
+    }
     if let Some(size) = set.size {
         check_size(&old, size)?;
         attr.size = size;

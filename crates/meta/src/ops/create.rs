@@ -60,7 +60,7 @@ pub(super) fn nameless(
     permissions: u32,
     caller: Caller,
 ) -> Result<Resolved, Stop> {
-    let above = live_directory(view, parent)?.attr;
+    let above = live_directory(view, parent)?;
     let new = make::New {
         kind: FileKind::File,
         permissions,
@@ -69,10 +69,11 @@ pub(super) fn nameless(
         caller,
     };
     let ino = shard(view, parent.shard())?.next_number();
-    let mut record = make::record(ctx, &above, ino, new);
+    let (mut record, xattrs) = make::record(ctx, above, ino, new)?;
     record.attr.nlink = 0;
     Ok(Resolved::Nameless {
         record: Box::new(record),
+        xattrs,
         parent,
     })
 }

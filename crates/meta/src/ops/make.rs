@@ -1,10 +1,12 @@
-//! Make: mknod, mkdir, symlink; and the inode record that Create shares.
+//! Make: mknod, mkdir, symlink; and the inode record that Create shares, with the rights that it inherits.
 
+use types::attr::HAS_ACL;
 use types::{Attr, Errno, FileKind, InodeId, Layout, Name, SmallBytes, limits};
 
 use super::{entry, live_directory, shard};
+use crate::acl::{self, Acl};
 use crate::execute::Resolved;
-use crate::inode::InodeRecord;
+use crate::inode::{Inode, InodeRecord};
 use crate::message::{Caller, NewKind};
 use crate::step::Step;
 use crate::transaction::Finish;
@@ -78,11 +80,11 @@ pub(super) fn named(
     ino: InodeId,
     new: New,
 ) -> Result<Resolved, Stop> {
-    let above = live_directory(view, parent)?.attr;
+    let above = live_directory(view, parent)?;
     let kind = new.kind;
     let is_directory = kind == FileKind::Directory;
-    let record = record(ctx, &above, ino, new);
-    let steps = vec![
+    let (record, xattrs) = record(ctx, above, ino, new)?;
+    let mut steps = vec![
         Step::InodeCreate { record },
         Step::EntryInsert {
             directory: parent,
@@ -95,6 +97,8 @@ pub(super) fn named(
             nlink_delta: i32::from(is_directory),
         },
     ];
+    let lists = xattrs.into_iter();
+    steps.extend(lists.map(|(name, value)| Step::NewXattr { ino, name, value }));
     let finish = Finish::Made {
         directory: parent,
         ino,
@@ -103,8 +107,45 @@ pub(super) fn named(
     Ok(Resolved::Steps { steps, finish })
 }
 
-/// The record of a new inode in the directory `above`.
-pub(super) fn record(ctx: &Context<'_>, above: &Attr, ino: InodeId, new: New) -> InodeRecord {
+/// Extended attributes that a new inode has from the beginning.
+pub(super) type Xattrs = Vec<(SmallBytes, SmallBytes)>;
+
+/// The permissions of a new inode in the directory `above`, and its access control lists. Where the directory has a default
+/// list, what is asked for and that list decide; elsewhere the umask is taken away.
+fn rights(above: &Inode, new: &New) -> Result<(u32, Xattrs), Stop> {
+    let asked = new.permissions & 0o7777;
+    if new.kind == FileKind::Symlink {
+        return Ok((asked, Xattrs::new()));
+    }
+    let default = match above.attr.has_acl() {
+        true => above.xattrs.get(acl::DEFAULT),
+        false => None,
+    };
+    let Some(default) = default else {
+        return Ok((asked & !(new.caller.umask & 0o777), Xattrs::new()));
+    };
+    let list = Acl::parse(default).map_err(|_| Stop::Fail(Errno::EIO))?;
+    let access = list.inherited(asked);
+    let mut xattrs = Xattrs::new();
+    if !access.is_mode_alone() {
+        xattrs.push((SmallBytes::new(acl::ACCESS), access.to_bytes()));
+    }
+    if new.kind == FileKind::Directory {
+        xattrs.push((SmallBytes::new(acl::DEFAULT), default.clone()));
+    }
+    let flag = if xattrs.is_empty() { 0 } else { HAS_ACL };
+    Ok((asked & !0o777 | access.mode() | flag, xattrs))
+}
+
+/// The record of a new inode in the directory `above`, and its extended attributes.
+pub(super) fn record(
+    ctx: &Context<'_>,
+    above: &Inode,
+    ino: InodeId,
+    new: New,
+) -> Result<(InodeRecord, Xattrs), Stop> {
+    let (permissions, xattrs) = rights(above, &new)?;
+    let above = &above.attr;
     let kind = new.kind;
     let is_directory = kind == FileKind::Directory;
     let layout = match kind {
@@ -122,7 +163,7 @@ pub(super) fn record(ctx: &Context<'_>, above: &Attr, ino: InodeId, new: New) ->
         ino,
         generation,
         kind,
-        permissions: (new.permissions & 0o7777) | inherited,
+        permissions: permissions | inherited,
         nlink: if is_directory { 2 } else { 1 },
         uid: new.caller.uid,
         gid: if inherits { above.gid } else { new.caller.gid },
@@ -137,7 +178,7 @@ pub(super) fn record(ctx: &Context<'_>, above: &Attr, ino: InodeId, new: New) ->
         size_generation: 0,
         layout,
     };
-    InodeRecord {
+    let record = InodeRecord {
         attr,
         parent: if is_directory {
             above.ino
@@ -145,7 +186,8 @@ pub(super) fn record(ctx: &Context<'_>, above: &Attr, ino: InodeId, new: New) ->
             InodeId::default()
         },
         target: new.target,
-    }
+    };
+    Ok((record, xattrs))
 }
 
 fn node_kind(mode: u32) -> Result<FileKind, Stop> {

@@ -1,6 +1,7 @@
 //! What single operations answer and change, one owner with two shards unless said otherwise.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod acl;
 mod content;
 mod layout;
 mod nameless;
@@ -32,7 +33,11 @@ const OTHER: NodeLife = NodeLife {
     node: NodeId(2),
     incarnation: Incarnation(22),
 };
-const CALLER: Caller = Caller { uid: 7, gid: 8 };
+const CALLER: Caller = Caller {
+    uid: 7,
+    gid: 8,
+    umask: 0o022,
+};
 
 struct Fixture {
     shards: Vec<Shard>,
@@ -497,7 +502,7 @@ fn extended_attributes_come_and_go() {
     assert_eq!(f.run(&get("user.a")), Reply::Bytes(small("value")));
     for other in [
         "security.selinux",
-        "system.posix_acl_access",
+        "system.other",
         "user.",
         "nothing",
         "btrfs.x",

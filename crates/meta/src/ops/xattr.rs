@@ -1,14 +1,20 @@
-//! Extended attributes: `user.`, `trusted.` and `security.`; others are not supported, and labels are off.
+//! Extended attributes: `user.`, `trusted.` and `security.`, and access control lists (`system.posix_acl_access`, `_default`);
+//! others are not supported, and labels are off.
+//!
+//! The access list and the permission bits are changed together, in one record; a list that says no more than the bits is
+//! not kept, and a list without entries is one that is taken away (the kernel asks for its removal).
 //!
 //! `trusted.gupfs.layout` is a view of the attributes' layout: not kept twice, inherited, and set on
 //! directories and empty files only. That the NSDs named exist is checked by the caller, who knows them.
 
 use std::collections::BTreeMap;
 
+use types::attr::{HAS_ACL, XATTR_KILL_SET_GID};
 use types::layout::LAYOUT_XATTR;
 use types::{Errno, FileKind, InodeId, Layout, SmallBytes, limits};
 
-use super::settled;
+use super::{attr, settled};
+use crate::acl::{self, Acl};
 use crate::execute::Resolved;
 use crate::inode::Inode;
 use crate::message::Reply;
@@ -23,12 +29,12 @@ const CREATE: u32 = 1;
 /// XATTR_REPLACE.
 const REPLACE: u32 = 2;
 
-/// Where attributes of this name are kept at all. Not `security.selinux`: who is told so asks once a mount. Not
-/// `system.`: ACLs are not served.
+/// Where attributes of this name are kept at all. Not `security.selinux`: who is told so asks once a mount. Of `system.`
+/// only access control lists.
 pub fn is_xattr_kept(name: &[u8]) -> bool {
     let has_name = |prefix: &[u8]| name.len() > prefix.len() && name.starts_with(prefix);
     let is_known = has_name(b"user.") || has_name(b"trusted.") || has_name(b"security.");
-    is_known && name != b"security.selinux"
+    is_known && name != b"security.selinux" || acl::is_acl(name)
 }
 
 fn check_name(name: &[u8]) -> Result<(), Stop> {
@@ -94,11 +100,16 @@ pub(super) fn set(
         let layout = Layout::parse(value).map_err(|_| Stop::Fail(Errno::EINVAL))?;
         return set_layout(inode, ctx, layout, flags);
     }
+    let is_list = acl::is_acl(name);
     let is_there = inode.xattrs.contains_key(name);
     let size = list_size(&inode.xattrs) + name.len() + 1;
-    let errno = match flags {
+    let kills_set_gid = is_list && flags & XATTR_KILL_SET_GID != 0;
+    let errno = match flags & !if is_list { XATTR_KILL_SET_GID } else { 0 } {
         CREATE if is_there => Errno::EEXIST,
         REPLACE if !is_there => Errno::ENODATA,
+        0 | CREATE | REPLACE if is_list => {
+            return set_list(inode, ctx, (name, value), kills_set_gid);
+        }
         0 | CREATE | REPLACE if !is_there && size > limits::SMALL_BYTES_MAX => Errno::ENOSPC,
         0 | CREATE | REPLACE => {
             let (name, value) = (name.clone(), value.clone());
@@ -130,6 +141,9 @@ pub(super) fn remove(
     if !inode.xattrs.contains_key(name) {
         return Err(Stop::Fail(Errno::ENODATA));
     }
+    if acl::is_acl(name) {
+        return Ok(with_list(inode, ctx, name, None));
+    }
     let (index, name) = (ino.index(), name.clone());
     Ok(changed(
         view,
@@ -137,6 +151,61 @@ pub(super) fn remove(
         ino,
         Mutation::XattrRemove { index, name },
     ))
+}
+
+/// Another access control list: the access list with the permission bits that it comes to.
+fn set_list(
+    inode: &Inode,
+    ctx: &Context<'_>,
+    (name, value): (&SmallBytes, &SmallBytes),
+    kills_set_gid: bool,
+) -> Result<Resolved, Stop> {
+    let list = Acl::parse(value).map_err(Stop::Fail)?;
+    let is_access = name[..] == *acl::ACCESS;
+    match inode.attr.kind {
+        FileKind::Symlink => return Err(Stop::Fail(Errno::EOPNOTSUPP)),
+        FileKind::Directory => {}
+        _ if is_access => {}
+        _ => return Err(Stop::Fail(Errno::EACCES)),
+    }
+    let is_kept = !is_access || !list.is_mode_alone();
+    let mut resolved = with_list(inode, ctx, name, is_kept.then_some(value));
+    if let Resolved::Inode { mutations, .. } = &mut resolved
+        && let Some(Mutation::AttrPut { attr, .. }) = mutations.first_mut()
+        && is_access
+    {
+        let set_gid = if kills_set_gid { attr::SET_GID } else { 0 };
+        attr.permissions = attr.permissions & !(0o777 | set_gid) | list.mode();
+    }
+    Ok(resolved)
+}
+
+/// The inode with this list, or without it: new attributes first.
+fn with_list(
+    inode: &Inode,
+    ctx: &Context<'_>,
+    name: &SmallBytes,
+    value: Option<&SmallBytes>,
+) -> Resolved {
+    let mut attr = stamped(&inode.attr, ctx.now);
+    let index = attr.ino.index();
+    let is_other = |other: &SmallBytes| acl::is_acl(other) && other != name;
+    let has_list = value.is_some() || inode.xattrs.keys().any(is_other);
+    attr.permissions = attr.permissions & !HAS_ACL | if has_list { HAS_ACL } else { 0 };
+    let mut mutations = vec![Mutation::AttrPut { index, attr }];
+    let name = name.clone();
+    match value.cloned() {
+        Some(value) => mutations.push(Mutation::XattrPut { index, name, value }),
+        None if inode.xattrs.contains_key(&name) => {
+            mutations.push(Mutation::XattrRemove { index, name });
+        }
+        None => {}
+    }
+    Resolved::Inode {
+        ino: attr.ino,
+        mutations,
+        used: Vec::new(),
+    }
 }
 
 /// Another layout for a directory, or for a file that has no bytes yet (EBUSY): bytes do not move by it.

@@ -31,7 +31,11 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
     let name1 = name(world.random.pick(&names).unwrap());
     let name2 = name(world.random.pick(&names).unwrap());
     let shard = ShardId(u16::try_from(world.random.below(world.map.len() as u64)).unwrap());
-    let caller = Caller { uid: 1, gid: 2 };
+    let caller = Caller {
+        uid: 1,
+        gid: 2,
+        umask: 0,
+    };
     match world.random.below(20) {
         0..4 => Op::Make {
             parent,

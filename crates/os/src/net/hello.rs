@@ -19,8 +19,10 @@ const GIVES_BACK: u64 = 2;
 const PUNCHES: u64 = 4;
 /// `Op::CreateNameless`, `Op::LinkNameless` and the latter's step: who does not know them ends the link.
 const MAKES_NAMELESS: u64 = 8;
+/// The umask in `meta::Caller`, access control lists and the step that gives a new inode some.
+const HAS_LISTS: u64 = 16;
 /// Features that this version has.
-pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS;
+pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS | HAS_LISTS;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

@@ -185,6 +185,7 @@ fn created(s: &mut Story) -> Vec<Effect> {
                 uid: 0,
                 gid: 0,
                 pid: 1,
+                umask: 0,
             },
             operation: Operation::Create {
                 parent: InodeId::ROOT,

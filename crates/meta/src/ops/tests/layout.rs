@@ -96,7 +96,7 @@ fn files_and_directories_inherit() {
         kind: NewKind::Symlink {
             target: small("file"),
         },
-        caller: Caller { uid: 0, gid: 0 },
+        caller: Caller::default(),
     };
     let link = f.made(&link);
     assert!(link.layout.is_default());
