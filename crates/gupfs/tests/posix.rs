@@ -14,6 +14,8 @@
 mod fsx;
 #[path = "posix/handles.rs"]
 mod handles;
+#[path = "posix/ioctls.rs"]
+mod ioctls;
 #[path = "labs/node.rs"]
 mod node;
 #[path = "posix/pjdfstest.rs"]
