@@ -232,9 +232,11 @@ mod tests {
         );
         assert_eq!(check(|h| h.features = 5), Ok(()));
         assert_eq!(check(|h| h.required = FEATURES), Ok(()));
+        // The last one that there will be.
+        const UNKNOWN: u64 = 1 << 63;
         assert_eq!(
-            check(|h| h.required = FEATURES | 8),
-            Err(Refusal::Features { features: 8 })
+            check(|h| h.required = FEATURES | UNKNOWN),
+            Err(Refusal::Features { features: UNKNOWN })
         );
         for (lane, lane_count) in [(2, 2), (0, 1), (0, 0), (0, 17), (u16::MAX, u16::MAX)] {
             let mut changed = hello();
