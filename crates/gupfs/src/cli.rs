@@ -15,7 +15,7 @@ use crate::inspect;
 use crate::lab::{self, Lab, Plan};
 use crate::size::parse_argument;
 use crate::state::{self, Backing, Disk, Place, State, Transport};
-use crate::{daemon, destroy, df, files, locate, settings, stat, system, top, up};
+use crate::{daemon, destroy, df, files, locate, mount, settings, stat, system, top, up};
 
 /// GUPFS: a POSIX parallel file system in user space.
 #[derive(Debug, Parser)]
@@ -67,6 +67,30 @@ enum Command {
         /// What to log: as --set log_level=...
         #[arg(long, value_enum)]
         log_level: Option<state::LogLevel>,
+        /// How the kernel mounts: a list of ro, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime.
+        #[arg(long, value_name = "LIST", default_value = "")]
+        mount_options: String,
+    },
+    /// Mount a file system that is there: what mount(8) does with a line of fstab.
+    #[command(
+        after_help = "Examples:\n  gupfs mount /var/lib/gupfs\n  gupfs mount /var/lib/gupfs /mnt/gupfs -o nosuid,nodev,pagepool_size=4G\n  mount -t fuse.gupfs /var/lib/gupfs /mnt/gupfs\n\nIn /etc/fstab (docs/packaging.md):\n  /var/lib/gupfs /mnt/gupfs fuse.gupfs _netdev,nofail 0 0"
+    )]
+    Mount {
+        /// State directory.
+        state: PathBuf,
+        /// Where to mount; default: where it was mounted last.
+        point: Option<PathBuf>,
+        /// Options as in fstab.
+        #[arg(short = 'o', value_name = "OPTIONS")]
+        options: Vec<String>,
+    },
+    /// Unmount what nobody uses, and wait until all is written back.
+    #[command(
+        after_help = "Examples:\n  gupfs umount /mnt/gupfs\n  gupfs umount /var/lib/gupfs    (its state directory)\n\n`gupfs down` stops the daemon also while the mount is in use, and when it hangs."
+    )]
+    Umount {
+        /// Mount point, or state directory.
+        point: PathBuf,
     },
     /// What the daemon is doing.
     #[command(after_help = "Example:\n  gupfs status --state /var/lib/gupfs --json")]
@@ -473,15 +497,24 @@ fn parse_node(text: &str) -> std::result::Result<u16, String> {
 
 /// Parses the arguments, runs the command, reports its failure.
 pub fn main() -> ExitCode {
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let Some(code) = mount::helper(&arguments) {
+        return code;
+    }
     let cli = Cli::parse();
     match dispatch(cli.command, cli.json) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            // Nothing can be done if even this cannot be written.
-            let _ = writeln!(std::io::stderr(), "gupfs: {failure}");
+            complain("gupfs", &failure);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says why the program `name` failed.
+pub(crate) fn complain(name: &str, failure: &Failure) {
+    // Nothing can be done if even this cannot be written.
+    let _ = writeln!(std::io::stderr(), "{name}: {failure}");
 }
 
 fn dispatch(command: Command, json: bool) -> Result<()> {
@@ -493,11 +526,22 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
             mut set,
             log_format,
             log_level,
+            mount_options,
         } => {
             set.extend(log_format.map(|format| format!("log_format={}", format.name())));
             set.extend(log_level.map(|level| format!("log_level={}", level.name())));
-            without_json(json, "daemon").and_then(|()| daemon::run(&state, &set))
+            without_json(json, "daemon").and_then(|()| daemon::run(&state, &set, &mount_options))
         }
+        Command::Mount {
+            state,
+            point,
+            options,
+        } => {
+            let mounted = mount::Options::parse(&options, false)
+                .and_then(|options| mount::mount(&state, point.as_deref(), &options));
+            report(mounted, json)
+        }
+        Command::Umount { point } => report(mount::umount(&point), json),
         Command::Status(args) => run_ask(&args, "status", json),
         Command::Waiters(args) => run_ask(&args, "waiters", json),
         Command::Df { state, path } => run_df(path.as_deref(), state.as_deref(), json),

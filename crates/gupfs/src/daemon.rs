@@ -15,12 +15,13 @@ use types::{Incarnation, NodeId};
 use crate::failure::{Failure, Result};
 use crate::state::{self, LogFormat, LogLevel, Place, State};
 use crate::system;
-use crate::{files, filesystem, service, settings};
+use crate::{files, filesystem, mount, service, settings};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.
 ///
-/// `overrides` are settings as `KEY=VALUE`, for this run.
-pub fn run(path: &Path, overrides: &[String]) -> Result<()> {
+/// `overrides` are settings as `KEY=VALUE`, for this run; `mount_options` a list of words for the kernel.
+pub fn run(path: &Path, overrides: &[String], mount_options: &str) -> Result<()> {
+    let mount_flags = mount::flags(mount_options)?;
     let place = Place::new(path)?;
     let (state, settings) = settings::for_daemon(&place, place.require()?, overrides)?;
     start_log(state.log_format, state.log_level)?;
@@ -32,7 +33,13 @@ pub fn run(path: &Path, overrides: &[String]) -> Result<()> {
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
     let outcome = config(&place, &state, settings).and_then(|config| {
         check_address_free(&config)?;
-        launch(&place, config)
+        launch(
+            &place,
+            Config {
+                mount_flags,
+                ..config
+            },
+        )
     });
     for path in [place.control(), place.pid()] {
         files::remove(&path)?;
@@ -79,6 +86,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         view,
         hash_key,
         mount: state.mount.clone(),
+        mount_flags: 0,
         netns: state.netns.clone(),
         listen: state.listen,
         peers: state

@@ -299,7 +299,7 @@ fn start_all(lab: &Lab, node_count: u16) -> Result<Vec<String>> {
         let place = lab.place(node)?;
         if !matches!(service::look(&place)?, Liveness::Mounted(_)) {
             service::stop(&place, Some(&lab.mount(node)))?;
-            starting.push((node, service::start(&place)?));
+            starting.push((node, service::start(&place, &[])?));
         }
     }
     // All are started before the first is waited for: one may need another to come up.
@@ -433,7 +433,7 @@ pub fn start(lab: &Lab, nodes: &[u16]) -> Result<Vec<String>> {
             continue;
         }
         service::stop(&place, Some(&lab.mount(node)))?;
-        starting.push((node, service::start(&place)?));
+        starting.push((node, service::start(&place, &[])?));
     }
     if starting.is_empty() {
         return Ok(vec!["already running".to_owned()]);

@@ -27,6 +27,7 @@ pub mod filesystem;
 pub mod inspect;
 pub mod lab;
 pub mod locate;
+pub mod mount;
 pub mod service;
 pub mod settings;
 pub mod size;

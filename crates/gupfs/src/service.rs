@@ -21,7 +21,7 @@ use crate::system::{mounts, process};
 /// How long a daemon may take until its mount answers.
 pub const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long it may take to write back what it holds and end.
-const STOP_LIMIT: Duration = Duration::from_secs(60);
+pub const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// How long a killed daemon may take to disappear.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// How often a starting daemon is asked.
@@ -63,12 +63,12 @@ pub struct Starting {
     log_begin: u64,
 }
 
-/// Starts the daemon of `place`.
-pub fn start(place: &Place) -> Result<Starting> {
+/// Starts the daemon of `place`, with these arguments besides.
+pub fn start(place: &Place, arguments: &[String]) -> Result<Starting> {
     let log = place.log();
     let log_begin = std::fs::metadata(&log).map_or(0, |m| m.len());
     files::remove(&place.control())?;
-    let child = process::start_daemon(place.root(), &log)?;
+    let child = process::start_daemon(place.root(), &log, arguments)?;
     Ok(Starting {
         place: place.clone(),
         child,
@@ -229,6 +229,17 @@ fn server_of(point: &Path, own: &Place) -> Result<Option<PathBuf>> {
     Ok(None)
 }
 
+/// The state directory of the running daemon that serves the mount at `point`.
+pub fn place_of(point: &Path) -> Result<Option<Place>> {
+    for (_, root) in process::daemons()? {
+        let place = Place::new(&root)?;
+        if matches!(place.load(), Ok(Some(state)) if state.mount == point) {
+            return Ok(Some(place));
+        }
+    }
+    Ok(None)
+}
+
 /// Unmounts every GUPFS mount at `point` that a dead daemon left behind; one that the daemon of another
 /// state directory serves stays. The daemon of `own` must have ended, or be the caller.
 fn unmount_dead(point: &Path, own: &Place) -> Result<Vec<String>> {
@@ -268,7 +279,7 @@ pub fn clear_point(point: &Path, own: &Place) -> Result<Vec<String>> {
 }
 
 /// Waits until nobody holds the lock of the state directory, which a daemon does for its whole life.
-fn wait_ended(place: &Place, limit: Duration) -> Result<bool> {
+pub fn wait_ended(place: &Place, limit: Duration) -> Result<bool> {
     let path: PathBuf = place.lock();
     if !path.exists() {
         return Ok(true);

@@ -107,6 +107,17 @@ fn setting(key: &str) -> Result<&'static Setting> {
     Err(unknown(key))
 }
 
+/// Settings that one run of the daemon can be given.
+pub fn keys_for_run() -> Vec<&'static str> {
+    let for_run = SETTINGS.iter().filter(|s| s.is_for_command_line);
+    for_run.map(|s| s.key).collect()
+}
+
+/// `key` is one of them.
+pub fn is_for_run(key: &str) -> bool {
+    keys_for_run().contains(&key)
+}
+
 fn keys() -> String {
     SETTINGS.map(|s| s.key).join(", ")
 }

@@ -73,7 +73,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
         }
         None => done.extend(create(&place, &mount, request)?),
     }
-    let status = service::start(&place)?.wait()?;
+    let status = service::start(&place, &[])?.wait()?;
     tracing::debug!(%status, "mounted");
     done.push(format!(
         "mounted it on {} (log: {})",

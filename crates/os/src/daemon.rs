@@ -569,6 +569,7 @@ impl Daemon {
             .spawn(move || control::serve(&daemon, &listening))
             .map_err(Error::Thread)?;
         tracing::info!(mount = %self.config.mount.display(), "mounted");
+        crate::supervisor::ready();
         self.tick_until_stopped();
         let is_stuck = self.membership.is_stuck.load(Ordering::Acquire);
         if self.membership.is_evicted() || is_stuck {
@@ -608,6 +609,7 @@ impl Daemon {
                 Transport::Ring => TransportKind::Ring,
             },
             thread_count: self.config.fuse_thread_count,
+            mount_flags: self.config.mount_flags,
             ..SessionConfig::new(&self.config.mount)
         };
         let session = Session::mount(config, self.pool.clone())?;

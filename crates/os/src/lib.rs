@@ -15,6 +15,7 @@ pub mod loops;
 pub mod net;
 pub mod netns;
 pub mod pool;
+mod supervisor;
 
 /// Bytes of memory that this machine has.
 #[must_use]

@@ -157,12 +157,18 @@ pub fn remove(mount: &Mount) -> Result<()> {
     let point = mount.point.as_os_str();
     if mount.is_gupfs() {
         abort(mount)?;
-        return shell::run("umount", &["-l".as_ref(), point]).map(drop);
+        // Not through our own helper, which waits for the daemon.
+        return shell::run("umount", &["-i".as_ref(), "-l".as_ref(), point]).map(drop);
     }
     if shell::run("umount", &[point]).is_ok() {
         return Ok(());
     }
     shell::run("umount", &["-l".as_ref(), point]).map(drop)
+}
+
+/// Unmounts what is mounted at `point` if nobody uses it, and not through our own helper.
+pub fn umount(point: &Path) -> Result<()> {
+    shell::run("umount", &["-i".as_ref(), point.as_os_str()]).map(drop)
 }
 
 /// Mounts a tmpfs of `size` bytes at `point`.

@@ -80,8 +80,8 @@ pub fn kill_daemon(pid: u32, state: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Starts `gupfs daemon --state STATE` in a session of its own, its output appended to `log`.
-pub fn start_daemon(state: &Path, log: &Path) -> Result<Child> {
+/// Starts `gupfs daemon --state STATE` in a session of its own, its output appended to `log`; `arguments` besides.
+pub fn start_daemon(state: &Path, log: &Path, arguments: &[String]) -> Result<Child> {
     let program =
         std::env::current_exe().map_err(|e| Failure::new(format!("cannot find myself: {e}")))?;
     let open = || {
@@ -99,6 +99,7 @@ pub fn start_daemon(state: &Path, log: &Path) -> Result<Child> {
         .arg("daemon")
         .arg("--state")
         .arg(state)
+        .args(arguments)
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(open()?)

@@ -45,6 +45,8 @@ pub struct Config {
     pub hash_key: u128,
     /// Where to mount.
     pub mount: PathBuf,
+    /// How to mount: MS_* of mount(2).
+    pub mount_flags: u64,
     /// Named network name space to enter before anything listens, if any.
     pub netns: Option<String>,
     /// Where to listen; `None` on a cluster of one.

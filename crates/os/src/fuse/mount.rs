@@ -74,10 +74,10 @@ pub(super) fn allow_pages(count: u16) {
 
 /// Mounts the connection of `device` at `path` as `fuse.gupfs`.
 pub(super) fn mount(
-    source: &str,
-    path: &Path,
+    config: &super::session::SessionConfig,
     device: BorrowedFd<'_>,
 ) -> Result<Connection, MountError> {
+    let path = &config.mount_point;
     let point_error = |source| MountError::MountPoint {
         path: path.to_owned(),
         source,
@@ -97,7 +97,7 @@ pub(super) fn mount(
         limits::MAX_WRITE
     );
     let options = c_string(options.as_bytes()).map_err(mount_error)?;
-    let source = c_string(source.as_bytes()).map_err(mount_error)?;
+    let source = c_string(config.source.as_bytes()).map_err(mount_error)?;
     let target = c_string(path.as_os_str().as_bytes()).map_err(mount_error)?;
     // SAFETY: four NUL-terminated strings that live through the call.
     let outcome = unsafe {
@@ -105,7 +105,7 @@ pub(super) fn mount(
             source.as_ptr(),
             target.as_ptr(),
             c"fuse.gupfs".as_ptr(),
-            0,
+            config.mount_flags,
             options.as_ptr().cast(),
         )
     };

@@ -62,6 +62,8 @@ pub struct SessionConfig {
     pub source: String,
     /// An existing directory.
     pub mount_point: PathBuf,
+    /// MS_* of mount(2).
+    pub mount_flags: u64,
     /// How requests travel.
     pub transport: TransportKind,
     /// Threads that serve /dev/fuse. The ring has one for each possible CPU instead.
@@ -81,6 +83,7 @@ impl SessionConfig {
         Self {
             source: "gupfs".to_owned(),
             mount_point: mount_point.to_owned(),
+            mount_flags: 0,
             transport: TransportKind::Device,
             thread_count: cpu_count.max(2),
             notify_thread_count: 4,
@@ -303,7 +306,7 @@ impl Session {
         }
         mount::allow_pages(fuse::init::MAX_PAGES);
         let mut device = Device::open()?;
-        let connection = mount::mount(&config.source, &config.mount_point, device.main())?;
+        let connection = mount::mount(&config, device.main())?;
         // From here on dropping `connection` unmounts.
         device.handshake(over_ring, config.readahead_size)?;
         connection.set_readahead(config.readahead_size)?;

@@ -1,0 +1,473 @@
+//! `gupfs mount`, `gupfs umount`, and what mount(8) and umount(8) call: `mount.fuse.gupfs`, `umount.fuse.gupfs`.
+//!
+//! A line of fstab names the state directory and the mount point:
+//! `/var/lib/gupfs/home /home fuse.gupfs _netdev,nofail,noatime 0 0`.
+//!
+//! Invariants:
+//! - Nothing is made here: what has no file system is not mounted.
+//! - What is mounted already, there, is success: mount(8) may come twice.
+//! - umount(8) refuses what is in use, and returns when all is written back.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::failure::{Failure, Result};
+use crate::service::{self, Liveness};
+use crate::settings;
+use crate::state::{Place, State};
+use crate::system::{self, mounts};
+
+/// Names under which mount(8) and umount(8) call this program.
+const MOUNT_NAMES: [&str; 2] = ["mount.fuse.gupfs", "mount.gupfs"];
+const UMOUNT_NAMES: [&str; 2] = ["umount.fuse.gupfs", "umount.gupfs"];
+/// Exit codes of mount(8).
+const USAGE: u8 = 1;
+const FAILED: u8 = 32;
+
+/// Options of fstab that say nothing to a file system: they are for mount(8), systemd or people.
+const IGNORED: [&str; 18] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "_netdev",
+    "nouser",
+    "group",
+    "owner",
+    "user",
+    "users",
+    "rw",
+    "async",
+    "atime",
+    "dev",
+    "suid",
+    "exec",
+    "diratime",
+    "norelatime",
+];
+/// Those that change how the kernel mounts.
+const KERNEL: [(&str, libc::c_ulong); 8] = [
+    ("ro", libc::MS_RDONLY),
+    ("nosuid", libc::MS_NOSUID),
+    ("nodev", libc::MS_NODEV),
+    ("noexec", libc::MS_NOEXEC),
+    ("noatime", libc::MS_NOATIME),
+    ("nodiratime", libc::MS_NODIRATIME),
+    ("relatime", libc::MS_RELATIME),
+    ("strictatime", libc::MS_STRICTATIME),
+];
+
+/// The flag of mount(2) that an option stands for.
+fn flag(option: &str) -> Option<libc::c_ulong> {
+    let found = KERNEL.iter().find(|(name, _)| *name == option);
+    found.map(|(_, flag)| *flag)
+}
+
+/// Flags of mount(2) for what `gupfs daemon --mount-options` was given.
+pub fn flags(list: &str) -> Result<libc::c_ulong> {
+    let mut flags = 0;
+    for option in list.split(',').filter(|option| !option.is_empty()) {
+        flags |= flag(option).ok_or_else(|| unknown(option))?;
+    }
+    Ok(flags)
+}
+
+fn unknown(option: &str) -> Failure {
+    let kernel = KERNEL.map(|(name, _)| name).join(", ");
+    let settings = settings::keys_for_run().join(", ");
+    Failure::new(format!("{option:?} is no mount option")).help(format!(
+        "there are: {kernel}, settings as KEY=VALUE ({settings}), and what mount(8) and systemd take for themselves"
+    ))
+}
+
+/// What a list of mount options says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// For the kernel, in order; words of `KERNEL`.
+    kernel: Vec<String>,
+    /// Settings for this run, `KEY=VALUE`.
+    settings: Vec<String>,
+}
+
+impl Options {
+    /// Reads `a,b=c,...` as fstab and mount(8) write it. `is_sloppy`: what is not known is passed over.
+    pub fn parse(lists: &[String], is_sloppy: bool) -> Result<Self> {
+        let mut options = Self::default();
+        for word in lists.iter().flat_map(|list| list.split(',')) {
+            let key = word.split('=').next().unwrap_or_default();
+            let is_for_others = word.is_empty()
+                || IGNORED.contains(&word)
+                || key.starts_with("x-")
+                || key.starts_with("X-")
+                || key == "comment"
+                || (key == "subtype" || key == "fstype");
+            if is_for_others {
+                continue;
+            }
+            if flag(word).is_some() {
+                options.kernel.push(word.to_owned());
+            } else if word.contains('=') && settings::is_for_run(key) {
+                options.settings.push(word.to_owned());
+            } else if !is_sloppy {
+                return Err(unknown(word));
+            }
+        }
+        Ok(options)
+    }
+
+    /// Arguments of `gupfs daemon`.
+    fn arguments(&self) -> Vec<String> {
+        let mut all: Vec<String> = Vec::new();
+        for setting in &self.settings {
+            all.extend(["--set".to_owned(), setting.clone()]);
+        }
+        if !self.kernel.is_empty() {
+            all.extend(["--mount-options".to_owned(), self.kernel.join(",")]);
+        }
+        all
+    }
+}
+
+/// Mounts the file system of the state directory `state`, at `point` or where it was mounted last. Returns what was done.
+pub fn mount(state: &Path, point: Option<&Path>, options: &Options) -> Result<Vec<String>> {
+    system::require_root("gupfs mount")?;
+    system::require_fuse()?;
+    let place = Place::new(state)?;
+    let found = place.require()?;
+    let point = point.map_or_else(|| Ok(found.mount.clone()), system::absolute)?;
+    if let Liveness::Mounted(_) = service::look(&place)? {
+        if found.mount == point {
+            return Ok(vec![format!("already mounted on {}", point.display())]);
+        }
+        return Err(Failure::new(format!(
+            "the file system is mounted on {}, not on {}",
+            found.mount.display(),
+            point.display()
+        ))
+        .help(format!("gupfs umount {}", found.mount.display())));
+    }
+    // Said before anything is touched.
+    settings::for_daemon(&place, found.clone(), &options.settings)?;
+    let mut done = service::stop(&place, Some(&found.mount))?;
+    done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
+    done.extend(service::clear_point(&point, &place)?);
+    if found.mount != point {
+        let _lock = place.try_lock()?;
+        place.store(&State {
+            mount: point.clone(),
+            ..found
+        })?;
+    }
+    service::start(&place, &options.arguments())?.wait()?;
+    done.push(format!(
+        "mounted {} on {}",
+        place.root().display(),
+        point.display()
+    ));
+    Ok(done)
+}
+
+/// Unmounts what is mounted at `point`, or of the state directory `point`, and waits until all is written back. Refuses what
+/// is in use. Returns what was done.
+pub fn umount(point: &Path) -> Result<Vec<String>> {
+    system::require_root("gupfs umount")?;
+    let path = system::absolute(point)?;
+    let (place, point) = if path.join("gupfs.toml").is_file() && mounts::at(&path)?.is_none() {
+        let place = Place::new(&path)?;
+        let point = place.require()?.mount;
+        (Some(place), point)
+    } else {
+        (service::place_of(&path)?, path)
+    };
+    match mounts::at(&point)? {
+        Some(found) if found.is_gupfs() => mounts::umount(&point)?,
+        Some(found) => {
+            return Err(Failure::new(format!(
+                "{} is no GUPFS mount: {} is mounted there",
+                point.display(),
+                found.kind
+            )));
+        }
+        None => {
+            return Err(Failure::new(format!(
+                "nothing is mounted on {}",
+                point.display()
+            )));
+        }
+    }
+    let mut done = vec![format!("unmounted {}", point.display())];
+    if let Some(place) = place {
+        if !service::wait_ended(&place, service::STOP_LIMIT)? {
+            return Err(Failure::new(format!(
+                "unmounted {}, but the daemon did not end within {} s: it may still write back",
+                point.display(),
+                service::STOP_LIMIT.as_secs()
+            ))
+            .help(format!(
+                "gupfs waiters --state {0}; gupfs down --state {0} ends it in any case",
+                place.root().display()
+            )));
+        }
+        if let Some(lost) = service::take_lost(&place)? {
+            return Err(lost);
+        }
+        done.push("the daemon wrote back what it held and ended".to_owned());
+    }
+    Ok(done)
+}
+
+/// What mount(8) or umount(8) asks for.
+#[derive(Debug, PartialEq, Eq)]
+enum Call {
+    Mount {
+        source: PathBuf,
+        point: PathBuf,
+        options: Vec<String>,
+        is_sloppy: bool,
+        is_fake: bool,
+        is_verbose: bool,
+    },
+    Umount {
+        point: PathBuf,
+        is_verbose: bool,
+    },
+}
+
+/// Runs the program as a helper of mount(8), if it was called by such a name.
+pub fn helper(arguments: &[std::ffi::OsString]) -> Option<ExitCode> {
+    let name = Path::new(arguments.first()?).file_name()?.to_str()?;
+    let words = arguments.get(1..).unwrap_or_default();
+    let call = if MOUNT_NAMES.contains(&name) {
+        parse_mount(words)
+    } else if UMOUNT_NAMES.contains(&name) {
+        parse_umount(words)
+    } else {
+        return None;
+    };
+    let (code, failure) = match call {
+        Err(failure) => (USAGE, failure),
+        Ok(call) => match run(&call) {
+            Ok(()) => return Some(ExitCode::SUCCESS),
+            Err(failure) => (FAILED, failure),
+        },
+    };
+    crate::cli::complain(name, &failure);
+    Some(ExitCode::from(code))
+}
+
+fn run(call: &Call) -> Result<()> {
+    let (done, is_verbose) = match call {
+        Call::Mount {
+            source,
+            point,
+            options,
+            is_sloppy,
+            is_fake,
+            is_verbose,
+        } => {
+            let options = Options::parse(options, *is_sloppy)?;
+            match is_fake {
+                true => (Vec::new(), *is_verbose),
+                false => (mount(source, Some(point), &options)?, *is_verbose),
+            }
+        }
+        Call::Umount { point, is_verbose } => (umount(point)?, *is_verbose),
+    };
+    if is_verbose {
+        done.iter().for_each(|line| say!("{line}"));
+    }
+    Ok(())
+}
+
+/// Flags with a value, of which the next word is one if none follows the letter.
+fn parse_mount(words: &[std::ffi::OsString]) -> Result<Call> {
+    let usage = |what: String| {
+        Failure::new(what).help("mount -t fuse.gupfs [-o OPTIONS] STATE-DIRECTORY MOUNT-POINT")
+    };
+    let (mut paths, mut options) = (Vec::new(), Vec::new());
+    let (mut is_sloppy, mut is_fake, mut is_verbose) = (false, false, false);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let Some(flags) = word.to_str().and_then(|w| w.strip_prefix('-')) else {
+            paths.push(PathBuf::from(word));
+            continue;
+        };
+        for (at, flag) in flags.char_indices() {
+            match flag {
+                's' => is_sloppy = true,
+                'f' => is_fake = true,
+                'v' => is_verbose = true,
+                'n' | 'r' | 'w' => {
+                    if flag == 'r' {
+                        options.push("ro".to_owned());
+                    }
+                }
+                'o' | 't' => {
+                    let rest = &flags[at + 1..];
+                    let value = match rest.is_empty() {
+                        false => rest.to_owned(),
+                        true => {
+                            let next = words.next().and_then(|w| w.to_str());
+                            next.ok_or_else(|| usage(format!("-{flag} has no value")))?
+                                .to_owned()
+                        }
+                    };
+                    if flag == 'o' {
+                        options.push(value);
+                    }
+                    break;
+                }
+                other => return Err(usage(format!("-{other} is not known"))),
+            }
+        }
+    }
+    let [source, point] = <[PathBuf; 2]>::try_from(paths)
+        .map_err(|paths| usage(format!("{} paths were given, not two", paths.len())))?;
+    Ok(Call::Mount {
+        source,
+        point,
+        options,
+        is_sloppy,
+        is_fake,
+        is_verbose,
+    })
+}
+
+fn parse_umount(words: &[std::ffi::OsString]) -> Result<Call> {
+    let usage = |what: String| Failure::new(what).help("umount MOUNT-POINT");
+    let (mut point, mut is_verbose) = (None, false);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.to_str().and_then(|w| w.strip_prefix('-')) {
+            Some("t" | "N") => drop(words.next()),
+            Some(flags) if flags.contains(['f', 'l']) => {
+                return Err(usage("forced and lazy unmounts are not for a helper".to_owned())
+                    .help("umount -i -l POINT, or gupfs down --state DIR, which ends the daemon in any case"));
+            }
+            Some(flags) => is_verbose |= flags.contains('v'),
+            None if point.is_none() => point = Some(PathBuf::from(word)),
+            None => return Err(usage("more than one mount point was given".to_owned())),
+        }
+    }
+    let point = point.ok_or_else(|| usage("no mount point was given".to_owned()))?;
+    Ok(Call::Umount { point, is_verbose })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(list: &str) -> Result<Options> {
+        Options::parse(&[list.to_owned()], false)
+    }
+
+    #[test]
+    fn options_of_fstab_are_read() {
+        for ignored in [
+            "defaults",
+            "rw,noauto,nofail,_netdev,user",
+            "x-systemd.automount,x-systemd.requires=network-online.target,x-gvfs-show",
+            "comment=the home of all",
+            ",,",
+        ] {
+            assert_eq!(parse(ignored), Ok(Options::default()), "{ignored}");
+        }
+        let options = parse("nosuid,_netdev,pagepool_size=2G,ro,lease_ms=4000").expect("known");
+        assert_eq!(
+            options.arguments(),
+            [
+                "--set",
+                "pagepool_size=2G",
+                "--set",
+                "lease_ms=4000",
+                "--mount-options",
+                "nosuid,ro"
+            ]
+        );
+        for bad in [
+            "nosuit",
+            "pagepool_size",
+            "pagepol_size=1G",
+            "mount=/x",
+            "ro=1",
+        ] {
+            let said = parse(bad).expect_err("unknown").to_string();
+            assert!(
+                said.contains(bad) && said.contains("pagepool_size"),
+                "{said}"
+            );
+            let sloppy = Options::parse(&[bad.to_owned()], true);
+            assert_eq!(sloppy, Ok(Options::default()));
+        }
+        assert_eq!(flags("nosuid,ro"), Ok(libc::MS_NOSUID | libc::MS_RDONLY));
+        assert_eq!(flags(""), Ok(0));
+        flags("defaults").expect_err("not for the kernel");
+    }
+
+    fn words(line: &str) -> Vec<std::ffi::OsString> {
+        line.split(' ').map(Into::into).collect()
+    }
+
+    #[test]
+    fn calls_of_mount_are_read() {
+        let call = |options: &[&str], is_sloppy, is_fake, is_verbose| {
+            Ok(Call::Mount {
+                source: "/state".into(),
+                point: "/mnt".into(),
+                options: options.iter().map(|o| (*o).to_owned()).collect(),
+                is_sloppy,
+                is_fake,
+                is_verbose,
+            })
+        };
+        for (line, expected) in [
+            ("/state /mnt", call(&[], false, false, false)),
+            (
+                "/state /mnt -o rw,ro",
+                call(&["rw,ro"], false, false, false),
+            ),
+            (
+                "/state /mnt -sv -o a -o b",
+                call(&["a", "b"], true, false, true),
+            ),
+            (
+                "-t fuse.gupfs -f /state /mnt -n",
+                call(&[], false, true, false),
+            ),
+            (
+                "/state -ronosuid /mnt",
+                call(&["ro", "nosuid"], false, false, false),
+            ),
+        ] {
+            assert_eq!(parse_mount(&words(line)), expected, "{line}");
+        }
+        for bad in [
+            "/state",
+            "/a /b /c",
+            "/state /mnt -o",
+            "/state /mnt -N 1",
+            "/state /mnt -X",
+        ] {
+            parse_mount(&words(bad)).expect_err(bad);
+        }
+        let umount = |is_verbose| {
+            Ok(Call::Umount {
+                point: "/mnt".into(),
+                is_verbose,
+            })
+        };
+        assert_eq!(parse_umount(&words("/mnt -v -t fuse.gupfs")), umount(true));
+        assert_eq!(parse_umount(&words("-n /mnt")), umount(false));
+        for bad in ["-v", "/a /b", "/mnt -l", "/mnt -f"] {
+            parse_umount(&words(bad)).expect_err(bad);
+        }
+    }
+
+    #[test]
+    fn only_helpers_names_make_a_helper() {
+        assert!(helper(&words("/usr/bin/gupfs /a /b")).is_none());
+        assert!(helper(&[]).is_none());
+        let code = helper(&words("/sbin/mount.fuse.gupfs /only-one"));
+        assert_eq!(code, Some(ExitCode::from(USAGE)));
+    }
+}

@@ -1,0 +1,56 @@
+//! Tells whoever started the daemon, systemd as a rule, that it is ready (sd_notify(3)).
+
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
+/// The file system is mounted. Nobody may have asked to be told.
+pub(crate) fn ready() {
+    if let Some(name) = std::env::var_os("NOTIFY_SOCKET")
+        && let Err(error) = tell(&name, b"READY=1\nSTATUS=mounted\n")
+    {
+        tracing::warn!(%error, "whoever started this daemon does not hear that it is ready");
+    }
+}
+
+/// Sends a message to a socket: a path, or behind an `@` an abstract name.
+fn tell(name: &OsStr, message: &[u8]) -> std::io::Result<()> {
+    let address = match name.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(name)?,
+    };
+    let socket = UnixDatagram::unbound()?;
+    // Nobody who does not listen is waited for.
+    socket.set_nonblocking(true)?;
+    socket.send_to_addr(message, &address).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_is_told() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("notify");
+        let abstract_name = format!("gupfs-test-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&abstract_name).expect("a name");
+        for (listener, name) in [
+            (
+                UnixDatagram::bind(&path).expect("bound"),
+                path.display().to_string(),
+            ),
+            (
+                UnixDatagram::bind_addr(&address).expect("bound"),
+                format!("@{abstract_name}"),
+            ),
+        ] {
+            tell(OsStr::new(&name), b"READY=1").expect("told");
+            let mut bytes = [0; 100];
+            let size = listener.recv(&mut bytes).expect("received");
+            assert_eq!(&bytes[..size], b"READY=1");
+        }
+        tell(OsStr::new("/no/such/socket"), b"x").expect_err("nobody listens");
+    }
+}
