@@ -8,6 +8,7 @@
 #![allow(clippy::print_stdout, reason = "a command prints its answer")]
 
 mod ci;
+mod deb;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ cargo xtask COMMAND
                           --fresh   with a minute of fresh seeds of the whole simulator
   tidy                    the rules that a machine can check
   sim [ARGUMENTS]         the simulator: a fresh seed, or the given one replayed
+  deb [--test]            a Debian package: its path is printed (needs cargo-deb)
+                          --test    install it, mount through mount(8) and fstab, remove it (as root)
   bench [ARGUMENTS]       the ratios of docs/performance.md (--quick, --only NAME)
 ";
 
@@ -49,6 +52,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "ci" => ci::run(&root, &ci::Options::parse(rest)?),
         "tidy" => tidy::run(&root),
         "sim" => ci::program(&root, "sim", rest),
+        "deb" => deb::run(&root, rest),
         "bench" => {
             // The daemon and the comparator T are measured as they are shipped.
             ci::cargo(
