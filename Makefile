@@ -55,7 +55,7 @@ test-benchmarks: $(if $(filter file,$(origin GUPFS)),build)
 cost-benchmarks:
 	@$(MAKE) --no-print-directory -C benchmarks cost ARGS="$(ARGS)"
 
-report: build
+report: $(if $(filter file,$(origin GUPFS)),build)
 	@$(MAKE) --no-print-directory -C benchmarks report GUPFS="$(abspath $(GUPFS))" ARGS="$(ARGS)"
 
 test-report:

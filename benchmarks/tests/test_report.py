@@ -11,22 +11,29 @@ import signal
 import stat
 import sys
 
-from harness import BUILD, Case, finish, launch, run, wait_until
+from harness import BUILD, MIB, MPIEXEC, Case, every_mpi, finish, launch, run, wait_until
 
 REPORT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "report")
 sys.path.insert(0, REPORT)
 sys.dont_write_bytecode = True
 
 from gupfs_report import Failure, catalog, documents, values  # noqa: E402
+from gupfs_report.catalog.gupfs2002 import BLOCKS  # noqa: E402
+from gupfs_report.catalog.ncar2008 import METHODS  # noqa: E402
 from gupfs_report.engine import jobs_of  # noqa: E402
 from gupfs_report.launch import command  # noqa: E402
 from gupfs_report.model import Cell, Job  # noqa: E402
 from gupfs_report.scale import SCALES, option_size  # noqa: E402
 from gupfs_report.store import Store  # noqa: E402
 
-# What issue and documentation promise.
+# Of the command when it runs the programs themselves.
+ENVIRONMENT = {"PYTHONPATH": REPORT, "MPIEXEC": " ".join(MPIEXEC)}
+# The tables and figures that must be there.
 PROMISED = {
-    "gupfs-2002": ["table-1", "figure-10", "figure-11"],
+    "gupfs-2002": ["table-1", "figure-10", "figure-11", "table-b-3"],
+    "gpfs-1.4": [*(f"table-{number}" for number in (1, 2, 4, 5, 7, 8)), *(f"figure-{number}" for number in range(3, 9))],
+    "sdsc-2004": [f"graph-{number}" for number in range(1, 7)],
+    "ncar-2008": ["figure-2", "figure-3", "figure-4", "figure-5", "popio"],
 }
 FAKE_MPIEXEC = """#!/bin/sh
 [ "$1" = --version ] && { echo "HYDRA build details:"; echo "    Version: 4.0"; exit 0; }
@@ -177,6 +184,13 @@ class Commands(Case):
         parts = " ".join(two[1:]).split(" : ")
         self.assertEqual([re.search(r"cd (\S*'?.*?'?) &&", part)[1] for part in parts], ["'/n 1/w'", "/n2/w", "/n 1/w".join("''")])
         self.assertTrue(all(part.startswith("-n 1 sh -c") and part.endswith("/b/p -d . --json /j --tar /t") for part in parts))
+
+    def test_devices(self):
+        job = Job("p", 2, ("-d", "{dir}"), ("{devices}", "-I"), 2)
+        self.assertEqual(command(["mpiexec"], "/b/p", job, [], "/j", "", ("/dev/a", "/dev/b", "/dev/c")),
+                         "mpiexec -n 2 /b/p -R /dev/a -R /dev/b -I".split())
+        self.assertEqual([bool(job.gap(*kind)) for kind in ((True, 2), (True, 1), (False, 1))], [False, True, True])
+        self.assertIn("needs a file system", Job("p", 2, ()).gap(True, 1))
 
     def test_sizes(self):
         self.assertEqual([option_size(size) for size in (1 << 30, 3 << 20, 5 << 10, 7)], ["1G", "3M", "5K", "7"])
@@ -393,17 +407,45 @@ class RealPrograms(Case):
                 printed = re.search(rf"^{test} .* ([\d.]+)$", log, re.MULTILINE)[1]
                 self.assertAlmostEqual(float(printed), rate, delta=rate * 1e-3)
 
-    def test_one_point_of_figure_10(self):
-        results = os.path.join(self.top, "results")
-        self.good_run("gupfs-2002-figure-10", results, "--minutes", "0.0001", counts="1 runs")
-        [path, *_] = glob.glob(results + "/runs/here/*/*.1.json")
+    @every_mpi
+    def test_one_point_of_each_program(self):
+        for name, metrics in (("gupfs-2002-figure-10", {"Seq_Write", "Seq_Read"}), ("gpfs-1.4-table-1", {"write", "read"}),
+                              ("gupfs-2002-table-b-3", {f"{what} {blocks}" for what in ("write", "read") for blocks in BLOCKS}),
+                              ("ncar-2008-popio", {f"{how} {what}" for how in METHODS for what in ("write", "read")})):
+            results = os.path.join(self.top, name)
+            self.good_run(name, results, "--minutes", "0.0001", counts="1 runs")
+            self.assertEqual(set(self.only_record(results)["values"]), metrics)
+
+    def test_a_block_device(self):
+        """It is overwritten only if that is said."""
+        image = os.path.join(self.aside, "image")
+        with open(image, "wb") as file:
+            file.truncate(192 * MIB)
+        device = self.good(["losetup", "--find", "--show", image]).out.strip()
+        try:
+            results = os.path.join(self.top, "results")
+            words = [sys.executable, "-B", "-m", "gupfs_report", "run", "gupfs-2002-figure-11", "--on", f"raw={device}",
+                     "--scale", "quick", "--repeats", "1", "--results", results, "--no-pages", "--build", BUILD,
+                     "--minutes", "0.0001"]
+            self.bad(words, f"raw: {device} is a block device, and all that is on it would be lost", env=ENVIRONMENT)
+            self.assertEqual(os.stat(image).st_blocks, 0)
+            job = run([*words, "--overwrite", "raw"], env=ENVIRONMENT)
+            self.assertEqual(job.code, 0, job)
+            record = self.only_record(results)
+            self.assertIn(f"-R {device} -F 8M", record["command"])
+            self.assertEqual(set(record["values"]), {"Seq_Write", "Seq_Read"})
+        finally:
+            self.good(["losetup", "--detach", device])
+
+    def only_record(self, results):
+        [path] = glob.glob(results + "/runs/*/*/*.1.json")
         with open(path, encoding="utf-8") as file:
-            self.assertEqual(set(json.load(file)["values"]), {"Seq_Write", "Seq_Read"})
+            return json.load(file)
 
     def good_run(self, name, results, *more, counts="4 runs"):
         words = [sys.executable, "-B", "-m", "gupfs_report", "run", name, "--on", f"here={self.dir}", "--scale", "quick",
                  "--repeats", "1", "--results", results, "--no-pages", "--build", BUILD, *more]
-        job = run(words, env={"PYTHONPATH": REPORT})
+        job = run(words, env=ENVIRONMENT)
         self.assertEqual(job.code, 0, job)
         self.assertRegex(job.err, rf"{counts} measured, 0 were stored already, 0 failed")
         self.assertEqual(os.listdir(self.dir), [])

@@ -42,6 +42,8 @@ def parser():
     run.add_argument("--on", action="append", required=True, metavar="NAME=DIR[,DIR...]", dest="targets",
                      help="measure in this directory, under this name; several directories are mounts of one file "
                      "system, and processes are placed on them in turn. May be given several times")
+    run.add_argument("--overwrite", action="append", default=[], metavar="NAME",
+                     help="this target of --on is one or several block devices, and what is on them may be lost")
     run.add_argument("--about", action="append", default=[], metavar="NAME=TEXT",
                      help="the version and set-up of a target, for its page; results of another text are not mixed")
     run.add_argument("--scale", choices=["auto", *SCALES], default="auto",
@@ -129,7 +131,7 @@ def choose_scale(experiments, target_list, minutes):
 def run_command(arguments):
     """Measures, then renders."""
     experiments = catalog.find(arguments.names)
-    target_list = targets.parse(arguments.targets, arguments.about)
+    target_list = targets.parse(arguments.targets, arguments.about, arguments.overwrite)
     for target in target_list:
         targets.check(target)
     mpiexec = shlex.split(arguments.mpiexec) if arguments.mpiexec else launch.default_mpiexec()

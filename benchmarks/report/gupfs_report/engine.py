@@ -4,11 +4,13 @@ Runs of one pass go over all points before any point is repeated, and over the t
 what slows the machine down for a while slows all alike, and a run that is cut short has seen every point.
 """
 
+import contextlib
 import datetime
 import json
 import os
 import shutil
 import signal
+import sys
 import time
 from dataclasses import asdict, dataclass
 
@@ -74,7 +76,14 @@ class Engine:
         for target in self.targets:
             targets.check(target)
             free, _ = targets.room(target)
-            least = min(job.room_bytes for job in jobs) + SPARE_BYTES
+            possible = [job for job in jobs if not job.gap(target.is_device, len(target.places))]
+            if not possible:
+                why = jobs[0].gap(target.is_device, len(target.places))
+                if len(self.targets) == 1:
+                    raise Failure(f"{target.name}: none of this can be measured there: {why}")
+                sys.stderr.write(f"{target.name}: left out: {why}\n")
+                continue
+            least = min(job.room_bytes for job in possible) + SPARE_BYTES
             if free < least:
                 raise Failure(f"{target.name}: {size_text(free)} are free in {target.places[0]}, and the smallest "
                               f"point needs {size_text(least)}; make room, or take a smaller --scale")
@@ -96,7 +105,7 @@ class Engine:
         self.store.save_session({experiment.id: {"scale": scale.name, "repeats": repeats or scale.repeats}
                                  for experiment in experiments}, self.identities, self.machine)
         steps = [Step(job, target, number) for number in range(1, (repeats or scale.repeats) + 1) for job in jobs
-                 for target in self.targets]
+                 for target in self.targets if not job.gap(target.is_device, len(target.places))]
         todo = [step for step in steps if not self.is_stored(step)]
         end = time.monotonic() + minutes * 60 if minutes else None
         return self.run_steps(todo, len(steps) - len(todo), end)
@@ -143,8 +152,8 @@ class Engine:
         elif files is not None and files < job.room_files:
             record["failure"] = f"it needs {job.room_files} files, {files} can be made"
         else:
-            with Work(target) as work:
-                done = self.launch(job, work)
+            with contextlib.nullcontext([]) if target.is_device else Work(target) as work:
+                done = self.launch(job, target, work)
             if done.ended == "interrupted":
                 return None
             record.update(command=done.command, seconds=done.seconds, code=done.code)
@@ -153,14 +162,14 @@ class Engine:
         self.store.save(target.name, self.key(target), job, step.number, record, log)
         return record["failure"]
 
-    def launch(self, job, work):
+    def launch(self, job, target, work):
         aside = os.path.join(self.store.root, "aside")
         os.makedirs(aside, exist_ok=True)
         json_path = os.path.join(aside, "result.json")
         if os.path.exists(json_path):
             os.remove(json_path)
         words = launch.command(self.mpiexec, launch.program_path(self.build, job.program), job, work, json_path,
-                               launch.archive(job, aside))
+                               launch.archive(job, aside), target.places if target.is_device else ())
         return launch.run(words, job.limit_seconds, json_path, lambda: self.is_stopping)
 
     def judge(self, job, done, record):
@@ -172,6 +181,7 @@ class Engine:
             record["failure"] = f"ended with status {done.code}: {said[:300]}"
         else:
             try:
+                record["program"]["version"] = readers.version(done)
                 record["values"] = readers.read(job, done, self.build)
             except readers.BadReport as error:
                 record["failure"] = f"its report cannot be read: {error}"

@@ -63,11 +63,17 @@ class Reader:
         rows, evidence, warnings = [], {}, []
         cells = experiment.cells(scale)
         builds = self.builds(cells, repeats)
+        identities = {target: self.store.identity(target, key) for target, key in targets.items()}
+        # A target on which nothing of this can be run is not shown.
+        targets = {target: key for target, key in targets.items()
+                   if any(cell.job and not kind_gap(identities[target], cell.job) for cell in cells)}
         for cell in cells:
             for target, key in targets.items():
                 row = {"panel": cell.panel, "series": cell.series, "x": float(cell.x), "subject": target,
                        "kind": "measured", "gap": cell.gap, "runs": 0, "job": cell.job.key if cell.job else ""}
-                if cell.job:
+                if cell.job and kind_gap(identities[target], cell.job):
+                    row["gap"] = kind_gap(identities[target], cell.job)
+                elif cell.job:
                     runs = self.runs(target, key, cell.job, repeats)
                     for record in runs:
                         number = record["number"]
@@ -85,7 +91,7 @@ class Reader:
             if others:
                 warnings.append(f"{target}: results of another machine, file system or set-up are stored as well "
                                 f"({len(others)}); they are not shown here")
-        identities = {target: self.store.identity(target, key) for target, key in targets.items()}
+        identities = {target: identities[target] for target in targets}
         if len({str(identity["machine"]) for identity in identities.values()}) > 1:
             warnings.append("The targets were measured on different machines: their ratios say little.")
         return Report(experiment, scale, repeats, pd.DataFrame(rows, columns=COLUMNS), list(targets), identities,
@@ -98,6 +104,12 @@ class Reader:
             for target, key in self.session["targets"].items():
                 found.setdefault((target, job.program), []).extend(self.runs(target, key, job, repeats))
         return {place: latest_build(records) for place, records in found.items()}
+
+
+def kind_gap(identity, job):
+    """Why a job cannot be run on a target of this kind."""
+    places = identity["target"]["places"]
+    return job.gap(places[0]["type"] == "device", len(places))
 
 
 def by_column(experiment):

@@ -1,4 +1,4 @@
-"""`make report`: a lab of two mounts and an xfs on the same backing, measured, rendered, and taken down again.
+"""`make report`: a lab of two mounts, an xfs and raw devices on the same backing, measured and taken down again.
 
 Everything that is mounted lies below DIR/lab-and-xfs and is removed at the end, also after a failure; what a
 killed run left is removed by the next.
@@ -23,7 +23,8 @@ FILL_PERCENT = 80
 
 def call(*words):
     """Runs a command; a Failure has what it said."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    # In a session of its own: Ctrl-C is for this program, which then takes down what there is.
+    done = subprocess.run(words, capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode != 0:
         raise Failure(f"{shlex.join(words)}: {(done.stderr or done.stdout).strip()}")
     return done.stdout.strip()
@@ -38,6 +39,8 @@ class Rig:
         self.memory = os.path.join(root, "memory")
         self.image = os.path.join(self.memory, "xfs.image")
         self.xfs = os.path.join(root, "xfs")
+        self.raw_images = [os.path.join(self.memory, f"raw{number}.image") for number in (1, 2)]
+        self.raw = []
 
     def __enter__(self):
         self.remove()
@@ -55,31 +58,48 @@ class Rig:
 
     def make(self):
         call(self.gupfs, "lab", "up", "--dir", self.lab, "--nodes", "2", "--size", self.size, "--backing", self.backing)
-        size = call("numfmt", "--from=iec", self.size)
+        size = int(call("numfmt", "--from=iec", self.size))
         if self.backing == "ram":
-            call("mount", "-t", "tmpfs", "-o", f"size={int(size) + 64 * MIB}", "gupfs-report", self.memory)
-        with open(self.image, "wb") as file:
-            file.truncate(int(size))
-        device = call("losetup", "--find", "--show", self.image)
+            call("mount", "-t", "tmpfs", "-o", f"size={2 * size + 64 * MIB}", "gupfs-report", self.memory)
+        device = self.device(self.image, size)
         call("mkfs.xfs", "-q", device)
         call("mount", "-t", "xfs", device, self.xfs)
         for place in (self.mounts()[0], self.xfs):
             fill(place)
+        for image in self.raw_images:
+            self.raw.append(self.device(image, size // 2))
+            with open(self.raw[-1], "wb", buffering=0) as file:
+                write(file, size // 2)
+
+    @staticmethod
+    def device(image, size):
+        """A loop device over a new file."""
+        with open(image, "wb") as file:
+            file.truncate(size)
+        return call("losetup", "--find", "--show", image)
 
     def mounts(self):
         return [os.path.join(self.lab, f"n{node}", "mnt") for node in (1, 2)]
 
     def remove(self):
-        """Everything that is there, in the order in which it depends on one another."""
+        """Everything that is there, in the order in which it depends on one another; nothing interrupts this."""
+        handlers = {which: signal.signal(which, signal.SIG_IGN) for which in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            self.take_down()
+        finally:
+            for which, handler in handlers.items():
+                signal.signal(which, handler)
+
+    def take_down(self):
         faults = []
         if os.path.exists(self.lab):
             self.attempt(faults, self.gupfs, "lab", "down", "--dir", self.lab)
         if os.path.ismount(self.xfs):
             self.attempt(faults, "umount", self.xfs)
-        if os.path.exists(self.image):
-            for line in call("losetup", "--noheadings", "--output", "NAME", "--associated", self.image).splitlines():
+        for image in filter(os.path.exists, [self.image, *self.raw_images]):
+            for line in call("losetup", "--noheadings", "--output", "NAME", "--associated", image).splitlines():
                 self.attempt(faults, "losetup", "--detach", line.strip())
-            os.remove(self.image)
+            os.remove(image)
         if os.path.ismount(self.memory):
             self.attempt(faults, "umount", self.memory)
         if faults:
@@ -101,12 +121,17 @@ def fill(place):
     status = os.statvfs(place)
     left = status.f_bavail * status.f_frsize * FILL_PERCENT // 100
     path = os.path.join(place, "fill")
-    block = os.urandom(MIB)
     with open(path, "wb", buffering=0) as file:
-        while left > 0:
-            left -= file.write(block)
-        os.fsync(file.fileno())
+        write(file, left)
     os.remove(path)
+
+
+def write(file, size):
+    """So many bytes, on their way to the disk."""
+    block = os.urandom(MIB)
+    while size > 0:
+        size -= file.write(block[:size])
+    os.fsync(file.fileno())
 
 
 def about(gupfs):
@@ -143,6 +168,8 @@ def main():
             words = ["run", *(arguments.names or ["all"]), "--build", arguments.build, "--scale", arguments.scale,
                      "--on", f"gupfs={','.join(rig.mounts())}", "--about", f"gupfs={about(gupfs)}, two nodes, {setup}",
                      "--on", f"xfs={rig.xfs}", "--about", f"xfs=a loop device of {setup}",
+                     "--on", f"raw={','.join(rig.raw)}", "--overwrite", "raw",
+                     "--about", f"raw=two loop devices of half of {setup}, as they are, with O_DIRECT",
                      "--results", os.path.join(directory, "results"), "--output", directory]
             for option in ("repeats", "minutes"):
                 if getattr(arguments, option):

@@ -39,7 +39,7 @@ def default_mpiexec():
     """The command that starts MPI jobs, with what Open MPI wants to be told on one machine."""
     words = shlex.split(os.environ.get("MPIEXEC", "mpiexec"))
     if len(words) == 1 and is_open_mpi(words):
-        words.append("--oversubscribe")
+        words += ["--quiet", "--oversubscribe", "--bind-to", "none"]
         if os.geteuid() == 0:
             words.append("--allow-run-as-root")
     return words
@@ -64,10 +64,16 @@ def program_path(build, name):
     return path
 
 
-def command(mpiexec, program, job, work, json_path, tar_path):
-    """The words of a job. `work`: the directory in each of the target's mounts; ranks are placed on them in turn."""
+def command(mpiexec, program, job, work, json_path, tar_path, devices=()):
+    """The words of a job. `work`: the directory in each of the target's mounts; ranks are placed on them in turn.
+    `devices`: those of a target that has no directories."""
     options = []
-    for option in job.options:
+    if devices:
+        work = ["."]
+    for option in job.device_options if devices else job.options:
+        if option == "{devices}":
+            options += [word for device in devices[:job.devices or None] for word in ("-R", device)]
+            continue
         option = option.replace("{json}", json_path)
         option = re.sub(r"\{tar:[\d:]+\}", lambda _: tar_path, option)
         # With several mounts each process works in the directory it starts in.

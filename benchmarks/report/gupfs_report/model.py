@@ -17,6 +17,10 @@ class Job:
     program: str
     ranks: int
     options: tuple[str, ...]
+    # The options on block devices, `{devices}` among them; None: it needs a directory.
+    device_options: tuple[str, ...] | None = None
+    # So many devices of the target; 0: all. A directory has no two.
+    devices: int = 0
     # Room and files that it takes at most, of all processes together.
     room_bytes: int = 0
     room_files: int = 0
@@ -26,8 +30,18 @@ class Job:
     @property
     def key(self) -> str:
         """Names what is measured; equal jobs of several experiments are run once."""
-        words = json.dumps([self.program, self.ranks, self.options])
+        words = json.dumps([self.program, self.ranks, self.options, self.device_options, self.devices])
         return f"{self.program}-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
+
+    def gap(self, is_device: bool, places: int) -> str:
+        """Why it cannot be run on a target of so many devices, or on a directory; empty: it can."""
+        if not is_device and self.devices > 1:
+            return f"{self.devices} devices: a file system does not let one choose them"
+        if is_device and self.device_options is None:
+            return "it needs a file system"
+        if is_device and places < self.devices:
+            return f"it needs {self.devices} devices"
+        return ""
 
     def __str__(self) -> str:
         return f"{self.program} {' '.join(self.options)} (processes: {self.ranks})"

@@ -11,7 +11,7 @@ from gupfs_report import VERSION, Failure, documents, plots
 from gupfs_report.frame import Reader
 from gupfs_report.scale import size_text
 from gupfs_report.store import write_whole
-from gupfs_report.summary import comparisons, counts, ratio_text
+from gupfs_report.summary import against_text, comparisons, counts, ratio_text
 from gupfs_report.tables import Tables
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -67,9 +67,11 @@ def frame(title, body, reports=(), here=""):
     """A whole page."""
     with open(os.path.join(HERE, "style.css"), encoding="ascii") as file:
         style = file.read()
+    document = next((report.experiment.document for report in reports if report.experiment.id == here), None)
     links = "".join(
         f'<a href="{text(report.experiment.id)}.html"{" aria-current=page" if report.experiment.id == here else ""}>'
-        f'{text(report.experiment.document)} {text(source_of(report)["name"])}</a>' for report in reports)
+        f'{text(report.experiment.document)} {text(source_of(report)["name"])}</a>'
+        for report in reports if report.experiment.document == document)
     menu = f'<nav><a href="index.html"{"" if here else " aria-current=page"}>Overview</a>{links}</nav>'
     return (f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{text(title)}</title>\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -117,7 +119,7 @@ def table_notes(report):
     if report.repeats > 1:
         words.append(f"Each number of ours is {names[report.experiment.statistic]} of {report.repeats} runs, "
                      "with the lowest and highest beside it.")
-    if len(report.targets) > 1:
+    if len(report.targets) > 1 and report.repeats > 1:
         words.append("Bold: every run was faster than every run of the others.")
     return f'<p class="note">{text(" ".join(words))}</p>'
 
@@ -130,30 +132,35 @@ def bar(ratio):
             f'style="{side};width:{abs(part) * 50:.1f}%"></span></span>')
 
 
-def comparison_card(comparison, is_target):
+def comparison_card(comparison):
     """One comparison in words."""
-    kind = "card" if is_target else "card then"
-    faster = comparison.ratio >= 1
-    return (f'<div class="{kind}"><p class="who"><b>{text(comparison.left)}</b> against {text(comparison.right)}</p>'
-            f'<p class="ratio">{ratio_text(comparison.ratio)}</p>{bar(comparison.ratio)}'
-            f'<p class="note">{"as fast" if faster else "as fast: slower"}, geometric mean of {comparison.points} points; '
-            f"from {ratio_text(comparison.least)} ({text(comparison.least_at)}) to {ratio_text(comparison.most)} "
+    return (f'<div class="card"><p class="who"><b>{text(comparison.left)}</b> against <b>{text(comparison.right)}</b></p>'
+            f'<p class="ratio{"" if comparison.ratio >= 1 else " slower"}">{ratio_text(comparison.ratio)}</p>'
+            f'{bar(comparison.ratio)}<p class="note">geometric mean of {comparison.points} points; from '
+            f"{ratio_text(comparison.least)} ({text(comparison.least_at)}) to {ratio_text(comparison.most)} "
             f"({text(comparison.most_at)})</p></div>")
+
+
+def then_card(found):
+    """The first target against what the document measured."""
+    lines = "".join(f'<p><span>{text(comparison.right)}</span> <b>{ratio_text(comparison.ratio)}</b> '
+                    f"{bar(comparison.ratio)}</p>" for comparison in found)
+    return (f'<div class="card then"><p class="who"><b>{text(found[0].left)}</b> against the document</p>{lines}'
+            '<p class="note">Its numbers are of its machines and years: compare how they change along the axis, not how '
+            "large they are.</p></div>")
 
 
 def summary_section(report):
     """Who is faster by what ratio."""
     found = comparisons(report)
-    cards = "".join(comparison_card(comparison, comparison.right in report.targets) for comparison in found)
+    ours = [comparison for comparison in found if comparison.right in report.targets]
+    then = [comparison for comparison in found if comparison.right not in report.targets]
+    cards = "".join(map(comparison_card, ours)) + (then_card(then) if then else "")
     measured, gaps = counts(report)
     words = f"{measured} points measured"
     if gaps:
         words += f", {gaps} without a value: each says why in the table"
-    age = ""
-    if any(comparison.right not in report.targets for comparison in found):
-        age = (" The document's numbers are of its machines and years: compare how they change along the axis, not how "
-               "large they are.")
-    return f'<section class="summary"><div class="cards">{cards}</div><p class="note">{words}.{age}</p></section>'
+    return f'<section class="summary"><div class="cards">{cards}</div><p class="note">{words}.</p></section>'
 
 
 def says_section(source):
@@ -184,6 +191,11 @@ def cache_notes(report):
     if 0 < most < memory / 2:
         notes.append(f"The largest point holds {size_text(most)}, the machine {size_text(memory)} of memory: what is read "
                      "may come from caches, and what is written may still be in them.")
+    ranks = max((evidence.record["job"]["ranks"] for evidence in report.evidence), default=0)
+    cores = min((identity["machine"]["cores"] for identity in report.identities.values()), default=0)
+    if ranks > cores:
+        notes.append(f"Up to {ranks} processes ran on {cores} processors: they took turns, with one another and with "
+                     "what serves a file system in user space.")
     for name, identity in report.identities.items():
         count = len(identity["target"]["places"])
         notes.append(f"{name}: processes stand for nodes, on {count} mounts in turn." if count > 1 else
@@ -191,7 +203,7 @@ def cache_notes(report):
     return notes
 
 
-def machine_section(report):
+def machine_section(report, with_runs=True):
     """The machine, the targets, the versions."""
     parts = []
     for name, identity in report.identities.items():
@@ -207,18 +219,25 @@ def machine_section(report):
             ("processor", f"{machine['processor']}, {machine['cores']} cores"),
             ("memory", size_text(machine["memory_bytes"])), ("system", f"{machine['system']}, {machine['kernel']}"),
             ("MPI", machine["mpi"])]))
-    builds = sorted({(evidence.record["program"]["name"], evidence.record["program"]["sha256"])
-                     for evidence in report.evidence})
-    parts.append(("versions", [(name, f"build {sha}") for name, sha in builds] + [
-        ("gupfs-report", f"{VERSION} (pages: matplotlib {matplotlib.__version__}, pandas {pandas.__version__})")]))
-    when = sorted(evidence.record["started"] for evidence in report.evidence)
-    loads = [evidence.record["load"] for evidence in report.evidence]
-    if when:
-        parts.append(("runs", [("measured", f"{when[0]} to {when[-1]}"),
-                               ("load average before a run", f"{min(loads):.1f} to {max(loads):.1f}")]))
+    if with_runs:
+        parts += run_facts(report)
     blocks = "".join(f"<div><h3>{text(title)}</h3><dl>" + "".join(
         f"<dt>{text(key)}</dt><dd>{text(value)}</dd>" for key, value in lines) + "</dl></div>" for title, lines in parts)
     return f'<section><h2>Machine and versions</h2><div class="facts">{blocks}</div></section>'
+
+
+def run_facts(report):
+    """The programs and times of the runs of a page."""
+    builds = sorted({(program["name"], program.get("version", ""), program["sha256"])
+                     for program in (evidence.record["program"] for evidence in report.evidence)})
+    parts = [("versions", [(name, f"{version} build {sha}") for name, version, sha in builds] + [
+        ("gupfs-report", f"{VERSION} (pages: matplotlib {matplotlib.__version__}, pandas {pandas.__version__})")])]
+    when = sorted(evidence.record["started"][:19].replace("T", " ") for evidence in report.evidence)
+    loads = [evidence.record["load"] for evidence in report.evidence]
+    if when:
+        parts.append(("runs", [("measured", f"{when[0]} to {when[-1]} UTC"),
+                               ("load average", f"{min(loads):.1f} to {max(loads):.1f}")]))
+    return parts
 
 
 def logs_section(store, report):
@@ -234,23 +253,34 @@ def logs_section(store, report):
             f"{text(os.path.basename(store.root))}/runs.</p>{''.join(parts)}</section>")
 
 
+def index_row(report):
+    """A page in the overview."""
+    found = [comparison for comparison in comparisons(report) if comparison.right in report.targets]
+    measured, gaps = counts(report)
+    cells = "".join(f'<p>{bar(c.ratio)} <b>{text(c.left)}</b> {against_text(c)}<br>'
+                    f"<small>from {ratio_text(c.least)} to {ratio_text(c.most)}</small></p>" for c in found)
+    source = source_of(report)
+    return (f'<tr><th scope=row><a href="{text(report.experiment.id)}.html">{text(source["name"])}</a></th>'
+            f'<td>{text(source["title"])}</td><td class="compare">{cells}</td><td>{measured}</td><td>{gaps}</td>'
+            f"<td>{text(report.scale.name)}</td></tr>")
+
+
 def index(reports):
     """The overview."""
-    rows = []
-    for report in reports:
-        source = source_of(report)
-        found = [comparison for comparison in comparisons(report) if comparison.right in report.targets]
-        measured, gaps = counts(report)
-        cells = "".join(f'<p><b>{text(c.left)}</b> {ratio_text(c.ratio)} {text(c.right)} {bar(c.ratio)} '
-                        f'<small>{ratio_text(c.least)} to {ratio_text(c.most)}</small></p>' for c in found)
-        rows.append(f'<tr><th scope=row><a href="{text(report.experiment.id)}.html">{text(report.experiment.document)} '
-                    f'{text(source["name"])}</a></th><td>{text(source["title"])}</td><td class="compare">{cells}</td>'
-                    f"<td>{measured}</td><td>{gaps}</td><td>{text(report.scale.name)}</td></tr>")
+    sections = []
+    for name in documents.NAMES:
+        mine = [report for report in reports if report.experiment.document == name]
+        if mine:
+            data = documents.load(name)
+            rows = "".join(map(index_row, mine))
+            sections.append(
+                f'<section><h2>{text(name)}</h2><p class="by">{text(data["title"])}. {text(data["by"])}.</p>'
+                '<div class="scroll"><table class="words index"><colgroup><col style="width:13%"><col style="width:36%"><col style="width:29%">'
+                '<col span="3"></colgroup><thead><tr><th>Page</th><th>What</th><th>Who is faster</th>'
+                f"<th>Points</th><th>Gaps</th><th>Scale</th></tr></thead><tbody>{rows}</tbody></table></div></section>")
     body = ('<header><h1>Reference tables and figures, measured here</h1><p class="by">Each page has the rows and axes of '
             "the document, its numbers beside ours, the machine, the commands and the raw logs. Ratios are geometric means "
-            "of all points that both have; bars go from 1/100 to 100 times.</p></header>"
-            '<section><div class="scroll"><table class="words index"><thead><tr><th>Page</th><th>What</th>'
-            "<th>Who is faster</th><th>Points</th><th>Gaps</th><th>Scale</th></tr></thead><tbody>"
-            + "".join(rows) + "</tbody></table></div></section>"
-            + (machine_section(reports[0]) if reports else ""))
+            "of all points that both have, with the least and the most; bars go from 100 times slower to 100 times faster. "
+            "A gap is a point that was not measured: its page says why.</p></header>"
+            + "".join(sections) + (machine_section(reports[0], with_runs=False) if reports else ""))
     return frame("gupfs-report", body, reports)

@@ -8,7 +8,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
-from matplotlib.ticker import FuncFormatter, NullFormatter  # noqa: E402
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
 
 # Colours that are told apart by people who see colours differently (Okabe and Ito), readable on light and dark.
 OURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#9467bd", "#8c564b"]
@@ -19,6 +19,8 @@ DASHES = ["-", "--", ":", "-."]
 # Replaced in SVG by the page's own colours.
 INK, FAINT = "#010203", "#040506"
 COLUMNS_MAX = 3
+# Inches of a whole plot.
+WIDTH = 11.4
 
 STYLE = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "axes.edgecolor": FAINT,
@@ -30,8 +32,15 @@ STYLE = {
 }
 
 
+def place_text(value):
+    """A tick of a horizontal axis: sizes and counts in powers of two."""
+    if value >= 1024 and value % 1024 == 0:
+        return f"{value / 1024:g}Ki"
+    return f"{value:g}"
+
+
 def number_text(value, _=None):
-    """A tick of an axis."""
+    """A tick of a vertical axis."""
     if value == 0:
         return "0"
     if abs(value) >= 1e6:
@@ -103,17 +112,25 @@ class Plot:
             return None
         facets = keys_of(self.table, self.experiment.facets, self.subjects)
         shown = [key for key in facets if not rows_of(drawable, self.experiment.facets, key).empty]
-        columns = min(COLUMNS_MAX, len(shown))
+        columns = 2 if len(shown) == 4 else min(COLUMNS_MAX, len(shown))
         lines = math.ceil(len(shown) / columns)
-        figure, axes = plt.subplots(lines, columns, figsize=(3.7 * columns + 0.6, 2.9 * lines + 0.7), squeeze=False,
-                                    layout="constrained")
+        width = WIDTH if columns > 1 else WIDTH * 0.7
+        figure, axes = plt.subplots(lines, columns, figsize=(width, (2.9 if columns == 3 else 3.4) * lines + 0.7),
+                                    squeeze=False, layout="constrained")
         flat = list(axes.flat)
         for place, key in zip(flat, shown):
             self.facet(place, key, drawable)
         for place in flat[len(shown):]:
             place.set_visible(False)
+        if self.experiment.facets == ("subject",):
+            ours = [place for place, key in zip(flat, shown) if key[0] in self.report.targets]
+            highest = max((place.get_ylim()[1] for place in ours), default=1)
+            for place in ours:
+                place.set_ylim(top=highest)
         handles = list(self.used.values())
-        figure.legend(handles, list(self.used), loc="outside lower center", ncols=min(4, max(1, len(handles))))
+        # So many beside one another as the longest name lets.
+        beside = max(1, int(width * 11 / (max(map(len, self.used)) + 8)))
+        figure.legend(handles, list(self.used), loc="outside lower center", ncols=min(beside, len(handles)))
         return figure
 
     def facet(self, place, key, drawable):
@@ -127,18 +144,22 @@ class Plot:
             place.set_xscale("log", base=2)
         for curve in keys_of(chosen, self.experiment.curve, self.subjects):
             self.curve(place, curve, rows_of(chosen, self.experiment.curve, curve), ticks)
-        place.set_xticks(ticks, [number_text(tick) for tick in ticks],
-                         rotation=45 if len(ticks) > 8 else 0, fontsize=8 if len(ticks) > 8 else None)
+        place.set_xticks(ticks, [place_text(tick) for tick in ticks],
+                         rotation=45 if len(ticks) > 10 else 0, fontsize=8 if len(ticks) > 7 else None)
         place.xaxis.set_minor_formatter(NullFormatter())
         place.minorticks_off()
         if self.experiment.y.log:
             place.set_yscale("log")
         else:
-            place.set_ylim(bottom=0)
-        place.yaxis.set_major_formatter(FuncFormatter(number_text))
+            place.set_ylim(bottom=0, top=place.get_ylim()[1] * 1.05)
         low, high = place.get_ylim()
         if self.experiment.y.log and high / low < 20:
             place.set_ylim(low / 2, high * 2)
+        if self.experiment.y.log:
+            low, high = place.get_ylim()
+            place.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
+            place.yaxis.set_minor_formatter(NullFormatter())
+        place.yaxis.set_major_formatter(FuncFormatter(number_text))
 
     def curve(self, place, key, rows, ticks):
         """A curve with its spread; a number for a range of the axis is a line without points."""
@@ -157,7 +178,9 @@ class Plot:
             first = ticks[0] if math.isnan(level.first) else level.first
             last = ticks[-1] if math.isnan(level.last) else level.last
             handle, = place.plot([first, last], [level.value] * 2, color=style["color"], linestyle="--", linewidth=1.3)
-            place.annotate(f"{level.value:g}", (last, level.value), textcoords="offset points", xytext=(0, 3),
+            # Beside those of the others, for levels are often close to one another.
+            shift = 24 * (self.subjects.index(key[0]) - len(self.report.targets)) if key[0] in self.subjects else 0
+            place.annotate(f"{level.value:g}", (last, level.value), textcoords="offset points", xytext=(-shift, 3),
                            ha="right", fontsize=8, color=style["color"])
             self.used.setdefault(f"{label} (from the text)", handle)
 

@@ -27,6 +27,14 @@ def read(job, done, build):
     return values
 
 
+def version(done):
+    """The version that a program with --json says it has; empty where it says none."""
+    try:
+        return str(json.loads(done.json).get("version", ""))
+    except (ValueError, AttributeError):
+        return ""
+
+
 def mptio(done, build):
     """Rate of each test, MB/s, as mptsum reads the report: bytes over the longest time of a process."""
     try:
@@ -65,4 +73,49 @@ def metabench(done, _build):
     return values
 
 
-READERS = {"mptio": mptio, "metabench": metabench}
+def results(done, program):
+    """The results of a program with --json."""
+    try:
+        whole = json.loads(done.json)
+        if whole["program"] != program:
+            raise BadReport(f"the JSON is of {whole['program']}")
+        return whole["results"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadReport(f"the JSON is not complete: {error!r}") from None
+
+
+def gpfsio(done, _build):
+    """Rate of write and read, MB/s: all bytes from the first start of a thread to the last end of one."""
+    values = {}
+    for test in results(done, "gpfsio"):
+        spans = [thread for process in test["processes"] for thread in process["threads"]]
+        seconds = max(span["end_seconds"] for span in spans) - min(span["start_seconds"] for span in spans)
+        if test["operation"] in values:
+            raise BadReport(f"{test['operation']} is there twice")
+        values[test["operation"]] = test["bytes"] / seconds / MIB
+    return values
+
+
+def pioraw(done, _build):
+    """Rate of each operation and number of blocks, MB/s: the volume of all over the longest time of one."""
+    values = {}
+    for test in results(done, "pioraw"):
+        processes = test["raw"]
+        seconds = max(process["seconds"] for process in processes)
+        values[f"{test['operation']} {test['blocks']}"] = sum(process["bytes"] for process in processes) / seconds / MIB
+    return values
+
+
+def popio(done, _build):
+    """Rate of each method, MB/s: all bytes over the longest time from barrier to barrier."""
+    values = {}
+    for test in results(done, "popio"):
+        if test["what"] == "read" and not test["verified"]:
+            raise BadReport(f"{test['method']}: what was read was not verified")
+        processes = test["processes"]
+        seconds = max(process["elapsed_seconds"] for process in processes)
+        values[f"{test['method']} {test['what']}"] = sum(process["bytes"] for process in processes) / seconds / MIB
+    return values
+
+
+READERS = {"mptio": mptio, "metabench": metabench, "gpfsio": gpfsio, "pioraw": pioraw, "popio": popio}

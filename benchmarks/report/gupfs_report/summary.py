@@ -7,6 +7,10 @@ from gupfs_report.frame import ratios
 from gupfs_report.tables import plain
 
 
+# Closer than this is not told apart from noise.
+CLOSE = 1.05
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One subject against another."""
@@ -26,7 +30,7 @@ def place_text(experiment, row):
     """Where a point is."""
     parts = [experiment.names.get(row["panel"], row["panel"]), experiment.names.get(row["series"], row["series"])]
     parts = [part for part in parts if part]
-    return ", ".join([*parts, f"{experiment.x.label} {plain(row['x'])}"])
+    return ", ".join([*parts, f"{experiment.x.label}: {plain(row['x'])}"])
 
 
 def compare(report, left, right):
@@ -50,9 +54,17 @@ def comparisons(report):
 
 def ratio_text(ratio):
     """As people say it."""
-    if ratio >= 100:
-        return f"{ratio:,.0f}x"
-    return f"{ratio:.1f}x" if ratio >= 9.95 else f"{ratio:.2f}x"
+    times = max(ratio, 1 / ratio)
+    if times < CLOSE:
+        return "about as fast"
+    size = f"{times:,.0f}" if times >= 100 else f"{times:.1f}" if times >= 9.95 else f"{times:.2f}"
+    return f"{size}x {'faster' if ratio > 1 else 'slower'}"
+
+
+def against_text(comparison):
+    """A comparison after the name of its left side."""
+    text = ratio_text(comparison.ratio)
+    return f"{text} {'as' if text.endswith('fast') else 'than'} {comparison.right}"
 
 
 def counts(report):

@@ -91,16 +91,19 @@ class Tables:
             begins = index == 0 or key[0] != line_keys[index - 1][0]
             body.append(f'<tr{" class=begins" if begins and len(lines) > 1 else ""}>{heads}{values}</tr>')
         head = []
-        for level, name in enumerate(columns):
-            corner = f'<th class="corner" colspan="{len(lines)}">{html.escape(self.corner(name))}</th>'
-            head.append(f"<tr>{corner}{self.spans(column_keys, level, columns)}</tr>")
+        if columns in (("x",), ("series",)):
+            head.append(f'<tr><th colspan="{len(lines)}"></th><th scope="colgroup" colspan="{len(column_keys)}">'
+                        f"{html.escape(self.corner(columns[0]))}</th></tr>")
+        for level in range(len(columns)):
+            last = level == len(columns) - 1
+            corners = "".join(f'<th class="corner">{html.escape(self.corner(name) if last else "")}</th>' for name in lines)
+            head.append(f"<tr>{corners}{self.spans(column_keys, level, columns)}</tr>")
         return (f'<div class="scroll"><table>{caption}<thead>{"".join(head)}</thead>'
                 f'<tbody>{"".join(body)}</tbody></table></div>')
 
     def corner(self, dimension):
-        """What the columns are."""
-        return {"x": self.experiment.x.label, "series": self.experiment.series, "subject": self.experiment.y.label,
-                "panel": ""}[dimension]
+        """What lines or columns are."""
+        return {"x": self.experiment.x.label, "series": self.experiment.series}.get(dimension, "")
 
     def text(self, dimension, value):
         if dimension == "x":
@@ -157,7 +160,9 @@ class Tables:
         return f'<td class="ours{best}">{number(row.value)}{mark}{spread}</td>'
 
     def is_best(self, row):
-        """Whether every run of this target was faster than every run of the others."""
+        """Whether every run of this target was faster than every run of the others; one run says nothing."""
+        if row.runs < 2:
+            return False
         same = self.table[(self.table["kind"] == "measured") & (self.table["panel"] == row.panel)
                           & (self.table["series"] == row.series) & (self.table["x"] == row.x)
                           & (self.table["subject"] != row.subject)].dropna(subset=["value"])

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 from dataclasses import dataclass
 
 from gupfs_report import Failure
@@ -17,6 +18,8 @@ class Target:
     name: str
     places: tuple[str, ...]
     about: str = ""
+    # The places are block devices, which will be overwritten.
+    is_device: bool = False
 
 
 def mounts():
@@ -42,8 +45,21 @@ def mount_of(path):
     return best
 
 
-def parse(words, about):
-    """Targets from `NAME=DIR[,DIR...]`, and what is said about them in `NAME=TEXT`."""
+def are_devices(name, paths, overwrite):
+    """Whether the places are block devices that may be overwritten; some alone are no target."""
+    devices = [path for path in paths if os.path.exists(path) and stat.S_ISBLK(os.stat(path).st_mode)]
+    if not devices:
+        return False
+    if len(devices) < len(paths):
+        raise Failure(f"--on {name}=...: some are block devices and some are not")
+    if name not in overwrite:
+        raise Failure(f"{name}: {devices[0]} is a block device, and all that is on it would be lost; if that is meant, "
+                      f"add --overwrite {name}")
+    return True
+
+
+def parse(words, about, overwrite=()):
+    """Targets from `NAME=DIR[,DIR...]` or `NAME=DEVICE[,DEVICE...]`, and what is said about them in `NAME=TEXT`."""
     said = {}
     for word in about:
         name, equals, text = word.partition("=")
@@ -60,7 +76,7 @@ def parse(words, about):
         paths = tuple(os.path.abspath(place) for place in places.split(",") if place)
         if not paths:
             raise Failure(f"--on {word}: names no directory")
-        targets.append(Target(name, paths, said.pop(name, "")))
+        targets.append(Target(name, paths, said.pop(name, ""), are_devices(name, paths, overwrite)))
     if said:
         raise Failure(f"--about {next(iter(said))}=...: no target of that name is given with --on")
     return targets
@@ -68,6 +84,9 @@ def parse(words, about):
 
 def check(target):
     """That a target can be measured at all; several mounts must show the same files."""
+    if target.is_device:
+        check_devices(target)
+        return
     for place in target.places:
         if not os.path.isdir(place):
             what = "is no directory" if os.path.exists(place) else "does not exist"
@@ -90,8 +109,25 @@ def check(target):
             os.remove(probe)
 
 
+def check_devices(target):
+    """That nobody uses them: no mount, no other program that claims them."""
+    for place in target.places:
+        try:
+            os.close(os.open(place, os.O_RDWR | os.O_EXCL))
+        except OSError as error:
+            raise Failure(f"{target.name}: {place} cannot be taken: {error.strerror}; is it mounted?") from error
+
+
+def device_size(path):
+    """Bytes of a block device."""
+    with open(path, "rb") as file:
+        return file.seek(0, os.SEEK_END)
+
+
 def room(target):
     """Bytes and files that are free; files are None where the file system does not count them."""
+    if target.is_device:
+        return min(map(device_size, target.places)), None
     status = os.statvfs(target.places[0])
     return status.f_bavail * status.f_frsize, status.f_favail if status.f_files else None
 
@@ -112,6 +148,9 @@ def identity(target):
     """What must not change if runs are to stand on one page: the file system, not its contents."""
     places = []
     for place in target.places:
+        if target.is_device:
+            places.append({"path": backing(place), "mount": "", "type": "device", "source": "", "size": device_size(place)})
+            continue
         point, kind, source = mount_of(place)
         status = os.statvfs(place)
         places.append({"path": place, "mount": point, "type": kind, "source": backing(source),

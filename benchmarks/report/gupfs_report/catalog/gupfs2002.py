@@ -50,16 +50,15 @@ RAW_THREADS = (1, 2, 4, 8)
 RAW_RECORD = 256 * KIB
 # Series of Figures 10 and 11: which file, on how many devices, its size.
 FAMILIES = (("small", 1), ("large", 1), ("small", 2), ("large", 2))
-NO_DEVICES = "a file system does not let one choose the device: the document's two controllers are behind its directory"
 
 
-def raw_job(family, clients, threads, scale):
-    """-F: the size of the whole file is kept. The large one goes past the page cache."""
+def raw_job(family, devices, clients, threads, scale):
+    """-F: the size of the whole file is kept. The large one goes past the page cache; devices always do."""
     size = scale.small_bytes if family == "small" else scale.large_bytes
+    common = ("-F", option_size(size), "-b", option_size(RAW_RECORD), "-t", str(threads), "-k", "1", "-k", "2", "-k", "4")
     direct = ("-I",) if family == "large" else ()
-    options = ("-G", "-F", option_size(size), "-b", option_size(RAW_RECORD), "-t", str(threads),
-               "-k", "1", "-k", "2", "-k", "4", *direct, "-d", "{dir}")
-    return Job("mptio", clients, options, room_bytes=size + MIB, room_files=4, limit_seconds=scale.limit_seconds)
+    return Job("mptio", clients, ("-G", *common, *direct, "-d", "{dir}"), ("{devices}", *common, "-I"), devices,
+               room_bytes=size + MIB, room_files=4, limit_seconds=scale.limit_seconds)
 
 
 def raw_cells(metric):
@@ -70,13 +69,13 @@ def raw_cells(metric):
             name = f"{family}, {devices} device" + ("s" if devices > 1 else "")
             for threads in RAW_THREADS:
                 for clients in RAW_CLIENTS:
-                    place = (f"{threads} threads/client", name, clients * threads)
-                    if devices > 1:
-                        found.append(Cell(*place, gap=NO_DEVICES))
+                    place = (f"{threads} thread{'s' if threads > 1 else ''}/client", name, clients * threads)
+                    if threads < devices:
+                        found.append(Cell(*place, gap="mptio gives each device a thread of each client: two at least"))
                     elif clients > scale.processes or threads > scale.threads:
                         found.append(Cell(*place, gap=f"not measured at scale {scale.name}"))
                     else:
-                        found.append(Cell(*place, raw_job(family, clients, threads, scale), metric))
+                        found.append(Cell(*place, raw_job(family, devices, clients, threads, scale), metric))
         return found
     return cells
 
@@ -89,10 +88,42 @@ def raw_scaled(scale):
 
 
 RAW_NOTES = (
-    "The document measured raw devices behind two controllers. Here the same pattern runs on one file of the file "
-    "system: small files through the page cache (the document: through the controller's), large files with O_DIRECT.",
+    "The document measured raw devices behind two controllers. On block devices (--on NAME=/dev/a,/dev/b --overwrite NAME) this "
+    "does the same with O_DIRECT; in a directory the same pattern runs on one file: small files through the page cache (the "
+    "document: through the controller's), large files with O_DIRECT.",
     "A file system that refuses O_DIRECT is measured through the cache; mptio's log says so.",
     "The figure's axis says threads of all clients; the text does not say which numbers of threads a client had.")
+
+PES = (1, 2, 3, 4, 5)
+BLOCKS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
+
+
+def timed_job(processes, scale):
+    """All block counts, writing and reading, of so many processes."""
+    options = ("-p", str(processes), "-t", f"{scale.seconds:g}", "-f", option_size(scale.timed_bytes), "--json", "{json}")
+    return Job("pioraw", processes, (*options, "-d", "{dir}"), (*options, "-I", "{devices}"),
+               room_bytes=processes * scale.timed_bytes + MIB, room_files=processes + 4,
+               limit_seconds=max(scale.limit_seconds, round(4 * 2 * len(BLOCKS) * scale.seconds)))
+
+
+def table_b_3(scale):
+    cells = []
+    for processes in PES:
+        for operation in ("WRITE", "READ"):
+            for blocks in BLOCKS:
+                place = (f"{processes} {operation}", "", blocks)
+                if processes <= scale.processes:
+                    cells.append(Cell(*place, timed_job(processes, scale), f"{operation.lower()} {blocks}"))
+                else:
+                    cells.append(Cell(*place, gap=f"not measured at scale {scale.name}"))
+    return cells
+
+
+def table_b_3_scaled(scale):
+    return [("time of each test", "120 s", f"{scale.seconds:g} s"),
+            ("file of a process", "256 MB", size_text(scale.timed_bytes)),
+            ("processes (PEs)", "1 to 5", f"1 to {scale.axis(PES, scale.processes)[-1]}")]
+
 
 EXPERIMENTS = [
     Experiment(
@@ -108,4 +139,12 @@ EXPERIMENTS = [
         "gupfs-2002-figure-11", "gupfs-2002", "figure-11", Axis("threads of all clients", log=True),
         Axis("MB/s", log=True), "File", raw_cells("Seq_Write"), raw_scaled, lines=("panel", "x"),
         facets=("series",), curve=("subject", "panel"), subject="raw devices 2002", notes=RAW_NOTES),
+    Experiment(
+        "gupfs-2002-table-b-3", "gupfs-2002", "table-b-3", Axis("#blks of 1024 bytes", log=True), Axis("MB/s", log=True), "",
+        table_b_3, table_b_3_scaled, lines=("x",), columns=("subject",), facets=("panel",),
+        names={f"{processes} {operation}": f"{processes} PE{'s' if processes > 1 else ''}, {operation.lower()}"
+               for processes in PES for operation in ("WRITE", "READ")},
+        notes=("The document's columns are a raw device, a pool of two, and GFS 4.2 with two lock managers and two sizes of "
+               "memory; ours are the targets.",
+               "Its '[0] Filesize: 16777216 bytes' is one operation of 16384 blocks; its text says files of 256 MB.")),
 ]
