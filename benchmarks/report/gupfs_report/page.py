@@ -115,9 +115,11 @@ def plot_notes(report):
 def table_notes(report):
     names = {"median": "the median", "mean": "the mean",
              "trimmed": "the mean without the highest and the lowest"}
+    # Of two runs nothing can be left out.
+    statistic = "median" if report.experiment.statistic == "trimmed" and report.repeats < 3 else report.experiment.statistic
     words = [f"{report.experiment.y.label}."]
     if report.repeats > 1:
-        words.append(f"Each number of ours is {names[report.experiment.statistic]} of {report.repeats} runs, "
+        words.append(f"Each number of ours is {names[statistic]} of {report.repeats} runs, "
                      "with the lowest and highest beside it.")
     if len(report.targets) > 1 and report.repeats > 1:
         words.append("Bold: every run was faster than every run of the others.")
