@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::fs::{AtFlags, StatxFlags};
 use serde_json::{Value, json};
 
 use crate::control::{self, Answer};
@@ -149,6 +150,9 @@ pub fn look_at(path: &Path, is_synced: bool) {
         if is_synced && (metadata.is_file() || metadata.is_dir()) {
             fs::File::open(path)?.sync_all()?;
         }
+        // The kernel may have attributes of before: it keeps the number of blocks that the daemon told while data was dirty.
+        let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::statx(rustix::fs::CWD, path, flags, StatxFlags::BASIC_STATS)?;
         fs::symlink_metadata(path)
     })();
     match seen {
