@@ -476,6 +476,19 @@ impl Space {
             .collect()
     }
 
+    /// Sectors of an NSD that files and pages may use.
+    pub fn sector_count_of(&self, nsd: NsdId) -> u64 {
+        let geometry = self.geometry.get(&nsd);
+        geometry.map_or(0, |g| g.sector_count.saturating_sub(g.data_begin))
+    }
+
+    /// Sectors of a region; 0 where there is none.
+    pub fn region_sectors(&self, id: RegionId) -> u64 {
+        let geometry = self.geometry.get(&id.nsd);
+        let place = geometry.and_then(|geometry| geometry.region(id.index));
+        place.map_or(0, |place| u64::from(place.count))
+    }
+
     /// Another region of the NSD should be taken.
     pub fn wants_region(&self, nsd: NsdId) -> bool {
         self.counts_of(nsd).free < self.levels.low

@@ -1,15 +1,19 @@
 //! Which records of a shard the tree does not have yet, and a checkpoint that takes them as they were at one moment.
 //!
 //! ```text
-//! change -> log --freeze--> frozen keys, sorted --encode, piece by piece--> the tree's bulk apply
-//!             ^                  |  a change of a key that is still to come encodes it first: its before-image
-//!             '----- thaw -------'  (the checkpoint failed)
+//! change -> log --freeze--> frozen keys --encode, piece by piece--> the tree's bulk apply
+//!            ^                 |  a change of a key that is still to come encodes it first: its before-image
+//!            '----- thaw ------'  (the checkpoint failed)
 //! ```
 //!
 //! Invariants
-//! - Every key whose record differs from the tree's is in the log or frozen.
+//! - Every key whose record differs from the tree's is in the log or frozen, or belongs to an inode that is there as removed.
+//! - An inode that was removed is one key, whatever it had; where the tree holds nothing it is none.
 //! - What `encode` gives is what the keys held when they were frozen, whatever has changed since.
+//! - `size` is what all of it takes beside a root, at the most.
 //! - Nothing is kept for a shard that is not tracked.
+//!
+//! Both sets are ordered, so that freezing moves one of them and nothing is ever sorted under the shard's lock.
 //!
 //! [Decision 0009](../../../docs/decisions/0009-checkpoints-and-residency.md).
 
@@ -17,21 +21,60 @@ use std::collections::BTreeMap;
 
 use crate::records::{Key, Record};
 
+/// Bytes of a key's record beside a root, but for its value: the key, lengths, what says of which kind it is.
+const KEY_OVERHEAD: u64 = 32;
+/// Bytes of values that one call of `encode` gives, but for the last one.
+const PIECE_SIZE_MAX: usize = 256 << 10;
+
 /// See the module.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Dirty {
     is_tracked: bool,
-    /// Keys that changed since the last freeze, as often as they did.
-    log: Vec<Key>,
+    /// What is not there any more has to be said: the tree may have it.
+    has_tree: bool,
+    /// What changed since the last freeze.
+    log: Keys,
     frozen: Option<Frozen>,
 }
 
-#[derive(Clone, Debug)]
+/// Keys, and how long their values are at the most.
+#[derive(Debug, Default)]
+struct Keys {
+    lengths: BTreeMap<Key, u32>,
+    size: u64,
+}
+
+impl Keys {
+    fn insert(&mut self, key: Key, length: u32) {
+        let more = u64::from(length) + key.bytes().len() as u64 + KEY_OVERHEAD;
+        let old = self.lengths.insert(key.clone(), length);
+        self.size += more;
+        if let Some(old) = old {
+            self.size -= u64::from(old) + key.bytes().len() as u64 + KEY_OVERHEAD;
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some(length) = self.lengths.remove(key) {
+            self.size -= u64::from(length) + key.bytes().len() as u64 + KEY_OVERHEAD;
+        }
+    }
+
+    /// Removes all keys of an inode.
+    fn remove_inode(&mut self, index: u64) {
+        let (first, behind) = (Key::of_inode(index), Key::of_inode(index + 1));
+        while let Some((key, _)) = self.lengths.range(first.clone()..behind.clone()).next() {
+            let key = key.clone();
+            self.remove(&key);
+        }
+    }
+}
+
+#[derive(Debug)]
 struct Frozen {
-    /// Sorted, each once.
-    keys: Vec<Key>,
-    /// Those before it have been encoded.
-    next: usize,
+    keys: Keys,
+    /// Those before it have been encoded; none: all.
+    next: Option<Key>,
     /// What keys behind that held when they were frozen, of those that have changed since.
     images: BTreeMap<Key, Option<Vec<u8>>>,
 }
@@ -39,14 +82,24 @@ struct Frozen {
 impl Frozen {
     /// It has to be encoded before it changes.
     fn needs_image(&self, key: &Key) -> bool {
-        self.keys[self.next..].binary_search(key).is_ok() && !self.images.contains_key(key)
+        self.next.as_ref().is_some_and(|next| key >= next)
+            && self.keys.lengths.contains_key(key)
+            && !self.images.contains_key(key)
     }
 }
 
+/// What is left of a checkpoint that is over: to be dropped when no lock is held.
+#[derive(Debug)]
+#[must_use = "dropping it takes time: not under a lock"]
+pub struct Thawed {
+    _frozen: Option<Frozen>,
+}
+
 impl Dirty {
-    /// Notes changes from now on.
-    pub(crate) fn track(&mut self) {
+    /// Notes changes from now on. `has_tree`: the tree holds something.
+    pub(crate) fn track(&mut self, has_tree: bool) {
         self.is_tracked = true;
+        self.has_tree = has_tree;
     }
 
     pub(crate) fn is_tracked(&self) -> bool {
@@ -55,12 +108,16 @@ impl Dirty {
 
     /// A checkpoint is under way, so the old values of what changes may be needed.
     pub(crate) fn wants_old(&self) -> bool {
-        let is_left = |frozen: &Frozen| frozen.next < frozen.keys.len();
-        self.frozen.as_ref().is_some_and(is_left)
+        self.frozen.as_ref().is_some_and(|f| f.next.is_some())
     }
 
-    /// The record of `key` changes; `old` says what it held until now.
-    pub(crate) fn note(&mut self, key: Key, old: impl FnOnce() -> Option<Vec<u8>>) {
+    /// The record of `key` changes: to a value of at most `length` bytes, or it goes; `old` says what it held until now.
+    pub(crate) fn note(
+        &mut self,
+        key: Key,
+        length: Option<u32>,
+        old: impl FnOnce() -> Option<Vec<u8>>,
+    ) {
         if !self.is_tracked {
             return;
         }
@@ -69,24 +126,62 @@ impl Dirty {
         {
             frozen.images.insert(key.clone(), old());
         }
-        self.log.push(key);
+        match length {
+            Some(length) => self.log.insert(key, length),
+            None if self.may_be_in_tree() => self.log.insert(key, 0),
+            None => self.log.remove(&key),
+        }
     }
 
-    /// Changes since the last freeze, repeats included.
+    /// An inode with these keys goes; `old` says what a key of it held until now.
+    pub(crate) fn note_removed(
+        &mut self,
+        index: u64,
+        keys: impl FnOnce() -> Vec<Key>,
+        old: impl Fn(&Key) -> Option<Vec<u8>>,
+    ) {
+        if !self.is_tracked {
+            return;
+        }
+        if self.wants_old()
+            && let Some(frozen) = &mut self.frozen
+        {
+            for key in keys() {
+                if frozen.needs_image(&key) {
+                    let image = old(&key);
+                    frozen.images.insert(key, image);
+                }
+            }
+        }
+        self.log.remove_inode(index);
+        if self.may_be_in_tree() {
+            self.log.insert(Key::of_inode(index), 0);
+        }
+    }
+
+    /// The tree has something, or will have when the checkpoint under way is over.
+    fn may_be_in_tree(&self) -> bool {
+        self.has_tree || self.frozen.is_some()
+    }
+
+    /// Bytes that what the tree lacks takes in a snapshot, at the most.
+    pub(crate) fn size(&self) -> u64 {
+        self.log.size + self.frozen.as_ref().map_or(0, |frozen| frozen.keys.size)
+    }
+
+    /// Keys that have changed since the last freeze.
     pub(crate) fn logged_count(&self) -> usize {
-        self.log.len()
+        self.log.lengths.len()
     }
 
     /// Begins a checkpoint of all that has changed; how many keys that are.
     pub(crate) fn freeze(&mut self) -> usize {
         assert!(self.frozen.is_none(), "one checkpoint at a time");
-        let mut keys = std::mem::take(&mut self.log);
-        keys.sort_unstable();
-        keys.dedup();
-        let count = keys.len();
+        let keys = std::mem::take(&mut self.log);
+        let count = keys.lengths.len();
         self.frozen = Some(Frozen {
+            next: keys.lengths.keys().next().cloned(),
             keys,
-            next: 0,
             images: BTreeMap::new(),
         });
         count
@@ -101,32 +196,182 @@ impl Dirty {
         out: &mut Vec<Record>,
     ) -> bool {
         let frozen = self.frozen.as_mut().expect("a checkpoint has begun");
-        let end = frozen.keys.len().min(frozen.next + count_max);
-        for key in &frozen.keys[frozen.next..end] {
-            let value = match frozen.images.remove(key) {
+        let Frozen { keys, next, images } = frozen;
+        let Some(first) = next.take() else {
+            return true;
+        };
+        let mut size = 0;
+        for (count, (key, _)) in keys.lengths.range(first..).enumerate() {
+            if count == count_max || size > PIECE_SIZE_MAX {
+                *next = Some(key.clone());
+                return false;
+            }
+            let value = match images.remove(key) {
                 Some(image) => image,
                 None => now(key),
             };
+            size += value.as_ref().map_or(0, Vec::len);
             key.records(value.as_deref(), out);
         }
-        frozen.next = end;
-        end == frozen.keys.len()
+        true
     }
 
-    /// The checkpoint is over. `is_saved`: the tree has what was frozen. If not it counts as changed again.
-    pub(crate) fn thaw(&mut self, is_saved: bool) {
+    /// The checkpoint is over. `saved`: the tree has what was frozen, and whether that is anything. If not, it counts as
+    /// changed again.
+    pub(crate) fn thaw(&mut self, saved: Option<bool>) -> Thawed {
         let frozen = self.frozen.take().expect("a checkpoint has begun");
-        if !is_saved {
-            self.log.extend(frozen.keys);
+        if let Some(has_tree) = saved {
+            self.has_tree = has_tree;
+            let _frozen = Some(frozen);
+            return Thawed { _frozen };
+        }
+        let newer = std::mem::replace(&mut self.log, frozen.keys);
+        for (key, length) in newer.lengths {
+            if let Some(index) = key.removed_inode() {
+                self.log.remove_inode(index);
+            }
+            self.log.insert(key, length);
+        }
+        Thawed { _frozen: None }
+    }
+
+    /// Shows the keys that the tree may not have as they are now, in order, each once.
+    pub(crate) fn unsaved(&self, visit: &mut dyn FnMut(&Key)) {
+        let mut frozen = self
+            .frozen
+            .iter()
+            .flat_map(|frozen| frozen.keys.lengths.keys())
+            .peekable();
+        let mut log = self.log.lengths.keys().peekable();
+        let mut removed = None;
+        loop {
+            let (key, is_new) = match (frozen.peek(), log.peek()) {
+                (None, None) => return,
+                (Some(_), None) => (frozen.next(), false),
+                (None, Some(_)) => (log.next(), true),
+                (Some(old), Some(new)) => match old.cmp(new) {
+                    std::cmp::Ordering::Less => (frozen.next(), false),
+                    std::cmp::Ordering::Greater => (log.next(), true),
+                    std::cmp::Ordering::Equal => {
+                        frozen.next();
+                        (log.next(), true)
+                    }
+                },
+            };
+            let key = key.expect("just peeked at");
+            // What was frozen is gone with its inode; what came after the removal is there.
+            if !is_new && removed == Some(key.index()) {
+                continue;
+            }
+            if is_new {
+                removed = key.removed_inode().or(removed);
+            }
+            visit(key);
         }
     }
+}
 
-    /// Keys that the tree may not have as they are now, in order, each once.
-    pub(crate) fn unsaved(&self) -> Vec<Key> {
-        let frozen = self.frozen.iter().flat_map(|frozen| &frozen.keys);
-        let mut keys: Vec<Key> = frozen.chain(&self.log).cloned().collect();
-        keys.sort_unstable();
-        keys.dedup();
-        keys
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::records::Named;
+    use types::SmallBytes;
+
+    fn keys(dirty: &Dirty) -> Vec<Key> {
+        let mut all = Vec::new();
+        dirty.unsaved(&mut |key| all.push(key.clone()));
+        all
+    }
+
+    fn key(index: u64, named: Named<'_>) -> Key {
+        Key::new(index, named)
+    }
+
+    #[test]
+    fn what_comes_and_goes_leaves_nothing_where_the_tree_is_empty() {
+        let mut dirty = Dirty::default();
+        dirty.track(false);
+        for index in 1..100 {
+            dirty.note(key(1, Named::Entry(index)), Some(9), || None);
+            dirty.note(key(index, Named::Head), Some(100), || None);
+            dirty.note(key(index, Named::Xattr(b"user.x")), Some(5000), || None);
+            dirty.note(key(1, Named::Entry(index)), None, || None);
+            dirty.note_removed(index, Vec::new, |_| None);
+        }
+        assert_eq!((keys(&dirty), dirty.size()), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn an_inode_that_is_gone_is_one_key() {
+        let mut dirty = Dirty::default();
+        dirty.track(true);
+        for index in [5, 6, 7] {
+            dirty.note(key(index, Named::Head), Some(100), || None);
+            dirty.note(key(index, Named::Extent(0)), Some(44), || None);
+        }
+        dirty.note_removed(6, Vec::new, |_| None);
+        assert_eq!(dirty.freeze(), 5);
+        dirty.note(key(7, Named::Extent(9)), Some(44), || None);
+        let all = vec![key(7, Named::Head), key(7, Named::Extent(0))];
+        let old = |key: &Key| Some(key.bytes().to_vec());
+        dirty.note_removed(7, || all.clone(), old);
+        let expected = [
+            key(5, Named::Head),
+            key(5, Named::Extent(0)),
+            Key::of_inode(6),
+            Key::of_inode(7),
+        ];
+        assert_eq!(keys(&dirty), expected);
+        // The checkpoint takes what was there when it began.
+        let mut records = Vec::new();
+        assert!(dirty.encode(100, |_| Some(vec![1]), &mut records));
+        assert_eq!(records.len(), 5);
+        let gone = (
+            Key::of_inode(6).bytes().clone(),
+            Some(SmallBytes::new(&[1])),
+        );
+        assert_eq!(records[2], gone);
+        let (at, value) = &records[3];
+        assert_eq!(value.as_ref(), Some(at), "its before-image");
+        // It failed: all of that has still to be saved, but for what went meanwhile.
+        drop(dirty.thaw(None));
+        assert_eq!(keys(&dirty), expected);
+        let size = |key: &Key, length: u64| key.bytes().len() as u64 + length + KEY_OVERHEAD;
+        let sizes = [
+            size(&expected[0], 100),
+            size(&expected[1], 44),
+            size(&expected[2], 0),
+            size(&expected[3], 0),
+        ];
+        assert_eq!(dirty.size(), sizes.iter().sum());
+        let count = dirty.freeze();
+        drop(dirty.thaw(Some(true)));
+        assert_eq!((count, keys(&dirty), dirty.size()), (4, Vec::new(), 0));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_is_not_lost() {
+        let mut dirty = Dirty::default();
+        dirty.track(true);
+        dirty.note(key(7, Named::Head), Some(100), || None);
+        dirty.note_removed(7, Vec::new, |_| None);
+        dirty.note(key(7, Named::Head), Some(100), || None);
+        assert_eq!(keys(&dirty), [Key::of_inode(7), key(7, Named::Head)]);
+    }
+
+    #[test]
+    fn a_piece_is_bounded_by_keys_and_by_bytes() {
+        let mut dirty = Dirty::default();
+        dirty.track(false);
+        for offset in 0..1000 {
+            dirty.note(key(1, Named::Entry(offset)), Some(20_000), || None);
+        }
+        dirty.freeze();
+        let mut records = Vec::new();
+        assert!(!dirty.encode(10, |_| Some(vec![0; 20_000]), &mut records));
+        assert_eq!(records.len(), 10);
+        records.clear();
+        assert!(!dirty.encode(500, |_| Some(vec![0; 20_000]), &mut records));
+        assert_eq!(records.len(), PIECE_SIZE_MAX / 20_000 + 1);
     }
 }

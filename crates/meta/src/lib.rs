@@ -38,6 +38,7 @@ pub mod view;
 pub mod wants;
 
 pub use bound::{envelope_frees_at_most, freed_at_most};
+pub use dirty::Thawed;
 pub use execute::{answered, execute};
 pub use message::{Caller, Commit, Known, Listed, NewKind, Op, Reply};
 pub use mutation::Mutation;

@@ -188,6 +188,18 @@ pub enum Mutation {
         /// Transaction.
         id: TransactionId,
     },
+    /// Snapshot: the shard begins with the tree of this root, and the records that follow it.
+    TreeRoot {
+        /// The root, as `store::tree` writes it.
+        root: SmallBytes,
+    },
+    /// Snapshot: what the tree lacks, in order of keys: a whole value, or that it is not there.
+    TreeRecord {
+        /// Key (`records`).
+        key: SmallBytes,
+        /// Value.
+        value: Option<SmallBytes>,
+    },
 }
 wire_enum!(Mutation {
     1 => InodePut { record },
@@ -212,4 +224,6 @@ wire_enum!(Mutation {
     20 => OutcomePut { id, participants },
     21 => OutcomeForget { id },
     22 => MapHole { index, begin, end },
+    30 => TreeRoot { root },
+    31 => TreeRecord { key, value },
 });

@@ -7,6 +7,7 @@
 //!
 //! | kind | rest | value |
 //! |---|---|---|
+//! | none | | the inode and all of it are gone: never in a tree, only a change of one |
 //! | 10 head | | attributes, parent, version of the map |
 //! | 11 target | | symbolic link's target, in slices |
 //! | 20 entry | cookie (8) | name, inode, kind |
@@ -20,13 +21,20 @@
 //! - A name of an extended attribute has no zero byte, so the order of records is the order of keys.
 //! - Foreign bytes end in `BadRecord`, never in a panic.
 
-use types::extent::{Extent, Piece};
+use types::extent::{Checksums, Extent, Piece};
 use types::{Attr, Decode, DecodeError, Encode, FileKind, InodeId, Name, SmallBytes, wire_struct};
 
 use crate::inode::{Dirent, Inode, InodeRecord};
 
 /// Bytes of a slice of a long value: well below a quarter of a leaf page of the tree.
 pub const SLICE_SIZE: usize = 2048;
+
+/// Bytes of a key that names an inode with all it has.
+pub const KEY_OF_INODE_SIZE: usize = 6;
+/// Bytes of a head, at the most.
+pub(crate) const HEAD_SIZE_MAX: u32 = 176;
+/// Bytes of an entry, but for its name, at the most.
+const ENTRY_SIZE: u32 = 24;
 
 const HEAD: u8 = 0x10;
 const TARGET: u8 = 0x11;
@@ -39,7 +47,8 @@ const XATTR: u8 = 0x40;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Key(SmallBytes);
 
-/// One record: its key, and its value, or that it is not there.
+/// One record: its key, and its value, or that it is not there. A key of an index alone (`KEY_OF_INODE_SIZE` bytes): all
+/// records of that inode are gone.
 pub type Record = (SmallBytes, Option<SmallBytes>);
 
 /// What a key names.
@@ -78,6 +87,32 @@ impl Key {
         }
     }
 
+    /// An inode with all it has.
+    pub(crate) fn of_inode(index: u64) -> Self {
+        Self(SmallBytes::new(&index.to_be_bytes()[2..]))
+    }
+
+    /// It names an inode with all it has: which.
+    pub(crate) fn removed_inode(&self) -> Option<u64> {
+        (self.0.len() == KEY_OF_INODE_SIZE).then(|| self.index())
+    }
+
+    /// The key itself.
+    pub(crate) fn bytes(&self) -> &SmallBytes {
+        &self.0
+    }
+
+    /// What of the inode it names; `None`: all of it.
+    pub(crate) fn named(&self) -> Option<Named<'_>> {
+        Self::parse(&self.0).map(|(_, named)| named)
+    }
+
+    /// A key that was read. `None`: it is none of this version.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let is_known = bytes.len() == KEY_OF_INODE_SIZE || Self::parse(bytes).is_some();
+        is_known.then(|| Self(SmallBytes::new(bytes)))
+    }
+
     /// Inode index, and what of the inode.
     fn parse(bytes: &[u8]) -> Option<(u64, Named<'_>)> {
         let (index, rest) = bytes.split_at_checked(6)?;
@@ -99,21 +134,10 @@ impl Key {
         Some((index, named))
     }
 
-    /// The key that a record belongs to; `None`: it is no key of this version.
-    pub(crate) fn of_record(record: &[u8]) -> Option<Self> {
-        let is_sliced = Self::slice_count_max(*record.get(6)?).is_some();
-        let key = if is_sliced {
-            record.split_last()?.1
-        } else {
-            record
-        };
-        Self::parse(key)?;
-        Some(Self(SmallBytes::new(key)))
-    }
-
     /// Index of the inode that it belongs to.
     pub(crate) fn index(&self) -> u64 {
-        Self::parse(&self.0).expect("made here").0
+        let index = &self.0[..KEY_OF_INODE_SIZE];
+        index.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
     }
 
     /// Most slices that a value of this kind has; `None`: it is one record without the number of a slice.
@@ -132,7 +156,8 @@ impl Key {
 
     /// The records of this key with this value, in order. What is not there is named too: it may have been.
     pub fn records(&self, value: Option<&[u8]>, out: &mut Vec<Record>) {
-        let Some(count_max) = Self::slice_count_max(self.0[6]) else {
+        let kind = self.0.get(KEY_OF_INODE_SIZE);
+        let Some(count_max) = kind.and_then(|kind| Self::slice_count_max(*kind)) else {
             return out.push((self.0.clone(), value.map(SmallBytes::new)));
         };
         for slice in 0..count_max {
@@ -170,7 +195,7 @@ wire_struct!(EntryValue { name, ino, kind });
 impl Inode {
     /// What a key of this inode holds now.
     pub(crate) fn value(&self, key: &Key) -> Option<Vec<u8>> {
-        let (_, named) = Key::parse(&key.0).expect("made here");
+        let (_, named) = Key::parse(&key.0)?;
         match named {
             Named::Head => {
                 let record = self.record();
@@ -192,6 +217,22 @@ impl Inode {
         }
     }
 
+    /// Bytes of what a key of this inode holds, at the most. `None`: it holds nothing.
+    pub(crate) fn length(&self, named: Named<'_>) -> Option<u32> {
+        let short = |bytes: &SmallBytes| u32::try_from(bytes.len()).expect("values are short");
+        match named {
+            Named::Head => Some(HEAD_SIZE_MAX),
+            Named::Target => Some(u32::try_from(self.record().target.len()).expect("short")),
+            Named::Entry(cookie) => {
+                let entry = self.entries()?.get(&cookie)?;
+                Some(length_of_entry(&entry.name))
+            }
+            Named::Extent(sector) => self.map()?.extent_from(sector).map(length_of_extent),
+            Named::Piece(offset) => self.map()?.piece_from(offset).map(short),
+            Named::Xattr(name) => self.xattrs.get(&SmallBytes::new(name)).map(short),
+        }
+    }
+
     /// Keys of all that it holds, in order.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let key = |named| Key::new(self.attr.ino.index(), named);
@@ -208,6 +249,20 @@ impl Inode {
         keys.extend(self.xattrs.keys().map(|name| key(Named::Xattr(name))));
         keys
     }
+}
+
+/// Bytes of the value of an entry with this name.
+pub(crate) fn length_of_entry(name: &Name) -> u32 {
+    ENTRY_SIZE + u32::try_from(name.bytes().len()).expect("a name is short")
+}
+
+/// Bytes of the value of an extent, at the most.
+pub(crate) fn length_of_extent(extent: &Extent) -> u32 {
+    let checksums = match &extent.checksums {
+        Checksums::Inline { crcs } => crcs.len() * 4,
+        Checksums::Sectors { .. } => 12,
+    };
+    u32::try_from(34 + extent.locations.len() * 10 + checksums).expect("a short record")
 }
 
 fn value_of_entry(entry: &Dirent) -> Vec<u8> {
@@ -245,31 +300,54 @@ pub enum BadRecord {
     },
 }
 
-/// Makes a shard of records that come in order.
+/// What the tree of a shard lacks, of one key: its whole value, or that it is not there.
+pub type Unsaved = (SmallBytes, Option<SmallBytes>);
+
+/// Makes a shard of the records of its tree, which come in order, and of what that tree lacks.
 #[derive(Debug)]
 pub struct Loader<'a> {
     shard: &'a mut crate::Shard,
+    beside: std::iter::Peekable<std::vec::IntoIter<(Key, Option<SmallBytes>)>>,
+    /// The inode that is gone, whose records are passed over.
+    removed: Option<u64>,
     /// A long value, its key and how many slices have come.
     long: Option<(SmallBytes, Vec<u8>, usize)>,
     last: Option<SmallBytes>,
 }
 
 impl<'a> Loader<'a> {
-    /// Into a shard that has no inode yet.
-    pub fn new(shard: &'a mut crate::Shard) -> Self {
+    /// Into a shard that has no inode yet and is not tracked. `beside`: what the tree lacks, in order.
+    ///
+    /// # Errors
+    /// `beside` holds what no shard lacks, or not in order. The shard is not to be used.
+    pub fn new(shard: &'a mut crate::Shard, beside: Vec<Unsaved>) -> Result<Self, BadRecord> {
         assert_eq!(
             shard.inode_count(),
             0,
             "records are loaded into an empty shard"
         );
-        Self {
+        let mut all: Vec<(Key, Option<SmallBytes>)> = Vec::with_capacity(beside.len());
+        for (bytes, value) in beside {
+            let Some(key) = Key::from_bytes(&bytes) else {
+                return Err(BadRecord::Key { key: bytes });
+            };
+            let is_next = all.last().is_none_or(|(last, _)| *last < key);
+            let is_removal = key.removed_inode().is_some();
+            if !is_next || (is_removal && value.is_some()) {
+                return Err(BadRecord::Misfit { key: bytes });
+            }
+            all.push((key, value));
+        }
+        Ok(Self {
             shard,
+            beside: all.into_iter().peekable(),
+            removed: None,
             long: None,
             last: None,
-        }
+        })
     }
 
-    /// The next record.
+    /// The next record of the tree.
     ///
     /// # Errors
     /// It is no record of a shard, or not the next of this one. The shard is not to be used.
@@ -279,14 +357,14 @@ impl<'a> Loader<'a> {
             return Err(BadRecord::Misfit { key: record_key });
         }
         self.last = Some(record_key.clone());
-        let kind = key.get(6).copied();
+        let kind = key.get(KEY_OF_INODE_SIZE).copied();
         let bad_key = || BadRecord::Key {
             key: SmallBytes::new(key),
         };
         let kind = kind.ok_or_else(bad_key)?;
         let Some(count_max) = Key::slice_count_max(kind) else {
             self.end_long()?;
-            return self.put(&record_key, value);
+            return self.whole(&record_key, value);
         };
         let (slice, whole) = key.split_last().ok_or_else(bad_key)?;
         let slice = usize::from(*slice);
@@ -314,12 +392,43 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// As `push`.
     pub fn finish(mut self) -> Result<(), BadRecord> {
-        self.end_long()
+        self.end_long()?;
+        while let Some((key, value)) = self.beside.next() {
+            self.put_beside(&key, value)?;
+        }
+        Ok(())
     }
 
     fn end_long(&mut self) -> Result<(), BadRecord> {
         match self.long.take() {
-            Some((key, value, _)) => self.put(&key, &value),
+            Some((key, value, _)) => self.whole(&key, &value),
+            None => Ok(()),
+        }
+    }
+
+    /// A value of the tree: what lies beside comes in between, or instead of it.
+    fn whole(&mut self, bytes: &SmallBytes, value: &[u8]) -> Result<(), BadRecord> {
+        let Some(key) = Key::from_bytes(bytes) else {
+            let key = bytes.clone();
+            return Err(BadRecord::Key { key });
+        };
+        let mut is_replaced = false;
+        while let Some((next, newer)) = self.beside.next_if(|(next, _)| *next <= key) {
+            is_replaced |= next == key;
+            self.put_beside(&next, newer)?;
+        }
+        if is_replaced || self.removed == Some(key.index()) {
+            return Ok(());
+        }
+        self.put(bytes, value)
+    }
+
+    fn put_beside(&mut self, key: &Key, value: Option<SmallBytes>) -> Result<(), BadRecord> {
+        if key.removed_inode().is_some() {
+            self.removed = key.removed_inode();
+        }
+        match value {
+            Some(value) => self.put(key.bytes(), &value),
             None => Ok(()),
         }
     }

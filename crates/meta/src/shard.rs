@@ -25,7 +25,7 @@ use crate::locks::Locks;
 use crate::message::Reply;
 use crate::mutation::Mutation;
 use crate::name_hash::{HashKey, TIE_COUNT_MAX};
-use crate::records::{Key, Named};
+use crate::records::{Key, Named, length_of_extent};
 use crate::step::Step;
 use crate::transaction::{Active, TransactionId};
 use crate::view::Origin;
@@ -36,6 +36,11 @@ mod checkpoint;
 const SNAPSHOT_EXTENT_COUNT: usize = 256;
 /// Pieces in one mutation of a snapshot.
 const SNAPSHOT_PIECE_COUNT: usize = 16;
+
+/// Bytes of a kept answer in a snapshot, roughly.
+const ANSWER_SIZE: usize = 256;
+/// Bytes of what a snapshot holds of a transaction, roughly.
+const TRANSACTION_SIZE: usize = 1024;
 
 /// Numbers that can be reserved, and forgotten by a restart, before their inodes are made.
 const RESERVE_AHEAD_MAX: u64 = 1 << 20;
@@ -487,6 +492,9 @@ impl Shard {
                 self.answers.insert((*life, *slot), answer);
             }
             Mutation::NextIndex { index } => self.next_index = self.next_index.max(*index),
+            Mutation::TreeRoot { .. } | Mutation::TreeRecord { .. } => {
+                unreachable!("the reader of a snapshot takes them")
+            }
             Mutation::Prepare { .. }
             | Mutation::Resolve { .. }
             | Mutation::DoneForget { .. }
@@ -635,11 +643,16 @@ impl Shard {
             let changes = map.end_log();
             for (sector, old) in changes.extents {
                 let key = Key::new(index, Named::Extent(sector));
-                self.dirty.note(key, || old.map(|extent| extent.to_bytes()));
+                let length = map.extent_from(sector).map(length_of_extent);
+                self.dirty
+                    .note(key, length, || old.map(|extent| extent.to_bytes()));
             }
             for (offset, old) in changes.pieces {
                 let key = Key::new(index, Named::Piece(offset));
-                self.dirty.note(key, || old.map(|bytes| bytes.to_vec()));
+                let length = map.piece_from(offset);
+                let length = length.map(|v| u32::try_from(v.len()).expect("within a sector"));
+                self.dirty
+                    .note(key, length, || old.map(|bytes| bytes.to_vec()));
             }
         } else {
             change(map);
@@ -690,6 +703,11 @@ impl Shard {
                 snapshot_map(index, map, out);
             }
         }
+        self.snapshot_rest(out);
+    }
+
+    /// The part of `snapshot` that no tree has: opens, answers, transactions; bounded by nodes and slots.
+    fn snapshot_rest(&self, out: &mut dyn FnMut(Mutation)) {
         for (index, life) in &self.open {
             out(Mutation::OpenPut {
                 index: *index,
@@ -724,6 +742,24 @@ impl Shard {
                 participants: participants.clone(),
             });
         }
+    }
+
+    /// As `snapshot`, beside a tree whose root has these bytes: first the root and what it lacks, in order, then the rest.
+    pub fn snapshot_beside(&self, root: SmallBytes, out: &mut dyn FnMut(Mutation)) {
+        out(Mutation::TreeRoot { root });
+        self.unsaved(&mut |(key, value)| out(Mutation::TreeRecord { key, value }));
+        out(Mutation::NextIndex {
+            index: self.next_index,
+        });
+        self.snapshot_rest(out);
+    }
+
+    /// Bytes that a snapshot takes, at the most, roughly: what the tree lacks and what no tree has.
+    pub fn snapshot_size(&self) -> u64 {
+        let rest = self.open.len() * 40
+            + self.answers.len() * ANSWER_SIZE
+            + (self.prepared.len() + self.done.len() + self.outcomes.len()) * TRANSACTION_SIZE;
+        self.unsaved_size() + rest as u64 + 256
     }
 
     /// Asserts every invariant that one shard can see. O(n).

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use common::model::Model;
 use common::world::{KEY, World};
 use common::{random_commit, random_op};
-use meta::records::{BadRecord, Loader, Record, SLICE_SIZE};
+use meta::records::{BadRecord, KEY_OF_INODE_SIZE, Loader, Record, SLICE_SIZE, Unsaved};
 use meta::{Caller, Mutation, NewKind, Op, Shard};
 use stdx::Prng;
 use types::{FileKind, InodeId, ShardId, SmallBytes};
@@ -32,9 +32,16 @@ struct Checkpoint {
 fn apply(tree: &mut Tree, changes: impl IntoIterator<Item = Record>) {
     for (key, value) in changes {
         match value {
-            Some(value) => tree.insert(key, value),
-            None => tree.remove(&key),
-        };
+            Some(value) => {
+                tree.insert(key, value);
+            }
+            None if key.len() == KEY_OF_INODE_SIZE => {
+                tree.retain(|other, _| !other.starts_with(&key[..]));
+            }
+            None => {
+                tree.remove(&key);
+            }
+        }
     }
 }
 
@@ -49,9 +56,9 @@ fn records_of(shard: &Shard) -> Tree {
     tree
 }
 
-fn load(tree: &Tree) -> Result<Shard, BadRecord> {
+fn load(tree: &Tree, beside: Vec<Unsaved>) -> Result<Shard, BadRecord> {
     let mut shard = Shard::new(ShardId(0), KEY);
-    let mut loader = Loader::new(&mut shard);
+    let mut loader = Loader::new(&mut shard, beside)?;
     for (key, value) in tree {
         loader.push(key, value)?;
     }
@@ -100,16 +107,29 @@ impl Saved {
             assert_eq!(differing(&self.tree, &running.expected), []);
             self.checkpoint_count += 1;
         }
-        shard.thaw(is_saved);
+        let has_tree = !self.tree.is_empty();
+        drop(shard.thaw(is_saved.then_some(has_tree)));
     }
 
     fn check(&self, shard: &Shard) {
-        let mut tree = self.tree.clone();
-        shard.unsaved(&mut |record| apply(&mut tree, [record]));
-        assert_eq!(differing(&tree, &records_of(shard)), []);
-        let loaded = load(&tree).expect("its own records");
+        let mut beside = Vec::new();
+        let mut size = 0;
+        shard.unsaved(&mut |(key, value)| {
+            size += key.len() + value.as_ref().map_or(0, |value| value.len());
+            beside.push((key, value));
+        });
+        assert!(size as u64 <= shard.unsaved_size(), "it is never more");
+        let mut loaded = load(&self.tree, beside.clone()).expect("its own records");
         assert_eq!(recorded(&loaded), recorded(shard));
-        assert_eq!(differing(&records_of(&loaded), &tree), []);
+        assert_eq!(differing(&records_of(&loaded), &records_of(shard)), []);
+        loaded.track_beside(!self.tree.is_empty(), &beside);
+        let mut again = Vec::new();
+        loaded.unsaved(&mut |record| again.push(record));
+        if self.tree.is_empty() {
+            // It has nothing to lose.
+            beside.retain(|(_, value)| value.is_some());
+        }
+        assert_eq!(again, beside);
         let is_whole = loaded.orphans().next().is_none();
         if is_whole {
             loaded.check();
@@ -224,7 +244,7 @@ fn records_that_do_not_fit_are_refused() {
         records_of(world.shard(ShardId(0))).into_iter().collect();
     let push_all = |records: &[(SmallBytes, SmallBytes)]| {
         let mut shard = Shard::new(ShardId(0), KEY);
-        let mut loader = Loader::new(&mut shard);
+        let mut loader = Loader::new(&mut shard, Vec::new())?;
         for (key, value) in records {
             loader.push(key, value)?;
         }

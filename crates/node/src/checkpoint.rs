@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! begin (freezes the shard) -> poll: Write, Wait, Encode (under the shard's lock), Places (under the space's)
-//!                           -> Written: flush the NSDs -> install (both locks; no snapshot is being written)
-//!                           -> Failed -> give_up (both locks)
+//!                           -> Written: flush the NSDs -> link (space, in steps; no snapshot is being written)
+//!                                                      -> install (both locks)
+//!                           -> Failed -> release (space, in steps) -> give_up (the shard's)
 //! ```
 //!
 //! Invariants
 //! - The shard and its old tree are as they were until `install`; after `give_up` nothing has happened.
+//! - No call holds a lock for longer than some hundred keys or runs take.
 //! - Every place that was taken is linked to the new root or given back, and that only when no write to it is under way.
 //! - Memory: the apply's (`store::tree::apply`), and one piece of records.
 //!
@@ -17,8 +19,8 @@
 use std::collections::BTreeSet;
 
 use data::space::PageSpace;
-use meta::Shard;
-use meta::records::Record;
+use meta::records::{KEY_OF_INODE_SIZE, Record};
+use meta::{Shard, Thawed};
 use store::tree::apply::FailedCopy;
 use store::tree::{
     Applied, Apply, ApplyConfig, ApplyError, Arrival, Change, Copies, PageWrite, Pages, Root, Step,
@@ -30,6 +32,8 @@ use types::{NsdId, Run};
 const PIECE_KEY_COUNT: usize = 256;
 /// Places that are taken at once.
 const PLACE_COUNT: usize = 16;
+/// Writes of pages that may fail before the checkpoint ends: the disk is broken.
+const FAILURE_COUNT_MAX: u32 = 8;
 
 /// What to do next.
 #[derive(Debug)]
@@ -42,9 +46,9 @@ pub enum Todo {
     Encode,
     /// Call `take_places` with the space.
     Places,
-    /// All pages are written: flush their NSDs, then `install`, or `give_up`.
+    /// All pages are written: flush their NSDs, then `link` and `install`, or `release` and `give_up`.
     Written,
-    /// It cannot be done, and no write is under way any more: `give_up`.
+    /// It cannot be done, and no write is under way any more: `release`, then `give_up`.
     Failed(Failure),
 }
 
@@ -57,6 +61,9 @@ pub enum Failure {
     /// There are no free sectors for pages: another page region is needed.
     #[error("no sectors for pages of a tree")]
     NoPlaces,
+    /// Too many writes have failed.
+    #[error("pages of a tree cannot be written")]
+    NotWritten,
     /// The NSDs did not flush what was written.
     #[error("pages of a tree were not flushed")]
     NotFlushed,
@@ -79,14 +86,19 @@ pub struct Checkpoint {
     needs_places: bool,
     done: Option<Box<Applied>>,
     failure: Option<Failure>,
+    failure_count: u32,
+    key_count: usize,
+    /// Of `new` and of `old`, so many are linked.
+    linked: (usize, usize),
 }
 
 impl Checkpoint {
     /// Freezes what has changed in the shard since its tree of `root` was made. `None`: nothing has.
     pub fn begin(config: ApplyConfig, root: &Root, shard: &mut Shard) -> Option<Self> {
         assert_eq!(config.tree.shard, shard.id());
-        if shard.freeze() == 0 {
-            shard.thaw(true);
+        let key_count = shard.freeze();
+        if key_count == 0 {
+            drop(shard.thaw(Some(root.page.is_some())));
             return None;
         }
         Some(Self {
@@ -102,6 +114,9 @@ impl Checkpoint {
             needs_places: false,
             done: None,
             failure: None,
+            failure_count: 0,
+            key_count,
+            linked: (0, 0),
         })
     }
 
@@ -145,16 +160,36 @@ impl Checkpoint {
         }
     }
 
-    /// The next records of the shard, as they were when the checkpoint began.
+    /// Keys that have changed since the checkpoint before.
+    pub fn key_count(&self) -> usize {
+        self.key_count
+    }
+
+    /// Some of the next records of the shard, as they were when the checkpoint began: one piece. Then `push`.
     pub fn encode(&mut self, shard: &mut Shard) {
-        let Some(apply) = &mut self.apply else { return };
-        while !self.is_encoded && apply.wants_changes() {
+        if !self.is_encoded && self.apply.is_some() {
             self.is_encoded = shard.encode_frozen(PIECE_KEY_COUNT, &mut self.records);
-            for (key, value) in self.records.drain(..) {
-                let change = value.as_deref().map_or(Change::Delete, Change::Put);
-                apply.push(&key, change);
-            }
         }
+    }
+
+    /// Hands what was encoded to the tree, under no lock. True: another piece is welcome now.
+    pub fn push(&mut self) -> bool {
+        let Some(apply) = &mut self.apply else {
+            return false;
+        };
+        for (key, value) in self.records.drain(..) {
+            let behind;
+            let change = match &value {
+                Some(value) => Change::Put(value),
+                None if key.len() == KEY_OF_INODE_SIZE => {
+                    behind = key_behind(&key);
+                    Change::DeleteTo(&behind)
+                }
+                None => Change::Delete,
+            };
+            apply.push(&key, change);
+        }
+        !self.is_encoded && apply.wants_changes()
     }
 
     /// Takes places for pages, on NSDs that `may_use` allows.
@@ -188,33 +223,78 @@ impl Checkpoint {
     /// A write has ended.
     pub fn on_written(&mut self, id: WriteId, is_written: bool) {
         assert!(self.out.remove(&id), "this write is under way");
+        self.failure_count += u32::from(!is_written);
+        if self.failure_count >= FAILURE_COUNT_MAX {
+            self.failure.get_or_insert(Failure::NotWritten);
+        }
         if let Some(apply) = &mut self.apply {
             apply.on_written(id, is_written);
         }
     }
 
-    /// Runs of the new tree's pages: what is to be flushed.
-    pub fn new_runs(&self) -> &[Run] {
-        &self.new
+    /// NSDs of the new tree's pages: what is to be flushed.
+    pub fn nsds(&self) -> BTreeSet<NsdId> {
+        self.new.iter().map(|run| run.at.nsd).collect()
     }
 
-    /// The pages are flushed: the shard's root in memory from now on. Not while a snapshot is being written
-    /// (`PageSpace::is_sealed`).
-    pub fn install(mut self, shard: &mut Shard, space: &mut PageSpace) -> Box<Applied> {
-        let done = self.done.take().expect("all pages are written");
-        space.link(&self.new, &self.old);
-        for run in &self.new {
+    /// The pages are flushed: links some of them, `run_count_max` at the most. True: all are, `install`. From the first call
+    /// to `install` no snapshot may begin.
+    ///
+    /// # Panics
+    /// While a snapshot is written (`PageSpace::is_sealed`).
+    pub fn link(&mut self, space: &mut PageSpace, run_count_max: usize) -> bool {
+        assert!(self.done.is_some(), "all pages are written");
+        let (new, old) = self.linked;
+        let new_end = self.new.len().min(new + run_count_max);
+        let old_end = self.old.len().min(old + run_count_max);
+        space.link(&self.new[new..new_end], &self.old[old..old_end]);
+        for run in &self.new[new..new_end] {
             self.taken.remove(run);
         }
-        self.taken.iter().for_each(|run| space.give_back(*run));
-        shard.thaw(true);
-        done
+        self.linked = (new_end, old_end);
+        let is_over = (new_end, old_end) == (self.new.len(), self.old.len());
+        is_over && self.release(space, run_count_max)
     }
 
-    /// It was not made: the places are free again, and what was frozen counts as changed. `Pages::forget` its waiter.
-    pub fn give_up(self, shard: &mut Shard, space: &mut PageSpace) {
+    /// Gives places back that are in no tree, some at a time. True: all are.
+    pub fn release(&mut self, space: &mut PageSpace, run_count_max: usize) -> bool {
         assert!(self.out.is_empty(), "no write is under way");
-        self.taken.iter().for_each(|run| space.give_back(*run));
-        shard.thaw(false);
+        for _ in 0..run_count_max {
+            let Some(run) = self.taken.pop_first() else {
+                return true;
+            };
+            space.give_back(run);
+        }
+        self.taken.is_empty()
     }
+
+    /// All pages are linked: this is the shard's root in memory from now on. Drop the second under no lock.
+    pub fn install(mut self, shard: &mut Shard) -> (Box<Applied>, Thawed) {
+        let done = self.done.take().expect("all pages are written");
+        assert_eq!(
+            self.linked,
+            (self.new.len(), self.old.len()),
+            "all are linked"
+        );
+        let thawed = shard.thaw(Some(done.root.page.is_some()));
+        (done, thawed)
+    }
+
+    /// It was not made: what was frozen counts as changed. `Pages::forget` its waiter.
+    pub fn give_up(self, shard: &mut Shard) {
+        assert!(self.taken.is_empty(), "its places are free again");
+        drop(shard.thaw(None));
+    }
+}
+
+/// The key of the inode behind that of this key.
+fn key_behind(key: &[u8]) -> Vec<u8> {
+    let mut behind = key.to_vec();
+    for byte in behind.iter_mut().rev() {
+        *byte = byte.wrapping_add(1);
+        if *byte != 0 {
+            break;
+        }
+    }
+    behind
 }

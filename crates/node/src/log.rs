@@ -11,13 +11,19 @@ use meta::{Changes, Mutation, Op, TransactionId};
 use smallvec::{SmallVec, smallvec};
 use store::format::PartKey;
 use store::journal::{Journal, Part, Urgency};
+use store::tree::Root;
 use types::{
     Decode, DecodeError, Encode, Epoch, Errno, Grant, Lsn, NodeLife, NsdId, Reader, Run, ShardId,
-    wire_enum,
+    SmallBytes, wire_enum,
 };
 
 use crate::question::Question;
 use crate::supply::SupplyCounters;
+
+mod trees;
+
+pub(crate) use trees::PAGE_SECTORS;
+use trees::Trees;
 
 /// A change of an owner's space or of the region table, as the journal holds it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,6 +58,8 @@ pub struct OwnerLog {
     pub destage_state: DestageState,
     next_nsd: usize,
     nsds: Vec<NsdId>,
+    /// Checkpoints and what they need.
+    pub(crate) trees: Trees,
     /// Where records are encoded, kept so that it need not grow anew.
     encoded: Vec<u8>,
 }
@@ -142,12 +150,16 @@ impl OwnerLog {
             destage_state: DestageState::Works,
             next_nsd: 0,
             nsds,
+            trees: Trees::default(),
             encoded: Vec::new(),
         }
     }
 
     /// There is room for the record of what takes `bytes` and frees `freed` runs, and for the records before it.
     fn has_room(&self, bytes: usize, freed: usize, urgency: Urgency) -> bool {
+        if urgency == Urgency::Normal && self.is_starved() {
+            return false;
+        }
         if freed <= FREED_COUNT_MAX {
             return self.journal.has_room(bytes + freed * FREED_SIZE, urgency);
         }
@@ -397,7 +409,9 @@ impl OwnerLog {
     /// The journal is full now and will have room when it has moved to its other half.
     pub fn may_have_room_soon(&self) -> bool {
         !self.journal.is_poisoned()
-            && (!self.journal.can_begin_snapshot() || self.journal.needs_snapshot())
+            && (!self.journal.can_begin_snapshot()
+                || self.journal.needs_snapshot()
+                || self.trees.is_checkpointing)
     }
 
     /// A transaction's step, which frees `freed` runs at the most, fits the journal now.
@@ -446,17 +460,13 @@ impl OwnerLog {
         (!mutations.is_empty()).then(|| self.append_space(mutations))
     }
 
-    /// Bytes that a snapshot of so many inodes with so many bytes in pieces would take, roughly.
-    pub const fn snapshot_estimate(inode_count: u64, piece_bytes: u64) -> u64 {
-        inode_count * 512 + piece_bytes + (1 << 20)
-    }
-
     /// Appends the state of a shard to the snapshot that has begun, under the shard's lock and this one. False: it
     /// does not fit, or the journal has failed.
     pub fn append_shard_snapshot(&mut self, shard: &meta::Shard) -> bool {
         let (key, epoch) = (PartKey::Shard(shard.id()), self.epoch);
         let mut is_ok = true;
-        shard_snapshot(shard, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
+        let root = self.trees.roots.get(&shard.id());
+        shard_snapshot(shard, root, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
             let bytes = &bytes[..];
             let part = Part { key, epoch, bytes };
             is_ok &= self.journal.append_snapshot(part).is_ok();
@@ -469,6 +479,12 @@ impl OwnerLog {
         let (key, epoch) = (PartKey::Space, self.epoch);
         let mut pieces = Vec::new();
         self.space_snapshot(SNAPSHOT_RECORD_SIZE, &mut |bytes| pieces.push(bytes));
+        self.note_space_size(
+            pieces
+                .iter()
+                .map(|bytes: &Vec<u8>| bytes.len() as u64)
+                .sum(),
+        );
         pieces.iter().all(|bytes| {
             let part = Part { key, epoch, bytes };
             self.journal.append_snapshot(part).is_ok()
@@ -522,26 +538,23 @@ pub fn replay_space(
     Ok(())
 }
 
-/// Applies a journal part to a shard.
-///
-/// # Errors
-/// The bytes are not what this version writes.
-pub fn replay_shard(bytes: &[u8], shard: &mut meta::Shard) -> Result<(), DecodeError> {
-    let mut reader = Reader::new(bytes);
-    while reader.remaining() > 0 {
-        shard.apply(&Mutation::decode(&mut reader)?);
-    }
-    Ok(())
-}
-
-/// The state of a shard as records of a snapshot, about `size_max` bytes each.
-pub fn shard_snapshot(shard: &meta::Shard, size_max: usize, visit: &mut dyn FnMut(Vec<u8>)) {
+/// The state of a shard, whose tree has this root, as records of a snapshot, about `size_max` bytes each.
+pub fn shard_snapshot(
+    shard: &meta::Shard,
+    root: Option<&Root>,
+    size_max: usize,
+    visit: &mut dyn FnMut(Vec<u8>),
+) {
     let mut bytes = Vec::new();
-    shard.snapshot(&mut |mutation| {
+    let mut push = |mutation: Mutation| {
         mutation.encode(&mut bytes);
         if bytes.len() >= size_max {
             visit(std::mem::take(&mut bytes));
         }
-    });
+    };
+    match root {
+        Some(root) => shard.snapshot_beside(SmallBytes::new(&root.encode()), &mut push),
+        None => shard.snapshot(&mut push),
+    }
     visit(bytes);
 }

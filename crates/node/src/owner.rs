@@ -61,7 +61,8 @@ pub struct OwnerSlice {
     /// The last record that changed it.
     pub last_lsn: Lsn,
     parked: BTreeMap<u64, Work>,
-    waiting: Vec<(Instant, Work)>,
+    /// What only time brings on, and what it waits for.
+    waiting: Vec<(&'static str, Work)>,
     /// Lives that are over, newest last: what they asked and is still on its way is not run any more, for
     /// nobody would ever give the tokens back that it takes.
     lost: VecDeque<NodeLife>,
@@ -206,21 +207,19 @@ impl OwnerSlice {
     /// Questions parked here, and since when: for `gupfs waiters`.
     pub fn waiters(&self) -> Vec<(String, Instant)> {
         let mut all = Vec::new();
-        let parked = self
-            .parked
-            .values()
-            .chain(self.waiting.iter().map(|(_, work)| work));
-        for work in parked {
+        let parked = self.parked.values().map(|work| ("tokens", work));
+        let waiting = self.waiting.iter().map(|(what, work)| (*what, work));
+        for (what, work) in parked.chain(waiting) {
             match work {
                 Work::Question(q) => {
                     all.push((
-                        format!("{:?} of {:?} waits for tokens", q.ask, q.from.node),
+                        format!("{:?} of {:?} waits for {what}", q.ask, q.from.node),
                         q.since,
                     ));
                 }
                 Work::Transaction(envelope) => {
                     all.push((
-                        format!("transaction {:?} waits for tokens", envelope.id),
+                        format!("transaction {:?} waits for {what}", envelope.id),
                         Instant(0),
                     ));
                 }
@@ -480,7 +479,7 @@ impl<'a> Locked<'a> {
                 let log = log.expect("granting needs the journal");
                 if let Some(work) = supply::answer(log, question, out) {
                     let home = work.shard();
-                    self.wait(env, home, work);
+                    self.wait(home, "the journal", work);
                 }
                 Ok(())
             }
@@ -541,7 +540,7 @@ impl<'a> Locked<'a> {
                 let after = Some(self.last_lsn());
                 out.push(question.answer(Body::Acquired { attr: Some(attr) }, after));
             }
-            Outcome::Wait(_) => self.wait(env, home, Work::Question(question)),
+            Outcome::Wait(_) => self.wait(home, "a transaction", Work::Question(question)),
             _ => {
                 let after = Some(self.last_lsn());
                 out.push(question.answer(Body::Acquired { attr: None }, after));
@@ -549,9 +548,9 @@ impl<'a> Locked<'a> {
         }
     }
 
-    fn wait(&mut self, env: &OwnerEnv<'_>, home: ShardId, work: Work) {
+    fn wait(&mut self, home: ShardId, what: &'static str, work: Work) {
         let slice = self.slice(home).expect("the home shard is locked");
-        slice.waiting.push((env.now, work));
+        slice.waiting.push((what, work));
     }
 
     fn execute(
@@ -740,7 +739,7 @@ impl<'a> Locked<'a> {
                 Ok(())
             }
             Outcome::Wait(_) => {
-                self.wait(env, home, Work::Question(question));
+                self.wait(home, "a transaction", Work::Question(question));
                 Ok(())
             }
             Outcome::Ignore => {
@@ -760,13 +759,18 @@ impl<'a> Locked<'a> {
         out: &mut Vec<OwnerEffect>,
     ) -> Option<Box<Question>> {
         let home = question.shard;
-        let may_wait = env.now.since(question.since) < ROOM_PATIENCE;
+        // What makes room may take long; while it goes on, nobody hears ENOSPC.
+        let may_wait = log.stalled_for(env.now, question.since) < ROOM_PATIENCE;
         let room = self
             .slice(home)
             .map_or(PieceRoom::Go, |slice| log.room_for_pieces(op, &slice.shard));
         match room {
             PieceRoom::Wait if may_wait => {
-                self.wait(env, home, Work::Question(question));
+                self.wait(
+                    home,
+                    "pieces to be moved to sectors",
+                    Work::Question(question),
+                );
                 return None;
             }
             PieceRoom::Full => {
@@ -780,7 +784,7 @@ impl<'a> Locked<'a> {
             return Some(question);
         };
         if errno == Errno::ENOSPC && log.may_have_room_soon() && may_wait {
-            self.wait(env, home, Work::Question(question));
+            self.wait(home, "room in the journal", Work::Question(question));
             return None;
         }
         let body = match errno {

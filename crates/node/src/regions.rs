@@ -32,6 +32,10 @@ use crate::supply::{Gather, GatherEffect};
 const REGIONS_AT_ONCE: u32 = 2;
 /// Most regions of each NSD that one question is given.
 const REGIONS_AT_ONCE_MAX: u32 = 64;
+/// Where there are no regions for pages, they are asked for again so much later; twice as late each time.
+const PAGES_PAUSE_MIN: Duration = Duration::from_millis(200);
+/// See `PAGES_PAUSE_MIN`.
+const PAGES_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// Another owner that does not give regions up for so long is not waited for.
 const GIVE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -73,6 +77,8 @@ struct Asked {
     nsds: Vec<NsdId>,
     /// Others are to give some up.
     is_short: bool,
+    /// For pages of trees.
+    is_for_pages: bool,
 }
 
 /// An answer: the question, the regions, and the record that gave them.
@@ -98,6 +104,11 @@ pub struct Regions {
     giving: BTreeMap<NodeId, (u64, Instant)>,
     /// At the table: the newest answer of each to that.
     given: BTreeMap<NodeId, u64>,
+    /// There was no room in the journal for regions of this owner.
+    must_learn: bool,
+    /// Regions for pages are not asked for before this, and how much later again where there were none.
+    pages_not_before: Instant,
+    pages_pause: Duration,
 }
 
 type Outbox = Vec<RegionEffect>;
@@ -135,9 +146,35 @@ impl Regions {
         }
     }
 
+    /// Takes regions for pages of trees where these need some, others' too where checkpoints fail for want of them.
+    fn take_for_pages(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        if self.asked.is_some() || !self.is_known || env.now < self.pages_not_before {
+            return;
+        }
+        let Some((nsds, is_short)) = log.page_shortage() else {
+            self.pages_pause = PAGES_PAUSE_MIN;
+            return;
+        };
+        self.pages_pause =
+            Duration((self.pages_pause.0 * 2).clamp(PAGES_PAUSE_MIN.0, PAGES_PAUSE_MAX.0));
+        self.pages_not_before = env.now + self.pages_pause;
+        let asked = Asked {
+            id: self.draw_id(),
+            round: None,
+            nsds,
+            is_short,
+            is_for_pages: true,
+        };
+        self.put(env, log, asked, out);
+    }
+
     /// This life begins, or the table's owner has begun anew: regions may have been given to this node in an answer
     /// that was lost.
     pub fn learn(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        if !log.has_room_for_regions() {
+            (self.is_known, self.must_learn) = (false, true);
+            return;
+        }
         if env.is_table() {
             let held = log.table_held_by(env.me.node);
             log.adopt_regions(&held);
@@ -175,7 +212,12 @@ impl Regions {
             round,
             nsds,
             is_short,
+            is_for_pages: false,
         };
+        self.put(env, log, asked, out);
+    }
+
+    fn put(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, asked: Asked, out: &mut Outbox) {
         let message = asked.message();
         self.asked = Some(asked);
         if env.is_table() {
@@ -222,7 +264,8 @@ impl Regions {
             }
             return;
         }
-        if self.waiting.contains(&(from, id)) {
+        // Without room in the journal nothing is answered: it is asked again.
+        if self.waiting.contains(&(from, id)) || !log.has_room_for_regions() {
             return;
         }
         let count = usize::try_from(*count.min(&REGIONS_AT_ONCE_MAX)).expect("small");
@@ -298,8 +341,20 @@ impl Regions {
         let Some(asked) = self.asked.take_if(|asked| asked.id == id) else {
             return;
         };
-        self.is_known |= asked.nsds.is_empty();
-        log.adopt_regions(regions);
+        let has_room = log.has_room_for_regions();
+        if has_room {
+            self.is_known |= asked.nsds.is_empty();
+            log.adopt_regions(regions);
+        } else {
+            // The table has them as ours: they are learnt of again when there is room.
+            (self.is_known, self.must_learn) = (false, true);
+        }
+        let regions = if has_room { regions } else { &[] };
+        if asked.is_for_pages && !regions.is_empty() {
+            // There may be more.
+            self.pages_pause = PAGES_PAUSE_MIN;
+            self.pages_not_before = env.now;
+        }
         if let Some(round) = asked.round {
             let mut effects = Vec::new();
             self.gather
@@ -342,7 +397,7 @@ impl Regions {
         (name, regions): (u64, &[RegionId]),
         out: &mut Outbox,
     ) {
-        if self.given.get(&from).is_some_and(|last| *last >= name) {
+        if self.given.get(&from).is_some_and(|last| *last >= name) || !log.has_room_for_regions() {
             return;
         }
         self.given.insert(from, name);
@@ -354,6 +409,9 @@ impl Regions {
 
     /// At the table: those who wait for regions of others get what there is, when all have answered.
     fn end_waits(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
+        if !log.has_room_for_regions() {
+            return;
+        }
         let giving = &self.giving;
         // Who waits is not waited for: the others' answers do.
         let is_over = |from: &NodeId| giving.keys().all(|owner| owner == from);
@@ -370,12 +428,20 @@ impl Regions {
         let mut effects = Vec::new();
         self.gather.on_tick(env.now, &mut effects);
         self.perform(env, log, effects, out);
-        let before = self.giving.len();
+        self.take_for_pages(env, log, out);
+        if self.must_learn && log.has_room_for_regions() {
+            self.must_learn = false;
+            self.learn(env, log, out);
+        }
+        if env.is_table()
+            && let Some(message) = self.asked.as_ref().map(Asked::message)
+        {
+            // It found no room in the journal, or waits.
+            self.on_take(env, log, env.me.node, &message, out);
+        }
         self.giving
             .retain(|_, (_, since)| env.now.since(*since) < GIVE_PATIENCE);
-        if self.giving.len() < before {
-            self.end_waits(env, log, out);
-        }
+        self.end_waits(env, log, out);
     }
 
     /// A question to this owner is short of sectors.

@@ -198,7 +198,10 @@ impl OwnerLog {
             let _ = self.space.take_region(region, &mut mutations);
         }
         self.supply_counters.regions_taken += mutations.len() as u64;
-        (!mutations.is_empty()).then(|| self.append_space(mutations))
+        let lsn = (!mutations.is_empty()).then(|| self.append_space(mutations));
+        // Before files scatter them.
+        self.balance_pages();
+        lsn
     }
 }
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use data::space::{Geometry, Levels, RegionId, Space, SpaceMutation};
-use meta::records::{Loader, Record};
+use meta::records::{Loader, Unsaved};
 use meta::{Caller, Context, HashKey, Held, NewKind, Op, Outcome, Shard, View, execute};
 use node::Checkpoint;
 use node::checkpoint::{Failure, Todo};
@@ -36,7 +36,7 @@ type Tree = BTreeMap<SmallBytes, SmallBytes>;
 #[derive(Clone)]
 struct Durable {
     root: Root,
-    beside: Vec<Record>,
+    beside: Vec<Unsaved>,
     space: Vec<SpaceMutation>,
     /// The shard's records then.
     expected: Tree,
@@ -53,6 +53,7 @@ struct World {
     /// The checkpoint under way, and the shard's records when it began.
     running: Option<(Checkpoint, Tree)>,
     is_written: bool,
+    is_linking: bool,
     writes: Vec<PageWrite>,
     fetches: Vec<Fetch>,
     durable: Durable,
@@ -60,7 +61,7 @@ struct World {
     /// The root in memory has these records.
     saved: Tree,
     made: u32,
-    failures: [u32; 3],
+    failures: [u32; 4],
     crashes: u32,
 }
 
@@ -122,12 +123,13 @@ impl World {
             disk: BTreeMap::new(),
             running: None,
             is_written: false,
+            is_linking: false,
             writes: Vec::new(),
             fetches: Vec::new(),
             pending: None,
             saved: Tree::new(),
             made: 0,
-            failures: [0; 3],
+            failures: [0; 4],
             crashes: 0,
         }
     }
@@ -243,7 +245,10 @@ impl World {
                 self.writes.push(write);
             }
             Todo::Wait => {}
-            Todo::Encode => checkpoint.encode(&mut self.shard),
+            Todo::Encode => {
+                checkpoint.encode(&mut self.shard);
+                checkpoint.push();
+            }
             Todo::Places => checkpoint.take_places(self.space.pages_mut(), &|nsd| nsd == NSD),
             Todo::Written => self.is_written = true,
             Todo::Failed(failure) => self.give_up(failure),
@@ -251,14 +256,16 @@ impl World {
     }
 
     fn give_up(&mut self, failure: Failure) {
-        let (checkpoint, _) = self.running.take().unwrap();
+        let (mut checkpoint, _) = self.running.take().unwrap();
         self.failures[match failure {
             Failure::Apply(_) => 0,
             Failure::NoPlaces => 1,
             Failure::NotFlushed => 2,
+            Failure::NotWritten => 3,
         }] += 1;
         self.pages.forget(WAITER);
-        checkpoint.give_up(&mut self.shard, self.space.pages_mut());
+        while !checkpoint.release(self.space.pages_mut(), 3) {}
+        checkpoint.give_up(&mut self.shard);
         self.is_written = false;
     }
 
@@ -267,11 +274,18 @@ impl World {
         if self.space.pages().is_sealed() {
             return;
         }
-        if self.prng.chance(1, 10) {
+        if !self.is_linking && self.prng.chance(1, 10) {
             return self.give_up(Failure::NotFlushed);
         }
+        let count = 1 + pick(&mut self.prng, 20);
+        let (checkpoint, _) = self.running.as_mut().unwrap();
+        self.is_linking = !checkpoint.link(self.space.pages_mut(), count);
+        if self.is_linking {
+            return;
+        }
         let (checkpoint, expected) = self.running.take().unwrap();
-        let applied = checkpoint.install(&mut self.shard, self.space.pages_mut());
+        let (applied, thawed) = checkpoint.install(&mut self.shard);
+        drop(thawed);
         self.root = applied.root;
         self.saved = expected;
         self.is_written = false;
@@ -285,7 +299,9 @@ impl World {
         }
         let at = pick(&mut self.prng, self.writes.len());
         let write = self.writes.swap_remove(at);
-        let is_written = !self.prng.chance(1, 60);
+        // A broken disk, now and then.
+        let is_broken = self.clock / 64 % 16 == 7;
+        let is_written = !self.prng.chance(if is_broken { 20 } else { 1 }, 60);
         let is_there = is_written || self.prng.chance(1, 2);
         if is_there {
             self.disk.insert(write.at, write.page.bytes().to_vec());
@@ -325,6 +341,10 @@ impl World {
             if is_durable {
                 self.durable = pending;
             }
+            return;
+        }
+        if self.is_linking || self.space.pages().is_settling() {
+            self.space.pages_mut().settle(5);
             return;
         }
         self.space.pages_mut().seal();
@@ -398,6 +418,7 @@ impl World {
             }
         }
         (self.running, self.pending, self.is_written) = (None, None, false);
+        self.is_linking = false;
         self.fetches.clear();
         self.pages = Pages::new(40 << 14, 4);
         let durable = self.durable.clone();
@@ -406,21 +427,13 @@ impl World {
             self.space.apply(mutation).unwrap();
         }
         self.saved = self.scan(&durable.root);
-        let mut all = self.saved.clone();
-        for (key, value) in &durable.beside {
-            match value {
-                Some(value) => all.insert(key.clone(), value.clone()),
-                None => all.remove(key),
-            };
-        }
-        assert_eq!(all, durable.expected);
         let mut shard = Shard::new(ShardId(0), KEY);
-        let mut loader = Loader::new(&mut shard);
-        for (key, value) in &all {
+        let mut loader = Loader::new(&mut shard, durable.beside.clone()).unwrap();
+        for (key, value) in &self.saved {
             loader.push(key, value).unwrap();
         }
         loader.finish().unwrap();
-        shard.track_beside(durable.beside.iter().map(|(key, _)| &key[..]));
+        shard.track_beside(!self.saved.is_empty(), &durable.beside);
         assert_eq!(records_of(&shard), durable.expected);
         (self.shard, self.root) = (shard, durable.root);
         self.crashes += 1;
@@ -443,7 +456,7 @@ impl World {
 
 #[test]
 fn what_is_durable_is_the_shard_as_it_was() {
-    let (mut made, mut crashes, mut failures) = (0, 0, [0; 3]);
+    let (mut made, mut crashes, mut failures) = (0, 0, [0; 4]);
     for seed in 0..12 {
         let mut world = World::new(seed);
         for _ in 0..6000 {

@@ -459,3 +459,58 @@ fn who_gives_way_waits_for_no_tokens() {
     );
     assert_eq!(slice.tokens.waiters().len(), 0);
 }
+
+/// What lies beside the shards in a snapshot is counted: a state that does not fit half of the journal cannot be started with.
+#[test]
+fn sectors_of_files_count_in_what_a_snapshot_takes() {
+    let area = area(16 << 10);
+    let mut disk = formatted(area);
+    let (mut log, _) = with_file(&mut disk, area);
+    let mut size = 0;
+    log.space_snapshot(64 << 10, &mut |bytes| size += bytes.len() as u64);
+    assert!(size > 1 << 20, "{size}");
+    log.measure_space();
+    log.note_sizes(&[]);
+    assert!(log.journal.overlay_size() > size);
+}
+
+/// A full journal takes no regions, and is not given up for that.
+#[test]
+fn regions_wait_for_room_in_the_journal() {
+    let area = area(64);
+    let mut disk = formatted(area);
+    let mut log = open(&mut disk, area);
+    let region = RegionId { nsd: NSD, index: 0 };
+    let owners = [NodeId(9)];
+    let env = node::RegionEnv {
+        now: Instant(0),
+        me: LIFE,
+        owners: &owners,
+        nsds: &[NSD],
+    };
+    let mut regions = node::Regions::default();
+    let mut out = Vec::new();
+    regions.learn(&env, &mut log, &mut out);
+    let Some(node::RegionEffect::Send(_, node::Message::TakeRegions { id, .. })) = out.pop() else {
+        panic!("it asks what it holds: {out:?}");
+    };
+    while log.has_room_for_regions() {
+        let key = PartKey::Space;
+        let part = Part {
+            key,
+            epoch: log.epoch,
+            bytes: &[],
+        };
+        log.journal.append(&[part; 8]).unwrap();
+    }
+    regions.on_regions(&env, &mut log, id, &[region], &mut out);
+    assert!(!log.journal.is_poisoned());
+    assert_eq!(log.space.counts().total, 0, "it was not taken");
+    // The journal has moved to its other half: it asks again.
+    let mut log = open(&mut disk, area);
+    regions.on_tick(&env, &mut log, &mut out);
+    assert!(
+        matches!(&out[..], [node::RegionEffect::Send(NodeId(9), _)]),
+        "{out:?}"
+    );
+}

@@ -6,6 +6,7 @@
 //! Lock order: client slice (alone) | shards by id, then the journal and space. Nothing is performed under a
 //! lock: effects go on a work list (`work`).
 
+mod checkpoints;
 pub mod config;
 mod control;
 mod destage;
@@ -35,6 +36,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 use client::request::{Operation, Request, Response, Ticket, TicketPart};
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
+use node::keeper::{Counters as Kept, PlainHost, ShardSize, checkpoint_now};
 use node::message::CLASS_NAMES;
 use node::{DestageState, OwnerLog, OwnerSlice, Work};
 use rustc_hash::FxHashMap;
@@ -102,6 +104,9 @@ pub enum Error {
     /// The journal cannot be replayed.
     #[error(transparent)]
     Recovery(#[from] node::store::recovery::RecoveryError),
+    /// A shard cannot be replayed: its tree is damaged, or its journal.
+    #[error(transparent)]
+    Replay(#[from] node::replay::ReplayError),
     /// What was replayed does not fit the journal's other half.
     #[error("the state of {inode_count} inodes does not fit half of the journal")]
     JournalFull {
@@ -307,6 +312,7 @@ struct Daemon {
     io: sectors::Sectors,
     transfers: transfer::Transfers,
     journal: journal::JournalDriver,
+    checkpoints: checkpoints::Checkpoints,
     hands: space::Hands,
     slices: Vec<Mutex<Slice>>,
     shards: Vec<Option<Mutex<OwnerSlice>>>,
@@ -388,7 +394,9 @@ fn restart_journal(
     disks: &start::Disks,
     state: &mut start::State,
 ) -> Result<(), Error> {
+    checkpoint_if_large(disks, state);
     let log = &mut state.log;
+    log.begin_first_snapshot();
     let mut is_full = false;
     let mut inode_count = 0;
     for slice in state.shards.iter().flatten() {
@@ -400,7 +408,7 @@ fn restart_journal(
     if is_full {
         return Err(Error::JournalFull { inode_count });
     }
-    log.journal.end_snapshot();
+    log.end_snapshot();
     start::flush_blocking(disks, log)?;
     // A new file system has its root made here; the record that makes it is durable before anybody asks.
     if config.view.owner(ShardId(0)) == Some(config.node)
@@ -439,6 +447,30 @@ fn slices(shards: &[Option<OwnerSlice>]) -> Vec<Mutex<Slice>> {
             Mutex::new(Slice::new(index, placements))
         })
         .collect()
+}
+
+/// What recovery found may be more than half of the journal has room for beside what is to come: trees take it first.
+fn checkpoint_if_large(disks: &start::Disks, state: &mut start::State) {
+    let slices = state.shards.iter().flatten();
+    let sizes: Vec<ShardSize> = slices.map(|slice| ShardSize::of(&slice.shard)).collect();
+    let log = &mut state.log;
+    log.measure_space();
+    log.note_sizes(&sizes);
+    if log.journal.overlay_size() <= log.journal.segment_size() / 2 {
+        return;
+    }
+    let disk_of = |nsd| disks.disks.get(&nsd);
+    let mut own = checkpoints::OwnDisks::new(&disk_of);
+    let shards = &mut state.shards;
+    let mut host = PlainHost { shards, log };
+    let (done, failure) = checkpoint_now(clock::now(), &mut host, &mut own);
+    if let Some((shard, failure)) = failure {
+        tracing::error!(%shard, %failure, "a checkpoint failed at start");
+    }
+    let Kept {
+        checkpoints, keys, ..
+    } = done;
+    tracing::info!(checkpoints, keys, "checkpoints at start");
 }
 
 impl Daemon {
@@ -485,6 +517,7 @@ impl Daemon {
             io,
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),
+            checkpoints: checkpoints::Checkpoints::default(),
             hands: space::Hands::new(&nsds, config.view.block_size),
             slices,
             shards: state
@@ -560,6 +593,7 @@ impl Daemon {
             self.begin_serving();
         }
         let _metrics = self.serve_metrics()?;
+        let _ended = self.start_checkpoints()?;
         let mut session = self.mount()?;
         session.start(hub.clone())?;
         let (daemon, listener) = (Arc::clone(self), Arc::new(listener));
@@ -673,6 +707,7 @@ impl Daemon {
             self.top_up(&mut items);
             self.start_destage(&mut items);
             self.run(items);
+            self.tick_checkpoints();
             self.snapshot_if_due();
             self.end_slow_sums();
             if tick.is_multiple_of(REPEAT_TICKS) {
@@ -717,6 +752,8 @@ impl Daemon {
         self.tick_owners(tick, &mut items);
         self.top_up(&mut items);
         self.run(items);
+        self.tick_checkpoints();
+        self.snapshot_if_due();
         if tick.is_multiple_of(REPEAT_TICKS) {
             self.repeat_stale();
         }

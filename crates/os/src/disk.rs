@@ -21,6 +21,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error as ThisError;
 use types::SECTOR_SIZE;
@@ -97,6 +98,7 @@ pub struct Disk {
     is_block_device: bool,
     is_direct: bool,
     has_volatile_cache: bool,
+    failures: AtomicU64,
 }
 
 impl Disk {
@@ -138,6 +140,7 @@ impl Disk {
         let mut disk = Self {
             sector_count: metadata.len() / SECTOR_SIZE,
             has_volatile_cache: true,
+            failures: AtomicU64::new(0),
             file,
             path: path.into(),
             is_block_device,
@@ -241,7 +244,14 @@ impl Disk {
         }
     }
 
+    /// Requests that have failed, of whomever: of several callers the system tells one alone that what was written is lost, so
+    /// who flushes compares this with what it was before the first write.
+    pub fn failure_count(&self) -> u64 {
+        self.failures.load(Ordering::SeqCst)
+    }
+
     fn failed(&self, what: &'static str, sector: u64, source: Error) -> DiskError {
+        self.failures.fetch_add(1, Ordering::SeqCst);
         DiskError::Io {
             path: self.path.clone(),
             what,

@@ -89,6 +89,7 @@ fn a_full_file_system_refuses_writes_only() {
             data_sectors: 1,
             region_sectors: 1,
             space_reserve: 0,
+            round_ticks: 0,
             ..whole::options(seed, Canary::default())
         };
         let (report, _) = World::new(seed, options, false).run();
@@ -100,6 +101,42 @@ fn a_full_file_system_refuses_writes_only() {
         counts.iter().sum::<usize>() > 20,
         "hardly anything was refused: {counts:?}"
     );
+}
+
+#[test]
+fn lost_pages_are_caught() {
+    must_be_caught("loses-pages", "node ", |o| o.round_ticks > 0);
+}
+
+/// Checkpoints while nodes crash in the middle of writes, with volatile caches, with much space and with little: what the
+/// trees and the journals hold is always the shards, and pages are free again.
+#[test]
+fn checkpoints_outlive_crashes() {
+    let mut counts = [0; 3];
+    for seed in 1..=12 {
+        let drawn = whole::options(seed, Canary::default());
+        let options = Options {
+            crash_count: 2,
+            round_ticks: 1 + seed % 4,
+            has_volatile_cache: seed % 2 == 0,
+            data_sectors: if seed % 3 == 0 { 48 } else { 1 << 20 },
+            region_sectors: if seed % 3 == 0 { 8 } else { 16 << 10 },
+            space_reserve: 0,
+            has_mappings: drawn.has_mappings && seed % 3 != 0,
+            frame_count: 1 << 14,
+            call_count: 40,
+            name_percent: 50,
+            ..drawn
+        };
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        for (sum, count) in counts.iter_mut().zip(report.checkpoint_counts) {
+            *sum += count;
+        }
+    }
+    let [rounds, checkpoints, failures] = counts;
+    eprintln!("{rounds} rounds, {checkpoints} checkpoints, {failures} failures");
+    assert!(checkpoints > 100 && failures > 0, "{counts:?}");
 }
 
 #[test]

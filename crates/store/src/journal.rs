@@ -290,11 +290,13 @@ impl Journal {
             Urgency::Normal => size / 16,
             Urgency::Urgent => 0,
         };
-        // What the overlay grows to must fit a segment and leave room to work in.
-        let is_overlay_small = match urgency {
-            Urgency::Normal => self.overlay_size + bytes as u64 <= size / 8 * 5,
-            Urgency::Urgent => true,
+        // What the overlay grows to must fit a segment and leave room to work in. What could never be written as a first
+        // snapshot is never accepted: nobody could start with it.
+        let eighths = match urgency {
+            Urgency::Normal => 5,
+            Urgency::Urgent => 7,
         };
+        let is_overlay_small = self.overlay_size + bytes as u64 <= size / 8 * eighths;
         let fits = |segment: &Segment, kept: u64| {
             let kept = usize::try_from(kept.min(size)).expect("an area is far below 2^64 bytes");
             segment.fits(bytes + kept)
@@ -369,6 +371,38 @@ impl Journal {
         let size = self.config.area.half_sectors() * SECTOR_SIZE;
         let is_due = active.used_with(0) > active.base_used + (size - active.base_used) / 2;
         is_due && active.used_with(0) >= self.retry_at && self.can_begin_snapshot()
+    }
+
+    /// A snapshot would be of use though none is needed yet, and may begin: not so soon after one that did not fit.
+    pub fn may_begin_snapshot(&self) -> bool {
+        let used = self.active.as_ref().map(|active| active.used_with(0));
+        used.is_some_and(|used| used >= self.retry_at) && self.can_begin_snapshot()
+    }
+
+    /// The last snapshot did not fit, and the next one is not tried yet.
+    pub fn is_snapshot_held_back(&self) -> bool {
+        let used = self.active.as_ref().map(|active| active.used_with(0));
+        used.is_some_and(|used| used < self.retry_at)
+    }
+
+    /// The state has become smaller since a snapshot did not fit: it may be tried again.
+    pub fn forget_abort(&mut self) {
+        self.retry_at = 0;
+    }
+
+    /// Bytes of a half: what a segment has room for.
+    pub fn segment_size(&self) -> u64 {
+        self.config.area.segment_size()
+    }
+
+    /// Bytes that a snapshot of all the caller holds would take, as it said last.
+    pub fn overlay_size(&self) -> u64 {
+        self.overlay_size
+    }
+
+    /// Whose file system.
+    pub fn fs(&self) -> FsId {
+        self.config.fs
     }
 
     /// A snapshot may begin: none is under way, and the other half has no write in flight.

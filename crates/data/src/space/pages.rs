@@ -12,7 +12,8 @@
 //! Invariants
 //! - A sector is in one state; stale is a mark on saved and fresh ones.
 //! - No page of a root that a durable snapshot names is written again before a newer snapshot is durable.
-//! - While a snapshot is written (`seal`) no root changes, or it would name pages that its space does not have.
+//! - While a snapshot is written (`seal`) no root changes, or it would name pages that its space does not have. The seal
+//!   holds until what a durable one does not name is free, which takes steps (`settle`).
 //!
 //! Only regions and snapshots are journaled. After a crash what was taken or fresh is free: no durable root leads there. Its
 //! owner must know that no write of its former life is on its way to these NSDs.
@@ -59,6 +60,7 @@ pub struct PageSpace {
     fresh: SectorSet,
     stale: SectorSet,
     is_sealed: bool,
+    is_settling: bool,
 }
 
 impl PageSpace {
@@ -117,25 +119,46 @@ impl PageSpace {
         self.is_sealed = true;
     }
 
-    /// The snapshot is over. `is_durable`: its end is in the journal, durably; what it does not name is free.
+    /// The snapshot is over. `is_durable`: its end is in the journal, durably; what it does not name is free, once `settle`
+    /// has said that it is done: until then the seal holds. Else it is as if it had never begun.
     pub fn unseal(&mut self, is_durable: bool) {
-        assert!(self.is_sealed, "a snapshot has begun");
-        self.is_sealed = false;
-        if !is_durable {
-            return;
+        assert!(self.is_sealed && !self.is_settling, "a snapshot has begun");
+        self.is_settling = is_durable;
+        self.is_sealed = is_durable;
+    }
+
+    /// A durable snapshot is over, and what it does not name is not all free yet.
+    pub fn is_settling(&self) -> bool {
+        self.is_settling
+    }
+
+    /// After `unseal`: frees some of what the durable snapshot does not name, at most `run_count_max` runs, so that no lock
+    /// is held for long. True: all is done.
+    pub fn settle(&mut self, run_count_max: usize) -> bool {
+        if !self.is_settling {
+            return true;
         }
-        let stale = std::mem::take(&mut self.stale);
-        let mut fresh = std::mem::take(&mut self.fresh);
-        for run in stale.iter() {
-            for never_saved in fresh.intersection(run) {
-                fresh.remove(never_saved);
+        for _ in 0..run_count_max {
+            let stale = self.stale.iter().next();
+            if let Some(run) = stale {
+                self.stale.remove(run);
+                for never_saved in self.fresh.intersection(run) {
+                    self.fresh.remove(never_saved);
+                }
+                self.set_saved(run, false);
+                self.set_free(run);
+                continue;
             }
-            self.set_saved(run, false);
-            self.set_free(run);
-        }
-        for run in fresh.iter() {
+            let fresh = self.fresh.iter().next();
+            let Some(run) = fresh else {
+                self.is_settling = false;
+                self.is_sealed = false;
+                return true;
+            };
+            self.fresh.remove(run);
             self.set_saved(run, true);
         }
+        false
     }
 
     /// A snapshot is being written.
@@ -157,6 +180,11 @@ impl PageSpace {
             counts.saved += u64::from(region.saved.count());
         }
         counts
+    }
+
+    /// Page regions.
+    pub fn region_count(&self) -> usize {
+        self.regions.len()
     }
 
     /// Page regions that are entirely free.

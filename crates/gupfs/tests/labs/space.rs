@@ -44,7 +44,7 @@ impl Lab {
     }
 
     /// Waits until nothing is in anybody's hands but files.
-    fn settle(&self) {
+    pub(crate) fn settle(&self) {
         self.await_none(&["granted", "pending", "quarantined"]);
     }
 
@@ -231,10 +231,15 @@ fn remove(lab: &Lab, files: &mut Acknowledged, is_gone: impl Fn(usize) -> bool) 
     removed
 }
 
-/// df of both nodes, once the answers of others are not older than the last change.
+/// df of both nodes, once the answers of others are not older than the last change, and the regions that trees have.
 fn frees(lab: &Lab) -> [u64; 2] {
     std::thread::sleep(Duration::from_millis(250));
-    [lab.free(1), lab.free(2)]
+    let of_trees = |node| {
+        let sectors = lab.dump(node, "counters")["checkpoint_page_sectors_now"].as_u64();
+        sectors.unwrap()
+    };
+    let pages = of_trees(1) + of_trees(2);
+    [lab.free(1) + pages, lab.free(2) + pages]
 }
 
 #[test]

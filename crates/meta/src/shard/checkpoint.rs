@@ -4,34 +4,52 @@ use types::extent::{Extent, Piece};
 use types::{FileKind, InodeId, SmallBytes};
 
 use super::Shard;
+use crate::dirty::Thawed;
 use crate::inode::{Body, Dirent, InodeRecord};
 use crate::mutation::Mutation;
 use crate::name_hash::TIE_COUNT_MAX;
-use crate::records::{Key, Named, Record};
+use crate::records::{HEAD_SIZE_MAX, Key, Named, Record, Unsaved, length_of_entry};
 
 impl Shard {
-    /// From now on notes which records the shard's tree does not have: what is there already, and every change.
+    /// From now on notes which records the shard's tree does not have: the tree has none yet.
     pub fn track(&mut self) {
-        self.dirty.track();
+        self.dirty.track(false);
         let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
         indices.sort_unstable();
         for index in indices {
-            for key in self.inodes[&index].keys() {
-                self.dirty.note(key, || None);
+            let inode = &self.inodes[&index];
+            for key in inode.keys() {
+                let length = key.named().and_then(|named| inode.length(named));
+                self.dirty.note(key, length, || None);
             }
         }
     }
 
-    /// The same for a shard that was loaded from its tree and these records beside it, which the tree lacks: they, and
-    /// every change from now on.
-    pub fn track_beside<'a>(&mut self, unsaved: impl IntoIterator<Item = &'a [u8]>) {
-        self.dirty.track();
-        for key in unsaved.into_iter().filter_map(Key::of_record) {
-            self.dirty.note(key, || None);
+    /// The same for a shard that was loaded from its tree (`has_tree`: there is something in it) and these records beside it,
+    /// which the tree lacks: they, and every change from now on.
+    pub fn track_beside<'a>(
+        &mut self,
+        has_tree: bool,
+        beside: impl IntoIterator<Item = &'a Unsaved>,
+    ) {
+        self.dirty.track(has_tree);
+        for (key, value) in beside {
+            let Some(key) = Key::from_bytes(key) else {
+                continue;
+            };
+            let length = value
+                .as_ref()
+                .map(|v| u32::try_from(v.len()).expect("short"));
+            self.dirty.note(key, length, || None);
         }
     }
 
-    /// Changes of records since the last checkpoint began, repeats included.
+    /// Bytes of what the tree lacks, at the most, in a snapshot beside the tree's root.
+    pub fn unsaved_size(&self) -> u64 {
+        self.dirty.size()
+    }
+
+    /// Keys that have changed since the last checkpoint began.
     pub fn logged_count(&self) -> usize {
         self.dirty.logged_count()
     }
@@ -42,26 +60,26 @@ impl Shard {
     }
 
     /// Up to `key_count_max` more of the keys that have changed since the last checkpoint, in order, as records with
-    /// what they held when this one began. True: these were the last.
+    /// what they held when this one began; fewer where values are long. True: these were the last.
     pub fn encode_frozen(&mut self, key_count_max: usize, out: &mut Vec<Record>) -> bool {
         let inodes = &self.inodes;
         let now = |key: &Key| inodes.get(&key.index())?.value(key);
         self.dirty.encode(key_count_max, now, out)
     }
 
-    /// The checkpoint is over. `is_saved`: the journal holds its root, durably.
-    pub fn thaw(&mut self, is_saved: bool) {
-        self.dirty.thaw(is_saved);
+    /// The checkpoint is over. `saved`: there is a tree that has what was frozen, and whether it holds anything. Drop what
+    /// is returned under no lock.
+    pub fn thaw(&mut self, saved: Option<bool>) -> Thawed {
+        self.dirty.thaw(saved)
     }
 
-    /// The records that the tree may not have as they are now, in order, for a snapshot beside the tree's root.
-    pub fn unsaved(&self, out: &mut dyn FnMut(Record)) {
-        let mut records = Vec::new();
-        for key in self.dirty.unsaved() {
-            let value = self.inodes.get(&key.index()).and_then(|i| i.value(&key));
-            key.records(value.as_deref(), &mut records);
-            records.drain(..).for_each(&mut *out);
-        }
+    /// What the tree may not have as it is now, in order, for a snapshot beside the tree's root: one whole value a key, and
+    /// one key for an inode that is gone.
+    pub fn unsaved(&self, out: &mut dyn FnMut(Unsaved)) {
+        self.dirty.unsaved(&mut |key| {
+            let value = self.inodes.get(&key.index()).and_then(|i| i.value(key));
+            out((key.bytes().clone(), value.map(SmallBytes::from)));
+        });
     }
 
     /// Every record, in order.
@@ -142,19 +160,19 @@ impl Shard {
 
     /// Before a mutation: notes the records that it changes, but for extents and pieces, which `change_map` notes.
     pub(super) fn note_dirty(&mut self, mutation: &Mutation) {
+        let length = |bytes: &SmallBytes| u32::try_from(bytes.len()).expect("values are short");
         match mutation {
             Mutation::InodePut { record } => {
                 let index = record.attr.ino.index();
-                self.touch(index, Named::Head);
+                self.touch(index, Named::Head, Some(HEAD_SIZE_MAX));
                 if record.attr.kind == FileKind::Symlink {
-                    self.touch(index, Named::Target);
+                    self.touch(index, Named::Target, Some(length(&record.target)));
                 }
             }
             Mutation::InodeRemove { index } => {
                 let inode = &self.inodes[index];
-                for key in inode.keys() {
-                    self.dirty.note(key.clone(), || inode.value(&key));
-                }
+                self.dirty
+                    .note_removed(*index, || inode.keys(), |key| inode.value(key));
             }
             Mutation::AttrPut { index, .. }
             | Mutation::DirectoryTouch { index, .. }
@@ -162,15 +180,26 @@ impl Shard {
             | Mutation::MapPut { index, .. }
             | Mutation::MapCut { index, .. }
             | Mutation::MapHole { index, .. }
-            | Mutation::MapLoad { index, .. } => self.touch(*index, Named::Head),
+            | Mutation::MapLoad { index, .. } => {
+                self.touch(*index, Named::Head, Some(HEAD_SIZE_MAX));
+            }
             Mutation::EntryPut {
-                directory, cookie, ..
+                directory,
+                cookie,
+                name,
+                ..
+            } => {
+                let length = Some(length_of_entry(name));
+                self.touch(*directory, Named::Entry(*cookie), length);
             }
-            | Mutation::EntryRemove { directory, cookie } => {
-                self.touch(*directory, Named::Entry(*cookie));
+            Mutation::EntryRemove { directory, cookie } => {
+                self.touch(*directory, Named::Entry(*cookie), None);
             }
-            Mutation::XattrPut { index, name, .. } | Mutation::XattrRemove { index, name } => {
-                self.touch(*index, Named::Xattr(name));
+            Mutation::XattrPut { index, name, value } => {
+                self.touch(*index, Named::Xattr(name), Some(length(value)));
+            }
+            Mutation::XattrRemove { index, name } => {
+                self.touch(*index, Named::Xattr(name), None);
             }
             Mutation::OpenPut { .. }
             | Mutation::LifeRemove { .. }
@@ -181,12 +210,16 @@ impl Shard {
             | Mutation::DoneForget { .. }
             | Mutation::OutcomePut { .. }
             | Mutation::OutcomeForget { .. } => {}
+            Mutation::TreeRoot { .. } | Mutation::TreeRecord { .. } => {
+                unreachable!("the reader of a snapshot takes them")
+            }
         }
     }
 
-    fn touch(&mut self, index: u64, named: Named<'_>) {
+    /// A record changes to a value of at most `length` bytes, or goes.
+    fn touch(&mut self, index: u64, named: Named<'_>, length: Option<u32>) {
         let key = Key::new(index, named);
         let inode = self.inodes.get(&index);
-        self.dirty.note(key.clone(), || inode?.value(&key));
+        self.dirty.note(key.clone(), length, || inode?.value(&key));
     }
 }

@@ -24,7 +24,7 @@ impl Locked<'_> {
         }
         let freed = meta::envelope_frees_at_most(&self.view(env), &envelope);
         if !log.has_room_for_transaction(freed) {
-            self.wait(env, home, Work::Transaction(envelope));
+            self.wait(home, "room in the journal", Work::Transaction(envelope));
             return Ok(());
         }
         // Nobody may cache what the steps of a prepare change.

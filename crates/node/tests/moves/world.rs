@@ -12,12 +12,13 @@ use node::message::FactResult;
 use node::moves::{MoveEffect, RENAME_TOKEN, Walk, join};
 use node::{
     Locked, Message, MoveToken, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Question,
-    Work, log,
+    ShardReplay, Work, log,
 };
 use stdx::prng::Prng;
 use store::format::{Area, PartKey};
 use store::journal::{Config, Journal, Part};
 use store::testing::{Disk, recover};
+use store::tree::Unreadable;
 use token::message::{Reassert, Released};
 use token::{Manager, Options};
 use types::{
@@ -113,23 +114,33 @@ fn config(life: NodeLife) -> Config {
 
 fn open(life: NodeLife, disk: &mut Disk, owners: &[NodeId]) -> (OwnerLog, Vec<OwnerSlice>) {
     let mine = (0u16..).zip(owners).filter(|(_, o)| **o == life.node);
-    let mut shards: BTreeMap<ShardId, Shard> = mine
+    let fs = FsId::default();
+    let mut replays: BTreeMap<ShardId, ShardReplay> = mine
         .map(|(id, _)| (ShardId(id), Shard::new(ShardId(id), KEY)))
+        .map(|(id, shard)| (id, ShardReplay::new(fs, shard)))
         .collect();
     let area = area(life.node);
-    let fs = FsId::default();
-    let recovered = recover(disk, area, fs, life.node, &mut |part| match part.key {
-        PartKey::Shard(id) => log::replay_shard(part.bytes, shards.get_mut(&id).unwrap()),
-        _ => Ok(()),
+    let recovered = recover(disk, area, fs, life.node, &mut |part| {
+        if let PartKey::Shard(id) = part.key {
+            let replay = replays.get_mut(&id).unwrap();
+            replay.apply(part.bytes, &mut |_| Err(Unreadable)).unwrap();
+        }
+        Ok(())
     })
     .unwrap();
+    let mut shards: BTreeMap<ShardId, Shard> = BTreeMap::new();
+    for (id, replay) in replays {
+        let (shard, root) = replay.finish(&mut |_| Err(Unreadable)).unwrap();
+        assert!(root.is_none(), "no tree here");
+        shards.insert(id, shard);
+    }
     let epoch = Epoch(recovered.next_sequence);
     let journal = Journal::start(config(life), &recovered);
     let space = Space::new(&[], Levels { reserve: 0, low: 0 });
     let random = Prng::new(1);
     let mut log = OwnerLog::new(journal, space, None, epoch, Vec::new(), random);
     for (id, shard) in &shards {
-        log::shard_snapshot(shard, 8192, &mut |bytes| {
+        log::shard_snapshot(shard, None, 8192, &mut |bytes| {
             let key = PartKey::Shard(*id);
             let part = Part {
                 key,

@@ -160,6 +160,9 @@ impl Daemon {
         for (what, since) in lock(&self.fences).waiters() {
             all.push((now.since(since).0 / 1_000_000, what));
         }
+        if let Some((what, since)) = self.checkpoints.waiting() {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
         for (what, since) in self.io_waiters() {
             all.push((now.since(since).0 / 1_000_000, what));
         }
@@ -300,7 +303,16 @@ impl Daemon {
         let supplied = lock(&self.log).supply_counters;
         let (rounds, recalls) = lock(&self.regions).counters();
         let destage = self.destage.counters();
+        let kept = self.checkpoints.counters();
+        let pages = lock(&self.log).space.pages().counts();
         let all = [
+            ("checkpoints", kept.checkpoints),
+            ("checkpoint_rounds", kept.rounds),
+            ("checkpoint_keys", kept.keys),
+            ("checkpoint_pages", kept.pages),
+            ("checkpoint_failures", kept.failures),
+            ("checkpoint_page_sectors_now", pages.total),
+            ("checkpoint_page_sectors_free_now", pages.free),
             ("space_hand_asks", sum.asks),
             ("space_hand_granted", sum.granted),
             ("space_hand_returned", sum.returned),

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use client::Pool as _;
 use client::slice::IoFailure;
+use node::Deferred;
 use node::store::journal::{Flush, FlushFailed};
-use node::{Deferred, OwnerLog};
 use nsd::message::Verifier;
 use types::frame::FRAME_SIZE;
 use types::{FrameRef, Lsn, Span};
@@ -123,12 +123,8 @@ impl Daemon {
 
     fn journal_written(self: &Arc<Self>, id: node::store::journal::FlushId, is_ok: bool) {
         let durable_lsn = {
-            let mut log = lock(&self.log);
-            log.journal
-                .on_flushed(id, if is_ok { Ok(()) } else { Err(FlushFailed) });
-            let lsn = log.journal.durable_lsn();
-            log.space.on_durable(lsn);
-            lsn
+            let result = if is_ok { Ok(()) } else { Err(FlushFailed) };
+            lock(&self.log).on_flushed(id, result)
         };
         if !is_ok {
             return self.give_shards_up();
@@ -150,40 +146,22 @@ impl Daemon {
         *lock(&self.journal.durable) = node::Durable::new(lsn);
     }
 
-    /// Moves the journal into its other half when half of this one is used.
+    /// Moves the journal into its other half when half of this one is used, or when that makes checkpoints durable.
     pub(super) fn snapshot_if_due(self: &Arc<Self>) {
-        // Shards before the journal: never the other way round.
-        let estimate = self.overlay_estimate();
-        {
-            let mut log = lock(&self.log);
-            log.journal.set_overlay_size(estimate);
-            if !log.journal.needs_snapshot() {
-                return;
-            }
-            log.journal.begin_snapshot(estimate);
+        if !lock(&self.log).begin_snapshot() {
+            return;
         }
         tracing::info!("the journal moves to its other half");
         let is_complete = self.append_snapshots();
         let mut log = lock(&self.log);
         if is_complete {
-            log.journal.end_snapshot();
+            log.end_snapshot();
         } else {
             tracing::error!("the snapshot does not fit the journal's other half");
-            log.journal.abort_snapshot();
+            log.abort_snapshot();
         }
         drop(log);
         self.kick_journal();
-    }
-
-    /// Bytes that a snapshot would take, roughly.
-    fn overlay_estimate(&self) -> u64 {
-        let inodes: u64 = self
-            .shards
-            .iter()
-            .flatten()
-            .map(|slice| lock(slice).shard.inode_count())
-            .sum();
-        OwnerLog::snapshot_estimate(inodes, self.piece_debt())
     }
 
     /// Appends the state of every shard and of the space; each under its own lock.

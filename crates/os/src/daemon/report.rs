@@ -63,7 +63,7 @@ impl Daemon {
              \"evicted\":{},\"lapse\":{lapse},\"shards_owned\":{shards},\"serving\":{},\
              \"journal\":{{\"last_lsn\":{last},\"durable_lsn\":{durable},\"failed\":{is_poisoned}}},\
              \"space\":{{\"held\":{},\"free\":{},\"granted\":{},\"used\":{},\"pending\":{},\
-             \"quarantined\":{}}},\"in_hand\":{},\"pagepool\":{{\"frames\":{},\"free\":{}}},\
+             \"quarantined\":{}}},\"checkpoints\":{{{}}},\"in_hand\":{},\"pagepool\":{{\"frames\":{},\"free\":{}}},\
              \"metrics\":{metrics},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
             self.is_mounted(),
             quoted(&config.mount.to_string_lossy()),
@@ -84,6 +84,7 @@ impl Daemon {
             counts.used,
             counts.pending,
             counts.quarantined,
+            self.checkpoint_facts(),
             self.hands.with(|hands| hands.unreserved()),
             pool.frame_count,
             pool.free_frame_count,

@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use data::space::{Geometry, Levels, RegionTable, Space};
-use node::log::{replay_shard, replay_space};
+use node::log::replay_space;
 use node::meta::{HashKey, Shard};
+use node::replay::ReplayError;
 use node::store::format::{Area, PartKey};
 use node::store::journal::Journal;
 use node::store::recovery::{Recovered, Recovery};
+use node::store::tree::Fetch;
 use node::token::Manager;
-use node::{OwnerLog, OwnerSlice};
+use node::{OwnerLog, OwnerSlice, ShardReplay};
 use nsd::label::{Expected, HEAD_SECTORS, Label};
 use types::{Epoch, Incarnation, Location, NsdId, SECTOR_SIZE, ShardId};
 
 use super::Error;
+use super::checkpoints::read_page;
 use super::config::Config;
 use crate::disk::{Disk, DiskError};
 
@@ -141,21 +144,49 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
     let has_table = view.owner(ShardId(0)) == Some(config.node);
     let mut table = has_table.then(|| RegionTable::new(&geometry));
     let key = HashKey(config.hash_key);
-    let mut shards: Vec<Option<Shard>> = view
-        .owners
-        .iter()
-        .zip(0u16..)
-        .map(|(owner, id)| (*owner == config.node).then(|| Shard::new(ShardId(id), key)))
+    let own = view.owners.iter().zip(0u16..);
+    let mut shards: Vec<Option<ShardReplay>> = own
+        .map(|(owner, id)| {
+            let shard = || ShardReplay::new(view.fs, Shard::new(ShardId(id), key));
+            (*owner == config.node).then(shard)
+        })
         .collect();
-    let recovered = replay(config, disks, &mut |part, bytes| match part {
+    let read = &mut |fetch: &Fetch| read_page(&|nsd| disks.disks.get(&nsd), fetch);
+    let mut failed = None;
+    let replayed = replay(config, disks, &mut |part, bytes| match part {
         // This version keeps the table's records in the space part.
         PartKey::RegionTable => Ok(()),
         PartKey::Space => replay_space(bytes, &mut space, &mut table),
         PartKey::Shard(id) => match shards.get_mut(usize::from(id.0)).and_then(Option::as_mut) {
-            Some(shard) => replay_shard(bytes, shard),
+            Some(shard) => shard.apply(bytes, read).map_err(|error| match error {
+                ReplayError::Journal(error) => error,
+                other => {
+                    failed = Some(other);
+                    let (what, value) = ("tree of a shard", u64::from(id.0));
+                    types::DecodeError::Unknown { what, value }
+                }
+            }),
             None => Ok(()),
         },
-    })?;
+    });
+    if let Some(error) = failed {
+        return Err(error.into());
+    }
+    let recovered = replayed?;
+    flush_all(disks)?;
+    let mut roots = Vec::new();
+    let mut whole: Vec<Option<Shard>> = Vec::new();
+    for replay in shards {
+        let shard = match replay {
+            Some(replay) => {
+                let (shard, root) = replay.finish(read)?;
+                roots.extend(root);
+                Some(shard)
+            }
+            None => None,
+        };
+        whole.push(shard);
+    }
     space.on_durable(recovered.last_lsn);
     let epoch = next_epoch(&recovered);
     let journal = Journal::start(
@@ -175,8 +206,9 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
         reason = "half of the random bits seed the ids"
     )]
     let random = stdx::prng::Prng::new((bits >> 64) as u64 ^ bits as u64);
-    let log = OwnerLog::new(journal, space, table, epoch, nsds, random);
-    let shards = shards
+    let mut log = OwnerLog::new(journal, space, table, epoch, nsds, random);
+    log.set_trees(roots, disks.disks.keys().copied().collect());
+    let shards = whole
         .into_iter()
         .map(|shard| {
             let tokens = Manager::new(epoch, node::token::Options::default());
@@ -188,6 +220,11 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
         log,
         operation_count: recovered.operation_count,
     })
+}
+
+/// What was read may lie in a device's volatile cache: before anything is written over what it makes free, it is durable.
+fn flush_all(disks: &Disks) -> Result<(), DiskError> {
+    disks.disks.values().try_for_each(Disk::flush)
 }
 
 /// Token numbers ascend over the owner's lives: the segment's sequence number is the epoch of this one.
@@ -219,8 +256,9 @@ pub(super) fn flush_blocking(disks: &Disks, log: &mut OwnerLog) -> Result<(), Er
         if flush.needs_flush {
             disk.flush()?;
         }
-        log.journal.on_flushed(flush.id, Ok(()));
+        log.on_flushed(flush.id, Ok(()));
     }
+    log.settle(usize::MAX);
     log.space.on_durable(log.journal.durable_lsn());
     Ok(())
 }

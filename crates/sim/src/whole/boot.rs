@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use data::space::{Geometry, Levels, RegionTable, Space};
 use meta::{HashKey, Shard};
-use node::log::{replay_shard, replay_space};
-use node::{OwnerLog, OwnerSlice};
+use node::keeper::{self, PlainHost, Write, checkpoint_now};
+use node::log::replay_space;
+use node::{OwnerLog, OwnerSlice, ShardReplay};
 use stdx::Prng;
 use store::format::{Area, PartKey};
 use store::journal::{Config, Journal};
 use store::recovery::Recovery;
+use store::tree::{Fetch, Unreadable};
 use token::Manager;
 use types::{Epoch, InodeId, Instant, Location, NsdId, ShardId};
 
@@ -20,7 +22,7 @@ use super::node::{Node, Setting, timestamp};
 pub type Disks = BTreeMap<NsdId, Disk>;
 
 struct State {
-    shards: Vec<Option<Shard>>,
+    shards: Vec<Option<ShardReplay>>,
     space: Space,
     table: Option<RegionTable>,
 }
@@ -68,12 +70,16 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
     let mut state = State {
         shards: owners
             .map(|(owner, id)| {
-                (*owner == setting.me.node).then(|| Shard::new(ShardId(id), HashKey(77)))
+                let shard = || ShardReplay::new(view.fs, Shard::new(ShardId(id), HashKey(77)));
+                (*owner == setting.me.node).then(shard)
             })
             .collect(),
         space: Space::new(&geometry, levels),
         table: has_table.then(|| RegionTable::new(&geometry)),
     };
+    let mut failed = None;
+    let shown: &Disks = disks;
+    let read_tree = &mut |fetch: &Fetch| Ok(read_page(shown, fetch));
     let recovered = {
         let mut recovery = Recovery::new(setting.area, view.fs, setting.me.node);
         while let Some(read) = recovery.next_read() {
@@ -83,26 +89,58 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
                     PartKey::RegionTable => Ok(()),
                     PartKey::Space => replay_space(part.bytes, &mut state.space, &mut state.table),
                     PartKey::Shard(id) => match state.shards.get_mut(usize::from(id.0)) {
-                        Some(Some(shard)) => replay_shard(part.bytes, shard),
+                        Some(Some(shard)) => shard.apply(part.bytes, read_tree).map_err(|error| {
+                            failed = Some(error.to_string());
+                            let (what, value) = ("tree of a shard", 0);
+                            types::DecodeError::Unknown { what, value }
+                        }),
                         _ => Ok(()),
                     },
                 })
-                .map_err(|error| format!("the journal cannot be replayed: {error}"))?;
+                .map_err(|error| {
+                    let failed = failed.take().unwrap_or_default();
+                    format!("the journal cannot be replayed: {error} {failed}")
+                })?;
         }
         recovery.finish()
     };
+    // As the daemon does: what was read is durable before anything is written.
+    let own = view.nsds.iter();
+    for nsd in own.filter(|n| n.servers.first() == Some(&setting.me.node)) {
+        disks.get_mut(&nsd.id).expect("an own disk").flush();
+    }
     state.space.on_durable(recovered.last_lsn);
     let epoch = Epoch(recovered.next_sequence);
     let journal = Journal::start(journal_config(&setting), &recovered);
     let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
     let random = Prng::new(prng.next_u64());
-    let log = OwnerLog::new(journal, state.space, state.table, epoch, nsds, random);
-    let slices = state.shards.into_iter().map(|shard| {
+    let mut log = OwnerLog::new(journal, state.space, state.table, epoch, nsds, random);
+    let (mut roots, mut shards) = (Vec::new(), Vec::new());
+    for replay in state.shards {
+        let Some(replay) = replay else {
+            shards.push(None);
+            continue;
+        };
+        let (shard, root) = replay
+            .finish(&mut |fetch: &Fetch| Ok(read_page(disks, fetch)))
+            .map_err(|error| error.to_string())?;
+        roots.extend(root);
         let tokens = Manager::new(epoch, token::Options::default());
-        shard.map(|shard| OwnerSlice::new(shard, tokens, recovered.last_lsn))
-    });
-    let mut shards: Vec<Option<OwnerSlice>> = slices.collect();
-    let mut log = log;
+        shards.push(Some(OwnerSlice::new(shard, tokens, recovered.last_lsn)));
+    }
+    let own = view.nsds.iter();
+    let own =
+        own.filter(|n| n.servers.first() == Some(&setting.me.node) && setting.round_ticks > 0);
+    log.set_trees(roots, own.map(|n| n.id).collect());
+    if setting.round_ticks > 0 && prng.chance(1, 4) {
+        let mut host = PlainHost {
+            shards: &mut shards,
+            log: &mut log,
+        };
+        // Without room it fails, and the journal holds all.
+        let _ = checkpoint_now(Instant(0), &mut host, &mut AtOnce { disks, prng });
+    }
+    log.begin_first_snapshot();
     restart_journal(&setting, &mut shards, &mut log, disks)?;
     let seed = Prng::new(prng.next_u64());
     Ok(Node::new(setting, shards, log, seed))
@@ -124,7 +162,7 @@ fn restart_journal(
     if is_full {
         return Err("the state does not fit half of the journal".to_owned());
     }
-    log.journal.end_snapshot();
+    log.end_snapshot();
     flush(log, disks);
     if setting.view.owner(ShardId(0)) == Some(setting.me.node)
         && let Some(Some(slice)) = shards.first_mut()
@@ -145,9 +183,46 @@ fn flush(log: &mut OwnerLog, disks: &mut Disks) {
         if flush.needs_flush {
             disk.flush();
         }
-        log.journal.on_flushed(flush.id, Ok(()));
+        log.on_flushed(flush.id, Ok(()));
     }
+    log.settle(usize::MAX);
     log.space.on_durable(log.journal.durable_lsn());
+}
+
+/// Reads a page of a tree.
+pub fn read_page(disks: &Disks, fetch: &Fetch) -> Box<[u8]> {
+    let disk = &disks[&fetch.at.nsd];
+    disk.read(fetch.at.sector, u64::from(fetch.sectors)).into()
+}
+
+/// Disks that answer at once; a write fails now and then.
+struct AtOnce<'a> {
+    disks: &'a mut Disks,
+    prng: &'a mut Prng,
+}
+
+impl keeper::Disks for AtOnce<'_> {
+    fn read(&mut self, fetch: &Fetch) -> Result<Box<[u8]>, Unreadable> {
+        Ok(read_page(self.disks, fetch))
+    }
+
+    fn write(&mut self, writes: Vec<Write>) -> Vec<(Write, bool)> {
+        let mut ended = Vec::new();
+        for write in writes {
+            let at = write.page.at;
+            let disk = self.disks.get_mut(&at.nsd).expect("an own disk");
+            disk.write(at.sector, write.page.page.bytes(), false);
+            ended.push((write, !self.prng.chance(1, 50)));
+        }
+        ended
+    }
+
+    fn flush(&mut self, nsds: &[NsdId]) -> bool {
+        for nsd in nsds {
+            self.disks.get_mut(nsd).expect("an own disk").flush();
+        }
+        true
+    }
 }
 
 /// The journal of node number `index` on its disk.

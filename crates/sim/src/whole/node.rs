@@ -4,6 +4,7 @@
 //! run at a time, so the threads of a node interleave in all ways. What goes out of the node is a value in `out`.
 
 mod calls;
+mod checkpoints;
 mod grace;
 mod journal;
 mod peers;
@@ -91,6 +92,8 @@ pub enum Later {
     Relief,
     /// Regions for another owner, under the table's name for that.
     GiveRegions(u64),
+    /// The keeper of checkpoints goes on.
+    Checkpoints,
 }
 
 /// What leaves the node.
@@ -132,6 +135,8 @@ pub struct Canary {
     pub loses_closes: bool,
     /// Sectors that are given back do not reach their owner.
     pub keeps_sectors: bool,
+    /// Writes of a tree's pages do not reach the disk.
+    pub loses_pages: bool,
 }
 
 impl Canary {
@@ -148,6 +153,7 @@ impl Canary {
             "forgets-opens" => &mut self.forgets_opens,
             "loses-closes" => &mut self.loses_closes,
             "keeps-sectors" => &mut self.keeps_sectors,
+            "loses-pages" => &mut self.loses_pages,
             _ => return false,
         };
         *switch = true;
@@ -172,6 +178,8 @@ pub struct Setting {
     pub space_reserve: u64,
     /// Sectors asked for at once.
     pub ask_sectors: u64,
+    /// Rounds of checkpoints are begun every so many ticks; 0: never.
+    pub round_ticks: u64,
     /// How it is broken.
     pub canary: Canary,
 }
@@ -206,6 +214,7 @@ pub struct Node {
     next_call: u64,
     tick_count: u64,
     is_relief_due: bool,
+    checkpoints: checkpoints::Checkpoints,
 }
 
 impl Node {
@@ -220,6 +229,7 @@ impl Node {
             me,
             view,
             frame_count,
+            round_ticks,
             canary,
             ..
         } = setting;
@@ -269,6 +279,7 @@ impl Node {
             next_call: 0,
             tick_count: 0,
             is_relief_due: false,
+            checkpoints: checkpoints::Checkpoints::new(round_ticks),
         }
     }
 
@@ -590,6 +601,7 @@ impl Node {
         items.extend(out.into_iter().map(Item::OwnerEffect));
         self.top_up(&mut items);
         self.run(items);
+        self.tick_checkpoints();
         self.snapshot_if_due();
         if self.tick_count.is_multiple_of(REPEAT_TICKS) {
             self.repeat_stale();
@@ -629,6 +641,7 @@ impl Node {
                 self.is_relief_due = false;
                 self.shrink();
             }
+            Later::Checkpoints => self.on_checkpoints_due(),
             Later::GiveRegions(name) => {
                 let mut items = VecDeque::new();
                 self.with_regions(&mut items, |regions, env, log, out| {

@@ -73,6 +73,8 @@ pub struct Options {
     pub journal_sectors: u64,
     /// Steps per tick: how fast machines are, compared with the network.
     pub steps_per_tick: u64,
+    /// Rounds of checkpoints are begun every so many ticks; 0: never. (Journals are never full here.)
+    pub round_ticks: u64,
     /// How the nodes are broken.
     pub canary: Canary,
 }
@@ -113,6 +115,16 @@ impl Options {
             )
         } else {
             (PLENTY, 16 << 10, 256)
+        };
+        let mut round_ticks = pick(&mut aside, &[0, 0, 1, 3, 20]);
+        if canary != Canary::default() && !canary.loses_pages {
+            // Which seeds show what is switched off was found without.
+            round_ticks = 0;
+        }
+        let (data_sectors, region_sectors) = match is_little && round_ticks > 0 {
+            // Pages take regions of their own.
+            true => (data_sectors + pick(&mut aside, &[24, 32, 48]), 8),
+            false => (data_sectors, region_sectors),
         };
         // A store through a mapping may be lost for want of room: there is nothing to be judged.
         let has_mappings = has_mappings && !is_little;
@@ -155,6 +167,7 @@ impl Options {
             region_sectors,
             space_reserve,
             journal_sectors: 2048,
+            round_ticks,
             steps_per_tick: pick(prng, &[4, 16, 64]),
             canary,
         }

@@ -51,6 +51,8 @@ pub struct Report {
     pub access_count: usize,
     /// Writes that were refused for want of room.
     pub no_space_count: usize,
+    /// Rounds of checkpoints, checkpoints, and those that failed, of all lives.
+    pub checkpoint_counts: [u64; 3],
     /// What was wrong, if anything.
     pub violation: Option<String>,
 }
@@ -134,6 +136,7 @@ pub struct World {
     last_finished: u64,
     /// Writes that were refused for want of room.
     no_space_count: usize,
+    checkpoint_counts: [u64; 3],
     /// The last step in which it was nearly full.
     was_full_at: u64,
     may_begin: bool,
@@ -162,15 +165,24 @@ impl World {
         self.may_begin = false;
         self.rest();
         self.judge();
+        (0..self.machines.len()).for_each(|index| self.count_checkpoints(index));
         let report = Report {
             seed: self.seed,
             trace_hash: splitmix64(self.trace ^ self.prng.next_u64()),
             step_count: self.step_count,
             access_count: self.history.count() + self.directory.count(),
             no_space_count: self.no_space_count,
+            checkpoint_counts: self.checkpoint_counts,
             violation: self.violation,
         };
         (report, self.log.unwrap_or_default())
+    }
+
+    /// A life of a machine is over.
+    fn count_checkpoints(&mut self, index: usize) {
+        let counts = self.machines[index].node.checkpoint_counts();
+        let sums = self.checkpoint_counts.iter_mut();
+        sums.zip(counts).for_each(|(sum, count)| *sum += count);
     }
 
     fn fail(&mut self, text: String) {
@@ -354,6 +366,7 @@ impl World {
                         let canary = self.options.canary;
                         let is_kept = match io.source {
                             Source::Frames(_) => !canary.forgets_writes,
+                            Source::Page(_) => !canary.loses_pages,
                             Source::Bytes(_) | Source::Count(_) => !canary.skips_journal,
                         };
                         if is_kept {

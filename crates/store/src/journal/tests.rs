@@ -245,6 +245,9 @@ fn an_overlay_too_large_for_a_segment_is_refused_in_time() {
     rig.journal.set_overlay_size(size / 3 * 2);
     assert!(!rig.journal.has_room(1000, Urgency::Normal));
     assert!(rig.journal.has_room(1000, Urgency::Urgent));
+    // Nobody could start with what does not fit a first snapshot.
+    rig.journal.set_overlay_size(size / 8 * 7);
+    assert!(!rig.journal.has_room(1000, Urgency::Urgent));
 }
 
 #[test]

@@ -275,8 +275,12 @@ impl Apply {
         self.writes.give(place);
     }
 
-    /// A page came; those it did not ask for are ignored. Then poll.
+    /// A page came; those it did not ask for are ignored: of other trees, and what an apply before this one still had under
+    /// way when it was given up. Then poll.
     pub fn on_page(&mut self, arrival: &Arrival) {
+        if arrival.tree != self.config.tree || !arrival.waiters.contains(&self.config.waiter) {
+            return;
+        }
         let number = arrival.reference.number;
         let Some(held) = self.ahead.get_mut(&number) else {
             return;

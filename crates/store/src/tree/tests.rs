@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 
 mod damage;
+mod late;
 mod shape;
 
 use std::collections::BTreeMap;

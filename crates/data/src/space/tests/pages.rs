@@ -77,7 +77,10 @@ impl Trees {
                 self.pending = Some((self.roots.clone(), snapshot));
             }
             8 => {
-                if let Some(pending) = self.pending.take() {
+                if self.space.pages().is_settling() {
+                    let count = self.random.below(4) as usize;
+                    self.space.pages_mut().settle(count);
+                } else if let Some(pending) = self.pending.take() {
                     let is_durable = self.random.below(4) > 0;
                     self.space.pages_mut().unseal(is_durable);
                     if is_durable {

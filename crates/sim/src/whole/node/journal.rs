@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use node::{Deferred, OwnerLog};
+use node::Deferred;
 use store::journal::{FlushFailed, FlushId};
 use types::Lsn;
 
@@ -56,9 +56,7 @@ impl Node {
 
     pub(super) fn journal_written(&mut self, id: FlushId, is_ok: bool) {
         let result = if is_ok { Ok(()) } else { Err(FlushFailed) };
-        self.log.journal.on_flushed(id, result);
-        let lsn = self.log.journal.durable_lsn();
-        self.log.space.on_durable(lsn);
+        let lsn = self.log.on_flushed(id, result);
         let mut items = VecDeque::new();
         if self.log.journal.is_poisoned() {
             return self.give_shards_up();
@@ -71,20 +69,15 @@ impl Node {
         self.run(items);
     }
 
-    /// Moves the journal into its other half when half of this one is used.
+    /// Moves the journal into its other half when half of this one is used, or when that makes checkpoints durable.
     pub(super) fn snapshot_if_due(&mut self) {
-        let shards = self.shards.iter().flatten();
-        let inodes: u64 = shards.map(|s| s.shard.inode_count()).sum();
-        let estimate = OwnerLog::snapshot_estimate(inodes, 0);
-        self.log.journal.set_overlay_size(estimate);
-        if !self.log.journal.needs_snapshot() {
+        if !self.log.begin_snapshot() {
             return;
         }
-        self.log.journal.begin_snapshot(estimate);
         if self.append_snapshots() {
-            self.log.journal.end_snapshot();
+            self.log.end_snapshot();
         } else {
-            self.log.journal.abort_snapshot();
+            self.log.abort_snapshot();
         }
         self.kick_journal();
     }

@@ -9,6 +9,7 @@ use client::slice::{Input, IoFailure, IoId};
 use client::transfer::{Flushing, Load, Request, Store, Unflushed, checksum_cache};
 use data::ChecksumCache;
 use store::journal::FlushId;
+use store::tree::{FetchId, WriteId};
 use types::frame::FRAME_SIZE;
 use types::id::NodeLife;
 use types::{FrameRef, Location, NodeId, NsdId, Run, Span};
@@ -39,6 +40,8 @@ pub enum Source {
     Frames(Vec<FrameRef>),
     /// Bytes of its own.
     Bytes(Vec<u8>),
+    /// A page of a tree.
+    Page(Vec<u8>),
     /// As many sectors are read for another node.
     Count(u64),
 }
@@ -50,6 +53,9 @@ pub(super) enum Done {
     Store(IoId, NsdId),
     Flush(IoId, NsdId),
     Journal(FlushId),
+    PageRead(FetchId),
+    PageWrite(u64, WriteId),
+    PageFlush,
     /// For another node.
     Serve(NodeLife, Tag),
 }
@@ -71,7 +77,7 @@ impl DiskIo {
     pub fn sector_count(&self) -> u64 {
         match &self.source {
             Source::Frames(frames) => frames.len() as u64,
-            Source::Bytes(bytes) => (bytes.len() / FRAME_SIZE) as u64,
+            Source::Bytes(bytes) | Source::Page(bytes) => (bytes.len() / FRAME_SIZE) as u64,
             Source::Count(count) => *count,
         }
     }
@@ -170,7 +176,7 @@ impl Node {
                 let spans = frames.iter().map(|f| Span::whole(*f));
                 (0, spans.flat_map(|s| self.memory.read(s)).collect())
             }
-            (Source::Bytes(bytes), _) => (0, bytes.clone()),
+            (Source::Bytes(bytes) | Source::Page(bytes), _) => (0, bytes.clone()),
             (Source::Count(count), _) => (*count, Vec::new()),
         };
         let asked = Asked {
@@ -272,7 +278,7 @@ impl Node {
                 let spans = frames.iter().map(|f| Span::whole(*f));
                 spans.flat_map(|s| self.memory.read(s)).collect()
             }
-            Source::Bytes(bytes) => bytes.clone(),
+            Source::Bytes(bytes) | Source::Page(bytes) => bytes.clone(),
             Source::Count(_) => Vec::new(),
         }
     }
@@ -315,6 +321,9 @@ impl Node {
                 }
             }
             Done::Journal(id) => self.journal_written(id, result.is_ok()),
+            Done::PageRead(id) => self.page_read(id, result.ok().map(|(_, bytes)| bytes)),
+            Done::PageWrite(of, id) => self.page_written(of, id, result.is_ok()),
+            Done::PageFlush => self.pages_flushed(result.is_ok()),
             Done::Serve(to, tag) => {
                 let answer = result.map(|(life, bytes)| (bytes, life)).map_err(|_| ());
                 let lane = Lane::Bulk(u8::try_from(tag.0 % 2).expect("below 2"));

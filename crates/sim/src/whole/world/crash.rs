@@ -131,6 +131,7 @@ impl World {
             Ok(node) => node,
             Err(text) => return self.fail(format!("node {index}: {text}")),
         };
+        self.count_checkpoints(index);
         let id = self.machines[index].id;
         let machine = &mut self.machines[index];
         let mut front = Front::new();

@@ -21,13 +21,16 @@ impl World {
         self.find_orphans();
         self.find_leaks();
         self.compare_space();
+        self.compare_trees();
         self.restart_all();
+        self.compare_trees();
         self.read_all();
         self.look_up_all();
         self.settle();
         self.find_orphans();
         self.find_leaks();
         self.compare_space();
+        self.compare_trees();
         self.give_all_back();
     }
 
@@ -48,6 +51,7 @@ impl World {
                 Ok(node) => node,
                 Err(text) => return self.fail(format!("node {index}: {text}")),
             };
+            self.count_checkpoints(index);
             let machine = &mut self.machines[index];
             machine.node = node;
             machine.node.now = Instant(self.now * 1_000_000);

@@ -86,6 +86,7 @@ impl World {
             next_incarnation: 100,
             last_finished: 0,
             no_space_count: 0,
+            checkpoint_counts: [0; 3],
             was_full_at: 0,
             may_begin: false,
             trace: seed,
@@ -136,6 +137,7 @@ impl World {
             region_sectors: options.region_sectors,
             space_reserve: options.space_reserve,
             ask_sectors: options.data_sectors.min(16 << 10),
+            round_ticks: options.round_ticks,
             canary: options.canary,
         }
     }

@@ -1,10 +1,14 @@
 //! Sectors at the end of a run: what files name is what is in use, and everything comes back.
 
 use client::request::{Operation, Response};
+use data::SectorSet;
 use data::space::{Counts, RegionTable};
-use node::Walk;
+use meta::{HashKey, Shard};
+use node::{ShardReplay, Walk};
+use store::tree::{Fetch, Position, Root, TreeId, Walk as TreeWalk, WalkStep};
 use types::{Errno, SetAttr};
 
+use super::super::boot;
 use super::super::front::{bytes_of, name, no_change, payload};
 use super::{Machine, World};
 use crate::model::{NAME_COUNT, PAGE_CELLS, PAGE_COUNT};
@@ -37,6 +41,71 @@ impl World {
         }
     }
 
+    /// The tree of each shard, with what it lacks, is the shard; its pages are good, and those that the space knows.
+    pub(super) fn compare_trees(&mut self) {
+        for index in 0..self.machines.len() {
+            let log = &self.machines[index].node.log;
+            let fs = log.journal.fs();
+            let mut pages = SectorSet::new();
+            let mut faults = Vec::new();
+            for root in log.roots() {
+                let shard = root.shard;
+                let tree = TreeId { fs, shard };
+                let mut walk = TreeWalk::new(tree, root, Position::BEGIN, 1);
+                loop {
+                    let step = walk.poll(&mut |run| {
+                        pages.insert(run);
+                        true
+                    });
+                    match step {
+                        WalkStep::Fetch(fetch) => {
+                            walk.on_read(fetch.id, Ok(boot::read_page(&self.disks, &fetch)));
+                        }
+                        WalkStep::Broken(broken) => faults.push(format!("{shard}: {broken:?}")),
+                        WalkStep::Waiting | WalkStep::Leaf(_) => {}
+                        WalkStep::Done => break,
+                    }
+                }
+                let of_shard = self.machines[index].node.shards[usize::from(shard.0)].as_ref();
+                let of_shard = &of_shard.expect("a root is of an own shard").shard;
+                if let Err(text) = self.is_same(of_shard, root) {
+                    faults.push(format!("{shard}: {text}"));
+                }
+            }
+            if pages != log.space.pages().linked() {
+                faults.push("pages of trees are not those that the space knows".to_owned());
+            }
+            if let Some(fault) = faults.first() {
+                self.fail(format!("node {index}: {fault}"));
+            }
+        }
+    }
+
+    /// What a snapshot of the shard and its tree give is the shard.
+    fn is_same(&self, shard: &Shard, root: &Root) -> Result<(), String> {
+        let fs = self.machines[0].node.view.fs;
+        let again = Shard::new(shard.id(), HashKey(77));
+        let mut replay = ShardReplay::new(fs, again);
+        let read = &mut |fetch: &Fetch| Ok(boot::read_page(&self.disks, fetch));
+        let mut result = Ok(());
+        node::log::shard_snapshot(shard, Some(root), 4096, &mut |bytes| {
+            if result.is_ok() {
+                result = replay.apply(&bytes, read);
+            }
+        });
+        let replayed = result.and_then(|()| replay.finish(read));
+        let (again, _) = replayed.map_err(|error| error.to_string())?;
+        let mutations = |shard: &Shard| {
+            let mut all = Vec::new();
+            shard.snapshot(&mut |mutation| all.push(mutation));
+            all
+        };
+        match mutations(&again) == mutations(shard) {
+            true => Ok(()),
+            false => Err("its tree and what it lacks are not the shard".to_owned()),
+        }
+    }
+
     /// Everything is removed: every sector becomes free again, and there is room again.
     pub(super) fn give_all_back(&mut self) {
         if self.violation.is_some() || !self.options.has_little_space() {
@@ -45,7 +114,13 @@ impl World {
         self.empty_files();
         self.await_free();
         let reserve = self.options.space_reserve * self.machines.len() as u64;
-        let mut left = self.sector_count() - reserve;
+        // Pages may take another region or two until the files are written.
+        let most = self.sector_count() - reserve;
+        let for_pages = match self.options.round_ticks {
+            0 => 0,
+            _ => 2 * u64::from(self.options.region_sectors) * self.machines.len() as u64,
+        };
+        let mut left = most.min(self.free_everywhere().saturating_sub(for_pages));
         for file in 0..self.options.file_count {
             let pages = left.min(PAGE_COUNT as u64);
             left -= pages;
@@ -172,14 +247,16 @@ impl World {
                 .filter_map(|m| m.node.log.table.as_ref());
             let unheld: u64 = tables.map(RegionTable::free_sectors).sum();
             let held: u64 = self.counts().iter().map(|counts| counts.free).sum();
-            if unheld + held == all {
+            let logs = self.machines.iter().map(|m| &m.node.log);
+            let pages: u64 = logs.map(|log| log.space.pages().counts().total).sum();
+            if unheld + held + pages == all {
                 return;
             }
             if self.now > until {
                 let counts = self.counts();
                 return self.fail(format!(
                     "of {all} sectors {} are not free again, {unheld} are held by nobody: {counts:?}",
-                    all - unheld - held
+                    all - unheld - held - pages
                 ));
             }
             self.step();

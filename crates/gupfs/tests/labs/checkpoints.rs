@@ -1,0 +1,201 @@
+//! More files than the journals have room for: checkpoints move them to trees, and they outlive kill -9 while that goes on.
+//! Then the file system is filled to the brim and emptied again.
+
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write as _};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::lab::{Lab, can_run};
+
+/// After so many files some of them are synced.
+const BATCH: u64 = 500;
+/// Of so many files one is synced; of the others the names are durable with it: the journal is a prefix.
+const SYNCED: u64 = 10;
+/// Files in one directory.
+const DIRECTORY_COUNT: u64 = 5_000;
+
+/// A file: where, and its bytes.
+fn path(lab: &Lab, node: usize, number: u64) -> PathBuf {
+    let directory = format!("c{node}-{}", number / DIRECTORY_COUNT);
+    lab.mount(node).join(directory).join(format!("f{number}"))
+}
+
+fn text(node: usize, number: u64) -> String {
+    format!("node {node} file {number}\n").repeat(1 + usize::try_from(number % 7).unwrap())
+}
+
+impl Lab {
+    /// A count of a node's checkpoints.
+    fn checkpoints(&self, node: usize, what: &str) -> u64 {
+        self.dump(node, "counters")[what].as_u64().unwrap()
+    }
+}
+
+/// Makes files; after each batch, the names of all and the bytes of some are durable, and `durable` says so.
+fn make(
+    lab: &Lab,
+    node: usize,
+    numbers: std::ops::Range<u64>,
+    durable: &AtomicU64,
+) -> std::io::Result<()> {
+    for number in numbers.clone() {
+        let path = path(lab, node, number);
+        if number % DIRECTORY_COUNT == 0 {
+            fs::create_dir(path.parent().unwrap())?;
+        }
+        File::create(&path)?.write_all(text(node, number).as_bytes())?;
+        if (number + 1) % BATCH == 0 || number + 1 == numbers.end {
+            for made in (number - number % BATCH..=number).filter(|n| n % SYNCED == 0) {
+                File::open(self::path(lab, node, made))?.sync_all()?;
+            }
+            durable.store(number + 1, Ordering::SeqCst);
+        }
+    }
+    Ok(())
+}
+
+/// All that was durable is there, also on the other node; each byte of some.
+fn verify(lab: &Lab, node: usize, durable: u64) {
+    let other = 3 - node;
+    let step = usize::try_from(SYNCED).unwrap();
+    for number in (0..durable).step_by(step) {
+        for reader in [node, other] {
+            let path = path(lab, node, number);
+            let path = lab
+                .mount(reader)
+                .join(path.strip_prefix(lab.mount(node)).unwrap());
+            let found = fs::read_to_string(&path)
+                .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), lab.logs()));
+            assert_eq!(found, text(node, number), "{}", path.display());
+        }
+    }
+    for directory in 0..durable.div_ceil(DIRECTORY_COUNT) {
+        let path = lab.mount(other).join(format!("c{node}-{directory}"));
+        let count = fs::read_dir(path).unwrap().count() as u64;
+        let least = DIRECTORY_COUNT.min(durable - directory * DIRECTORY_COUNT);
+        assert!(count >= least, "{count} of {least} names\n{}", lab.logs());
+    }
+}
+
+/// The node is killed in the middle of a round of checkpoints, up to `most` times, while files are made.
+fn make_and_kill(lab: &Lab, victim: usize, durable: &AtomicU64, until: u64, most: u32) -> u32 {
+    let mut kills = 0;
+    while kills < most && durable.load(Ordering::SeqCst) < until {
+        let is_over = AtomicBool::new(false);
+        let begin = durable.load(Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let maker = scope.spawn(|| {
+                // What was made behind the last sync of the life before may be there or not.
+                for number in begin..begin + BATCH {
+                    let _ = fs::remove_file(path(lab, victim, number));
+                }
+                let result = make(lab, victim, begin..until, durable);
+                is_over.store(true, Ordering::SeqCst);
+                result
+            });
+            let rounds = lab.checkpoints(victim, "checkpoint_rounds");
+            while !is_over.load(Ordering::SeqCst) {
+                if lab.checkpoints(victim, "checkpoint_rounds") > rounds {
+                    let name = format!("n{victim}");
+                    lab.gupfs(&["kill", &name]);
+                    let _ = maker.join().unwrap();
+                    lab.gupfs(&["start", &name]);
+                    kills += 1;
+                    return;
+                }
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            let result = maker.join().unwrap();
+            assert!(result.is_ok(), "{result:?}\n{}", lab.logs());
+        });
+    }
+    kills
+}
+
+/// Writes one file after the other until there is no room; how many bytes.
+fn fill(lab: &Lab, node: usize) -> u64 {
+    let block = vec![7u8; 1 << 20];
+    let mut written = 0;
+    for size in [1 << 20, 64 << 10, 4096] {
+        let name = format!("fill-{node}-{size}");
+        let mut file = File::create(lab.mount(node).join(name)).unwrap();
+        loop {
+            match file.write_all(&block[..size]) {
+                Ok(()) => written += size as u64,
+                Err(error) if error.kind() == ErrorKind::StorageFull => break,
+                Err(error) => panic!("{error}\n{}", lab.logs()),
+            }
+        }
+        let _ = file.sync_all();
+    }
+    written
+}
+
+/// `GUPFS_MANY_FILES=30000` is the long run: so many files of each node, on 1 GiB, where the journals alone hold a third of them.
+#[test]
+fn more_files_than_the_journal_holds_outlive_kills_and_a_full_disk() {
+    if !can_run() {
+        return;
+    }
+    let many = std::env::var("GUPFS_MANY_FILES").map(|n| n.parse::<u64>().unwrap());
+    let (size, file_count) = match many {
+        Ok(count) => ("1G", count),
+        Err(_) => ("256M", 8_000),
+    };
+    let lab = Lab::up(size, "ram");
+    let begin = Instant::now();
+    let durable = [AtomicU64::new(0), AtomicU64::new(0)];
+    std::thread::scope(|scope| {
+        for node in [1, 2] {
+            let (lab, durable) = (&lab, &durable[node - 1]);
+            scope.spawn(move || {
+                let result = make(lab, node, 0..file_count, durable);
+                assert!(result.is_ok(), "node {node}: {result:?}\n{}", lab.logs());
+            });
+        }
+    });
+    eprintln!("{} files in {:?}", 2 * file_count, begin.elapsed());
+    for node in [1, 2] {
+        assert!(lab.checkpoints(node, "checkpoints") > 0, "{}", lab.logs());
+        assert_eq!(lab.checkpoints(node, "checkpoint_failures"), 0);
+    }
+    // Killed in the middle of rounds, while more files are made.
+    let kills = make_and_kill(&lab, 1, &durable[0], file_count * 2, 3);
+    assert!(kills > 0, "no round was seen");
+    for node in [1, 2] {
+        let durable = durable[node - 1].load(Ordering::SeqCst);
+        eprintln!("node {node}: {durable} files, {kills} kills");
+        verify(&lab, node, durable);
+    }
+    lab.check_walk();
+    // Both at once, and what is there is what the trees say.
+    for name in ["n1", "n2"] {
+        lab.gupfs(&["kill", name]);
+    }
+    for name in ["n1", "n2"] {
+        lab.gupfs(&["start", name]);
+    }
+    for node in [1, 2] {
+        verify(&lab, node, durable[node - 1].load(Ordering::SeqCst));
+    }
+    lab.check_walk();
+    // To the brim; then everything goes.
+    let filled = [1, 2].map(|node| fill(&lab, node));
+    eprintln!("{filled:?} bytes filled it, {:?}", begin.elapsed());
+    let script = "rm -rf $M1/c1-* & rm -rf $M2/c2-* & wait";
+    lab.sh(300, script);
+    lab.sh(60, "test -z \"$(ls $M1 | grep ^c)\"");
+    lab.check_walk();
+    // There is room again, and what it was filled with is whole.
+    let again = fill(&lab, 1);
+    eprintln!(
+        "{again} bytes fit where the small files were, {:?}",
+        begin.elapsed()
+    );
+    lab.sh(60, "rm $M1/fill-*");
+    lab.settle();
+    lab.check_walk();
+    assert_eq!(lab.sum("used"), 0);
+}

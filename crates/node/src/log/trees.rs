@@ -1,0 +1,301 @@
+//! The owner's side of checkpoints: roots in memory, snapshots that make them durable, and room for pages.
+//!
+//! Invariants
+//! - While a snapshot is written no root changes (`PageSpace::seal`), and while a root changes no snapshot begins.
+//! - Pages of a root are free when a durable snapshot names a newer one, and not before.
+//! - Page regions are taken ahead of need: while checkpoints can be needed there is room for writing the largest tree anew and
+//!   for what all trees lack, as far as regions are to be had.
+
+use std::collections::BTreeMap;
+
+use data::space::{RegionId, SpaceMutation};
+use store::journal::{FlushFailed, FlushId, Urgency};
+use store::tree::Root;
+use types::{Duration, Instant, Lsn, NsdId, ShardId};
+
+use super::OwnerLog;
+use crate::checkpoint::Checkpoint;
+use crate::keeper::{ShardSize, sectors_for};
+
+/// Sectors of a page.
+pub(crate) const PAGE_SECTORS: u8 = 4;
+/// Bytes of a snapshot beside those of the shards, at the least: space, headers.
+const FIXED_SIZE: u64 = 1 << 20;
+/// Runs of pages that are freed at once when a snapshot is durable; the rest follows in steps.
+const SETTLE_COUNT: usize = 256;
+/// No more than one part in so many of the NSDs is kept free for pages.
+const SHARE: u64 = 4;
+/// Room in the journal that a change of page regions needs.
+const CHANGE_SIZE: usize = 16 << 10;
+/// Page regions that are taken or given back in one record.
+const REGION_COUNT_MAX: usize = 256;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Trees {
+    /// In memory; a shard without one has all its state in the journal's snapshots.
+    pub(crate) roots: BTreeMap<ShardId, Root>,
+    /// Where pages may lie: NSDs that this node reaches directly and alone.
+    nsds: Vec<NsdId>,
+    /// Free sectors for pages that there should be.
+    need: u64,
+    /// A root is being changed.
+    is_installing: bool,
+    /// Roots have been installed that no snapshot names.
+    wants_snapshot: bool,
+    /// A round is under way, or will begin by itself.
+    pub(super) is_checkpointing: bool,
+    /// Checkpoints fail, for want of room or otherwise.
+    is_failing: bool,
+    /// Snapshots that had ended when it was looked at last.
+    snapshot_count: u64,
+    /// Bytes that space took in the last snapshot.
+    space_size: u64,
+    /// When something was last done that makes room in the journal.
+    moved: Instant,
+}
+
+impl OwnerLog {
+    /// What replay has found: the roots of the shards' trees, and where their pages may lie.
+    pub fn set_trees(&mut self, roots: impl IntoIterator<Item = Root>, nsds: Vec<NsdId>) {
+        let roots = roots.into_iter().map(|root| (root.shard, root));
+        self.trees.roots = roots.collect();
+        self.trees.nsds = nsds;
+    }
+
+    /// The root of a shard's tree in memory.
+    pub fn root(&self, shard: ShardId) -> Root {
+        let root = self.trees.roots.get(&shard);
+        root.copied()
+            .unwrap_or_else(|| Root::empty(shard, PAGE_SECTORS))
+    }
+
+    /// All roots in memory.
+    pub fn roots(&self) -> impl Iterator<Item = &Root> {
+        self.trees.roots.values()
+    }
+
+    /// The shards have these sizes now: what a snapshot would take, and the room that checkpoints need.
+    pub fn note_sizes(&mut self, sizes: &[ShardSize]) {
+        let shards: u64 = sizes.iter().map(|size| size.all).sum();
+        self.journal.set_overlay_size(self.fixed_size() + shards);
+        let unsaved: u64 = sizes.iter().map(|size| size.unsaved).sum();
+        let due = self.unsaved_size_due();
+        let pages = self.roots().map(|root| root.pages).max().unwrap_or(0);
+        let may_come = pages > 0 || unsaved > due / 4 || self.trees.is_failing;
+        let all: u64 = (self.trees.nsds.iter())
+            .map(|nsd| self.space.sector_count_of(*nsd))
+            .sum();
+        self.trees.need = match may_come {
+            true => pages * u64::from(PAGE_SECTORS) + sectors_for(unsaved.max(due)),
+            false => 0,
+        };
+        // A small file system is for files, too.
+        self.trees.need = self.trees.need.min(all / SHARE);
+        self.balance_pages();
+    }
+
+    /// Bytes of a snapshot beside those of the shards.
+    fn fixed_size(&self) -> u64 {
+        // At the worst each page is a run of its own. What space took in the last snapshot has grown since.
+        let pages: u64 = self.roots().map(|root| root.pages).sum();
+        let space = self.trees.space_size / 8 * 9 + (64 << 10);
+        space.max(FIXED_SIZE) + pages * 14
+    }
+
+    /// Space took so many bytes in a snapshot.
+    pub(super) fn note_space_size(&mut self, bytes: u64) {
+        self.trees.space_size = bytes;
+    }
+
+    /// Measures what space takes in a snapshot: after replay, before anything is decided by it.
+    pub fn measure_space(&mut self) {
+        let mut bytes = 0;
+        self.space_snapshot(64 << 10, &mut |piece| bytes += piece.len() as u64);
+        self.note_space_size(bytes);
+    }
+
+    /// When trees lack more bytes than this, a round of checkpoints is due: well before the journal refuses anything.
+    pub fn unsaved_size_due(&self) -> u64 {
+        let room = self.journal.segment_size() / 8 * 5;
+        (room.saturating_sub(self.fixed_size()) / 5 * 2).max(64 << 10)
+    }
+
+    /// Checkpoints fail, and what the journal has to hold has grown to where only what frees something may add to it.
+    pub(super) fn is_starved(&self) -> bool {
+        let limit = self.journal.segment_size() / 8 * 3;
+        self.trees.is_failing && self.journal.overlay_size() > limit
+    }
+
+    /// The keeper says whether rounds are under way, and whether they have done something since it said so last.
+    pub fn note_checkpoints(&mut self, now: Instant, is_checkpointing: bool, has_moved: bool) {
+        self.trees.is_checkpointing = is_checkpointing;
+        let snapshot_count = self.journal.counters().snapshots;
+        if has_moved || snapshot_count != self.trees.snapshot_count {
+            self.trees.moved = now;
+        }
+        self.trees.snapshot_count = snapshot_count;
+    }
+
+    /// The keeper says whether the last checkpoint failed.
+    pub fn note_starving(&mut self, is_failing: bool) {
+        self.trees.is_failing = is_failing;
+    }
+
+    /// How long nothing has been done that makes room in the journal, at the most since `since`.
+    pub fn stalled_for(&self, now: Instant, since: Instant) -> Duration {
+        now.since(since.max(self.trees.moved))
+    }
+
+    /// A round of checkpoints may begin: what the last one installed is durable, or cannot be before there is more room.
+    pub fn may_begin_round(&self) -> bool {
+        let is_over = !self.space.pages().is_sealed()
+            && (!self.trees.wants_snapshot || self.journal.is_snapshot_held_back());
+        is_over && !self.journal.is_poisoned()
+    }
+
+    /// Takes places for pages.
+    pub fn take_places(&mut self, checkpoint: &mut Checkpoint) {
+        let nsds = &self.trees.nsds;
+        checkpoint.take_places(self.space.pages_mut(), &|nsd| nsds.contains(&nsd));
+    }
+
+    /// A root is about to change. False: a snapshot is being written; later.
+    pub fn begin_install(&mut self) -> bool {
+        if self.space.pages().is_sealed() {
+            return false;
+        }
+        self.trees.is_installing = true;
+        true
+    }
+
+    /// A root has changed.
+    pub fn end_install(&mut self, root: Root) {
+        assert!(self.trees.is_installing, "it was begun");
+        self.trees.is_installing = false;
+        self.trees.roots.insert(root.shard, root);
+    }
+
+    /// Where roots in memory are not those that are durable, a snapshot is to be written soon, needed or not.
+    pub fn want_snapshot_of_roots(&mut self) {
+        if self.has_new_roots() {
+            self.trees.wants_snapshot = true;
+            // What did not fit before may fit now.
+            self.journal.forget_abort();
+        }
+    }
+
+    /// Roots in memory are not those that are durable.
+    fn has_new_roots(&self) -> bool {
+        let counts = self.space.pages().counts();
+        counts.fresh + counts.stale > 0
+    }
+
+    /// Begins a snapshot if one is needed or wanted, and may begin. True: append all state, then `end_snapshot` or
+    /// `abort_snapshot`.
+    pub fn begin_snapshot(&mut self) -> bool {
+        let journal = &self.journal;
+        let is_due =
+            journal.needs_snapshot() || (self.trees.wants_snapshot && journal.may_begin_snapshot());
+        if !is_due || self.trees.is_installing || self.space.pages().is_sealed() {
+            return false;
+        }
+        self.trees.wants_snapshot = false;
+        let size = journal.overlay_size();
+        self.journal.begin_snapshot(size);
+        self.space.pages_mut().seal();
+        true
+    }
+
+    /// The first snapshot of this life begins: what recovery found is to be appended.
+    pub fn begin_first_snapshot(&mut self) {
+        self.trees.wants_snapshot = false;
+        self.space.pages_mut().seal();
+    }
+
+    /// All state has been appended.
+    pub fn end_snapshot(&mut self) {
+        self.journal.end_snapshot();
+    }
+
+    /// It does not fit.
+    pub fn abort_snapshot(&mut self) {
+        self.journal.abort_snapshot();
+        self.space.pages_mut().unseal(false);
+        self.trees.wants_snapshot = self.has_new_roots();
+    }
+
+    /// A flush of the journal has ended; what is durable now.
+    pub fn on_flushed(&mut self, id: FlushId, result: Result<(), FlushFailed>) -> Lsn {
+        let before = self.journal.counters().snapshots;
+        self.journal.on_flushed(id, result);
+        let pages = self.space.pages_mut();
+        if self.journal.counters().snapshots > before && pages.is_sealed() {
+            pages.unseal(true);
+            pages.settle(SETTLE_COUNT);
+        }
+        let lsn = self.journal.durable_lsn();
+        self.space.on_durable(lsn);
+        lsn
+    }
+
+    /// Frees pages that the newest durable snapshot does not name, some at a time.
+    pub fn settle(&mut self, run_count_max: usize) {
+        self.space.pages_mut().settle(run_count_max);
+    }
+
+    /// There is room in the journal for a change of regions: of what does not fit, nothing is taken and nothing given.
+    pub fn has_room_for_regions(&self) -> bool {
+        !self.journal.is_serving() || self.journal.has_room(CHANGE_SIZE, Urgency::Urgent)
+    }
+
+    /// NSDs of which regions for pages should be taken, and whether others should give some up for that: checkpoints fail.
+    pub fn page_shortage(&self) -> Option<(Vec<NsdId>, bool)> {
+        let is_short = self.space.pages().counts().free < self.trees.need;
+        (is_short && !self.trees.nsds.is_empty() && self.has_room_for_regions())
+            .then(|| (self.trees.nsds.clone(), self.trees.is_failing))
+    }
+
+    /// Uses regions that are entirely free for pages where these need some, and gives back what is far more than they need.
+    pub fn balance_pages(&mut self) {
+        let need = self.trees.need;
+        let mut free = self.space.pages().counts().free;
+        let is_serving = self.journal.is_serving();
+        if is_serving && !self.journal.has_room(CHANGE_SIZE, Urgency::Urgent) {
+            return;
+        }
+        let mut mutations: Vec<SpaceMutation> = Vec::new();
+        let size = |log: &Self, region: RegionId| log.space.region_sectors(region);
+        if free < need {
+            let regions = self.space.returnable().into_iter().rev();
+            for region in regions.take(REGION_COUNT_MAX) {
+                if free >= need {
+                    break;
+                }
+                let is_usable = self.trees.nsds.contains(&region.nsd)
+                    && size(self, region) >= u64::from(PAGE_SECTORS);
+                let is_taken = is_usable
+                    && self
+                        .space
+                        .use_region_for_pages(region, &mut mutations)
+                        .is_ok();
+                free += if is_taken { size(self, region) } else { 0 };
+            }
+        } else {
+            let regions = self.space.pages().returnable();
+            for region in regions.into_iter().take(REGION_COUNT_MAX) {
+                let size = size(self, region);
+                // Twice as much, so that it does not go to and fro.
+                if free - size < need * 2 {
+                    break;
+                }
+                let given = self.space.use_region_for_data(region, &mut mutations);
+                free -= if given.is_ok() { size } else { 0 };
+            }
+        }
+        // Before the journal serves, its first snapshot has it.
+        if is_serving && !mutations.is_empty() {
+            self.append_space(mutations);
+        }
+    }
+}

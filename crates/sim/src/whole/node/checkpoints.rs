@@ -1,0 +1,124 @@
+//! The driver of checkpoints (the twin of `os::daemon::checkpoints`): a step at a time, so that operations come in between.
+
+use node::keeper::{Act, Keeper, PlainHost, ShardSize};
+use store::tree::{FetchId, Unreadable, WriteId};
+use types::Location;
+use types::frame::FRAME_SIZE;
+
+use super::transfer::{Done, Kind, Source};
+use super::{Later, Node, Out};
+
+/// Milliseconds between two steps.
+const STEP_MS: u64 = 1;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    keeper: Keeper,
+    round_ticks: u64,
+    /// A step is on its way.
+    is_due: bool,
+    /// NSDs that are being flushed, and whether one of them has failed.
+    flushing: (usize, bool),
+}
+
+impl Checkpoints {
+    pub(super) fn new(round_ticks: u64) -> Self {
+        Self {
+            keeper: Keeper::new(),
+            round_ticks,
+            is_due: false,
+            flushing: (0, false),
+        }
+    }
+}
+
+impl Node {
+    /// Rounds begun, checkpoints made, and those that failed.
+    pub fn checkpoint_counts(&self) -> [u64; 3] {
+        let counters = self.checkpoints.keeper.counters();
+        [counters.rounds, counters.checkpoints, counters.failures]
+    }
+
+    /// Time has passed.
+    pub(super) fn tick_checkpoints(&mut self) {
+        let slices = self.shards.iter().flatten();
+        let sizes: Vec<ShardSize> = slices.map(|s| ShardSize::of(&s.shard)).collect();
+        let has_unsaved = sizes.iter().any(|size| size.unsaved > 0);
+        let checkpoints = &mut self.checkpoints;
+        checkpoints.keeper.on_tick(self.now, sizes, &mut self.log);
+        let ticks = checkpoints.round_ticks;
+        if ticks > 0 && self.tick_count.is_multiple_of(ticks) && has_unsaved {
+            checkpoints.keeper.request_round();
+        }
+        if checkpoints.keeper.is_busy() {
+            self.step_checkpoints_later();
+        }
+    }
+
+    fn step_checkpoints_later(&mut self) {
+        if !std::mem::replace(&mut self.checkpoints.is_due, true) {
+            self.out.push(Out::Later(STEP_MS, Later::Checkpoints));
+        }
+    }
+
+    /// One step.
+    pub(super) fn on_checkpoints_due(&mut self) {
+        self.checkpoints.is_due = false;
+        let mut host = PlainHost {
+            shards: &mut self.shards,
+            log: &mut self.log,
+        };
+        match self.checkpoints.keeper.step(self.now, &mut host) {
+            Act::Read(fetch) => {
+                let source = Source::Count(u64::from(fetch.sectors));
+                self.sectors(Kind::Read, fetch.at, source, Done::PageRead(fetch.id));
+            }
+            Act::Write(write) => {
+                let (at, id) = (write.page.at, write.page.id);
+                let bytes = write.page.page.bytes().to_vec();
+                assert!(bytes.len().is_multiple_of(FRAME_SIZE));
+                let done = Done::PageWrite(write.checkpoint, id);
+                self.sectors(Kind::Write, at, Source::Page(bytes), done);
+            }
+            Act::Flush(nsds) => {
+                self.checkpoints.flushing = (nsds.len(), false);
+                if nsds.is_empty() {
+                    self.checkpoints.keeper.on_flushed(true);
+                }
+                for nsd in nsds {
+                    let at = Location { nsd, sector: 0 };
+                    self.sectors(Kind::Flush, at, Source::Bytes(Vec::new()), Done::PageFlush);
+                }
+            }
+            Act::Again => {}
+            // What ends, or the next tick, brings the next step.
+            Act::Wait | Act::Idle => return,
+        }
+        self.step_checkpoints_later();
+    }
+
+    pub(super) fn page_read(&mut self, id: FetchId, bytes: Option<Vec<u8>>) {
+        let bytes = bytes.map(Vec::into_boxed_slice).ok_or(Unreadable);
+        self.checkpoints.keeper.on_read(id, bytes);
+        self.step_checkpoints_later();
+    }
+
+    pub(super) fn page_written(&mut self, checkpoint: u64, id: WriteId, is_written: bool) {
+        self.checkpoints
+            .keeper
+            .on_written(checkpoint, id, is_written);
+        self.step_checkpoints_later();
+    }
+
+    pub(super) fn pages_flushed(&mut self, is_flushed: bool) {
+        let (left, has_failed) = &mut self.checkpoints.flushing;
+        *left -= 1;
+        *has_failed |= !is_flushed;
+        if *left == 0 {
+            let is_flushed = !*has_failed;
+            self.checkpoints.keeper.on_flushed(is_flushed);
+            self.step_checkpoints_later();
+        }
+    }
+}
