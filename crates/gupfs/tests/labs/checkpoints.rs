@@ -43,7 +43,8 @@ fn make(
     for number in numbers.clone() {
         let path = path(lab, node, number);
         if number % DIRECTORY_COUNT == 0 {
-            fs::create_dir(path.parent().unwrap())?;
+            // The life before may have made it, as the last that it did.
+            fs::create_dir_all(path.parent().unwrap())?;
         }
         File::create(&path)?.write_all(text(node, number).as_bytes())?;
         if (number + 1) % BATCH == 0 || number + 1 == numbers.end {
