@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
-#include "../common/cleaner.h"
+#include "../common/outcome.h"
 #include "../common/program.h"
 #include "gpfsio.h"
 
@@ -96,60 +96,47 @@ static bool cells_run(struct bench *bench) {
     return true;
 }
 
-static bool prepare_and_run(struct bench *bench, struct report *report, struct result_file *result, int argc,
-                            char **argv) {
+static bool prepare_and_run(struct bench *bench, struct outcome *outcome) {
     const struct options *options = bench->options;
     const int threads = (int)numbers_largest(&options->threads);
     if (!place_prepare(&bench->place, options->directory, options->unique)) return false;
-    if (job.rank == 0) {
-        passes_make(bench);
-        (void)report_open(report, options->report_base);
-    }
+    if (job.rank == 0) passes_make(bench);
     cpu_prepare(options);
     records_make(&bench->records, threads, options->record_bytes);
     traces_open(&bench->traces, "GPFSIO_TRACE", threads);
     files_prepare(bench, threads);
-    return job_agree() && result_begin(result, options->json, OPTION_ROWS, options, argc, argv) && cells_run(bench);
+    return outcome_begin(outcome, options->report_base, options->json) && cells_run(bench);
 }
 
 static int plan_show(struct bench *bench) {
     (void)snprintf(bench->place.directory, PATH_MAX, "%s", bench->options->directory);
     if (job.rank == 0) {
         plan_write(stdout, bench);
-        if (fflush(stdout) != 0) fail("cannot write the plan");
     }
-    return job_agree() ? 0 : EXIT_RUN_FAILED;
+    return outcome_printed();
 }
 
 static int gpfsio(int argc, char **argv) {
     static struct bench bench;
-    static struct report report;
-    static struct result_file result;
+    struct outcome outcome = outcome_of(OPTION_ROWS, &gpfsio_options, argc, argv);
     bench.options = &gpfsio_options;
     if (gpfsio_options.plan) return plan_show(&bench);
-    bool is_good = prepare_and_run(&bench, &report, &result, argc, argv);
-    if (is_good && job.rank == 0) {
-        report_write(report.file, &bench, argc, argv);
-        report_close(&report);
-        if (result_is_wanted(&result)) json_write(&result.json, &bench);
-        result_close(&result);
+    const bool is_good = prepare_and_run(&bench, &outcome);
+    if (outcome_is_due(&outcome, is_good)) {
+        report_write(outcome.report.file, &bench, argc, argv);
+        if (result_is_wanted(&outcome.result)) json_write(&outcome.result.json, &bench);
+        outcome_close(&outcome);
     }
     traces_close(&bench.traces);
     files_remove(&bench);
-    /* A second time only if all went well so far: what failed has been said. */
-    is_good = is_good && job_agree();
-    if (!is_good) {
-        report_drop(&report);
-        result_drop(&result);
-    }
-    cleaner_forget();
+    const int code = outcome_end(&outcome, is_good);
     for (int i = 0; i < bench.pass_count && job.rank == 0; i++) {
         free(bench.passes[i].spans);
         free(bench.passes[i].nodes);
     }
     free(bench.passes);
     free(bench.records.memory);
-    return is_good ? 0 : EXIT_RUN_FAILED;
+    return code;
 }
 
 int main(int argc, char **argv) {

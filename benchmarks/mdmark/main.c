@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "../common/cleaner.h"
+#include "../common/outcome.h"
 #include "../common/program.h"
 #include "../common/tree.h"
 #include "mdmark.h"
@@ -141,34 +142,23 @@ static int show(const struct run *run) {
         } else {
             plan_print(stdout, &run->plan);
         }
-        if (fflush(stdout) != 0 || ferror(stdout)) fail("cannot write to standard output: %s", strerror(errno));
     }
-    return job_agree() ? 0 : EXIT_RUN_FAILED;
+    return outcome_printed();
 }
 
 static int measure_and_report(struct run *run, int argc, char **argv) {
-    static struct report report;
-    static struct result_file result;
-    if (job.rank == 0) (void)report_open(&report, options.report_base);
-    bool is_good = job_agree() && result_begin(&result, options.json, OPTION_ROWS, &options, argc, argv) &&
-                   tests_run(run);
+    struct outcome outcome = outcome_of(OPTION_ROWS, &options, argc, argv);
+    bool is_good = outcome_begin(&outcome, options.report_base, options.json) && tests_run(run);
     tree_end(run);
     /* A second time only if all went well so far: what failed has been said. */
     is_good = is_good && job_agree();
-    if (is_good && job.rank == 0) {
+    if (outcome_is_due(&outcome, is_good)) {
         if (options.output != NULL) output_write(run);
-        report_write(report.file, run, argc, argv);
-        report_close(&report);
-        if (result_is_wanted(&result)) result_write(&result.json, run);
-        result_close(&result);
+        report_write(outcome.report.file, run, argc, argv);
+        if (result_is_wanted(&outcome.result)) result_write(&outcome.result.json, run);
+        outcome_close(&outcome);
     }
-    is_good = is_good && job_agree();
-    if (!is_good) {
-        report_drop(&report);
-        result_drop(&result);
-    }
-    cleaner_forget();
-    return is_good ? 0 : EXIT_RUN_FAILED;
+    return outcome_end(&outcome, is_good);
 }
 
 static int mdmark(int argc, char **argv) {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../common/cleaner.h"
+#include "../common/outcome.h"
 #include "../common/program.h"
 #include "metabench.h"
 
@@ -62,35 +62,31 @@ static bool tests_run(struct bench *bench) {
     return true;
 }
 
-static bool prepare_and_run(struct bench *bench, struct report *report) {
+static bool prepare_and_run(struct bench *bench, struct outcome *outcome) {
     directories_open(bench);
     shares_make(bench);
     if (!job_agree()) return false;
     memory_make(bench);
-    if (job.rank == 0) (void)report_open(report, bench->options->report_base);
-    if (!job_agree()) return false;
+    if (!outcome_begin(outcome, bench->options->report_base, bench->options->json)) return false;
     if (bench->options->untar && !archive_prepare(bench)) return false;
     return tests_run(bench);
 }
 
 static int metabench(int argc, char **argv) {
     static struct bench bench;
-    static struct report report;
+    struct outcome outcome = outcome_of(OPTION_ROWS, &metabench_options, argc, argv);
     bench.options = &metabench_options;
-    bool is_good = prepare_and_run(&bench, &report);
-    if (is_good && job.rank == 0) {
-        report_write(report.file, &bench, argc, argv);
-        report_close(&report);
+    bool is_good = prepare_and_run(&bench, &outcome);
+    if (outcome_is_due(&outcome, is_good)) {
+        report_write(outcome.report.file, &bench, argc, argv);
+        if (result_is_wanted(&outcome.result)) json_write(&outcome.result.json, &bench);
+        outcome_close(&outcome);
     }
     archive_remove(&bench);
     /* A second time only if all went well so far: what failed has been said. */
     is_good = is_good && job_agree();
-    if (!is_good) {
-        report_drop(&report);
-        if (job.rank == 0) test_remove_all(&bench);
-    }
-    cleaner_forget();
-    return is_good ? 0 : EXIT_RUN_FAILED;
+    if (!is_good && job.rank == 0) test_remove_all(&bench);
+    return outcome_end(&outcome, is_good);
 }
 
 int main(int argc, char **argv) {

@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "../common/job.h"
+#include "../common/json.h"
 #include "../common/options.h"
 #include "../common/text.h"
 
@@ -46,6 +47,7 @@ struct options {
     int64_t append_bytes;
     int64_t batch;
     const char *report_base;
+    const char *json;    /* NULL: none. */
     const char *directory;
     const char *archive; /* NULL: we make one. */
     const char *local;   /* Where we make it. */
@@ -116,5 +118,8 @@ enum { ARCHIVE_FILES = 9188, ARCHIVE_DIRECTORIES = 459, ARCHIVE_BYTES = 79482060
 void archive_write(int handle, const char *path);
 
 void report_write(FILE *to, const struct bench *bench, int argc, char **argv);
+
+/* The same for --json, after what result.h writes; process 0. */
+void json_write(struct json *json, const struct bench *bench);
 
 #endif

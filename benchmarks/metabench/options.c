@@ -8,7 +8,7 @@ enum { FILES_MAX = 1000000000, BATCHES_MAX = 1000000 };
 
 const char OPTIONS_HELP_TEXT[] =
     "metabench [-CSUATk0] [-c nfile] [-b nbyte] [-o name] [-w dir] [-f freq]\n"
-    "          [--tar file] [--local dir]\n"
+    "          [--tar file] [--local dir] [--json file]\n"
     "\n"
     "Measures metadata operations of MPI processes: run it under mpiexec.\n"
     "\n"
@@ -27,6 +27,7 @@ const char OPTIONS_HELP_TEXT[] =
     "  -0          process 0 takes part in the tests\n"
     "  --tar file  the archive of the untar test, the same on each node, in a local directory\n"
     "  --local dir where to make the archive if none is given (default: TMPDIR, or /tmp)\n"
+    "  --json file write the whole result, all times included, as one JSON object\n"
     "  --help      this text\n"
     "\n"
     "Process 0 only prepares the tests, unless it is alone or -0 is given: what it made may be in its cache. N\n"
@@ -68,6 +69,7 @@ const struct option_row OPTION_ROWS[] = {
     {.letter = 'w', .kind = OPTION_TEXT, AT(directory)},
     {.letter = OPTION_LONG, .name = "tar", .kind = OPTION_TEXT, AT(archive)},
     {.letter = OPTION_LONG + 1, .name = "local", .kind = OPTION_TEXT, AT(local)},
+    {.letter = OPTION_LONG + 2, .name = "json", .kind = OPTION_TEXT, AT(json)},
     {0},
 };
 

@@ -4,12 +4,22 @@ static double rate(double files, double seconds) {
     return seconds > 0 ? files / seconds : 0;
 }
 
-static double elapsed_of(const struct done *done) {
-    double longest = 0;
+/* What the table says of a test. */
+struct sums {
+    double files;
+    int processes; /* That took part. */
+    double elapsed;
+};
+
+static struct sums sums_of(const struct done *done) {
+    struct sums sums = {0};
     for (int process = 0; process < job.count; process++) {
-        if (done->results[process].elapsed > longest) longest = done->results[process].elapsed;
+        const struct result *of = &done->results[process];
+        sums.files += of->files;
+        sums.processes += of->files > 0;
+        if (of->elapsed > sums.elapsed) sums.elapsed = of->elapsed;
     }
-    return longest;
+    return sums;
 }
 
 static void write_header(FILE *to, const struct bench *bench) {
@@ -33,15 +43,9 @@ static void write_tests(FILE *to, const struct bench *bench) {
                   "Test", "Num_proc", "Files", "Elapsed s", "Files/s");
     for (int i = 0; i < bench->done_count; i++) {
         const struct done *done = &bench->done[i];
-        double files = 0;
-        int processes = 0;
-        for (int process = 0; process < job.count; process++) {
-            files += done->results[process].files;
-            processes += done->results[process].files > 0;
-        }
-        const double elapsed = elapsed_of(done);
-        (void)fprintf(to, "%-9s %8d %10.0f %14.9f %12.2f\n", test_name(done->test), processes, files, elapsed,
-                      rate(files, elapsed));
+        const struct sums sums = sums_of(done);
+        (void)fprintf(to, "%-9s %8d %10.0f %14.9f %12.2f\n", test_name(done->test), sums.processes, sums.files,
+                      sums.elapsed, rate(sums.files, sums.elapsed));
     }
 }
 
@@ -60,6 +64,12 @@ static void write_processes(FILE *to, const struct bench *bench) {
     }
 }
 
+/* Files of a batch of Create-A; the last may be smaller. */
+static int64_t batch_files(const struct bench *bench, int batch) {
+    const int64_t rest = bench->options->files - batch * bench->options->batch;
+    return rest < bench->options->batch ? rest : bench->options->batch;
+}
+
 static void write_batches(FILE *to, const struct bench *bench) {
     if (!bench->options->create) return;
     (void)fprintf(to,
@@ -67,11 +77,9 @@ static void write_batches(FILE *to, const struct bench *bench) {
                   "---------- ---------- -------------- ------------\n",
                   "First", "Files", "Seconds", "Files/s");
     for (int i = 0; i < bench->batch_count; i++) {
-        const int64_t first = i * bench->options->batch;
-        const int64_t rest = bench->options->files - first;
-        const int64_t files = rest < bench->options->batch ? rest : bench->options->batch;
-        (void)fprintf(to, "%10lld %10lld %14.9f %12.2f\n", (long long)first, (long long)files, bench->batches[i],
-                      rate((double)files, bench->batches[i]));
+        const int64_t files = batch_files(bench, i);
+        (void)fprintf(to, "%10lld %10lld %14.9f %12.2f\n", (long long)(i * bench->options->batch), (long long)files,
+                      bench->batches[i], rate((double)files, bench->batches[i]));
     }
 }
 
@@ -131,4 +139,64 @@ void report_write(FILE *to, const struct bench *bench, int argc, char **argv) {
         write_left(to, bench);
     }
     report_command(to, argc, argv);
+}
+
+/* Create-A's batches: rates of one process as its directory grows. */
+static void json_batches(struct json *json, const struct bench *bench) {
+    json_array(json, "batches");
+    for (int i = 0; i < bench->batch_count && bench->options->create; i++) {
+        const int64_t files = batch_files(bench, i);
+        json_object(json, NULL);
+        json_integer(json, "first", i * bench->options->batch);
+        json_integer(json, "files", files);
+        json_number(json, "seconds", bench->batches[i]);
+        json_number(json, "files_per_second", rate((double)files, bench->batches[i]));
+        json_end(json);
+    }
+    json_end(json);
+}
+
+static void json_test(struct json *json, const struct bench *bench, const struct done *done) {
+    const struct sums sums = sums_of(done);
+    json_object(json, NULL);
+    json_text(json, "test", test_name(done->test));
+    json_integer(json, "processes_taking_part", sums.processes);
+    json_number(json, "files", sums.files);
+    json_number(json, "elapsed_seconds", sums.elapsed);
+    json_number(json, "files_per_second", rate(sums.files, sums.elapsed));
+    json_array(json, "processes");
+    for (int process = 0; process < job.count; process++) {
+        const struct result *of = &done->results[process];
+        if (of->files <= 0) continue;
+        json_object(json, NULL);
+        json_integer(json, "process", process);
+        json_number(json, "files", of->files);
+        json_number(json, "seconds", of->seconds);
+        json_number(json, "elapsed_seconds", of->elapsed);
+        json_number(json, "files_per_second", rate(of->files, of->seconds));
+        json_end(json);
+    }
+    json_end(json);
+    if (bench->options->cleanup) {
+        json_number(json, "names_removed", done->removed);
+        json_number(json, "cleanup_seconds", done->cleanup_seconds);
+    }
+    json_end(json);
+}
+
+void json_write(struct json *json, const struct bench *bench) {
+    json_text(json, "directory", bench->directory);
+    json_integer(json, "participants", bench->participants);
+    json_integer(json, "files_per_process", bench->each);
+    if (bench->options->untar) {
+        json_text(json, "archive", bench->archive);
+        json_integer(json, "archive_files", bench->archive_files);
+        json_integer(json, "archive_directories", bench->archive_directories);
+    }
+    json_batches(json, bench);
+    json_array(json, "results");
+    for (int i = 0; i < bench->done_count; i++) {
+        json_test(json, bench, &bench->done[i]);
+    }
+    json_end(json);
 }

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 
+#include "../common/outcome.h"
 #include "../common/program.h"
 #include "mptio.h"
 
@@ -27,36 +28,28 @@ static bool tests_run(struct run *run, struct result *results) {
     return true;
 }
 
-static bool report_make(struct report *report, const struct run *run, const struct result *results, int argc,
-                        char **argv) {
-    /* False: somebody has failed and has said so; what fails on the way to the disk is found later. */
+/* Collective: process 0 hears how many processes O_DIRECT was refused to. False: somebody has failed. */
+static bool refusals_count(struct run *run) {
     const double own = atomic_load(&run->direct_refused) ? 1 : 0;
-    double *refused = job.rank == 0 ? calloc((size_t)job.count, sizeof *refused) : NULL;
-    int count = 0;
-    if (job.rank == 0 && refused == NULL) fail("no memory for the report");
+    double count = own;
     if (!job_agree()) return false;
-    job_gather(&own, 1, refused);
-    if (job.rank != 0) return true;
-    for (int i = 0; i < job.count; i++) {
-        count += refused[i] > 0;
-    }
-    free(refused);
-    report_write(report, run, results, argc, argv, count);
-    report_close(report);
+    job_sum(&count, 1);
+    run->direct_refused_count = (int)count;
     return true;
 }
 
 /* From the plan to the last test, in this order, as long as all agree. */
-static bool prepare_and_run(struct run *run, struct report *report, struct result **results) {
+static bool prepare_and_run(struct run *run, struct outcome *outcome, struct result **results) {
+    const struct options *options = run->options;
     if (!target_plan(run)) return false;
     if (job.rank == 0) {
         *results = calloc((size_t)TEST_COUNT * (size_t)job.count, sizeof **results);
         if (*results == NULL) fail("no memory for the results of %d processes", job.count);
-        (void)report_open(report, run->options->report_base);
     }
     records_make(&run->records, run->plan.threads, run->plan.record_bytes);
     traces_open(&run->traces, "MPTIO_TRACE", run->plan.threads);
-    return job_agree() && target_prepare(run) && tests_run(run, *results);
+    return outcome_begin(outcome, options->report_base, options->json) && target_prepare(run) &&
+           tests_run(run, *results) && refusals_count(run);
 }
 
 /* --plan: nothing is made, not even the unique directory. */
@@ -65,27 +58,28 @@ static int plan_show(struct run *run) {
     if (job.rank == 0) {
         (void)snprintf(run->place.directory, PATH_MAX, "%s", run->options->directory);
         plan_write(stdout, run);
-        if (fflush(stdout) != 0) fail("cannot write the plan");
     }
-    return job_agree() ? 0 : EXIT_RUN_FAILED;
+    return outcome_printed();
 }
 
 static int mptio(int argc, char **argv) {
     static struct run run;
-    static struct report report;
+    struct outcome outcome = outcome_of(OPTION_ROWS, &mptio_options, argc, argv);
     struct result *results = NULL;
     run.options = &mptio_options;
     if (mptio_options.plan) return plan_show(&run);
-    bool is_good = prepare_and_run(&run, &report, &results);
-    is_good = is_good && report_make(&report, &run, results, argc, argv);
+    const bool is_good = prepare_and_run(&run, &outcome, &results);
+    if (outcome_is_due(&outcome, is_good)) {
+        report_write(outcome.report.file, &run, results, argc, argv);
+        if (result_is_wanted(&outcome.result)) json_write(&outcome.result.json, &run, results);
+        outcome_close(&outcome);
+    }
     traces_close(&run.traces);
     target_remove(&run);
-    /* A second time only if all went well so far: what failed has been said. */
-    is_good = is_good && job_agree();
-    if (!is_good) report_drop(&report);
+    const int code = outcome_end(&outcome, is_good);
     free(results);
     free(run.records.memory);
-    return is_good ? 0 : EXIT_RUN_FAILED;
+    return code;
 }
 
 int main(int argc, char **argv) {

@@ -21,6 +21,7 @@
 #include "../common/crew.h"
 #include "../common/device.h"
 #include "../common/job.h"
+#include "../common/json.h"
 #include "../common/options.h"
 #include "../common/pattern.h"
 #include "../common/place.h"
@@ -46,6 +47,7 @@ struct options {
     int64_t offset;
     bool skip[TEST_COUNT];
     const char *report_base; /* NULL: standard output. */
+    const char *json;        /* NULL: none. */
     const char *directory;
     bool unique;
     bool overlap_processes;
@@ -140,6 +142,7 @@ struct run {
     int pass_count;
     int rotations;
     atomic_bool direct_refused; /* Here, by some file. */
+    int direct_refused_count;   /* Process 0, at the end: in so many processes. */
     struct records records;   /* One for each thread. */
     struct traces traces;
 };
@@ -178,8 +181,10 @@ bool test_run(struct run *run, enum test test, struct result *result);
 bool check_run(struct run *run);
 
 /* The report; process 0. `results` holds those of all processes for each pass, one after another. */
-void report_write(struct report *report, const struct run *run, const struct result *results, int argc,
-                  char **argv, int direct_refused_count);
+void report_write(FILE *to, const struct run *run, const struct result *results, int argc, char **argv);
+
+/* The same for --json, after what result.h writes. */
+void json_write(struct json *json, const struct run *run, const struct result *results);
 
 /* Who would work where, for --plan; process 0. */
 void plan_write(FILE *to, const struct run *run);

@@ -6,6 +6,7 @@
 const char OPTIONS_HELP_TEXT[] =
     "mptio [-G|-P|-T|-R dev [-R dev]...] [-f fsize|-F fsize] -b recsz -t nth [-k num]...\n"
     "      [-N name] [-d dir] [-U] [-O p] [-O t] [-a nrand] [-r] [-I] [-s offset] [-K] [-C]\n"
+    "      [--json file] [--plan]\n"
     "\n"
     "Measures parallel I/O of MPI processes on files or devices: run it under mpiexec. Each process has nth\n"
     "threads, and each thread opens a file, works on its region with read and write, and closes it.\n"
@@ -30,6 +31,7 @@ const char OPTIONS_HELP_TEXT[] =
     "  -s offset  added to the offset of all I/O\n"
     "  -K         keep the files (default: remove them at the end)\n"
     "  -C         check the files between tests\n"
+    "  --json file  write the whole result, all times included, as one JSON object\n"
     "  --plan     do nothing, but print who would work where: test, process, thread, file, offset, recsz,\n"
     "             records of the region; one line for each thread and test\n"
     "  --help     this text\n"
@@ -148,6 +150,7 @@ const struct option_row OPTION_ROWS[] = {
     {.letter = 'K', .kind = OPTION_FLAG, AT(keep)},
     {.letter = 'C', .kind = OPTION_FLAG, AT(check)},
     {.letter = OPTION_LONG, .name = "plan", .kind = OPTION_FLAG, AT(plan)},
+    {.letter = OPTION_LONG + 1, .name = "json", .kind = OPTION_TEXT, AT(json)},
     {0},
 };
 

@@ -86,7 +86,6 @@ void target_remove(struct run *run) {
     }
     job_barrier();
     if (!run->options->keep) place_remove(&run->place);
-    cleaner_forget();
     free(run->own_files);
     run->own_files = NULL;
 }

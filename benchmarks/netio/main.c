@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../common/cleaner.h"
+#include "../common/outcome.h"
 #include "../common/program.h"
 #include "netio.h"
 
@@ -63,28 +63,19 @@ static void run_free(struct run *run) {
 
 static int netio(int argc, char **argv) {
     static struct run run;
-    static struct report report;
-    static struct result_file result;
+    struct outcome outcome = outcome_of(OPTION_ROWS, &options, argc, argv);
     run.servers = (int)options.servers;
     run.is_server = job.rank < run.servers;
-    if (job.rank == 0) (void)report_open(&report, options.report_base);
-    bool is_good = job_agree() && result_begin(&result, options.json, OPTION_ROWS, &options, argc, argv) &&
-                   connections_make(&run) && tests_measure(&run);
-    if (is_good && job.rank == 0) {
-        report_write(report.file, &run, argc, argv);
-        report_close(&report);
-        if (result_is_wanted(&result)) result_write(&result.json, &run);
-        result_close(&result);
+    const bool is_good = outcome_begin(&outcome, options.report_base, options.json) && connections_make(&run) &&
+                         tests_measure(&run);
+    if (outcome_is_due(&outcome, is_good)) {
+        report_write(outcome.report.file, &run, argc, argv);
+        if (result_is_wanted(&outcome.result)) result_write(&outcome.result.json, &run);
+        outcome_close(&outcome);
     }
-    /* A second time only if all went well so far: what failed has been said. */
-    is_good = is_good && job_agree();
-    if (!is_good) {
-        report_drop(&report);
-        result_drop(&result);
-    }
-    cleaner_forget();
+    const int code = outcome_end(&outcome, is_good);
     run_free(&run);
-    return is_good ? 0 : EXIT_RUN_FAILED;
+    return code;
 }
 
 int main(int argc, char **argv) {

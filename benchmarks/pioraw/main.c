@@ -1,6 +1,6 @@
 #include <stdlib.h>
 
-#include "../common/cleaner.h"
+#include "../common/outcome.h"
 #include "../common/program.h"
 #include "pioraw.h"
 
@@ -35,14 +35,12 @@ static bool fill(struct bench *bench) {
     return pass_run(bench, OP_FILL) && (!options->check || pass_run(bench, OP_CHECK));
 }
 
-static bool prepare_and_run(struct bench *bench, struct report *report, struct result_file *result, int argc,
-                            char **argv) {
+static bool prepare_and_run(struct bench *bench, struct outcome *outcome) {
     const struct options *options = bench->options;
     if (!target_prepare(bench)) return false;
     memory_make(bench);
     traces_open(&bench->traces, "PIORAW_TRACE", 1);
-    if (job.rank == 0) (void)report_open(report, options->report_base);
-    if (!job_agree() || !result_begin(result, options->json, OPTION_ROWS, options, argc, argv)) return false;
+    if (!outcome_begin(outcome, options->report_base, options->json)) return false;
     for (int i = 0; i < options->processes.count; i++) {
         bench->processes = (int)options->processes.values[i];
         if (!target_make(bench) || !sizes_run(bench, OP_WRITE) || !fill(bench) || !sizes_run(bench, OP_READ)) {
@@ -56,9 +54,8 @@ static int plan_show(struct bench *bench) {
     (void)snprintf(bench->place.directory, PATH_MAX, "%s", bench->options->directory);
     if (job.rank == 0) {
         plan_write(stdout, bench);
-        if (fflush(stdout) != 0) fail("cannot write the plan");
     }
-    return job_agree() ? 0 : EXIT_RUN_FAILED;
+    return outcome_printed();
 }
 
 static void bench_free(struct bench *bench) {
@@ -73,28 +70,20 @@ static void bench_free(struct bench *bench) {
 
 static int pioraw(int argc, char **argv) {
     static struct bench bench;
-    static struct report report;
-    static struct result_file result;
+    struct outcome outcome = outcome_of(OPTION_ROWS, &pioraw_options, argc, argv);
     bench.options = &pioraw_options;
     if (pioraw_options.plan) return plan_show(&bench);
-    bool is_good = prepare_and_run(&bench, &report, &result, argc, argv);
-    if (is_good && job.rank == 0) {
-        report_write(report.file, &bench, argc, argv);
-        report_close(&report);
-        if (result_is_wanted(&result)) json_write(&result.json, &bench);
-        result_close(&result);
+    const bool is_good = prepare_and_run(&bench, &outcome);
+    if (outcome_is_due(&outcome, is_good)) {
+        report_write(outcome.report.file, &bench, argc, argv);
+        if (result_is_wanted(&outcome.result)) json_write(&outcome.result.json, &bench);
+        outcome_close(&outcome);
     }
     traces_close(&bench.traces);
     target_remove(&bench);
-    /* A second time only if all went well so far: what failed has been said. */
-    is_good = is_good && job_agree();
-    if (!is_good) {
-        report_drop(&report);
-        result_drop(&result);
-    }
-    cleaner_forget();
+    const int code = outcome_end(&outcome, is_good);
     bench_free(&bench);
-    return is_good ? 0 : EXIT_RUN_FAILED;
+    return code;
 }
 
 int main(int argc, char **argv) {

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "../common/cleaner.h"
+#include "../common/outcome.h"
 #include "../common/program.h"
 #include "popio.h"
 
@@ -98,30 +98,20 @@ static void run_free(struct run *run) {
 
 static int popio(int argc, char **argv) {
     static struct run run = {.hints = MPI_INFO_NULL};
-    static struct report report;
-    static struct result_file result;
-    bool is_good = prepare(&run);
-    if (is_good && job.rank == 0) (void)report_open(&report, options.report_base);
-    is_good = is_good && job_agree() && result_begin(&result, options.json, OPTION_ROWS, &options, argc, argv) &&
-              methods_measure(&run);
-    if (is_good && job.rank == 0) {
-        report_write(report.file, &run, argc, argv);
-        report_close(&report);
-        if (result_is_wanted(&result)) result_write(&result.json, &run);
-        result_close(&result);
+    struct outcome outcome = outcome_of(OPTION_ROWS, &options, argc, argv);
+    const bool is_good =
+        prepare(&run) && outcome_begin(&outcome, options.report_base, options.json) && methods_measure(&run);
+    if (outcome_is_due(&outcome, is_good)) {
+        report_write(outcome.report.file, &run, argc, argv);
+        if (result_is_wanted(&outcome.result)) result_write(&outcome.result.json, &run);
+        outcome_close(&outcome);
     }
     for (int method = 0; method < METHOD_COUNT && !options.keep; method++) {
         method_remove(&run, (enum method)method);
     }
-    /* A second time only if all went well so far: what failed has been said. */
-    is_good = is_good && job_agree();
-    if (!is_good) {
-        report_drop(&report);
-        result_drop(&result);
-    }
-    cleaner_forget();
+    const int code = outcome_end(&outcome, is_good);
     run_free(&run);
-    return is_good ? 0 : EXIT_RUN_FAILED;
+    return code;
 }
 
 int main(int argc, char **argv) {

@@ -71,7 +71,6 @@ class Places(Case):
                         does("check", 1, run_number)
         return lines
 
-    @every_mpi
     def test_each_thread_touches_its_bytes_and_no_others(self):
         written = ["write", "read"]
         for (layout, flags), rotate, check, operations in (

@@ -2,6 +2,7 @@
 
 import glob
 import io
+import json
 import os
 import re
 import shlex
@@ -171,6 +172,47 @@ class Metabench(Case):
         self.assertGreater(max(sizes), 3 * sum(sizes) / len(sizes))
         self.assertEqual(os.listdir(self.aside), [])
 
+    def test_the_result_of_json_is_that_of_the_report(self):
+        archive, contents = self.make_archive()
+        path = os.path.join(self.aside, "result.json")
+        words = [METABENCH, "-CUT", "-c", "101", "-f", "30", "-k", "-w", self.dir, "--tar", archive, "--json", path]
+        report = self.good(mpi(3, *words)).out
+        with open(path, encoding="ascii") as file:
+            whole = json.load(file)
+        self.assertEqual((whole["program"], whole["command"][1:]), ("metabench", words[1:]))
+        self.assertEqual({name: whole["options"][name] for name in "CSUATk0cfb"},
+                         {"C": True, "S": False, "U": True, "A": False, "T": True, "k": True, "0": False, "c": 101, "f": 30,
+                          "b": 16384})
+        self.assertEqual((whole["participants"], whole["files_per_process"], whole["directory"]), (2, 50, self.dir))
+        self.assertEqual((whole["archive_files"], whole["archive_directories"]), (len(contents), 4))
+        for rows, own in ((section(report, ["CREATE-A", "BATCHES"], 4), whole["batches"]),):
+            self.assertEqual([(int(row[0]), int(row[1])) for row in rows], [(one["first"], one["files"]) for one in own])
+            for row, one in zip(rows, own, strict=True):
+                self.assertAlmostEqual(float(row[2]), one["seconds"], delta=1e-9)
+                self.assertAlmostEqual(float(row[3]), one["files_per_second"], delta=0.01)
+        tests = self.check_report(report, 3, 1, ["create_a", "create_b", "create_c", "utime_a", "utime_b", "untar"])
+        removed = section(report, ["CLEAN-UP"], 4)
+        for row, cleaned, one in zip(tests, removed, whole["results"], strict=True):
+            self.assertEqual((row[0], int(row[1]), int(row[2])), (one["test"], one["processes_taking_part"], one["files"]))
+            self.assertAlmostEqual(float(row[3]), one["elapsed_seconds"], delta=1e-9)
+            self.assertAlmostEqual(float(row[4]), one["files_per_second"], delta=0.01)
+            self.assertEqual((cleaned[0], int(cleaned[1])), (one["test"], one["names_removed"]))
+            self.assertEqual(sum(process["files"] for process in one["processes"]), one["files"])
+            self.assertEqual(len(one["processes"]), one["processes_taking_part"])
+            # The longest may be that of process 0, which only waits.
+            self.assertLessEqual(max(process["elapsed_seconds"] for process in one["processes"]), one["elapsed_seconds"])
+
+    def test_no_result_of_a_run_that_fails(self):
+        path = os.path.join(self.aside, "result.json")
+        words = [METABENCH, "-C", "-c", "10", "-w", self.dir, "--json", path]
+        os.mkdir(os.path.join(self.dir, "create_c"))
+        self.bad(mpi(3, *words), "create_c: File exists")
+        os.rmdir(os.path.join(self.dir, "create_c"))
+        self.assertEqual((os.listdir(self.dir), glob.glob(path + "*")), ([], []))
+        # Nor if it ran well, and the report cannot be written.
+        self.bad(["sh", "-c", 'exec "$0" "$@" >/dev/full', *words], "cannot write the report to standard output: No space")
+        self.assertEqual((os.listdir(self.dir), glob.glob(path + "*")), ([], []))
+
     def test_a_named_report(self):
         base = os.path.join(self.aside, "meta")
         job = self.good(mpi(2, METABENCH, "-S", "-c", "10", "-w", self.dir, "-o", base))
@@ -183,7 +225,7 @@ class Metabench(Case):
 
     def test_help_names_every_option(self):
         text = self.good(mpi(2, METABENCH, "--help")).out
-        for option in "-C -S -U -A -T -c -b -f -o -w -k -0 --tar --local --help".split():
+        for option in "-C -S -U -A -T -c -b -f -o -w -k -0 --tar --local --json --help".split():
             self.assertRegex(text, rf"\n  {option} ")
         self.assertEqual(text.count("Measures metadata"), 1)
 

@@ -354,7 +354,7 @@ class Tests(Case):
     @every_mpi
     def test_help_names_every_option(self):
         text = self.good(mpi(2, MPTIO, "--help")).out
-        for option in "-G -P -T -R -f -F -b -t -k -N -d -U -O -a -r -I -s -K -C --plan --help MPTIO_TRACE".split():
+        for option in "-G -P -T -R -f -F -b -t -k -N -d -U -O -a -r -I -s -K -C --plan --json --help MPTIO_TRACE".split():
             self.assertIn(f"{option}", text)
         self.assertEqual(text.count("Measures parallel I/O"), 1)
         self.assertEqual(run([MPTIO, "--help"]).out, text)

@@ -97,6 +97,47 @@ class Report(Case):
         self.assertRegex(names[0], r"/gfs_\d{8}_\d{6}$")
         self.assertIn("Seq_Write", self.summary(names[0]))
 
+    def test_the_result_of_json_is_that_of_the_report(self):
+        path = os.path.join(self.aside, "result.json")
+        words = [MPTIO, "-P", "-f", "64000", "-b", "1K", "-t", "2", "-k", "2", "-r", "-d", self.dir, "--json", path]
+        report = json.loads(self.summary("--json", text=self.good(mpi(2, *words)).out))[0]
+        with open(path, encoding="ascii") as file:
+            whole = json.load(file)
+        self.assertEqual((whole["program"], whole["command"][1:]), ("mptio", words[1:]))
+        self.assertEqual(whole["options"], {
+            "f": 64000, "F": 0, "b": 1024, "s": 0, "t": 2, "a": 0, "N": None, "d": self.dir, "U": False, "r": True,
+            "I": False, "K": False, "C": False, "plan": False, "json": path})
+        self.assertEqual((whole["mode"], whole["devices"], whole["directory"]), ("process", [], self.dir))
+        self.assertEqual((whole["overlap_processes"], whole["overlap_threads"]), (False, False))
+        self.assertEqual((whole["processes"], whole["threads_per_process"], whole["records_per_thread"],
+                          whole["record_bytes"], whole["offset"], whole["bytes_per_process"]), (2, 2, 31, 1024, 0, 62 * 1024))
+        self.assertEqual(whole["notes"], report["notes"])
+        self.assertEqual(len(whole["notes"]), 1)
+        self.assertEqual([one["test"] for one in whole["results"]], [test["test"] for test in report["tests"]])
+        self.assertEqual([one["rotations"] for one in whole["results"]], [0, 1, 2, 3])
+        for one, test in zip(whole["results"], report["tests"], strict=True):
+            raw = one["processes"]
+            self.assertEqual([process["process"] for process in raw], [0, 1])
+            for process, printed in zip(raw, test["raw"], strict=True):
+                for key in ("bytes", "seconds", "system_seconds", "elapsed_seconds"):
+                    self.assertAlmostEqual(process[key], printed[key], delta=1e-6)
+            self.assertEqual(one["bytes"], sum(process["bytes"] for process in raw))
+            self.assertEqual(one["seconds"], max(process["seconds"] for process in raw))
+            self.assertEqual(one["elapsed_seconds"], max(process["elapsed_seconds"] for process in raw))
+            for key in ("rate_mb_s", "e_rate_mb_s", "dtvar_percent"):
+                self.assert_rounded(test[key], one[key])
+
+    def test_no_result_of_a_run_that_fails(self):
+        path = os.path.join(self.aside, "result.json")
+        words = [MPTIO, "-f", "64K", "-b", "1K", "-t", "2", "-d", self.dir, "--json", path]
+        self.bad(mpi(2, *words, "-k", "0"), "File does not exist")
+        self.assertFalse(glob.glob(path + "*"))
+        # Nor if it ran well, and the report cannot be written.
+        self.bad(["sh", "-c", 'exec "$0" "$@" >/dev/full', *words], "cannot write the report to standard output: No space")
+        self.assertFalse(glob.glob(path + "*"))
+        self.bad(mpi(2, *words[:-1], "/nonexistent/file"), "process 0: cannot make the result /nonexistent/file.part")
+        self.assertEqual(os.listdir(self.dir), [])
+
     def test_notes_say_what_was_adjusted(self):
         device = os.path.join(self.aside, "dev")
         with open(device, "wb") as file:

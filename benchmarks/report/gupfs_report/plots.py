@@ -3,6 +3,7 @@
 import io
 import math
 import re
+import textwrap
 
 import matplotlib
 
@@ -18,7 +19,12 @@ MARKERS = ["o", "s", "^", "D", "v", "P", "X", "*"]
 DASHES = ["-", "--", ":", "-."]
 # Replaced in SVG by the page's own colours.
 INK, FAINT = "#010203", "#040506"
+# Targets have one axis beside one another, unless it laid the curves of the slowest on the ground: it reached so many
+# times as far as theirs.
+OWN_AXIS_FROM = 5
 COLUMNS_MAX = 3
+# Characters of a title, by the number of columns.
+TITLE_WIDTH = {1: 80, 2: 60, 3: 38}
 # Inches of a whole plot.
 WIDTH = 11.4
 
@@ -123,10 +129,16 @@ class Plot:
         for place in flat[len(shown):]:
             place.set_visible(False)
         if self.experiment.facets == ("subject",):
-            ours = [place for place, key in zip(flat, shown) if key[0] in self.report.targets]
-            highest = max((place.get_ylim()[1] for place in ours), default=1)
-            for place in ours:
-                place.set_ylim(top=highest)
+            ours = [(place, key) for place, key in zip(flat, shown) if key[0] in self.report.targets]
+            tops = [place.get_ylim()[1] for place, _ in ours]
+            for place, key in ours:
+                if max(tops) <= OWN_AXIS_FROM * min(tops):
+                    place.set_ylim(top=max(tops))
+                else:
+                    place.set_title(f"{self.title(key)}, axis of its own")
+        for place in flat:
+            # No longer than its plot is wide.
+            place.set_title(textwrap.fill(place.get_title() or place.get_title(loc="left"), TITLE_WIDTH[columns]))
         handles = list(self.used.values())
         # So many beside one another as the longest name lets.
         beside = max(1, int(width * 11 / (max(map(len, self.used)) + 8)))

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Tests of the pages: `make test-report`. They need the libraries of report/requirements.txt."""
+"""Tests of the pages: `make test-report`. They need the libraries of report/requirements.txt. With SAMPLE set, as CI
+has it, they take some of the pages, and a browser must be there."""
 
 import os
 import sys
@@ -13,4 +14,4 @@ if __name__ == "__main__":
     result = unittest.TextTestRunner(verbosity=1).run(suite)
     for test, why in result.skipped:
         print(f"not tested: {test.id()}: {why}")
-    sys.exit(0 if result.wasSuccessful() and result.testsRun > len(result.skipped) else 1)
+    sys.exit(0 if result.wasSuccessful() and not (result.skipped and os.environ.get("SAMPLE")) else 1)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import unittest
+import unittest.mock
 import xml.etree.ElementTree
 
 from harness import Case
@@ -17,9 +18,19 @@ from gupfs_report.scale import QUICK
 from gupfs_report.store import Store
 from gupfs_report.summary import compare, comparisons
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"))), None)
+# With SAMPLE set: one for each document and for each way to draw, which is quick; else all of them.
+SAMPLED = ["gupfs-2002-table-1", "gpfs-1.4-figure-3", "sdsc-2004-graph-1", "ncar-2008-popio"]
 MACHINE = {"host": "h", "machine_id": "m", "processor": "p <&> q", "cores": 2, "memory_bytes": 1 << 34, "system": "s",
            "kernel": "k", "mpi": "MPICH 4"}
+MISSING_PICTURES = """<script>addEventListener("load", () => {
+    for (const picture of document.images) if (!picture.naturalWidth) console.error("missing: " + picture.src);
+})</script>"""
+
+
+def experiments_under_test():
+    names = SAMPLED if os.environ.get("SAMPLE") else list(catalog.EXPERIMENTS)
+    return [catalog.EXPERIMENTS[name] for name in names]
 
 
 class Text(html.parser.HTMLParser):
@@ -82,7 +93,7 @@ class Pages(Case):
         return text, " ".join(parsed.text)
 
     def test_every_page(self):
-        experiments = list(catalog.EXPERIMENTS.values())
+        experiments = experiments_under_test()
         self.fill(experiments)
         path = page.write(self.store, self.output)
         self.assertEqual(path, os.path.join(self.output, "index.html"))
@@ -102,6 +113,8 @@ class Pages(Case):
                 self.assertGreater(os.path.getsize(f"{self.output}/plots/{experiment.id}.{what}"), 5000)
             xml.etree.ElementTree.parse(f"{self.output}/plots/{experiment.id}.svg")
             self.check_numbers(experiment)
+        if CHROMIUM:
+            self.open_all(len(experiments) + 1)
 
     def check_numbers(self, experiment):
         """The table of all numbers is what is stored and what the document has, and nothing else."""
@@ -147,6 +160,18 @@ class Pages(Case):
         self.assertEqual(list(whole["x"]), [1, 2, 3, 4, 6, 8])
         self.assertEqual(list(whole["value"].isna()), [True, False, False, False, True, True])
 
+    def test_targets_have_one_axis_unless_one_lies_on_the_ground(self):
+        experiment = catalog.EXPERIMENTS["gpfs-1.4-figure-3"]
+        self.fill([experiment])
+        report = Reader(self.store).report(experiment.id)
+        # The values of b are twice those of a.
+        for far, titles in ((3, ["a", "b"]), (1.5, ["a, axis of its own", "b, axis of its own"])):
+            with unittest.mock.patch.object(plots, "OWN_AXIS_FROM", far):
+                places = plots.Plot(report).draw().axes[:2]
+            self.assertEqual([place.get_title() or place.get_title(loc="left") for place in places], titles)
+            tops = [place.get_ylim()[1] for place in places]
+            self.assertEqual(len(set(tops)), 1 if far == 3 else 2)
+
     def test_results_of_others_are_marked(self):
         experiment = catalog.EXPERIMENTS["gupfs-2002-table-1"]
         self.fill([experiment])
@@ -155,22 +180,32 @@ class Pages(Case):
         self.assertIn("results of another machine, file system or set-up are stored", self.read(experiment.id + ".html")[1])
 
     @unittest.skipUnless(CHROMIUM, "no chromium is installed: nothing was opened in a browser")
-    def test_in_a_browser(self):
+    def test_a_browser_tells_what_is_missing(self):
+        """What test_every_page relies upon: a page that lacks a picture is found."""
+        os.mkdir(self.output)
+        with open(os.path.join(self.output, "lacking.html"), "w", encoding="ascii") as file:
+            file.write('<!DOCTYPE html><link rel="icon" href="data:,"><img src="plots/none.svg"><p>text')
+        with self.assertRaisesRegex(AssertionError, "missing: .*none.svg"):
+            self.shoot("lacking.html", [])
+
+    def open_all(self, count):
         """Each page is drawn, light and dark, without a word on the console."""
-        self.fill(list(catalog.EXPERIMENTS.values()))
-        page.write(self.store, self.output)
         names = [name for name in sorted(os.listdir(self.output)) if name.endswith(".html")]
-        self.assertEqual(len(names), len(catalog.EXPERIMENTS) + 1)
+        self.assertEqual(len(names), count)
         for index, name in enumerate(names):
             self.shoot(name, ["--blink-settings=preferredColorScheme=0"] if index % 2 else [])
 
     def shoot(self, name, options):
-        """A screenshot; what the page says on the console is a failure. It scripts nothing, so errors are of loading."""
+        """A screenshot; what the page says on the console is a failure. It scripts nothing itself: a copy of it says
+        which pictures are missing, which a browser does not."""
         picture = os.path.join(self.top, name + ".png")
+        copy = os.path.join(self.output, "tested-" + name)
+        with open(os.path.join(self.output, name), encoding="utf-8") as file, open(copy, "w", encoding="utf-8") as to:
+            to.write(file.read() + MISSING_PICTURES)
         with tempfile.TemporaryDirectory(dir=self.top) as profile:
             done = subprocess.run(
                 [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--enable-logging=stderr",
-                 "--window-size=1200,1600", *options, f"--screenshot={picture}", f"file://{self.output}/{name}"],
+                 "--window-size=1200,1600", *options, f"--screenshot={picture}", f"file://{copy}"],
                 capture_output=True, text=True, timeout=120, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(re.findall(r".*(?:CONSOLE|net::ERR).*", done.stderr), [], name)

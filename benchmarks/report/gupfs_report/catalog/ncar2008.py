@@ -107,8 +107,8 @@ EXPERIMENTS = [
                popio_scaled, facets=("panel", "series"), names=METHODS,
                notes=("With more than one process each reads what another wrote (popio -s). All that is read is verified.",
                       "The document measured one way, independent requests; the other two are what applications do instead.",
-                      "ROMIO writes independent, scattered requests by reading and writing whole blocks under an fcntl lock. On "
-                      "several mounts without locks between nodes (GUPFS so far) that loses data: popio finds it, and the "
-                      "points are gaps. It is right there with its hint romio_ds_write=disable.",
+                      "ROMIO writes independent, scattered requests by reading and writing whole blocks under an fcntl lock. A "
+                      "file system that keeps such locks within each node loses data: popio finds it, and the points are "
+                      "gaps. There it is right with the hint romio_ds_write=disable.",
                       "Its Figures 6 to 8 show write and read for each cluster; the text has no number of them.")),
 ]
