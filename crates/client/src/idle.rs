@@ -24,12 +24,17 @@ pub fn reclaims(shard: ShardId, count: u64) -> impl Iterator<Item = (usize, Inpu
 }
 
 impl Inode {
-    /// It has tokens and nobody uses them now.
-    fn is_idle(&self) -> bool {
+    /// Nobody uses it now.
+    pub(crate) fn is_unused(&self) -> bool {
         let is_used = self.open_count > 0 || self.is_opening() || !self.parked.is_empty();
         let is_moving = self.is_acquiring || self.is_revoking() || self.closing_count > 0;
         let has_data = self.is_dirty() || !self.loads.is_empty();
-        !(self.holder.held().is_empty() || is_used || is_moving || has_data)
+        !(is_used || is_moving || has_data)
+    }
+
+    /// It has tokens and nobody uses them now.
+    fn is_idle(&self) -> bool {
+        !self.holder.held().is_empty() && self.is_unused()
     }
 }
 

@@ -139,6 +139,10 @@ impl Load {
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) ino: InodeId,
+    /// When a request about it came last.
+    pub(crate) used_at: types::Instant,
+    /// What it was when it was forgotten, if the kernel knew it.
+    pub(crate) kind: Option<types::FileKind>,
     /// The newest attributes the owner has told.
     pub(crate) attr: Option<Attr>,
     /// They came under a token that is still held.
@@ -246,6 +250,8 @@ impl Inode {
     pub(crate) fn new(ino: InodeId) -> Self {
         Self {
             ino,
+            used_at: types::Instant(0),
+            kind: None,
             attr: None,
             is_attr_fresh: false,
             loss_count: 0,
@@ -336,6 +342,10 @@ impl Inode {
     pub(crate) fn visible_attr(&self) -> Option<Attr> {
         let mut attr = self.attr?;
         attr.size = self.size;
+        // What has no sectors yet will have them: tar --sparse takes a file of no blocks for one hole and reads nothing.
+        let most = attr.size.div_ceil(crate::pages::PAGE_SIZE);
+        let most = most.max(attr.sector_count);
+        attr.sector_count = most.min(attr.sector_count + self.pages.busy_count() as u64);
         if let Some(time) = self.modified {
             attr.mtime = time;
             attr.ctime = attr.ctime.max(time);
@@ -474,6 +484,11 @@ impl Inode {
             entries.clear();
         }
         entries.insert(name.clone(), ino);
+    }
+
+    /// Names known.
+    pub(crate) fn name_count(&self) -> usize {
+        self.entries.as_ref().map_or(0, FxHashMap::len)
     }
 
     /// Forgets what `name` leads to.

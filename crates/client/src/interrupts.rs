@@ -32,6 +32,10 @@ impl Inode {
 impl Slice {
     /// The caller of a request got a signal. The request need not be here.
     pub(crate) fn on_interrupt(&mut self, env: &Env<'_>, part: TicketPart) {
+        // A lock may not come for ever: nobody waits for one with patience.
+        if self.interrupt_lock(env, part) {
+            return;
+        }
         if self.signalled.len() < SIGNALLED_COUNT_MAX {
             self.signalled.push_back((env.now, part));
         }
@@ -60,7 +64,9 @@ impl Slice {
     fn end_questions(&mut self, due: &[TicketPart]) {
         let mut ended = Vec::new();
         for continuation in self.calls.values_mut() {
-            if let Continuation::Attributes(_, ticket, _) = continuation {
+            if let Continuation::Attributes(_, ticket, _) | Continuation::LockTest(ticket) =
+                continuation
+            {
                 let is_due = |ticket: &mut Ticket| due.iter().any(|part| part.is_of(*ticket));
                 ended.extend(ticket.take_if(is_due));
             }

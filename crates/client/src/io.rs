@@ -18,7 +18,7 @@ use crate::inode::{Load, kill_mask, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{Found, PAGE_SIZE, Pages};
-use crate::request::{Handle, Operation, Request, Response};
+use crate::request::{Handle, Operation, Request, Response, Ticket};
 use crate::revoke::{RequestKind, round_out};
 use crate::slice::{Effect, IoFailure, IoId, Slice, Waiting};
 use crate::tokens::Admission;
@@ -52,7 +52,8 @@ impl Slice {
             // The kernel looks itself, but when this has cut it; who may write it has asked before.
             return self.fail(request.ticket, Errno::ETXTBSY);
         }
-        if flags.truncate && (inode.size > 0 || !inode.is_attr_current()) {
+        if flags.truncate {
+            // An empty file, too, has new times then: `: >stamp` is how they are made.
             return self.resize(env, ino, request);
         }
         let inode = self.inode(ino);
@@ -82,7 +83,7 @@ impl Slice {
         &mut self,
         env: &Env<'_>,
         ino: InodeId,
-        ticket: crate::request::Ticket,
+        ticket: Ticket,
         response: Response,
     ) {
         if self.inode(ino).writer_count == 0 {
@@ -92,12 +93,7 @@ impl Slice {
     }
 
     /// Answers an open or a create; what tells the kernel of an inode is waited for by notifications.
-    pub(crate) fn reply_opened(
-        &mut self,
-        ticket: crate::request::Ticket,
-        response: Response,
-        ino: InodeId,
-    ) {
+    pub(crate) fn reply_opened(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
         match response {
             Response::Created(..) => self.reply_pinned(ticket, response, ino),
             _ => self.reply(ticket, response),
@@ -166,8 +162,10 @@ impl Slice {
     fn serve_set_attr(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
         let set = match &request.operation {
             Operation::SetAttr { set, .. } => *set,
+            // Whoever is not root takes the set-id bits by it, as by a write.
             other => types::SetAttr {
                 size: new_size(other),
+                kill_set_id: request.caller.uid != 0,
                 ..Default::default()
             },
         };
@@ -857,14 +855,20 @@ impl Slice {
         self.park(env, ino, request, why);
     }
 
-    /// close(2) of a descriptor: tells of write-backs that failed.
-    pub(crate) fn close(&mut self, _env: &Env<'_>, request: Request) {
-        let Operation::Flush { ino, handle } = request.operation else {
+    /// close(2) of a descriptor: drops its caller's locks, then tells of write-backs that failed.
+    pub(crate) fn close(&mut self, env: &Env<'_>, request: Request) {
+        let Operation::Flush { ino, handle, .. } = request.operation else {
             unreachable!("only close comes here");
         };
+        if !self.close_locks(env, &request) {
+            self.reply_closed(request.ticket, ino, handle);
+        }
+    }
+
+    pub(crate) fn reply_closed(&mut self, ticket: Ticket, ino: InodeId, handle: Handle) {
         match self.tell_error(ino, handle, Hears::Close) {
-            Some(errno) => self.fail(request.ticket, errno),
-            None => self.reply(request.ticket, Response::Done),
+            Some(errno) => self.fail(ticket, errno),
+            None => self.reply(ticket, Response::Done),
         }
     }
 
@@ -874,6 +878,7 @@ impl Slice {
             unreachable!("only release comes here");
         };
         self.reply(request.ticket, Response::Done);
+        self.release_locks(env, ino, handle);
         let Some(file) = self.handles.remove(&handle) else {
             return;
         };

@@ -33,6 +33,15 @@ pub struct HeldInode {
     pub is_open: bool,
 }
 
+/// What applications of this node have locked in shards of an owner that begins anew.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct HeldLocks {
+    /// The last number of a change that the owner before may have been asked for.
+    pub floor: u64,
+    /// The locks.
+    pub locks: Vec<(InodeId, types::Lock)>,
+}
+
 impl Slice {
     /// What this slice holds on inodes of the shards that `is_asked` names and which of them are open, for their owner
     /// under `epoch`, by inode. Asked again under the same epoch it tells nothing: the caller keeps what it was told
@@ -144,6 +153,7 @@ impl Slice {
                 known.push(*ino);
             }
         }
+        known.extend(self.cold.keys());
         known.sort_unstable();
         (tickets, known)
     }

@@ -1,9 +1,11 @@
 //! The client half: open files, pagepool index, prefetch, write-behind, POSIX rules.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod appends;
 pub mod env;
 mod errors;
+mod evict;
 mod flush;
 mod idle;
 mod inode;
@@ -11,6 +13,8 @@ mod interrupts;
 mod io;
 mod lapse;
 mod listing;
+mod lock_requests;
+mod locks;
 pub mod message;
 mod names;
 mod opens;
@@ -32,7 +36,7 @@ pub mod waits;
 
 pub use env::{Env, Grants};
 pub use idle::reclaims;
-pub use lapse::HeldInode;
+pub use lapse::{HeldInode, HeldLocks};
 pub use pool::Pool;
 pub use readers::Readers;
 pub use slice::{Effect, Input, Slice};

@@ -2,6 +2,7 @@
 //! frames; on one node the driver calls the owner directly.
 
 use data::{SpaceAnswer, SpaceAsk};
+use token::locks::message::{LockAnswer, LockAsk};
 use token::message::Granted;
 use types::{Attr, InodeId, TokenNumber, Want, wire_enum, wire_struct};
 
@@ -29,9 +30,17 @@ pub enum Ask {
     Space(SpaceAsk),
     /// Make durable what this owner has executed so far. Answer: `Synced`.
     Sync,
+    /// About locks of an inode. Answer: `Lock`.
+    Lock {
+        /// The inode.
+        ino: InodeId,
+        /// What.
+        ask: LockAsk,
+    },
 }
 wire_enum!(Ask {
     1 => Op { op, durable }, 2 => Acquire { ino, seen, wants }, 4 => Sync {}, 5 => Space(ask),
+    6 => Lock { ino, ask },
 });
 
 /// The body of an answer.
@@ -48,11 +57,14 @@ pub enum Body {
     Space(SpaceAnswer),
     /// To `Ask::Sync`.
     Synced,
+    /// To `Ask::Lock`.
+    Lock(LockAnswer),
     /// Any: the owner cannot serve now and will not; the operation was not executed.
     Refused(types::Errno),
 }
 wire_enum!(Body {
     1 => Op(reply), 2 => Acquired { attr }, 4 => Synced {}, 5 => Refused(errno), 6 => Space(answer),
+    7 => Lock(answer),
 });
 
 /// An owner's answer.

@@ -11,7 +11,6 @@ use types::layout::LAYOUT_XATTR;
 use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
 
 use crate::env::Env;
-use crate::flush::Purpose;
 use crate::message::{Answer, Ask, Body};
 use crate::request::{Caller, Entry, NewKind, Operation, Request, Response, Ticket};
 use crate::slice::{Effect, Input, Slice, Waiting};
@@ -49,6 +48,10 @@ pub(crate) enum Continuation {
     Listing(Request),
     /// The owner knows that this node has the inode no longer open; the inode if it is known here and counts them.
     Closed(Option<InodeId>),
+    /// A change of locks.
+    Lock(InodeId),
+    /// GetLock, unless it was given up.
+    LockTest(Option<Ticket>),
 }
 
 /// What a link is to lead to.
@@ -195,9 +198,11 @@ impl Slice {
         inode.is_some_and(|i| i.size > 0 && i.is_dirty())
     }
 
-    fn known_kind(&self, ino: InodeId) -> FileKind {
-        let attr = self.inodes.get(&ino).and_then(|i| i.attr);
-        attr.map_or(FileKind::File, |a| a.kind)
+    pub(crate) fn known_kind(&self, ino: InodeId) -> FileKind {
+        match self.inodes.get(&ino) {
+            Some(inode) => inode.known_kind(),
+            None => self.cold.get(&ino).map_or(FileKind::File, |cold| cold.kind),
+        }
     }
 
     /// What the owner is asked for an operation that needs nothing else before.
@@ -420,65 +425,8 @@ impl Slice {
         self.send_op(op, Continuation::Names(request, epoch));
     }
 
-    /// An owner's answer arrived.
-    pub(crate) fn on_answer(&mut self, env: &Env<'_>, call: crate::slice::CallId, answer: Answer) {
-        let Some(then) = self.calls.remove(&call) else {
-            return;
-        };
-        match then {
-            Continuation::Names(request, epoch) => self.on_names(env, request, epoch, answer),
-            Continuation::Unlink(request, epoch, told) => {
-                self.on_unlink_answer(env, (request, epoch, told), answer);
-            }
-            Continuation::Attributes(ino, ticket, losses) => {
-                self.on_attributes(env, (ino, ticket), answer, losses);
-            }
-            Continuation::Arrival(mut arrival) => match answer.body {
-                Body::Acquired { attr: Some(attr) } => {
-                    arrival.attr = Some(attr);
-                    arrival.kind = attr.kind;
-                    arrival.grants = answer.grants;
-                    self.on_arrival(env, *arrival);
-                }
-                Body::Refused(errno) => self.fail_arrival(&arrival, errno),
-                _ => self.on_arrival_gone(*arrival),
-            },
-            Continuation::RenameSource(request) => match answer.body {
-                Body::Op(meta::Reply::Entry { ino, .. }) => {
-                    let input = Input::FlushThen(ino, Box::new(request));
-                    self.out.push(Effect::ForSlice(ino, input));
-                }
-                Body::Refused(errno) | Body::Op(meta::Reply::Error(errno)) => {
-                    self.fail(request.ticket, errno);
-                }
-                _ => self.fail(request.ticket, Errno::ENOENT),
-            },
-            Continuation::Acquire(ino, losses) => self.on_acquired(env, ino, answer, losses),
-            Continuation::Map(ino, range, narrow) => {
-                self.on_map(env, ino, range, narrow, answer);
-            }
-            Continuation::Commit(ino) => self.on_committed(env, ino, answer),
-            Continuation::Synced(ticket, response) => {
-                let response = match answer.body {
-                    Body::Refused(errno) => Response::Error(errno),
-                    _ => response,
-                };
-                self.reply_written(env, ticket, response);
-            }
-            Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
-            Continuation::Punch(ino, request) => self.on_punched(env, ino, request, answer),
-            Continuation::Listing(request) => self.on_listing(env, request, answer),
-            Continuation::Closed(ino) => {
-                if let Some(ino) = ino {
-                    let is_freed = matches!(answer.body, Body::Op(meta::Reply::Absent));
-                    self.on_closed(env, ino, is_freed);
-                }
-            }
-        }
-    }
-
     /// What the name led to is gone, and the name leads elsewhere by now or nowhere: it is looked up anew.
-    fn on_arrival_gone(&mut self, arrival: Arrival) {
+    pub(crate) fn on_arrival_gone(&mut self, arrival: Arrival) {
         let Some(request) = arrival.request else {
             return;
         };
@@ -506,7 +454,7 @@ impl Slice {
         self.start(env, request);
     }
 
-    fn fail_arrival(&mut self, arrival: &Arrival, errno: Errno) {
+    pub(crate) fn fail_arrival(&mut self, arrival: &Arrival, errno: Errno) {
         if let Some(request) = &arrival.request {
             self.fail(request.ticket, errno);
         }
@@ -527,6 +475,7 @@ impl Slice {
         ino: Option<InodeId>,
         is_current: bool,
     ) {
+        self.named_count += 1;
         let inode = self.inode(parent);
         if is_current {
             inode.learn_entry(name, ino);
@@ -845,7 +794,7 @@ impl Slice {
         }
         // A writer among others, and one whose changes the owner does not know, must become the only
         // one to know size and times.
-        let kind = inode.attr.map_or(FileKind::File, |a| a.kind);
+        let kind = inode.known_kind();
         let want = match inode.inode_mode() {
             Some(types::InodeMode::SharedWrite) => Want::Inode {
                 mode: types::InodeMode::Exclusive,
@@ -862,7 +811,7 @@ impl Slice {
         self.call(ino.shard(), ask, then);
     }
 
-    fn on_attributes(
+    pub(crate) fn on_attributes(
         &mut self,
         env: &Env<'_>,
         (ino, ticket): (InodeId, Option<Ticket>),
@@ -874,6 +823,7 @@ impl Slice {
                 self.take_told(env, &attr, &answer.grants, losses);
                 Ok(())
             }
+            Body::Acquired { attr: None } if self.inode(ino).is_removed_special() => Ok(()),
             Body::Refused(errno) => Err(errno),
             _ => Err(Errno::ESTALE),
         };
@@ -892,53 +842,6 @@ impl Slice {
             }
             None => self.fail(ticket, Errno::ESTALE),
         }
-    }
-
-    /// The kernel forgets lookups.
-    pub(crate) fn forget(&mut self, env: &Env<'_>, ino: InodeId, count: u64) {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        inode.lookup_count = inode.lookup_count.saturating_sub(count);
-        self.drop_if_gone(env, ino);
-    }
-
-    /// Drops an inode that has no name any more and that nobody uses here. What is dirty in it goes to the owner first,
-    /// unless that has freed it: another node may have it open.
-    pub(crate) fn drop_if_gone(&mut self, env: &Env<'_>, ino: InodeId) {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        let is_gone = inode.attr.is_some_and(|a| a.nlink == 0);
-        let is_used = inode.lookup_count > 0 || inode.open_count > 0 || inode.closing_count > 0;
-        if !is_gone || is_used {
-            return;
-        }
-        if inode.is_taken_open {
-            // Nobody can open it any more, and nobody else would tell.
-            return self.send_closed(ino);
-        }
-        if inode.is_revoking() || inode.is_acquiring || !inode.loads.is_empty() {
-            return;
-        }
-        if inode.is_dirty() && !inode.is_freed {
-            return self.add_goal(env, ino, Purpose::Background);
-        }
-        if inode.is_committing || !inode.batches.is_empty() || inode.unwritten_replies > 0 {
-            return;
-        }
-        if !inode.is_freed
-            && let Some(plan) = inode.holder.give_up(ino)
-        {
-            // Revoked when nothing is known here any more they would be answered as of the beginning: the owner takes
-            // that for a late message, and who waits for them waits until it has asked often enough.
-            return self.begin_release(env, ino, plan);
-        }
-        inode.pages.clear(env.pool);
-        let reserved = std::mem::take(&mut inode.reserved);
-        env.grants.unreserve(env.owner(ino.shard()), reserved);
-        self.hasty_count -= inode.hasty.len();
-        self.inodes.remove(&ino);
     }
 
     /// A reply about `ino` has been written to the kernel.

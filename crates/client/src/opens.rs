@@ -55,6 +55,17 @@ impl Inode {
         !self.is_gone && (has_name || self.open_count > 0 || self.is_taken_open)
     }
 
+    /// The owner has nothing of the inode any more. What has no bytes here, a directory that is removed or a pipe, nobody keeps
+    /// for those who have it open or work in it: what it was is shown, without links. Answers whether it is such a one.
+    pub(crate) fn is_removed_special(&mut self) -> bool {
+        let attr = self.attr.as_mut();
+        let Some(attr) = attr.filter(|attr| attr.kind != FileKind::File) else {
+            return false;
+        };
+        attr.nlink = 0;
+        true
+    }
+
     /// A name is shown to lead here.
     pub(crate) fn note_shown(&mut self, now: Instant, pid: u32) {
         if self.shown_to != pid {

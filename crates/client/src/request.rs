@@ -1,7 +1,7 @@
 //! What front ends ask of the file system, and what they are answered: owned values, so that a request
 //! can be parked and go on later on another thread.
 
-use types::{Attr, Errno, InodeId, Name, SetAttr, SmallBytes, Span};
+use types::{Attr, ByteRange, Errno, InodeId, Lock, LockOwner, Name, SetAttr, SmallBytes, Span};
 
 /// Who asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -292,6 +292,35 @@ pub enum Operation {
         ino: InodeId,
         /// Open file.
         handle: Handle,
+        /// Who closes, as owner of POSIX locks: they go.
+        lock_owner: u64,
+    },
+    /// Who is in the way of a lock (F_GETLK)?
+    GetLock {
+        /// Inode.
+        ino: InodeId,
+        /// The lock that is not taken.
+        lock: Lock,
+    },
+    /// Lock bytes of a file, or all of it (flock).
+    SetLock {
+        /// Inode.
+        ino: InodeId,
+        /// Open file: with its end goes what was locked through it alone.
+        handle: Handle,
+        /// The lock.
+        lock: Lock,
+        /// Wait until nobody is in the way; ends with EINTR when the caller gets a signal.
+        waits: bool,
+    },
+    /// Unlock.
+    ClearLock {
+        /// Inode.
+        ino: InodeId,
+        /// Whose lock.
+        owner: LockOwner,
+        /// Which bytes.
+        range: ByteRange,
     },
     /// The last descriptor is gone.
     Release {
@@ -446,7 +475,7 @@ pub enum Response {
     /// Any operation: it failed.
     Error(Errno),
     /// Punch, SetXattr, RemoveXattr, Unlink, Rmdir, Rename, Fsync, Flush, Release, ReleaseDir, FsyncDir,
-    /// Access, SyncFs: done.
+    /// Access, SyncFs, SetLock, ClearLock: done.
     Done,
     /// Lookup*, Make, Link: what the name leads to. Lookup only: `None` is a name known to be absent.
     Entry(
@@ -468,6 +497,8 @@ pub enum Response {
     Size(u32),
     /// Seek: the byte.
     Offset(u64),
+    /// GetLock: a lock in the way; its pid is 0 where that is another node's.
+    Lock(Option<Lock>),
     /// Write: bytes written.
     Written(u32),
     /// ReadDir: entries that fit (the client counts with `listed_size`).

@@ -65,6 +65,9 @@ pub fn home_inode(operation: &Operation) -> InodeId {
         | Operation::Write { ino, .. }
         | Operation::Fsync { ino, .. }
         | Operation::Flush { ino, .. }
+        | Operation::GetLock { ino, .. }
+        | Operation::SetLock { ino, .. }
+        | Operation::ClearLock { ino, .. }
         | Operation::Release { ino, .. }
         | Operation::OpenDir { ino }
         | Operation::ReadDir { ino, .. }
@@ -177,6 +180,8 @@ pub enum Input {
     GiveUp(Vec<crate::reclaim::Wanted>),
     /// The owner of a shard wants tokens back: those of so many inodes of this slice.
     Reclaim(ShardId, u64),
+    /// The owner of an inode says that it is the turn of this wait for a lock.
+    LockReady(InodeId, u64),
     /// Some time has passed.
     Tick,
 }
@@ -255,6 +260,11 @@ pub struct Slice {
     pub(crate) early_revokes: Vec<token::message::Revoke>,
     /// Inodes whose tokens an owner wants back, and that were idle when it said so.
     pub(crate) idle: VecDeque<InodeId>,
+    /// Forgotten inodes that the kernel knows.
+    pub(crate) cold: FxHashMap<InodeId, crate::evict::Cold>,
+    pub(crate) eviction: crate::evict::Eviction,
+    /// Names that were learnt since they were counted last, and those there were then.
+    pub(crate) named_count: usize,
     /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
     /// Inodes that wait for frames.
@@ -269,6 +279,10 @@ pub struct Slice {
     pub(crate) signalled: VecDeque<(Instant, TicketPart)>,
     /// Payloads of parked writes.
     pub(crate) payloads: FxHashMap<Ticket, Payload>,
+    /// Locks of applications.
+    pub(crate) locks: crate::locks::Locks,
+    /// Closes that wait until locks are dropped.
+    pub(crate) closing: FxHashMap<Ticket, (InodeId, Handle)>,
     /// The node has no valid lease.
     pub(crate) is_lapsed: bool,
     /// Open files of which the kernel has not dropped everything since the lease ended.
@@ -309,6 +323,9 @@ impl Slice {
             hasty_count: 0,
             early_revokes: Vec::new(),
             idle: VecDeque::new(),
+            cold: FxHashMap::default(),
+            eviction: crate::evict::Eviction::new(),
+            named_count: 0,
             starved: Vec::new(),
             frameless: Vec::new(),
             short: None,
@@ -316,6 +333,8 @@ impl Slice {
             misplaced: FxHashMap::default(),
             signalled: VecDeque::new(),
             payloads: FxHashMap::default(),
+            locks: crate::locks::Locks::default(),
+            closing: FxHashMap::default(),
             is_lapsed: false,
             undropped: rustc_hash::FxHashSet::default(),
             out: Vec::new(),
@@ -333,6 +352,7 @@ impl Slice {
     pub fn on_input(&mut self, env: &Env<'_>, input: Input, out: &mut Vec<Effect>) {
         assert!(self.out.is_empty());
         std::mem::swap(&mut self.out, out);
+        self.eviction.now = env.now;
         self.dispatch(env, input);
         std::mem::swap(&mut self.out, out);
     }
@@ -340,6 +360,9 @@ impl Slice {
     fn dispatch(&mut self, env: &Env<'_>, input: Input) {
         match input {
             Input::Request(request) => {
+                if let Some(inode) = self.inodes.get_mut(&home_inode(&request.operation)) {
+                    inode.used_at = env.now;
+                }
                 self.note_activity(env, &request.operation);
                 self.start(env, request);
             }
@@ -370,8 +393,11 @@ impl Slice {
             Input::Shrink => self.shrink(env),
             Input::GiveUp(frames) => self.give_up(env, &frames),
             Input::Reclaim(shard, count) => self.reclaim(env, shard, count),
+            Input::LockReady(ino, wait) => self.on_lock_ready(env, ino, wait),
             Input::Tick => {
+                self.tick_locks(env);
                 self.give_up_idle(env);
+                self.evict_inodes(env);
                 self.end_signalled(env);
                 self.on_tick(env);
             }
@@ -406,9 +432,10 @@ impl Slice {
     }
 
     pub(crate) fn inode(&mut self, ino: InodeId) -> &mut Inode {
+        let (eviction, cold) = (&self.eviction, &mut self.cold);
         self.inodes
             .entry(ino)
-            .or_insert_with(|| Box::new(Inode::new(ino)))
+            .or_insert_with(|| eviction.revive(ino, cold.remove(&ino)))
     }
 
     /// Runs a request from its start.
@@ -432,6 +459,9 @@ impl Slice {
             }
             Operation::Flush { .. } => self.close(env, request),
             Operation::Release { .. } => self.release(env, request),
+            Operation::GetLock { .. } | Operation::SetLock { .. } | Operation::ClearLock { .. } => {
+                self.lock_operation(env, &request)
+            }
             Operation::Forget { ino, count } => {
                 let (ino, count) = (*ino, *count);
                 self.forget(env, ino, count);
@@ -551,6 +581,7 @@ impl Slice {
                 all.push((*ino, format!("flush for {what}: {state}"), goal.since));
             }
         }
+        all.extend(self.lock_waiters());
         all.sort_by_key(|(ino, _, since)| (*since, *ino));
         all
     }
@@ -598,7 +629,9 @@ impl Slice {
         for (ino, inode) in &self.inodes {
             assert_eq!(*ino, inode.ino);
             inode.pages.check();
+            assert!(!self.cold.contains_key(ino));
         }
+        assert!(self.cold.values().all(|cold| cold.lookup_count > 0));
         self.check_frames();
     }
 }

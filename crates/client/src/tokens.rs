@@ -130,7 +130,7 @@ impl Slice {
             Body::Acquired { attr: Some(_) } => None,
             Body::Acquired { attr: None } => Some(Errno::ESTALE),
             Body::Refused(errno) => Some(errno),
-            Body::Op(_) | Body::Space(_) | Body::Synced => Some(Errno::EPROTO),
+            Body::Op(_) | Body::Space(_) | Body::Lock(_) | Body::Synced => Some(Errno::EPROTO),
         };
         match errno {
             None => {

@@ -557,6 +557,43 @@ impl Space {
         all
     }
 
+    /// What lives declared dead hold still.
+    pub fn quarantined(&self) -> SectorSet {
+        let mut all = SectorSet::new();
+        let runs = self.quarantined.values().flat_map(SectorSet::iter);
+        runs.for_each(|run| all.insert(run));
+        all
+    }
+
+    /// What a life that was declared dead holds still, in order.
+    pub fn quarantined_of(&self, life: NodeLife) -> impl Iterator<Item = Run> + '_ {
+        let held = self.quarantined.get(&life).into_iter();
+        held.flat_map(SectorSet::iter)
+    }
+
+    /// How the NSDs are cut into regions.
+    pub fn geometries(&self) -> Vec<Geometry> {
+        self.geometry.values().copied().collect()
+    }
+
+    /// Where a region lies, if it exists.
+    pub fn region_place(&self, id: RegionId) -> Option<Run> {
+        self.geometry.get(&id.nsd)?.region(id.index)
+    }
+
+    /// Regions that are held, for files or for pages.
+    pub fn held_regions(&self) -> impl Iterator<Item = RegionId> + '_ {
+        self.regions.keys().copied().chain(self.pages.region_ids())
+    }
+
+    /// All sectors of regions that are held for files.
+    pub fn data_sectors(&self) -> SectorSet {
+        let mut all = SectorSet::new();
+        let regions = self.regions.values();
+        regions.for_each(|region| all.insert(region.place));
+        all
+    }
+
     /// Total, free and used sectors of one NSD (the other states are not counted here).
     pub fn counts_of(&self, nsd: NsdId) -> Counts {
         let first = RegionId { nsd, index: 0 };

@@ -111,6 +111,12 @@ abi_struct!(/// RELEASE and RELEASEDIR.
 ReleaseIn = 24 { fh: u64, flags: u32, release_flags: u32, lock_owner: u64, });
 abi_struct!(/// FLUSH.
 FlushIn = 24 { fh: u64, unused: u32, padding: u32, lock_owner: u64, });
+abi_struct!(/// GETLK, SETLK and SETLKW: `end` is the last byte, `kind` one of `lock_type`.
+LkIn = 48 {
+    fh: u64, owner: u64, start: u64, end: u64, kind: u32, pid: u32, lk_flags: u32, padding: u32,
+});
+abi_struct!(/// To GETLK.
+LkOut = 24 { start: u64, end: u64, kind: u32, pid: u32, });
 abi_struct!(/// FSYNC and FSYNCDIR.
 FsyncIn = 16 { fh: u64, fsync_flags: u32, padding: u32, });
 abi_struct!(/// SETXATTR with SETXATTR_EXT; name and value follow.
@@ -219,6 +225,16 @@ setxattr_flag: u32 { ACL_KILL_SGID = 0; });
 bits!(/// FALLOCATE: mode.
 fallocate_mode: u32 { KEEP_SIZE = 0; PUNCH_HOLE = 1; ZERO_RANGE = 4; });
 
+/// GETLK, SETLK, SETLKW: last byte of a lock without end.
+pub const LOCK_END_MAX: u64 = i64::MAX as u64;
+/// GETLK, SETLK, SETLKW: kinds of locks.
+#[allow(missing_docs, reason = "named as in fcntl(2)")]
+pub mod lock_type {
+    pub const RDLCK: u32 = 0;
+    pub const WRLCK: u32 = 1;
+    pub const UNLCK: u32 = 2;
+}
+
 /// LSEEK: the next data.
 pub const SEEK_DATA: u32 = 3;
 /// LSEEK: the next hole.
@@ -228,6 +244,8 @@ pub const STATX_BASIC_AND_BTIME: u32 = 0xfff;
 
 bits!(/// READ: flags.
 read_flag: u32 { LOCKOWNER = 1; });
+bits!(/// GETLK, SETLK, SETLKW: flags.
+lk_flag: u32 { FLOCK = 0; });
 bits!(/// FSYNC: flags.
 fsync_flag: u32 { DATASYNC = 0; });
 bits!(/// Answer to OPEN: flags.

@@ -3,6 +3,8 @@
 //! A request is a header, a fixed part whose size the opcode determines, and the rest (names, values, a
 //! WRITE's bytes). On /dev/fuse fixed part and rest are adjacent; in a ring entry they lie apart.
 
+mod locks;
+
 use crate::abi::{self, InHeader, opcode};
 use crate::init::Offer;
 use crate::ticket::{self, NO_REPLY, Route};
@@ -129,6 +131,7 @@ pub const fn fixed_size(opcode: u32) -> usize {
         opcode::GETXATTR | opcode::LISTXATTR => size_of::<abi::GetXattrIn>(),
         opcode::ACCESS => size_of::<abi::AccessIn>(),
         opcode::LSEEK => size_of::<abi::LseekIn>(),
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => size_of::<abi::LkIn>(),
         opcode::FALLOCATE => size_of::<abi::FallocateIn>(),
         opcode::STATX => size_of::<abi::StatxIn>(),
         opcode::INTERRUPT => size_of::<abi::InterruptIn>(),
@@ -408,8 +411,10 @@ fn decode_files(call: &Call<'_>) -> Result<Operation, Errno> {
             Operation::Flush {
                 ino: ino?,
                 handle: Handle(args.fh),
+                lock_owner: args.lock_owner,
             }
         }
+        opcode::GETLK | opcode::SETLK | opcode::SETLKW => locks::decode(call)?,
         opcode::RELEASE | opcode::RELEASEDIR => {
             let args: abi::ReleaseIn = call.args()?;
             let (ino, handle) = (ino?, Handle(args.fh));

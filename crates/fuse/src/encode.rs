@@ -3,7 +3,7 @@
 use crate::abi::{self, OutHeader};
 use crate::ticket;
 use client::request::{Entry, Listed, Opened, Response, Space, Ticket, listed_size};
-use types::{Attr, Errno, SECTOR_SIZE, Span, limits};
+use types::{Attr, Errno, Lock, LockMode, SECTOR_SIZE, Span, limits};
 use zerocopy::IntoBytes;
 
 /// Bytes of the largest head: header, entry and open file of a CREATE.
@@ -151,6 +151,7 @@ pub fn encode_reply(ticket: Ticket, response: &Response) -> Encoded<'_> {
             size: *size,
             padding: 0,
         }),
+        Response::Lock(lock) => made.push(&lock_out(lock.as_ref())),
         Response::Offset(offset) => made.push(&abi::LseekOut { offset: *offset }),
         Response::Space(space) => made.push(&statfs_out(space)),
         Response::Error(_)
@@ -161,6 +162,28 @@ pub fn encode_reply(ticket: Ticket, response: &Response) -> Encoded<'_> {
     }
     made.set_header(unique, 0);
     made
+}
+
+/// A lock as fcntl(2) shows it, with its last byte.
+fn lock_out(lock: Option<&Lock>) -> abi::LkOut {
+    let Some(lock) = lock else {
+        return abi::LkOut {
+            kind: abi::lock_type::UNLCK,
+            ..Default::default()
+        };
+    };
+    abi::LkOut {
+        start: lock.range.begin,
+        end: match lock.range.end {
+            u64::MAX => abi::LOCK_END_MAX,
+            end => end - 1,
+        },
+        kind: match lock.mode {
+            LockMode::Read => abi::lock_type::RDLCK,
+            LockMode::Write => abi::lock_type::WRLCK,
+        },
+        pid: lock.pid,
+    }
 }
 
 /// Seconds and nanoseconds of a time-out.

@@ -64,12 +64,13 @@ const NEEDED: u64 = f::ASYNC_READ
     | f::DO_READDIRPLUS
     | f::POSIX_ACL
     | f::DONT_MASK
+    | f::POSIX_LOCKS
+    | f::FLOCK_LOCKS
     | f::SETXATTR_EXT
     | f::INIT_EXT;
 
 /// Taken where offered. Deliberately absent: WRITEBACK_CACHE (size and times would be the kernel's for
-/// ever, KERNEL-FACTS 2.1), POSIX_LOCKS and FLOCK_LOCKS (locks stay with each node's kernel for now),
-/// NO_OPENDIR_SUPPORT, HAS_INODE_DAX; and ASYNC_DIO: the kernel then ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read
+/// ever, KERNEL-FACTS 2.1), NO_OPENDIR_SUPPORT, HAS_INODE_DAX; and ASYNC_DIO: the kernel then ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read
 /// into. If these are mapped pages of ours, a notification may hold them while it waits for a write-back that the same
 /// thread should take in: a process that waits for ever, and no abort ends it (docs/decisions/0011).
 const WANTED: u64 =
@@ -190,7 +191,8 @@ mod tests {
         let agreed = offer(u64::MAX).agree(false, 1 << 20).unwrap();
         assert_eq!(agreed.flags, WANTED);
         assert_eq!(agreed.flags & f::WRITEBACK_CACHE, 0);
-        assert_eq!(agreed.flags & (f::POSIX_LOCKS | f::FLOCK_LOCKS), 0);
+        let locks = f::POSIX_LOCKS | f::FLOCK_LOCKS;
+        assert_eq!(agreed.flags & locks, locks);
         assert_eq!(agreed.flags & f::OVER_IO_URING, 0);
         assert_eq!(agreed.answer.max_readahead, 1 << 20);
         assert_eq!(agreed.flags & f::ASYNC_DIO, 0);

@@ -15,7 +15,9 @@ use crate::inspect;
 use crate::lab::{self, Lab, Plan};
 use crate::size::parse_argument;
 use crate::state::{self, Backing, Disk, Place, State, Transport};
-use crate::{daemon, destroy, df, files, locate, mount, settings, stat, system, top, up};
+use crate::{
+    daemon, destroy, df, dump, files, fsck, locate, mount, settings, stat, system, top, up,
+};
 
 /// GUPFS: a POSIX parallel file system in user space.
 #[derive(Debug, Parser)]
@@ -92,6 +94,11 @@ enum Command {
         /// Mount point, or state directory.
         point: PathBuf,
     },
+    /// Check a file system that nobody uses: labels, journals, trees, names, inodes, sectors; with --data every byte.
+    #[command(
+        after_help = "Examples:\n  gupfs fsck /var/lib/gupfs\n  gupfs fsck --data /var/lib/gupfs\n  gupfs fsck --data --resume /var/lib/gupfs    (goes on after Ctrl-C)\n  gupfs fsck --repair /var/lib/gupfs\n\nExit codes: 0 clean, 1 repaired, 4 something is wrong, 8 it could not be checked, 16 usage, 32 interrupted (docs/fsck.md)."
+    )]
+    Fsck(fsck::FsckArgs),
     /// What the daemon is doing.
     #[command(after_help = "Example:\n  gupfs status --state /var/lib/gupfs --json")]
     Status(AskArgs),
@@ -247,6 +254,10 @@ enum Dump {
     View,
     /// Attributes, layout and extents of an inode, at its owner.
     Inode,
+    /// The labels on the disks of the state directory, daemon or not.
+    Superblock,
+    /// The segment headers of the journals on these disks.
+    Journal,
 }
 
 #[derive(Debug, Subcommand)]
@@ -501,7 +512,18 @@ pub fn main() -> ExitCode {
     if let Some(code) = mount::helper(&arguments) {
         return code;
     }
-    let cli = Cli::parse();
+    let is_fsck = arguments.get(1).is_some_and(|word| word == "fsck");
+    let cli = match Cli::try_parse_from(&arguments) {
+        Err(error) if is_fsck && error.use_stderr() => {
+            let _ = error.print();
+            return ExitCode::from(fsck::USAGE);
+        }
+        Err(error) => error.exit(),
+        Ok(cli) => cli,
+    };
+    if let Command::Fsck(args) = &cli.command {
+        return fsck::main(args, cli.json);
+    }
     match dispatch(cli.command, cli.json) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -542,6 +564,7 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
             report(mounted, json)
         }
         Command::Umount { point } => report(mount::umount(&point), json),
+        Command::Fsck(_) => unreachable!("its exit code is its own"),
         Command::Status(args) => run_ask(&args, "status", json),
         Command::Waiters(args) => run_ask(&args, "waiters", json),
         Command::Df { state, path } => run_df(path.as_deref(), state.as_deref(), json),
@@ -656,6 +679,13 @@ fn run_dump(what: Dump, of: Option<&str>, args: &AskArgs, json: bool) -> Result<
         Dump::Config => {
             show(&settings::to_json(&place.require()?), json);
             Ok(())
+        }
+        Dump::Superblock | Dump::Journal => {
+            let on_disk = match what {
+                Dump::Superblock => dump::superblock,
+                _ => dump::journal,
+            };
+            on_disk(&place).map(|value| show(&value, json))
         }
         Dump::View => {
             show(&view_to_json(&place.load_view()?), json);

@@ -117,6 +117,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
             None => os::memory_size() / 4,
             Some(_) => 0,
         },
+        inode_count_max: usize::try_from(state.inode_count_max).unwrap_or(usize::MAX),
         slow: types::Duration::from_millis(state.slow_ms),
         metrics: state.metrics.0,
         settings,

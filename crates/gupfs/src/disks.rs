@@ -111,6 +111,15 @@ impl Disk {
         Ok(head)
     }
 
+    /// One sector.
+    pub fn read(&self, sector: u64) -> Result<Vec<u8>> {
+        let mut bytes = Box::new(Sector([0; 4096]));
+        self.file
+            .read_exact_at(&mut bytes.0, sector * SECTOR_SIZE)
+            .map_err(|e| Failure::io("read", &self.path, &e))?;
+        Ok(bytes.0.to_vec())
+    }
+
     /// The label, or why there is none.
     pub fn label(&self) -> Result<std::result::Result<Decoded, LabelError>> {
         Ok(Label::decode(&self.head()?))

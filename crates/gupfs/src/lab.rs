@@ -372,6 +372,7 @@ fn node_state(lab: &Lab, plan: &Plan, view: &ClusterView, paths: &[PathBuf], nod
         direct_from: plan.direct_from,
         lease_ms: plan.lease_ms,
         metrics: state::Metrics::default(),
+        inode_count_max: state::INODE_COUNT_MAX_DEFAULT,
         slow_ms: state::SLOW_MS_DEFAULT,
         log_level: state::LogLevel::default(),
         log_format: state::LogFormat::default(),

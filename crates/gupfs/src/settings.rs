@@ -31,7 +31,7 @@ struct Setting {
     is_for_command_line: bool,
 }
 
-const SETTINGS: [Setting; 9] = [
+const SETTINGS: [Setting; 10] = [
     Setting {
         key: "mount",
         about: "where the file system is mounted",
@@ -48,6 +48,12 @@ const SETTINGS: [Setting; 9] = [
         key: "pagepool_size",
         about: "bytes of memory for caching",
         allowed: "a size of 32M at least",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "inode_count_max",
+        about: "files and directories that the daemon remembers while nobody has them open",
+        allowed: "256 to 100000000",
         is_for_command_line: true,
     },
     Setting {
@@ -177,6 +183,14 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
             let size = size::parse(text).ok().filter(|s| *s >= PAGEPOOL_SIZE_MIN);
             state.pagepool_size = size.ok_or_else(bad)?;
         }
+        "inode_count_max" if is_default => {
+            state.inode_count_max = state::INODE_COUNT_MAX_DEFAULT;
+        }
+        "inode_count_max" => {
+            let count = text.parse().ok();
+            let count = count.filter(|count| state::INODE_COUNT_MAX.contains(count));
+            state.inode_count_max = count.ok_or_else(bad)?;
+        }
         "direct_from" if is_default => state.direct_from = None,
         "direct_from" => state.direct_from = Some(size::parse(text).map_err(|_| bad())?),
         "lease_ms" if is_default => state.lease_ms = types::limits::LEASE_MS,
@@ -225,6 +239,7 @@ fn value(state: &State, key: &str) -> Value {
         "pagepool_size" => json!(state.pagepool_size),
         "lease_ms" => json!(state.lease_ms),
         "metrics" => json!(state.metrics),
+        "inode_count_max" => json!(state.inode_count_max),
         "slow_ms" => json!(state.slow_ms),
         "log_level" => json!(state.log_level),
         "log_format" => json!(state.log_format),
@@ -500,6 +515,8 @@ mod tests {
             ("metrics", "192.168.1.1:9420", "loopback"),
             ("metrics", "65536", "off"),
             ("metrics", "on", "off"),
+            ("inode_count_max", "255", "100000000"),
+            ("inode_count_max", "many", "100000000"),
             ("slow_ms", "199", "3600000"),
             ("slow_ms", "1s", "3600000"),
             ("log_level", "loud", "debug"),
@@ -524,6 +541,7 @@ mod tests {
             ("lease_ms", "5000", json!(5000)),
             ("metrics", "[::1]:9420", json!("[::1]:9420")),
             ("metrics", "0", json!("127.0.0.1:0")),
+            ("inode_count_max", "1000", json!(1000)),
             ("slow_ms", "0", json!(0)),
             ("log_level", "debug", json!("debug")),
             ("log_format", "json", json!("json")),

@@ -121,6 +121,12 @@ pub struct State {
     /// Where metrics are served.
     #[serde(default, skip_serializing_if = "Metrics::is_off")]
     pub metrics: Metrics,
+    /// Inodes that the daemon knows without anybody using them.
+    #[serde(
+        default = "inode_count_max_default",
+        skip_serializing_if = "is_default_inode_count"
+    )]
+    pub inode_count_max: u64,
     /// Operations that take so many milliseconds are logged with what they waited for; 0: none.
     #[serde(default = "slow_ms_default", skip_serializing_if = "is_default_slow")]
     pub slow_ms: u64,
@@ -202,6 +208,23 @@ impl LogFormat {
     const fn is_default(&self) -> bool {
         matches!(self, Self::Text)
     }
+}
+
+/// Inodes that a daemon knows without anybody using them, unless it is said otherwise.
+pub const INODE_COUNT_MAX_DEFAULT: u64 = types::limits::INODE_COUNT_MAX as u64;
+/// What may be said: one takes some 1 KiB, names of directories and tokens not counted.
+pub const INODE_COUNT_MAX: std::ops::RangeInclusive<u64> = 256..=100_000_000;
+
+const fn inode_count_max_default() -> u64 {
+    INODE_COUNT_MAX_DEFAULT
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over a reference"
+)]
+const fn is_default_inode_count(count: &u64) -> bool {
+    *count == INODE_COUNT_MAX_DEFAULT
 }
 
 /// Milliseconds after which an operation is called slow, unless it is said otherwise.
@@ -462,6 +485,11 @@ fn parse(text: &str, path: &Path) -> Result<State> {
                 .help("0 for no log of slow operations, or 200 to 3600000 milliseconds"),
         );
     }
+    if !INODE_COUNT_MAX.contains(&state.inode_count_max) {
+        let count = state.inode_count_max;
+        let what = format!("{}: inode_count_max is {count}", path.display());
+        return Err(Failure::new(what).help("256 to 100000000"));
+    }
     if !LEASE_MS.contains(&state.lease_ms) {
         return Err(Failure::new(format!(
             "{}: lease_ms is {}",
@@ -509,6 +537,7 @@ pub(crate) mod tests {
             transport: Transport::Device,
             lease_ms: 3000,
             metrics: Metrics::default(),
+            inode_count_max: INODE_COUNT_MAX_DEFAULT,
             slow_ms: SLOW_MS_DEFAULT,
             log_level: LogLevel::default(),
             log_format: LogFormat::default(),

@@ -13,6 +13,8 @@
 mod checkpoints;
 #[path = "labs/damage.rs"]
 mod damage;
+#[path = "labs/fsck.rs"]
+mod fsck;
 #[path = "labs/lab.rs"]
 mod lab;
 #[path = "labs/leftovers.rs"]
@@ -23,5 +25,7 @@ mod membership;
 mod node;
 #[path = "labs/opens.rs"]
 mod opens;
+#[path = "labs/repair.rs"]
+mod repair;
 #[path = "labs/space.rs"]
 mod space;

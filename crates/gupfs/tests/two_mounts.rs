@@ -19,12 +19,16 @@ mod acl;
 mod calls;
 #[path = "two_mounts/direct.rs"]
 mod direct;
+#[path = "two_mounts/evict.rs"]
+mod evict;
 #[path = "two_mounts/fixture.rs"]
 mod fixture;
 #[path = "two_mounts/lapse.rs"]
 mod lapse;
 #[path = "two_mounts/layout.rs"]
 mod layout;
+#[path = "two_mounts/locks.rs"]
+mod locks;
 #[path = "two_mounts/maps.rs"]
 mod maps;
 #[path = "two_mounts/messages.rs"]

@@ -300,6 +300,30 @@ pub enum BadRecord {
     },
 }
 
+impl BadRecord {
+    /// Inode index and kind of record in words, as far as the key shows them.
+    pub fn describe(&self) -> String {
+        let (Self::Key { key } | Self::Value { key, .. } | Self::Misfit { key }) = self;
+        let what = match self {
+            Self::Key { .. } => "no key of this version".to_owned(),
+            Self::Value { error, .. } => error.to_string(),
+            Self::Misfit { .. } => "it does not fit what lies before it".to_owned(),
+        };
+        let index = key.iter().take(KEY_OF_INODE_SIZE);
+        let index = index.fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+        let kind = match key.get(KEY_OF_INODE_SIZE) {
+            Some(&HEAD) => "head",
+            Some(&TARGET) => "target",
+            Some(&ENTRY) => "entry",
+            Some(&EXTENT) => "extent",
+            Some(&PIECE) => "piece",
+            Some(&XATTR) => "extended attribute",
+            Some(_) | None => "unknown record",
+        };
+        format!("index {index:x}, {kind}: {what}")
+    }
+}
+
 /// What the tree of a shard lacks, of one key: its whole value, or that it is not there.
 pub type Unsaved = (SmallBytes, Option<SmallBytes>);
 
@@ -313,6 +337,8 @@ pub struct Loader<'a> {
     /// A long value, its key and how many slices have come.
     long: Option<(SmallBytes, Vec<u8>, usize)>,
     last: Option<SmallBytes>,
+    /// What did not fit and was passed over; `None`: the first such record ends the loading.
+    passed_over: Option<Vec<BadRecord>>,
 }
 
 impl<'a> Loader<'a> {
@@ -344,7 +370,31 @@ impl<'a> Loader<'a> {
             removed: None,
             long: None,
             last: None,
+            passed_over: None,
         })
+    }
+
+    /// From now on what does not fit is passed over and noted, for who wants to see all that is wrong.
+    #[must_use]
+    pub fn lenient(mut self) -> Self {
+        self.passed_over = Some(Vec::new());
+        self
+    }
+
+    /// What was passed over since the last call.
+    pub fn take_passed_over(&mut self) -> Vec<BadRecord> {
+        let passed_over = self.passed_over.as_mut();
+        passed_over.map(std::mem::take).unwrap_or_default()
+    }
+
+    fn note(&mut self, result: Result<(), BadRecord>) -> Result<(), BadRecord> {
+        match (&mut self.passed_over, result) {
+            (Some(passed_over), Err(error)) => {
+                passed_over.push(error);
+                Ok(())
+            }
+            (_, result) => result,
+        }
     }
 
     /// The next record of the tree.
@@ -352,6 +402,11 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// It is no record of a shard, or not the next of this one. The shard is not to be used.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadRecord> {
+        let result = self.push_next(key, value);
+        self.note(result)
+    }
+
+    fn push_next(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadRecord> {
         let record_key = SmallBytes::new(key);
         if self.last.as_ref().is_some_and(|last| *last >= record_key) {
             return Err(BadRecord::Misfit { key: record_key });
@@ -392,6 +447,17 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// As `push`.
     pub fn finish(mut self) -> Result<(), BadRecord> {
+        self.end()
+    }
+
+    /// All have come: what was passed over since the last call.
+    pub fn finish_lenient(mut self) -> Vec<BadRecord> {
+        let result = self.end();
+        let _ = self.note(result);
+        self.take_passed_over()
+    }
+
+    fn end(&mut self) -> Result<(), BadRecord> {
         self.end_long()?;
         while let Some((key, value)) = self.beside.next() {
             self.put_beside(&key, value)?;
@@ -401,7 +467,10 @@ impl<'a> Loader<'a> {
 
     fn end_long(&mut self) -> Result<(), BadRecord> {
         match self.long.take() {
-            Some((key, value, _)) => self.whole(&key, &value),
+            Some((key, value, _)) => {
+                let result = self.whole(&key, &value);
+                self.note(result)
+            }
             None => Ok(()),
         }
     }
@@ -427,10 +496,11 @@ impl<'a> Loader<'a> {
         if key.removed_inode().is_some() {
             self.removed = key.removed_inode();
         }
-        match value {
+        let result = match value {
             Some(value) => self.put(key.bytes(), &value),
             None => Ok(()),
-        }
+        };
+        self.note(result)
     }
 
     fn put(&mut self, key: &SmallBytes, value: &[u8]) -> Result<(), BadRecord> {

@@ -31,6 +31,7 @@ use crate::transaction::{Active, TransactionId};
 use crate::view::Origin;
 
 mod checkpoint;
+pub mod inspect;
 
 /// Extents in one mutation of a snapshot.
 const SNAPSHOT_EXTENT_COUNT: usize = 256;

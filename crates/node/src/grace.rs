@@ -9,9 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use client::HeldInode;
+use client::{HeldInode, HeldLocks};
 use meta::Changes;
-use token::message::Reassert;
+use token::message::{HeldLock, Reassert};
 use token::server::Misbehaved;
 use types::id::NodeLife;
 use types::{Epoch, InodeId, Instant, NodeId, ShardId};
@@ -28,17 +28,26 @@ const RECORD_MUTATIONS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub struct Told {
     by_owner: BTreeMap<NodeId, (Epoch, Vec<Message>)>,
+    /// The last life of each owner that served.
+    served: BTreeMap<NodeId, Epoch>,
 }
 
 impl Told {
     /// An owner asks what is held in its shards, in a life whose tokens have this epoch. `make` is called the first
-    /// time.
+    /// time. Nothing is told to one that serves by now: its question is a late one, and what was asked of it since counts.
     pub fn tell(
         &mut self,
         owner: NodeId,
         epoch: Epoch,
         make: impl FnOnce() -> Vec<Message>,
     ) -> &[Message] {
+        if self
+            .served
+            .get(&owner)
+            .is_some_and(|served| epoch <= *served)
+        {
+            return &[];
+        }
         let told = self.by_owner.entry(owner);
         let told = told.or_insert_with(|| (Epoch(0), Vec::new()));
         if told.0 != epoch || told.1.is_empty() {
@@ -49,6 +58,8 @@ impl Told {
 
     /// It serves: it needs to be told nothing any more.
     pub fn on_serving(&mut self, owner: NodeId, epoch: Epoch) {
+        let served = self.served.entry(owner).or_insert(epoch);
+        *served = epoch.max(*served);
         let told = self.by_owner.get(&owner);
         if told.is_some_and(|(known, _)| *known == epoch) {
             self.by_owner.remove(&owner);
@@ -67,6 +78,7 @@ pub fn held_messages(
     epoch: Epoch,
     shards: impl IntoIterator<Item = ShardId>,
     held: impl IntoIterator<Item = HeldInode>,
+    locks: &HeldLocks,
     count_max: usize,
 ) -> Vec<Message> {
     let empty = |part| Reassert {
@@ -74,7 +86,11 @@ pub fn held_messages(
         is_last: false,
         holdings: Vec::new(),
         open: Vec::new(),
+        locks: Vec::new(),
+        lock_floor: locks.floor,
     };
+    let is_full =
+        |part: &Reassert| part.holdings.len() + part.open.len() + part.locks.len() >= count_max;
     let shards = shards.into_iter().map(|shard| (shard, vec![empty(0)]));
     let mut by_shard: BTreeMap<ShardId, Vec<Reassert>> = shards.collect();
     for inode in held {
@@ -82,13 +98,24 @@ pub fn held_messages(
             .get_mut(&inode.ino.shard())
             .expect("a shard of the owner");
         let last = parts.last().expect("each shard has a part");
-        if last.holdings.len() + last.open.len() >= count_max {
+        if is_full(last) {
             let part = u32::try_from(parts.len()).expect("parts have many inodes each");
             parts.push(empty(part));
         }
         let part = parts.last_mut().expect("seen above");
         part.holdings.extend(inode.holdings);
         part.open.extend(inode.is_open.then_some(inode.ino.index()));
+    }
+    for (ino, lock) in locks.locks.iter().copied() {
+        let parts = by_shard
+            .get_mut(&ino.shard())
+            .expect("a shard of the owner");
+        if is_full(parts.last().expect("each shard has a part")) {
+            let part = u32::try_from(parts.len()).expect("parts have many locks each");
+            parts.push(empty(part));
+        }
+        let part = parts.last_mut().expect("seen above");
+        part.locks.push(HeldLock { ino, lock });
     }
     let mut messages = Vec::new();
     for (shard, mut parts) in by_shard {
@@ -116,12 +143,14 @@ impl OwnerSlice {
         from: NodeLife,
         part: &Reassert,
     ) -> Result<(), Misbehaved> {
+        let mut locks = Ok(());
         if self.tokens.is_next_part(from, part.part) {
             self.take_opens(log, from, part);
+            locks = self.take_locks(from, part);
         }
         match self.tokens.reassert(from, part) {
             Err(Misbehaved::Order { .. }) => Ok(()),
-            result => result,
+            result => result.and(locks),
         }
     }
 
@@ -207,24 +236,40 @@ mod tests {
             holdings: Vec::new(),
             is_open: true,
         });
-        let messages = held_messages(Epoch(7), [1, 3].map(ShardId), held.chain(open), 4);
-        type Summary<'a> = (u16, u32, bool, usize, &'a [u64]);
+        let lock = types::Lock {
+            owner: types::LockOwner {
+                kind: types::LockKind::Posix,
+                id: 1,
+            },
+            mode: types::LockMode::Read,
+            range: types::ByteRange::ALL,
+            pid: 1,
+        };
+        let locks = HeldLocks {
+            floor: 12,
+            locks: [1, 2].map(|i| (InodeId::new(ShardId(3), i), lock)).to_vec(),
+        };
+        let messages = held_messages(Epoch(7), [1, 3].map(ShardId), held.chain(open), &locks, 4);
+        type Summary<'a> = (u16, u32, bool, usize, &'a [u64], usize);
         let parts: Vec<Summary<'_>> = messages
             .iter()
             .map(|message| match message {
                 Message::Held { shard, part, .. } => {
                     let count = part.holdings.len();
-                    (shard.0, part.part, part.is_last, count, &part.open[..])
+                    assert_eq!(part.lock_floor, 12);
+                    let (is_last, locks) = (part.is_last, part.locks.len());
+                    (shard.0, part.part, is_last, count, &part.open[..], locks)
                 }
                 other => panic!("{other:?}"),
             })
             .collect();
-        let expected: [Summary<'_>; 5] = [
-            (1, 0, true, 0, &[]),
-            (3, 0, false, 4, &[]),
-            (3, 1, false, 4, &[3]),
-            (3, 2, false, 2, &[4, 5]),
-            (3, 3, true, 0, &[6, 7, 8]),
+        let expected: [Summary<'_>; 6] = [
+            (1, 0, true, 0, &[], 0),
+            (3, 0, false, 4, &[], 0),
+            (3, 1, false, 4, &[3], 0),
+            (3, 2, false, 2, &[4, 5], 0),
+            (3, 3, false, 0, &[6, 7, 8], 1),
+            (3, 4, true, 0, &[], 1),
         ];
         assert_eq!(parts, expected);
         let mut told = Told::default();
@@ -235,9 +280,18 @@ mod tests {
         assert_eq!(again, messages);
         told.on_serving(owner, Epoch(6));
         told.tell(owner, Epoch(7), || panic!("another life of it serves"));
-        let newer = held_messages(Epoch(8), [ShardId(1)], [], 4);
+        let newer = held_messages(Epoch(8), [ShardId(1)], [], &HeldLocks::default(), 4);
         assert_eq!(told.tell(owner, Epoch(8), || newer.clone()), newer);
         told.on_serving(owner, Epoch(8));
-        assert_eq!(told.tell(owner, Epoch(8), || messages.clone()), messages);
+        // A question that comes late, or twice, after that.
+        assert!(
+            told.tell(owner, Epoch(8), || panic!("it serves"))
+                .is_empty()
+        );
+        assert!(
+            told.tell(owner, Epoch(7), || panic!("it is over"))
+                .is_empty()
+        );
+        assert_eq!(told.tell(owner, Epoch(9), || messages.clone()), messages);
     }
 }

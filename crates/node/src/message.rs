@@ -4,7 +4,7 @@
 use client::message::{Answer, Ask};
 use data::space::RegionId;
 use meta::view::{Fact, Origin, Query};
-use types::{Epoch, Errno, NodeLife, NsdId, ShardId, wire_enum, wire_struct};
+use types::{Epoch, Errno, InodeId, NodeLife, NsdId, ShardId, wire_enum, wire_struct};
 
 /// A message between the halves of two nodes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +39,13 @@ pub enum Message {
         shard: ShardId,
         /// How many.
         count: u64,
+    },
+    /// Owner half to client half: it is this wait's turn to have its lock.
+    LockReady {
+        /// The inode.
+        ino: InodeId,
+        /// The wait.
+        wait: u64,
     },
     /// Client half to owner half: what is left of it.
     Released {
@@ -163,6 +170,7 @@ wire_enum!(Message {
     20 => Free { id, free },
     21 => AskFenced { life, epoch },
     22 => Fenced { life },
+    23 => LockReady { ino, wait },
 });
 
 /// What an owner adds to the sum of a file system's space.
@@ -192,7 +200,7 @@ pub enum FactResult {
 wire_enum!(FactResult { 1 => Found(fact), 2 => Failed(errno) });
 
 /// What messages are counted as, by `Message::class`.
-pub const CLASS_NAMES: [&str; 9] = [
+pub const CLASS_NAMES: [&str; 10] = [
     "question",
     "answer",
     "revoke",
@@ -202,6 +210,7 @@ pub const CLASS_NAMES: [&str; 9] = [
     "regions",
     "grace",
     "space",
+    "lock",
 ];
 
 impl Message {
@@ -218,6 +227,7 @@ impl Message {
             | Self::Regions { .. }
             | Self::GiveRegions { .. }
             | Self::RegionsBack { .. } => 6,
+            Self::LockReady { .. } => 9,
             Self::RecallSpace { .. } | Self::AskFree { .. } | Self::Free { .. } => 8,
             Self::AskHeld { .. }
             | Self::Held { .. }

@@ -34,6 +34,7 @@ use crate::question::{OwnerEffect, OwnerEnv, Question, Work};
 use crate::steps::{attribute_want, progress_id};
 use crate::supply;
 
+mod locks;
 mod transactions;
 
 /// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
@@ -58,6 +59,8 @@ pub struct OwnerSlice {
     pub shard: Shard,
     /// Tokens.
     pub tokens: Manager,
+    /// Locks of applications.
+    pub locks: token::Locks,
     /// The last record that changed it.
     pub last_lsn: Lsn,
     parked: BTreeMap<u64, Work>,
@@ -83,6 +86,7 @@ impl OwnerSlice {
         Self {
             shard,
             tokens,
+            locks: token::Locks::new(),
             last_lsn,
             parked: BTreeMap::new(),
             waiting: Vec::new(),
@@ -149,6 +153,7 @@ impl OwnerSlice {
             }
             Work::Question(_) | Work::Transaction(_) => true,
         });
+        self.lose_locks(life, out);
         let mut effects = Vec::new();
         self.tokens.on_node_lost(env.now, life, &mut effects);
         self.on_token_effects(effects, out);
@@ -232,6 +237,7 @@ impl OwnerSlice {
             );
             all.push((what, waiting.since));
         }
+        all.extend(self.lock_waiters());
         all
     }
 
@@ -246,6 +252,7 @@ impl OwnerSlice {
             return;
         };
         let ino = InodeId::new(self.shard.id(), *index);
+        self.locks.on_inode_gone(ino);
         let mut effects = Vec::new();
         self.tokens.on_inode_gone(now, ino, &mut effects);
         self.on_token_effects(effects, out);
@@ -457,7 +464,7 @@ impl<'a> Locked<'a> {
         // refused loses what was acknowledged.
         let is_tried = match &question.ask {
             Ask::Op { op, .. } => waits_for_tokens(op),
-            Ask::Acquire { .. } | Ask::Space(_) | Ask::Sync => true,
+            Ask::Acquire { .. } | Ask::Space(_) | Ask::Sync | Ask::Lock { .. } => true,
         };
         question.tries += u32::from(is_tried);
         if question.tries > TRIES_MAX {
@@ -468,6 +475,10 @@ impl<'a> Locked<'a> {
             Ask::Op { .. } => self.operation(env, log, question, out),
             Ask::Acquire { .. } => {
                 self.acquire(env, question, out);
+                Ok(())
+            }
+            Ask::Lock { .. } => {
+                self.lock(env, *question, out);
                 Ok(())
             }
             Ask::Sync => {
@@ -801,7 +812,7 @@ impl<'a> Locked<'a> {
         let reply = match &body {
             Body::Op(reply) => reply.clone(),
             Body::Refused(errno) => Reply::Error(*errno),
-            Body::Acquired { .. } | Body::Space(_) | Body::Synced => {
+            Body::Acquired { .. } | Body::Space(_) | Body::Synced | Body::Lock(_) => {
                 unreachable!("none of these refuses anything")
             }
         };

@@ -59,7 +59,7 @@ impl Work {
             Self::Question(question) => match &question.ask {
                 Ask::Op { op, .. } => op.is_change(),
                 Ask::Space(_) => true,
-                Ask::Acquire { .. } | Ask::Sync => false,
+                Ask::Acquire { .. } | Ask::Sync | Ask::Lock { .. } => false,
             },
             Self::Transaction(_) => true,
         }
@@ -95,6 +95,8 @@ pub enum OwnerEffect {
     Revoke(NodeLife, Revoke),
     /// Ask a holder for tokens of so many inodes of the shard that it does not use.
     Reclaim(NodeLife, ShardId, u64),
+    /// It is a wait's turn to have its lock.
+    LockReady(token::locks::Ready),
     /// Run this (again).
     Run(Work),
     /// Say this to another owner (or another shard of this one), when durable.

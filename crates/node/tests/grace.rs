@@ -107,6 +107,8 @@ fn part(part: u32, is_last: bool, open: &[u64]) -> Reassert {
         is_last,
         holdings: Vec::new(),
         open: open.to_vec(),
+        locks: Vec::new(),
+        lock_floor: 0,
     }
 }
 
@@ -127,6 +129,8 @@ fn a_lost_part_is_said_again() {
             },
         }],
         open: vec![NAMED + u64::from(at)],
+        locks: Vec::new(),
+        lock_floor: 0,
     };
     let is_open = |slice: &OwnerSlice, index| slice.shard.is_open_at(ino(index), MEMBER);
     slice.begin_grace(&[MEMBER]);

@@ -428,7 +428,7 @@ fn restart_journal(
 }
 
 /// The client half of a node that owns these shards: its directories go to them in turn.
-fn slices(shards: &[Option<OwnerSlice>]) -> Vec<Mutex<Slice>> {
+fn slices(shards: &[Option<OwnerSlice>], inode_count_max: usize) -> Vec<Mutex<Slice>> {
     let own: Vec<ShardId> = (0u16..)
         .zip(shards)
         .filter(|(_, slice)| slice.is_some())
@@ -444,7 +444,9 @@ fn slices(shards: &[Option<OwnerSlice>]) -> Vec<Mutex<Slice>> {
             let mut placements = placements.clone();
             let count = placements.len();
             placements.rotate_left(index * 5 % count);
-            Mutex::new(Slice::new(index, placements))
+            let mut slice = Slice::new(index, placements);
+            slice.limit_inodes(inode_count_max);
+            Mutex::new(slice)
         })
         .collect()
 }
@@ -493,7 +495,7 @@ impl Daemon {
             server.add_disk(nsd, number, disk.sector_count());
             queues.insert(nsd, DiskQueue::new(disk, loops, pool, index, hub.clone()));
         }
-        let slices = slices(&state.shards);
+        let slices = slices(&state.shards, config.inode_count_max);
         let durable_lsn = state.log.journal.durable_lsn();
         let nsds: Vec<NsdId> = config.view.nsds.iter().map(|n| n.id).collect();
         let bits = config.incarnation.0;
@@ -810,8 +812,11 @@ impl Daemon {
         let index = operation_index(&request.operation);
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
         self.count_bytes(&request.operation);
-        self.latencies.begin(request.ticket, index, clock::now);
-        self.slow.begin(&request, index);
+        // Who waits for another's lock is not slow.
+        if !matches!(request.operation, Operation::SetLock { waits: true, .. }) {
+            self.latencies.begin(request.ticket, index, clock::now);
+            self.slow.begin(&request, index);
+        }
         self.admit(request);
         self.slow.leave();
     }

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod fuse;
 pub mod histogram;
 mod http;
+pub mod interrupt;
 pub mod loops;
 pub mod net;
 pub mod netns;

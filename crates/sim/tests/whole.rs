@@ -190,3 +190,42 @@ fn files_freed_while_they_are_open_are_caught() {
 fn orphans_that_stay_are_caught() {
     must_be_caught_holding("loses-closes", "are kept", 1);
 }
+
+/// A file that applications of all nodes lock, while its owner and others crash and links break.
+fn locking(seed: u64, canary: Canary) -> Options {
+    Options {
+        lock_count: 150,
+        crash_count: 2,
+        break_ticks: if seed.is_multiple_of(2) { 300 } else { 0 },
+        loss_per_mille: if seed.is_multiple_of(4) { 20 } else { 0 },
+        ..holding(seed, canary)
+    }
+}
+
+#[test]
+fn locks_outlive_their_owners_and_nobody_has_what_another_has() {
+    let mut sums = [0; 2];
+    for seed in 1..=8 {
+        let options = locking(seed, Canary::default());
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        for (sum, count) in sums.iter_mut().zip(report.lock_counts) {
+            *sum += count;
+        }
+    }
+    let [granted, refused] = sums;
+    eprintln!("{granted} granted, {refused} refused");
+    assert!(granted > 150 && refused > 50, "{sums:?}");
+}
+
+#[test]
+fn locks_that_are_given_away_twice_are_caught() {
+    let mut canary = Canary::default();
+    assert!(canary.set("forgets-locks"), "no canary");
+    let is_caught = |seed| {
+        let options = locking(seed, canary);
+        let violation = survive(|| World::new(seed, options, false).run().0.violation);
+        violation.is_some_and(|text| text.contains("is told that it has"))
+    };
+    assert!((1..40).any(is_caught), "forgets-locks is not caught");
+}

@@ -12,8 +12,9 @@
 //!                 `--------------- More: a grant came in between ---------------'
 //! ```
 //!
-//! The caller keeps a `Holder` as long as it is not idle or a ticket for its inode is unanswered; for a
-//! message about an inode without holder a fresh one gives the right answer.
+//! The caller keeps a `Holder` as long as it is not idle or a ticket for its inode is unanswered, and a number behind all
+//! those that the dropped ones of a shard have seen: the next holder of such an inode begins with that
+//! ([`Holder::forgotten`]), for the release of the former one may still be on its way.
 
 use types::{
     ByteRange, DirectoryMode, Epoch, Holding, InodeId, InodeMode, Instant, RangeMode, ReleaseStamp,
@@ -107,6 +108,8 @@ pub enum Finish {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     seen: TokenNumber,
+    /// States up to this one may have been this node's, and are forgotten.
+    floor: TokenNumber,
     sequence: u64,
     held: Rights,
     going: Vec<Plan>,
@@ -119,10 +122,17 @@ pub struct Holder {
 const OWN_RELEASE: u64 = 1 << 63;
 
 impl Holder {
-    /// Holds nothing.
+    /// Holds nothing, and never has.
     pub const fn new() -> Self {
+        Self::forgotten(TokenNumber(0))
+    }
+
+    /// Holds nothing, and may have held states up to `floor`, at least [`Holder::seen`] of the holder that was dropped: their
+    /// releases may still be on the way, so none of them is taken up again.
+    pub const fn forgotten(floor: TokenNumber) -> Self {
         Self {
             seen: TokenNumber(0),
+            floor,
             sequence: 0,
             held: Rights::new(),
             going: Vec::new(),
@@ -131,13 +141,23 @@ impl Holder {
         }
     }
 
-    /// The newest state seen; goes into [`crate::Acquire::seen`].
+    /// The newest state seen, or one behind all that were; goes into [`crate::Acquire::seen`].
     pub const fn seen(&self) -> TokenNumber {
-        self.seen
+        if self.seen.0 < self.floor.0 {
+            self.floor
+        } else {
+            self.seen
+        }
     }
 
     /// The last release of the newest state seen.
     pub const fn last_release(&self) -> ReleaseStamp {
+        if self.seen.0 < self.floor.0 {
+            return ReleaseStamp {
+                number: self.floor,
+                sequence: u64::MAX,
+            };
+        }
         ReleaseStamp {
             number: self.seen,
             sequence: self.sequence,
@@ -229,7 +249,7 @@ impl Holder {
         if granted.holdings.is_empty() {
             return Adopted::Current;
         }
-        if granted.number <= self.seen {
+        if granted.number <= self.seen() {
             return Adopted::Stale;
         }
         self.see(granted.number);
@@ -240,7 +260,7 @@ impl Holder {
 
     /// A grant of this state, or of a newer one, has come: a revoke that names it was not overtaking.
     pub fn has_seen(&self, number: TokenNumber) -> bool {
-        number <= self.seen
+        number <= self.seen()
     }
 
     fn see(&mut self, number: TokenNumber) {
@@ -260,7 +280,7 @@ impl Holder {
         activity: &Activity,
     ) -> Option<Plan> {
         let epoch = |number: TokenNumber| number.0 >> EPOCH_SHIFT;
-        let is_of_former = epoch(revoke.number) < epoch(self.seen);
+        let is_of_former = epoch(revoke.number) < epoch(self.seen());
         if is_of_former || self.going.iter().any(|p| p.release == revoke.revoke) {
             return None;
         }
@@ -354,7 +374,7 @@ impl Holder {
     /// their way are void from now on.
     pub fn reassert(&mut self, ino: InodeId, epoch: Epoch) -> Vec<Holding> {
         let number = first_number(epoch);
-        assert!(number > self.seen, "epochs ascend");
+        assert!(number > self.seen(), "epochs ascend");
         self.see(number);
         self.held.holdings(ino, number)
     }

@@ -19,13 +19,14 @@
 //!
 //! The files: `message` (what is said), `client` (the holder), `server` (the manager), `compat` (tables of
 //! modes), `rights` (all that one node holds on one inode), `pattern` and `set` (arithmetic of strided byte
-//! ranges), `activity` (where a node's readers and writers are, and what it should ask for). The protocol is
-//! told in docs/tokens.md.
+//! ranges), `activity` (where a node's readers and writers are, and what it should ask for), `locks` (what applications
+//! have locked: no tokens, but kept beside them). The protocol is told in docs/tokens.md.
 #![forbid(unsafe_code)]
 
 pub mod activity;
 pub mod client;
 pub mod compat;
+pub mod locks;
 pub mod message;
 pub mod pattern;
 pub mod rights;
@@ -34,6 +35,7 @@ pub mod set;
 
 pub use activity::Activity;
 pub use client::{Adopted, Cover, Finish, Holder, Plan};
+pub use locks::{LockWaiting, Locks};
 pub use message::{Acquire, Busy, Granted, Message, Reassert, Reclaim, Refused, Released, Revoke};
 pub use rights::Rights;
 pub use server::{Effect, Manager, Misbehaved, Options, Outbox, Waiting};

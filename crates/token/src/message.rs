@@ -6,7 +6,7 @@
 //! but the next one.
 
 use types::id::NodeLife;
-use types::{Holding, InodeId, TokenKind, TokenNumber, Want, wire_enum, wire_struct};
+use types::{Holding, InodeId, Lock, TokenKind, TokenNumber, Want, wire_enum, wire_struct};
 
 /// Holder to manager: wants on one inode, granted together.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,13 +117,29 @@ pub struct Reassert {
     /// Inodes that the node has open, or takes the owner to keep for it: their indexes in the shard. For the owner's
     /// list of orphans; the manager does not look at them.
     pub open: Vec<u64>,
+    /// What applications have locked ([`crate::Locks`]), and the inodes.
+    pub locks: Vec<HeldLock>,
+    /// The last number of a change of locks that the owner before may have been asked for; in each part.
+    pub lock_floor: u64,
 }
 wire_struct!(Reassert {
     part,
     is_last,
     holdings,
-    open
+    open,
+    locks,
+    lock_floor
 });
+
+/// A lock, and on what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeldLock {
+    /// The inode.
+    pub ino: InodeId,
+    /// The lock.
+    pub lock: Lock,
+}
+wire_struct!(HeldLock { ino, lock });
 
 /// A request was not taken on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -164,6 +164,8 @@ fn grace_waits_for_everybody_and_finds_conflicts() {
             },
         }],
         open: Vec::new(),
+        locks: Vec::new(),
+        lock_floor: 0,
     };
     let number = first_number(Epoch(2));
     let stranger = manager.reassert(life(7), &claim(0, true, number));

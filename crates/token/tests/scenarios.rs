@@ -4,7 +4,7 @@
 //!
 //! A script is a story (`#` lines), then commands, each followed by its transcript (`  ` lines):
 //! `nodes N`, `write|read nK A..B`, `inode nK Mode`, `directory nK Mode`, `deliver [I]`, `drop [I]`,
-//! `repeat [I]`, `finish nK`, `resend nK`, `close nK`, `evict nK`, `lose nK`, `advance MS`, `owner`,
+//! `repeat [I]`, `finish nK`, `resend nK`, `close nK`, `evict nK`, `forget nK`, `lose nK`, `advance MS`, `owner`,
 //! `settle`, `show`.
 #![allow(
     clippy::unwrap_used,
@@ -167,6 +167,11 @@ impl Script {
                 let node = &mut self.world.nodes[Self::node(words[1])];
                 let plan = node.holder.give_up(INO);
                 node.plans.extend(plan);
+            }
+            "forget" => {
+                let holder = &mut self.world.nodes[Self::node(words[1])].holder;
+                assert!(holder.is_idle());
+                *holder = token::Holder::forgotten(holder.seen());
             }
             "lose" => self.world.lose(Self::node(words[1])),
             "advance" => self.world.advance(u64::try_from(index(1)).unwrap()),

@@ -45,7 +45,9 @@ errnos! {
     EROFS = 30, "Read-only file system.";
     EMLINK = 31, "Too many links.";
     ERANGE = 34, "Result does not fit.";
+    EDEADLK = 35, "Waiting for the lock would never end.";
     ENAMETOOLONG = 36, "File name too long.";
+    ENOLCK = 37, "No more locks.";
     ENOSYS = 38, "Not implemented.";
     ENOTEMPTY = 39, "Directory not empty.";
     ELOOP = 40, "Too many symbolic links.";

@@ -12,6 +12,7 @@ pub mod frame;
 pub mod id;
 pub mod layout;
 pub mod limits;
+pub mod lock;
 pub mod range;
 pub mod time;
 pub mod token;
@@ -30,6 +31,7 @@ pub use id::{
     ShardId, TokenNumber,
 };
 pub use layout::Layout;
+pub use lock::{Lock, LockKind, LockMode, LockOwner};
 pub use range::{ByteRange, Pattern, RangeSet};
 pub use time::{Duration, Instant, Timestamp};
 pub use token::{DirectoryMode, Holding, InodeMode, RangeMode, ReleaseStamp, TokenKind, Want};

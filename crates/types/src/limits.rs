@@ -39,6 +39,12 @@ pub const KERNEL_TIMEOUT_MS_MAX: u64 = 1000;
 pub const LEASE_MS: u64 = 10_000;
 /// A node renews its lease this often, in milliseconds.
 pub const LEASE_RENEWAL_MS: u64 = 2_000;
+/// Locked ranges, and waits for some, of all inodes of a shard: more are refused with ENOLCK.
+pub const LOCKS_PER_SHARD_MAX: usize = 32 << 10;
+/// Waits for locks of one lock owner's chain that are looked at for a deadlock.
+pub const LOCK_CHAIN_MAX: usize = 1024;
+/// Requests for locks that wait in one slice of a node: more are refused with ENOLCK.
+pub const LOCK_REQUESTS_MAX: usize = 4096;
 /// Most copies of a block.
 pub const REPLICA_COUNT_MAX: usize = 3;
 /// Sectors of a run whose checksums lie inline in the extent record; longer runs have checksum sectors.
@@ -47,3 +53,6 @@ pub const INLINE_CHECKSUM_COUNT_MAX: u32 = 16;
 pub const WIRE_PAYLOAD_SIZE_MAX: usize = (16 << 20) + (64 << 10);
 /// Largest metadata part of a wire frame, in bytes.
 pub const WIRE_META_SIZE_MAX: usize = 4 << 20;
+
+/// Inodes that a node remembers while nobody uses them, unless it is told otherwise. Each takes 1 to 2 KiB.
+pub const INODE_COUNT_MAX: usize = 65_536;

@@ -24,12 +24,13 @@ const TABLE: &[(&str, &[&str])] = &[
     ("fuse", &["client"]),
     // os names fuse because its transports decode on the thread that received the request.
     ("os", &["node", "client", "cluster", "data", "nsd", "fuse"]),
+    ("fsck", &["node", "data", "nsd"]),
     ("etcd", &["cluster"]),
     (
         "gupfs",
         &[
             "client", "token", "meta", "store", "data", "nsd", "cluster", "node", "os", "etcd",
-            "fuse", "bench",
+            "fuse", "bench", "fsck",
         ],
     ),
     (

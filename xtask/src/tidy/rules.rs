@@ -25,9 +25,9 @@ const BANNED: [&str; 12] = [
     "chunk",
 ];
 /// Crates that see no operating system.
-const PURE: [&str; 12] = [
+const PURE: [&str; 13] = [
     "stdx", "types", "cluster", "token", "nsd", "data", "store", "meta", "client", "node", "fuse",
-    "sim",
+    "fsck", "sim",
 ];
 const FORBIDDEN_MODULES: [&str; 5] = ["net", "fs", "thread", "process", "env"];
 /// Crates that may read a clock.

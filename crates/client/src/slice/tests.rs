@@ -1,6 +1,8 @@
 //! Stories of one inode at a slice: what it asks, answers and gives up, input by input.
 
 mod appends;
+mod attributes;
+mod evict;
 mod idle;
 mod interrupts;
 mod located;
@@ -217,11 +219,15 @@ impl Story {
     }
 
     fn ask(&mut self, operation: Operation) -> Vec<Effect> {
+        self.ask_as(0, operation)
+    }
+
+    fn ask_as(&mut self, uid: u32, operation: Operation) -> Vec<Effect> {
         self.ticket += 1;
         self.input(Input::Request(Request {
             ticket: Ticket(self.ticket),
             caller: Caller {
-                uid: 0,
+                uid,
                 gid: 0,
                 pid: 1,
                 umask: 0,

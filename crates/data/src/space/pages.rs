@@ -209,6 +209,21 @@ impl PageSpace {
         all
     }
 
+    /// The page regions.
+    pub fn region_ids(&self) -> impl Iterator<Item = RegionId> + '_ {
+        self.regions.values().map(|region| region.id)
+    }
+
+    /// All sectors of page regions.
+    pub fn sectors(&self) -> SectorSet {
+        let mut all = SectorSet::new();
+        for (at, region) in &self.regions {
+            let (at, count) = (*at, region.length);
+            all.insert(Run { at, count });
+        }
+        all
+    }
+
     pub(super) fn has_region(&self, id: RegionId) -> bool {
         self.regions.values().any(|region| region.id == id)
     }

@@ -86,6 +86,11 @@ impl RegionTable {
         held.map(|(region, _)| *region).collect()
     }
 
+    /// Every region that is held, and by whom.
+    pub fn holders(&self) -> impl Iterator<Item = (RegionId, NodeId)> + '_ {
+        self.holders.iter().map(|(region, owner)| (*region, *owner))
+    }
+
     /// Regions of `nsd` that nobody holds.
     pub fn free_count(&self, nsd: NsdId) -> u32 {
         let all = self.geometry.get(&nsd).map_or(0, Geometry::region_count);

@@ -175,6 +175,7 @@ fn more_files_than_the_journal_holds_outlive_kills_and_a_full_disk() {
     for name in ["n1", "n2"] {
         lab.gupfs(&["kill", name]);
     }
+    lab.fsck();
     for name in ["n1", "n2"] {
         lab.gupfs(&["start", name]);
     }

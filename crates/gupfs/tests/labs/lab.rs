@@ -29,6 +29,18 @@ pub(crate) fn bounded(seconds: u32, words: &[&str]) -> Output {
         .expect("coreutils are there")
 }
 
+/// What `gupfs fsck --json` says of `path`, and its exit code.
+pub(crate) fn fsck(path: &Path, options: &[&str]) -> (Value, i32) {
+    let mut words = vec![env!("CARGO_BIN_EXE_gupfs"), "fsck", "--json"];
+    words.extend(options);
+    words.push(path.to_str().unwrap());
+    let output = bounded(60, &words);
+    let code = output.status.code().expect("it ends by itself");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let value = serde_json::from_str(&said);
+    (value.unwrap_or_else(|_| panic!("{output:?}")), code)
+}
+
 /// A lab of two nodes, removed when it is dropped.
 pub(crate) struct Lab {
     directory: tempfile::TempDir,
@@ -126,8 +138,16 @@ impl Drop for Lab {
             let script = format!("kill -CONT $(cat {}/n{node}/pid)", self.root());
             let _ = bounded(5, &["sh", "-c", &script]);
         }
+        // As a crash leaves it, whatever the test did: it is a whole file system.
+        let found = (!std::thread::panicking()).then(|| {
+            for name in ["n1", "n2"] {
+                let _ = self.try_gupfs(&["kill", name]);
+            }
+            fsck(Path::new(self.root()), &["--data"])
+        });
         let output = self.try_gupfs(&["down"]);
-        if !std::thread::panicking() {
+        if let Some((found, code)) = found {
+            assert_eq!(code, 0, "{found:#}");
             assert!(output.status.success(), "lab down: {output:?}");
         }
     }

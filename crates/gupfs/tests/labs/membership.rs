@@ -70,6 +70,7 @@ fn restarted_owners_know_what_others_hold() {
     for node in ["n1", "n2"] {
         lab.gupfs(&["kill", node]);
     }
+    lab.fsck();
     // Neither waits for the other's former life once both are there.
     lab.gupfs(&["start", "n1", "n2"]);
     lab.works("both");
@@ -105,6 +106,7 @@ fn a_silent_node_is_declared_dead_and_starts_anew() {
     for node in ["n1", "n2"] {
         lab.gupfs(&["kill", node]);
     }
+    lab.fsck();
     lab.gupfs(&["start", "n1"]);
     lab.sh(DEAD_LIMIT, "ls $M1 >/dev/null");
     lab.gupfs(&["start", "n2"]);

@@ -166,6 +166,17 @@ impl Fixture {
         Ok(())
     }
 
+    /// Sets a setting of node 1 or 2, in effect from its next start on.
+    pub fn set(&self, node: usize, key: &str, value: &str) {
+        let mut command = Command::new("timeout");
+        command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs")]);
+        command.args(["config", "set", key, value, "--state"]);
+        let output = command.arg(self.root.join(format!("n{node}"))).output();
+        let output = output.expect("timeout(1) runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{key}: {said}");
+    }
+
     /// The counters of node 1 or 2.
     pub fn counters(&self, node: u16) -> Value {
         let place = lab(&self.root).place(node).expect("an absolute path");
@@ -235,6 +246,25 @@ impl Fixture {
         self.lab(&["down"])
     }
 
+    /// Checks what the daemons, which have ended, have left; what is wrong.
+    fn fsck(&self) -> Result<(), String> {
+        let mut command = Command::new("timeout");
+        command.args([
+            "-k",
+            "5",
+            "25",
+            env!("CARGO_BIN_EXE_gupfs"),
+            "fsck",
+            "--data",
+        ]);
+        let output = command.arg(&self.root).stdin(Stdio::null()).output();
+        let output = output.map_err(|e| format!("timeout(1): {e}"))?;
+        match output.status.success() {
+            true => Ok(()),
+            false => Err(format!("{output:?}")),
+        }
+    }
+
     /// Runs `gupfs lab` on it; what it said, or why it failed.
     pub fn lab(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new("timeout");
@@ -273,8 +303,13 @@ impl Drop for Fixture {
         if !self.root.exists() {
             return;
         }
+        // As the end of both left it: it is a whole file system.
+        let fsck = self.fsck();
         if let Err(said) = self.lab(&["down"]) {
             eprintln!("left behind: {}: {said}", self.root.display());
+        }
+        if !std::thread::panicking() {
+            assert_eq!(fsck, Ok(()));
         }
         let _ = fs::remove_dir(&self.root);
     }

@@ -1,7 +1,7 @@
 //! GetMap, Commit, Destage, Punch: where the bytes of a file lie.
 
 use types::extent::{Extent, SECTOR_SIZE};
-use types::{ByteRange, Errno, FileKind, InodeId, limits};
+use types::{ByteRange, Errno, FileKind, InodeId, Timestamp, limits};
 
 use super::{attr, inode, settled};
 use crate::execute::Resolved;
@@ -175,17 +175,16 @@ pub(super) fn commit(
     new.change += 1;
     if let Some(written) = commit.modified {
         let written = written.min(ctx.now);
-        let is_ahead = old.mtime > ctx.now;
-        new.mtime = if is_ahead {
-            written
-        } else {
-            old.mtime.max(written)
-        };
-        new.ctime = ctx.now;
+        // Both are the write's, not the Commit's: a write that was looked at (tar asks before and after it reads) must
+        // not show another time when it is written back.
+        new.mtime = merged(old.mtime, written, ctx.now);
+        new.ctime = merged(old.ctime, written, ctx.now);
     }
     if commit.kill_set_id {
         new.permissions = attr::without_set_id(new.permissions);
-        new.ctime = ctx.now;
+        if commit.modified.is_none() {
+            new.ctime = ctx.now;
+        }
     }
     let mut mutations = vec![Mutation::AttrPut { index, attr: new }];
     if commit.modified.is_some() || commit.kill_set_id {
@@ -203,6 +202,14 @@ pub(super) fn commit(
         mutations,
         used: runs_of(&commit.extents),
     })
+}
+
+/// The later of two times; one that lies ahead of the clock goes, or a wrong clock would hold it there.
+fn merged(old: Timestamp, written: Timestamp, now: Timestamp) -> Timestamp {
+    match old > now {
+        true => written,
+        false => old.max(written),
+    }
 }
 
 /// Destage: the bytes are the same, so no token is needed, no time is stamped, and the change counter

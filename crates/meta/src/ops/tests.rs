@@ -366,6 +366,33 @@ fn times_are_stamped_or_set_and_the_change_counter_grows() {
     assert_eq!(attr.change, 2);
 }
 
+/// Whoever looked at a file after a write does not find another ctime when the write is committed.
+#[test]
+fn a_commit_has_the_times_of_its_writes() {
+    let mut f = Fixture::new();
+    let ino = f.create("a").ino;
+    let mut put = |now: i64, modified: Option<i64>, kill_set_id| {
+        let attr = f.attr(ino);
+        f.now = now - 1;
+        f.run(&Op::Commit(Commit {
+            modified: modified.map(|secs| Timestamp { secs, nanos: 0 }),
+            kill_set_id,
+            ..commit(&attr, 1, vec![])
+        }));
+        let attr = f.attr(ino);
+        (attr.mtime.secs, attr.ctime.secs)
+    };
+    assert_eq!(put(200, Some(150), false), (150, 150));
+    // Of another node, and older; of a clock that runs ahead; no write at all.
+    assert_eq!(put(300, Some(140), true), (150, 150));
+    assert_eq!(put(400, Some(900), false), (400, 400));
+    assert_eq!(put(500, None, false), (400, 400));
+    assert_eq!(put(600, None, true), (400, 600));
+    assert_eq!(put(700, Some(550), false), (550, 600));
+    // The owner's clock was wrong, and is right now: times go back.
+    assert_eq!(put(300, Some(250), false), (250, 250));
+}
+
 #[test]
 fn unlink_frees_at_once_or_with_the_last_close() {
     let mut f = Fixture::new();

@@ -371,6 +371,7 @@ impl World {
                 }
             }
             OwnerEffect::Reclaim(..) => panic!("there is room"),
+            OwnerEffect::LockReady(_) => panic!("nobody locks anything"),
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Transaction(envelope, after) => {
                 self.at(id).late.push((after, Late::Transaction(*envelope)));
@@ -731,6 +732,8 @@ impl World {
                         is_last: true,
                         holdings,
                         open: Vec::new(),
+                        locks: Vec::new(),
+                        lock_floor: 0,
                     };
                     // The real driver keeps what it told until it is heard; here it is never lost.
                     self.network

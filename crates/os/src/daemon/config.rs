@@ -69,6 +69,8 @@ pub struct Config {
     pub direct_size_min: u64,
     /// Of these, files up to so many bytes only until they have been read once: then the page cache holds them.
     pub again_size_max: u64,
+    /// Inodes that are remembered while nobody uses them.
+    pub inode_count_max: usize,
     /// Operations that take this long are logged with what they waited for; 0: none.
     pub slow: types::Duration,
     /// Where metrics are served, if anywhere: an address of this machine alone.

@@ -283,7 +283,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// Counters of sectors: this node's hands, and what it supplies as owner.
+    /// Counters of sectors and inodes: this node's hands, what it supplies as owner, and what it knows.
     fn space_counters(&self, pairs: &mut Vec<(String, u64)>) {
         let mut sum = data::hand::HandCounters::default();
         let mut pool = data::grants::PoolCounts::default();
@@ -305,7 +305,15 @@ impl Daemon {
         let destage = self.destage.counters();
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
+        let (mut known, mut cold) = (0, 0);
+        for slice in &self.slices {
+            let slice = lock(slice);
+            known += slice.gauges().inode_count as u64;
+            cold += slice.cold_count() as u64;
+        }
         let all = [
+            ("inodes_known_now", known),
+            ("inodes_forgotten_now", cold),
             ("checkpoints", kept.checkpoints),
             ("checkpoint_rounds", kept.rounds),
             ("checkpoint_keys", kept.keys),

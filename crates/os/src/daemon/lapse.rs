@@ -146,11 +146,16 @@ impl Daemon {
             let at = queue.iter().position(is_it);
             at.and_then(|at| queue.remove(at))
         };
-        let Some(Parked::Request(request)) = found else {
+        let Some(Parked::Request(mut request)) = found else {
             return false;
         };
         self.release_payload(&request);
         self.answer(request.ticket, &Response::Error(Errno::EINTR));
+        if matches!(request.operation, Operation::Flush { .. }) {
+            // The descriptor is closed all the same, and nobody asks again: what a close does is done when the lease is back.
+            request.ticket = fuse::NO_REPLY;
+            self.park(Parked::Request(request));
+        }
         true
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use client::HeldInode;
+use client::{HeldInode, HeldLocks};
 use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER, ToManager, ToMember, redirect};
 use cluster::{Grace, Manager, Member, Revision, StoredView, Timing, client as member, grace};
 use cluster::{lives, server};
@@ -510,8 +510,11 @@ impl Daemon {
     fn held_of(&self, owner: NodeId, epoch: Epoch) -> Vec<Message> {
         let is_its = |shard: ShardId| self.owner(shard) == owner;
         let mut held = Vec::new();
+        let mut locks = HeldLocks::default();
         for slice in &self.slices {
-            held.extend(lock(slice).reassert(clock::now(), is_its, epoch));
+            let mut slice = lock(slice);
+            held.extend(slice.reassert(clock::now(), is_its, epoch));
+            slice.reassert_locks(is_its, &mut locks);
         }
         if is_its(RENAME_TOKEN.shard()) {
             held.push(HeldInode {
@@ -522,7 +525,7 @@ impl Daemon {
         }
         let count = u16::try_from(self.config.view.owners.len()).expect("shards have 16 bits");
         let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));
-        let messages = held_messages(epoch, shards, held, HOLDINGS_MAX);
+        let messages = held_messages(epoch, shards, held, &locks, HOLDINGS_MAX);
         tracing::info!(
             node = owner.0,
             count = messages.len(),

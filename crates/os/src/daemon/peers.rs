@@ -199,6 +199,10 @@ impl Daemon {
                 ));
             }
             Message::Reclaim { shard, count } => self.reclaim_tokens(shard, count, &mut items),
+            Message::LockReady { ino, wait } => {
+                let input = Input::LockReady(ino, wait);
+                items.push_back(Item::Client(slice_of(ino), input));
+            }
             Message::Released { shard, released } => {
                 self.on_released(life, shard, &released, &mut items);
             }
@@ -607,12 +611,14 @@ fn is_sound(message: &Message) -> bool {
     match message {
         Message::Question { shard, ask, .. } => match ask {
             Ask::Op { op, .. } => op.home() == *shard,
-            Ask::Acquire { ino, .. } => ino.shard() == *shard,
+            Ask::Acquire { ino, .. } | Ask::Lock { ino, .. } => ino.shard() == *shard,
             Ask::Space(_) | Ask::Sync => true,
         },
         Message::Released { shard, released } => released.ino.shard() == *shard,
         Message::Held { shard, part, .. } => {
-            part.holdings.iter().all(|held| held.ino.shard() == *shard)
+            let locked = part.locks.iter().map(|held| held.ino);
+            let mut all = part.holdings.iter().map(|held| held.ino).chain(locked);
+            all.all(|ino| ino.shard() == *shard)
         }
         _ => true,
     }

@@ -36,6 +36,8 @@ const CAUSE_COUNT_MAX: usize = 8;
 /// Operations that are written down, in each table.
 const TABLE_COUNT_MAX: usize = 4096;
 const TABLE_COUNT: usize = 16;
+/// A thread leaves what it has taken long before this.
+const MARK_TIME: Duration = Duration::from_millis(60_000);
 const LINE_COUNT_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_millis(10_000);
 
@@ -87,8 +89,9 @@ struct Waiting {
 #[derive(Debug)]
 enum Entry {
     Waiting(Waiting),
-    /// It was answered before it was written down.
-    Answered,
+    /// It was answered then, before it was written down. What is answered twice, or found no place in the table, leaves
+    /// such a mark, too, which nobody takes away: it goes after `MARK_TIME`.
+    Answered(Instant),
 }
 
 thread_local! {
@@ -197,7 +200,7 @@ impl Slow {
     pub(super) fn leave(&self) {
         let Some(begun) = CURRENT.take() else { return };
         let mut table = lock(self.table(begun.ticket));
-        if matches!(table.get(&begun.ticket), Some(Entry::Answered)) {
+        if matches!(table.get(&begun.ticket), Some(Entry::Answered(_))) {
             table.remove(&begun.ticket);
             return;
         }
@@ -233,10 +236,11 @@ impl Slow {
             let mut table = lock(self.table(ticket));
             match table.remove(&ticket) {
                 Some(Entry::Waiting(waiting)) => waiting,
-                Some(Entry::Answered) => return,
+                Some(Entry::Answered(_)) => return,
                 None => {
                     if table.len() < TABLE_COUNT_MAX {
-                        table.insert(ticket, Entry::Answered);
+                        let now = Instant(self.now.load(Ordering::Relaxed));
+                        table.insert(ticket, Entry::Answered(now));
                     }
                     return;
                 }
@@ -273,19 +277,22 @@ impl Slow {
         );
     }
 
-    /// Those that have waited for half the threshold, the oldest first.
+    /// Those that have waited for half the threshold, the oldest first. Marks that nobody took away go.
     fn old(&self, now: Instant) -> Vec<Begun> {
         let mut all = Vec::new();
         let mut count = 0;
         for table in &self.tables {
-            let table = lock(table);
-            count += table.len() as u64;
-            all.extend(table.values().filter_map(|entry| match entry {
-                Entry::Waiting(w) if now.since(w.begun.at).0 >= self.threshold.0 / 2 => {
-                    Some(w.begun)
+            let mut table = lock(table);
+            table.retain(|_, entry| match entry {
+                Entry::Waiting(waiting) => {
+                    count += 1;
+                    if now.since(waiting.begun.at).0 >= self.threshold.0 / 2 {
+                        all.push(waiting.begun);
+                    }
+                    true
                 }
-                Entry::Waiting(_) | Entry::Answered => None,
-            }));
+                Entry::Answered(at) => now.since(*at) < MARK_TIME,
+            });
         }
         self.waiting.store(count, Ordering::Relaxed);
         all.sort_by_key(|begun| begun.at);

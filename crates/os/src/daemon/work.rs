@@ -425,6 +425,14 @@ impl Daemon {
             OwnerEffect::Reclaim(to, shard, count) => {
                 self.send(to.node, &Message::Reclaim { shard, count });
             }
+            OwnerEffect::LockReady(ready) if ready.to.node == self.me.node => {
+                let input = Input::LockReady(ready.ino, ready.wait);
+                items.push_back(Item::Client(slice_of(ready.ino), input));
+            }
+            OwnerEffect::LockReady(ready) => {
+                let (ino, wait) = (ready.ino, ready.wait);
+                self.send(ready.to.node, &Message::LockReady { ino, wait });
+            }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Transaction(envelope, after) => {
                 self.defer(after, Deferred::Transaction(envelope), items);
@@ -540,6 +548,7 @@ fn clamp(response: &mut Response, lease_ns: u64) {
         Response::Error(_)
         | Response::Done
         | Response::Opened(_)
+        | Response::Lock(_)
         | Response::Data(_)
         | Response::Bytes(_)
         | Response::Size(_)

@@ -21,8 +21,11 @@ const PUNCHES: u64 = 4;
 const MAKES_NAMELESS: u64 = 8;
 /// The umask in `meta::Caller`, access control lists and the step that gives a new inode some.
 const HAS_LISTS: u64 = 16;
+/// `Ask::Lock`, `LockReady`, and locks in `Held`: who does not know them ends the link, or would give locks away that are held.
+const LOCKS: u64 = 32;
 /// Features that this version has.
-pub(super) const FEATURES: u64 = OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS | HAS_LISTS;
+pub(super) const FEATURES: u64 =
+    OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS | HAS_LISTS | LOCKS;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

@@ -131,6 +131,8 @@ pub struct Canary {
     pub keeps_names: bool,
     /// A new owner is not told what is open.
     pub forgets_opens: bool,
+    /// A new owner is not told what is locked.
+    pub forgets_locks: bool,
     /// Owners are not told of the last close.
     pub loses_closes: bool,
     /// Sectors that are given back do not reach their owner.
@@ -151,6 +153,7 @@ impl Canary {
             "releases-early" => &mut self.releases_early,
             "keeps-names" => &mut self.keeps_names,
             "forgets-opens" => &mut self.forgets_opens,
+            "forgets-locks" => &mut self.forgets_locks,
             "loses-closes" => &mut self.loses_closes,
             "keeps-sectors" => &mut self.keeps_sectors,
             "loses-pages" => &mut self.loses_pages,
@@ -172,6 +175,8 @@ pub struct Setting {
     pub area: Area,
     /// Frames of its pagepool.
     pub frame_count: u64,
+    /// Inodes that it may know without using them.
+    pub inode_count_max: usize,
     /// Sectors of a region.
     pub region_sectors: u32,
     /// Free sectors that it grants to nobody, for unlink, truncate and the journal's needs.
@@ -229,6 +234,7 @@ impl Node {
             me,
             view,
             frame_count,
+            inode_count_max,
             round_ticks,
             canary,
             ..
@@ -247,7 +253,9 @@ impl Node {
             let mut placements = placements.clone();
             let count = placements.len();
             placements.rotate_left(index * 5 % count);
-            Slice::new(index, placements)
+            let mut slice = Slice::new(index, placements);
+            slice.limit_inodes(inode_count_max);
+            slice
         });
         let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
         let durable = node::Durable::new(log.journal.durable_lsn());
@@ -513,6 +521,14 @@ impl Node {
             }
             OwnerEffect::Reclaim(to, shard, count) => {
                 self.send(to.node, Message::Reclaim { shard, count });
+            }
+            OwnerEffect::LockReady(ready) if ready.to.node == self.me.node => {
+                let input = Input::LockReady(ready.ino, ready.wait);
+                items.push_back(Item::Client(slice_of(ready.ino), input));
+            }
+            OwnerEffect::LockReady(ready) => {
+                let (ino, wait) = (ready.ino, ready.wait);
+                self.send(ready.to.node, Message::LockReady { ino, wait });
             }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Transaction(envelope, after) => {

@@ -39,6 +39,8 @@ pub struct Options {
     pub hold_count: usize,
     /// Every so many-th of these is made without a name; 0: none.
     pub nameless_every: usize,
+    /// Calls of applications that lock a file; 0: none.
+    pub lock_count: u32,
     /// Owners ask for idle tokens back, as if their tables were nearly full.
     pub has_reclaims: bool,
     /// Nodes that crash and restart.
@@ -63,6 +65,8 @@ pub struct Options {
     pub has_volatile_cache: bool,
     /// Frames of each pagepool.
     pub frame_count: u64,
+    /// Inodes that a node may know without using them.
+    pub inode_count_max: usize,
     /// Sectors of each NSD that files may have; where they are few, writes may be refused for want of room.
     pub data_sectors: u64,
     /// Sectors of a region, where they are few.
@@ -121,6 +125,10 @@ impl Options {
             // Which seeds show what is switched off was found without.
             round_ticks = 0;
         }
+        let mut inode_count_max = pick(&mut aside, &[1 << 16, 1 << 16, 0, 16]);
+        if canary != Canary::default() {
+            inode_count_max = 1 << 16;
+        }
         let (data_sectors, region_sectors) = match is_little && round_ticks > 0 {
             // Pages take regions of their own.
             true => (data_sectors + pick(&mut aside, &[24, 32, 48]), 8),
@@ -147,6 +155,8 @@ impl Options {
             loss_per_mille: if breaks { pick(prng, &[0, 0, 20]) } else { 0 },
             hold_count,
             nameless_every: 3,
+            // For runs that ask for them: what seeds show was found without.
+            lock_count: 0,
             has_reclaims,
             crash_count,
             read_ahead,
@@ -163,6 +173,7 @@ impl Options {
             name_percent: pick(prng, &[0, 15, 60]),
             has_volatile_cache: prng.chance(1, 3),
             frame_count,
+            inode_count_max,
             data_sectors,
             region_sectors,
             space_reserve,

@@ -7,6 +7,7 @@
 mod apps;
 mod crash;
 mod holds;
+mod locks;
 mod record;
 mod rest;
 mod setup;
@@ -53,6 +54,8 @@ pub struct Report {
     pub no_space_count: usize,
     /// Rounds of checkpoints, checkpoints, and those that failed, of all lives.
     pub checkpoint_counts: [u64; 3],
+    /// Locks granted to applications, and refused to them.
+    pub lock_counts: [u64; 2],
     /// What was wrong, if anything.
     pub violation: Option<String>,
 }
@@ -131,6 +134,8 @@ pub struct World {
     dead: BTreeSet<NodeLife>,
     /// What is to lose its name while it is open.
     holds: Vec<holds::Hold>,
+    /// Who locks a file.
+    lockers: locks::Lockers,
     next_value: u64,
     next_incarnation: u128,
     last_finished: u64,
@@ -173,6 +178,7 @@ impl World {
             access_count: self.history.count() + self.directory.count(),
             no_space_count: self.no_space_count,
             checkpoint_counts: self.checkpoint_counts,
+            lock_counts: self.lockers.counts,
             violation: self.violation,
         };
         (report, self.log.unwrap_or_default())
@@ -296,6 +302,9 @@ impl World {
         if self.options.has_reclaims {
             actors.push((usize::MAX, 3));
         }
+        if self.lockers.has_seats() {
+            actors.extend([(usize::MAX, 4), (usize::MAX, 4)]);
+        }
         self.prng.shuffle(&mut actors);
         actors
             .into_iter()
@@ -303,7 +312,8 @@ impl World {
                 (usize::MAX, 0) => self.deliver_some(),
                 (usize::MAX, 1) => self.end_some(),
                 (usize::MAX, 2) => self.act_hold(),
-                (usize::MAX, _) => self.reclaim_some(),
+                (usize::MAX, 3) => self.reclaim_some(),
+                (usize::MAX, _) => self.act_lock(),
                 (index, usize::MAX) => {
                     let pick = usize::try_from(self.prng.below(1 << 20)).expect("small");
                     self.machines[index].node.act(pick)

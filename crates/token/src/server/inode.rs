@@ -148,6 +148,13 @@ impl Inode {
         }
     }
 
+    /// The waiter cannot be granted while this holder has what it has.
+    pub(super) fn must_release(&self, waiter: &Waiter, holder: NodeLife) -> bool {
+        let wants = self.effective_wants(waiter);
+        let entry = self.entry(holder);
+        entry.is_some_and(|e| wants.iter().any(|w| e.rights.conflicts(w)))
+    }
+
     /// A release of this holder crossed a grant to it. Until it has answered, nothing more is granted to it
     /// here, or its answers could name old states for ever.
     pub(super) fn is_held_back(&self, waiter: &Waiter) -> bool {

@@ -273,6 +273,8 @@ impl World {
                 is_last: true,
                 holdings: self.nodes[node].holder.reassert(INO, self.epoch),
                 open: Vec::new(),
+                locks: Vec::new(),
+                lock_floor: 0,
             };
             self.manager.reassert(life(node), &message).unwrap();
             // A repeat changes nothing.

@@ -106,3 +106,17 @@ fn a_hole_takes_the_tokens_of_its_bytes_and_keeps_them() {
     let effects = s.answer(call, meta::Reply::Attr(s.attr));
     assert!(is_released(&s.carry_out(effects)));
 }
+
+/// Who may write to a file of somebody else takes its set-id bits by a hole, too, as on a local file system.
+#[test]
+fn a_hole_by_another_user_takes_the_set_id_bits() {
+    for (uid, is_taken) in [(0, false), (7, true)] {
+        let mut s = Story::new(4 * PAGE);
+        s.attr.permissions = 0o6757;
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let effects = s.ask_as(uid, hole(0, PAGE));
+        let commit = commit_of(&effects);
+        assert_eq!(commit.is_some_and(|(_, c)| c.kill_set_id), is_taken);
+        assert_eq!(punch_of(&effects).is_some(), !is_taken, "the Commit first");
+    }
+}

@@ -107,7 +107,11 @@ fn a_write_back_that_failed_is_told_to_each_who_has_the_file_open() {
     s.open(InodeMode::Exclusive, ByteRange::ALL);
     let (writer, reader) = (open_again(&mut s, true), open_again(&mut s, false));
     lose_a_page(&mut s);
-    let close = |handle| Operation::Flush { ino: INO, handle };
+    let close = |handle| Operation::Flush {
+        ino: INO,
+        handle,
+        lock_owner: 0,
+    };
     for handle in [reader, writer, reader, writer] {
         let effects = s.ask(close(handle));
         assert_eq!(error_of(&effects), Some(Errno::ENOSPC), "{handle:?}");

@@ -155,3 +155,23 @@ fn tables_are_bounded() {
     let now = Instant(clock::now().0 + 10 * SECOND);
     assert_eq!(slow.old(now).len(), LOOK_COUNT_MAX);
 }
+
+#[test]
+fn marks_of_double_answers_do_not_stay() {
+    let slow = slow();
+    let begin = clock::now();
+    slow.now.store(begin.0, Ordering::Relaxed);
+    for number in 1..100 {
+        slow.answered(Ticket(number));
+    }
+    slow.begin(&request(200), 1);
+    slow.leave();
+    assert_eq!(written(&slow), 100);
+    let after = Instant(begin.0 + MARK_TIME.0 - 1);
+    assert_eq!(slow.old(after).len(), 1);
+    assert_eq!(written(&slow), 100);
+    let after = Instant(begin.0 + MARK_TIME.0);
+    assert_eq!(slow.old(after).len(), 1);
+    assert_eq!(written(&slow), 1);
+    assert_eq!(slow.waiting.load(Ordering::Relaxed), 1);
+}

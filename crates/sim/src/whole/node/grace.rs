@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use client::HeldLocks;
 use node::grace::{Told, held_messages};
 use node::{Message, Work};
 use token::Reassert;
@@ -166,17 +167,23 @@ impl Node {
         let is_its = |shard: ShardId| owners.get(usize::from(shard.0)) == Some(&owner);
         let (slices, now) = (&mut self.slices, self.now);
         let forgets_opens = self.canary.forgets_opens;
+        let forgets_locks = self.canary.forgets_locks;
         let make = || {
-            let held = slices
-                .iter_mut()
-                .flat_map(|s| s.reassert(now, is_its, epoch));
+            let mut locks = HeldLocks::default();
+            let held = slices.iter_mut().flat_map(|slice| {
+                slice.reassert_locks(is_its, &mut locks);
+                slice.reassert(now, is_its, epoch)
+            });
             let mut held: Vec<_> = held.collect();
+            if forgets_locks {
+                locks.locks.clear();
+            }
             if forgets_opens {
                 held.iter_mut().for_each(|held| held.is_open = false);
             }
             let count = u16::try_from(owners.len()).expect("shards have 16 bits");
             let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));
-            held_messages(epoch, shards, held, HOLDINGS_MAX)
+            held_messages(epoch, shards, held, &locks, HOLDINGS_MAX)
         };
         for message in self.grace.told.tell(owner, epoch, make).to_vec() {
             self.send(owner, message);

@@ -79,6 +79,9 @@ impl Node {
                 items.push_back(Item::Client(slice, Input::Revoke(peer, revoke)));
             }
             Message::Reclaim { shard, count } => items.extend(super::reclaims(shard, count)),
+            Message::LockReady { ino, wait } => {
+                items.push_back(Item::Client(slice_of(ino), Input::LockReady(ino, wait)));
+            }
             Message::Released { shard, released } => {
                 self.on_released(life, shard, &released, &mut items);
             }

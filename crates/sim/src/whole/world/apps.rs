@@ -132,7 +132,11 @@ impl World {
         }
         for (ino, handle) in std::mem::take(&mut machine.front.to_close) {
             for operation in [
-                Operation::Flush { ino, handle },
+                Operation::Flush {
+                    ino,
+                    handle,
+                    lock_owner: 0,
+                },
                 Operation::Release { ino, handle },
             ] {
                 let request = machine.front.own(operation);

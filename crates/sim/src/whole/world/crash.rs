@@ -114,6 +114,7 @@ impl World {
             }
         }
         self.drop_seats(index);
+        self.drop_lockers(index);
         let until = self.now + self.prng.between(100, 3000);
         self.machines[index].power = Power::Off(until);
         self.crashes.push(Crash {

@@ -12,6 +12,7 @@ use crate::model::{Action, CELL_COUNT, CELL_SIZE, NAME_COUNT};
 impl World {
     /// Lets the run come to rest and looks for what is left.
     pub(super) fn rest(&mut self) {
+        self.end_locks();
         self.end_holds();
         self.sync_mappings();
         self.settle();

@@ -82,6 +82,7 @@ impl World {
             crashes: Vec::new(),
             dead: std::collections::BTreeSet::new(),
             holds: Vec::new(),
+            lockers: super::locks::Lockers::default(),
             next_value: 0,
             next_incarnation: 100,
             last_finished: 0,
@@ -134,6 +135,7 @@ impl World {
             view: view.clone(),
             area: boot::area(NsdId(number(index)), options.journal_sectors),
             frame_count: options.frame_count,
+            inode_count_max: options.inode_count_max,
             region_sectors: options.region_sectors,
             space_reserve: options.space_reserve,
             ask_sectors: options.data_sectors.min(16 << 10),
@@ -225,6 +227,7 @@ impl World {
         }
         self.open_all();
         self.set_up_holds();
+        self.set_up_locks();
     }
 
     /// Every node is linked to every other.

@@ -1,0 +1,70 @@
+//! Owners' answers, on their way to who waits for them.
+
+use types::Errno;
+
+use crate::env::Env;
+use crate::message::{Answer, Body};
+use crate::names::Continuation;
+use crate::request::Response;
+use crate::slice::{CallId, Effect, Input, Slice};
+
+impl Slice {
+    /// An owner's answer arrived.
+    pub(crate) fn on_answer(&mut self, env: &Env<'_>, call: CallId, answer: Answer) {
+        let Some(then) = self.calls.remove(&call) else {
+            return;
+        };
+        match then {
+            Continuation::Names(request, epoch) => self.on_names(env, request, epoch, answer),
+            Continuation::Unlink(request, epoch, told) => {
+                self.on_unlink_answer(env, (request, epoch, told), answer);
+            }
+            Continuation::Attributes(ino, ticket, losses) => {
+                self.on_attributes(env, (ino, ticket), answer, losses);
+            }
+            Continuation::Arrival(mut arrival) => match answer.body {
+                Body::Acquired { attr: Some(attr) } => {
+                    arrival.attr = Some(attr);
+                    arrival.kind = attr.kind;
+                    arrival.grants = answer.grants;
+                    self.on_arrival(env, *arrival);
+                }
+                Body::Refused(errno) => self.fail_arrival(&arrival, errno),
+                _ => self.on_arrival_gone(*arrival),
+            },
+            Continuation::RenameSource(request) => match answer.body {
+                Body::Op(meta::Reply::Entry { ino, .. }) => {
+                    let input = Input::FlushThen(ino, Box::new(request));
+                    self.out.push(Effect::ForSlice(ino, input));
+                }
+                Body::Refused(errno) | Body::Op(meta::Reply::Error(errno)) => {
+                    self.fail(request.ticket, errno);
+                }
+                _ => self.fail(request.ticket, Errno::ENOENT),
+            },
+            Continuation::Acquire(ino, losses) => self.on_acquired(env, ino, answer, losses),
+            Continuation::Map(ino, range, narrow) => {
+                self.on_map(env, ino, range, narrow, answer);
+            }
+            Continuation::Commit(ino) => self.on_committed(env, ino, answer),
+            Continuation::Synced(ticket, response) => {
+                let response = match answer.body {
+                    Body::Refused(errno) => Response::Error(errno),
+                    _ => response,
+                };
+                self.reply_written(env, ticket, response);
+            }
+            Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
+            Continuation::Punch(ino, request) => self.on_punched(env, ino, request, answer),
+            Continuation::Listing(request) => self.on_listing(env, request, answer),
+            Continuation::Lock(ino) => self.on_lock_answer(env, ino, &answer),
+            Continuation::LockTest(ticket) => self.on_lock_test(env, ticket, &answer),
+            Continuation::Closed(ino) => {
+                if let Some(ino) = ino {
+                    let is_freed = matches!(answer.body, Body::Op(meta::Reply::Absent));
+                    self.on_closed(env, ino, is_freed);
+                }
+            }
+        }
+    }
+}

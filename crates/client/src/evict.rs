@@ -1,0 +1,311 @@
+//! Inodes that nobody uses here, forgotten beyond a limit: a scan of millions of files must not grow the daemon.
+//!
+//! ```text
+//! known --idle, beyond the limit--> tokens given up --released--> forgotten: lookups and kind stay, if the kernel knows it
+//!   ^                                                                 |
+//!   '------------------------- anything about it ---------------------'
+//! ```
+//!
+//! Invariants
+//! - Only what is not open, dirty, gated or on its way anywhere is forgotten, and nothing of it is cached any more, in the
+//!   kernel neither: its tokens are released as for any revoke.
+//! - An inode that is known again takes up no token of before ([`token::Holder::forgotten`]): the release may still be on
+//!   its way. Nor does it believe an answer that was asked for before (`forgotten_count` begins its counts).
+//! - Of an inode that the kernel knows the number of its lookups stays: a later revoke must know that there is
+//!   something to notify. These are as many as the kernel's own inodes, each a hundredth of that.
+//! - At most `PER_TICK` at each tick; all inodes are looked at once for each round of them.
+//!
+//! What this deliberately does not do: count bytes. Pages have the pool's limit; the names of directories count here.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use types::{Duration, FileKind, InodeId, Instant, ShardId, TokenNumber, limits};
+
+use crate::env::Env;
+use crate::flush::Purpose;
+use crate::inode::Inode;
+use crate::names::Continuation;
+use crate::slice::{SLICE_COUNT, Slice, home_inode};
+
+/// Names that a slice may know for each inode it may know.
+const NAMES_PER_INODE: usize = 4;
+/// Inodes that are looked at at one tick.
+const PER_TICK: usize = 256;
+/// An inode whose release takes longer than so many visits, one a tick, stays for this round.
+const VISIT_COUNT_MAX: u32 = 50;
+/// Where there is nothing to forget nobody looks again before.
+const PAUSE: Duration = Duration::from_millis(1000);
+
+/// What is left of a forgotten inode that the kernel knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cold {
+    pub(crate) lookup_count: u64,
+    pub(crate) kind: FileKind,
+}
+
+/// Inodes on their way out.
+#[derive(Debug)]
+pub(crate) struct Eviction {
+    inode_count_max: usize,
+    /// Chosen, and how often each was looked at since.
+    chosen: std::collections::VecDeque<(InodeId, u32)>,
+    /// Not before.
+    next: Instant,
+    /// The newest states of each shard that were forgotten.
+    floors: FxHashMap<ShardId, TokenNumber>,
+    /// So far.
+    forgotten_count: u64,
+    /// Of the last input.
+    pub(crate) now: Instant,
+}
+
+impl Eviction {
+    pub(crate) fn new() -> Self {
+        Self {
+            inode_count_max: limits::INODE_COUNT_MAX / SLICE_COUNT,
+            chosen: std::collections::VecDeque::new(),
+            next: Instant(0),
+            floors: FxHashMap::default(),
+            forgotten_count: 0,
+            now: Instant(0),
+        }
+    }
+
+    /// An inode that is known from now on.
+    pub(crate) fn revive(&self, ino: InodeId, cold: Option<Cold>) -> Box<Inode> {
+        let mut inode = Box::new(Inode::new(ino));
+        if let Some(floor) = self.floors.get(&ino.shard()) {
+            inode.holder = token::Holder::forgotten(*floor);
+        }
+        inode.used_at = self.now;
+        inode.loss_count = self.forgotten_count;
+        inode.names_epoch = self.forgotten_count;
+        if let Some(cold) = cold {
+            inode.lookup_count = cold.lookup_count;
+            inode.kind = Some(cold.kind);
+        }
+        inode
+    }
+}
+
+impl Inode {
+    /// What it is, as far as this node knows.
+    pub(crate) fn known_kind(&self) -> FileKind {
+        let kind = self.attr.map(|attr| attr.kind).or(self.kind);
+        kind.unwrap_or(FileKind::File)
+    }
+
+    fn last_use(&self) -> Instant {
+        self.shown_at
+            .map_or(self.used_at, |at| at.max(self.used_at))
+    }
+
+    /// Nobody uses it here, and nothing of it has to be told or waited for. It may have tokens.
+    fn is_spare(&self) -> bool {
+        let is_nameless = self.is_gone || self.attr.is_some_and(|attr| attr.nlink == 0);
+        let is_kept = self.is_taken_open || self.is_linkable || self.errors.is_untold();
+        let is_told = self.unwritten_replies == 0 && self.unshown.is_empty();
+        let has_work = !self.goals.is_empty() || !self.hasty.is_empty() || self.resize_count > 0;
+        let is_asked = self.is_map_asked || self.is_on_dirty_list || self.starved_since.is_some();
+        let is_waiting = has_work || is_asked || self.failing_since.is_some();
+        self.is_unused() && is_told && !(is_nameless || is_kept || is_waiting)
+    }
+}
+
+impl Slice {
+    /// How many inodes this node may know without using them, in all its slices. For tests and settings.
+    pub fn limit_inodes(&mut self, count: usize) {
+        self.eviction.inode_count_max = count.div_ceil(SLICE_COUNT);
+    }
+
+    /// Forgotten inodes that the kernel knows.
+    pub fn cold_count(&self) -> usize {
+        self.cold.len()
+    }
+
+    /// Forgets what is not used beyond the limit.
+    pub(crate) fn evict_inodes(&mut self, env: &Env<'_>) {
+        let max = self.eviction.inode_count_max;
+        let is_over = self.inodes.len() > max || self.named_count > max * NAMES_PER_INODE;
+        if self.is_lapsed {
+            // Releases would wait for the lease.
+            return self.eviction.chosen.clear();
+        }
+        let is_due = is_over && env.now >= self.eviction.next;
+        if self.eviction.chosen.is_empty() && !is_due {
+            return;
+        }
+        let asked: FxHashSet<InodeId> = self.calls.values().filter_map(concerned).collect();
+        if self.eviction.chosen.is_empty() {
+            self.choose(env, &asked);
+        }
+        for _ in 0..self.eviction.chosen.len().min(PER_TICK) {
+            let (ino, visits) = self.eviction.chosen.pop_front().expect("so many are there");
+            if !asked.contains(&ino) && !self.evict_one(env, ino) && visits < VISIT_COUNT_MAX {
+                self.eviction.chosen.push_back((ino, visits + 1));
+            }
+        }
+    }
+
+    /// Chooses those that were used longest ago, files before directories: their names go with one notification for all
+    /// names of the mount. Names of directories go beyond their own limit.
+    fn choose(&mut self, env: &Env<'_>, asked: &FxHashSet<InodeId>) {
+        let max = self.eviction.inode_count_max;
+        let mut spare: Vec<_> = self
+            .inodes
+            .iter()
+            .filter(|(ino, inode)| inode.is_spare() && !asked.contains(ino))
+            .filter(|(ino, _)| **ino != InodeId::ROOT)
+            .map(|(ino, inode)| {
+                let is_directory = inode.known_kind() == FileKind::Directory;
+                (is_directory, inode.last_use(), *ino)
+            })
+            .collect();
+        let count = self.inodes.len().saturating_sub(max - max / 8);
+        if self.inodes.len() > max && count < spare.len() {
+            spare.select_nth_unstable(count);
+        }
+        spare.truncate(if self.inodes.len() > max { count } else { 0 });
+        if spare.is_empty() {
+            self.eviction.next = env.now + PAUSE;
+        }
+        spare.sort_unstable();
+        let chosen = spare.into_iter().map(|(_, _, ino)| (ino, 0));
+        self.eviction.chosen.extend(chosen);
+        self.drop_names(max * NAMES_PER_INODE);
+    }
+
+    /// Forgets names of directories beyond `max`, of those first that were used longest ago: they are asked for anew.
+    fn drop_names(&mut self, max: usize) {
+        let known = self
+            .inodes
+            .values()
+            .map(|inode| (inode.last_use(), inode.ino, inode.name_count()));
+        let mut known: Vec<_> = known.filter(|(_, _, count)| *count > 0).collect();
+        let mut sum: usize = known.iter().map(|(_, _, count)| count).sum();
+        if sum > max {
+            known.sort_unstable();
+            for (_, ino, count) in known {
+                if sum <= max / 2 {
+                    break;
+                }
+                self.inode(ino).entries = None;
+                sum -= count;
+            }
+        }
+        self.named_count = sum;
+    }
+
+    /// Answers whether nothing is to be done for it any more in this round.
+    fn evict_one(&mut self, env: &Env<'_>, ino: InodeId) -> bool {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return true;
+        };
+        if inode.is_revoking() {
+            return false;
+        }
+        if !inode.is_spare() {
+            return true;
+        }
+        if let Some(plan) = inode.holder.give_up(ino) {
+            self.begin_release(env, ino, plan);
+            return false;
+        }
+        let cold = Cold {
+            lookup_count: inode.lookup_count,
+            kind: inode.known_kind(),
+        };
+        let floor = self.eviction.floors.entry(ino.shard()).or_default();
+        *floor = (*floor).max(inode.holder.seen());
+        self.eviction.forgotten_count += 1;
+        self.drop_inode(env, ino);
+        if cold.lookup_count > 0 {
+            self.cold.insert(ino, cold);
+        }
+        true
+    }
+
+    /// The inode is not known here any more.
+    fn drop_inode(&mut self, env: &Env<'_>, ino: InodeId) {
+        let Some(mut inode) = self.inodes.remove(&ino) else {
+            return;
+        };
+        inode.pages.clear(env.pool);
+        env.grants.unreserve(env.owner(ino.shard()), inode.reserved);
+        self.hasty_count -= inode.hasty.len();
+    }
+
+    fn forget_cold(&mut self, ino: InodeId, count: u64) {
+        if let Some(cold) = self.cold.get_mut(&ino) {
+            cold.lookup_count = cold.lookup_count.saturating_sub(count);
+            if cold.lookup_count == 0 {
+                self.cold.remove(&ino);
+            }
+        }
+    }
+
+    /// The kernel forgets lookups.
+    pub(crate) fn forget(&mut self, env: &Env<'_>, ino: InodeId, count: u64) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return self.forget_cold(ino, count);
+        };
+        inode.lookup_count = inode.lookup_count.saturating_sub(count);
+        self.drop_if_gone(env, ino);
+    }
+
+    /// Drops an inode that has no name any more and that nobody uses here. What is dirty in it goes to the owner first,
+    /// unless that has freed it: another node may have it open.
+    pub(crate) fn drop_if_gone(&mut self, env: &Env<'_>, ino: InodeId) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        let is_gone = inode.attr.is_some_and(|a| a.nlink == 0);
+        let is_used = inode.lookup_count > 0 || inode.open_count > 0 || inode.closing_count > 0;
+        if !is_gone || is_used {
+            return;
+        }
+        if inode.is_taken_open {
+            // Nobody can open it any more, and nobody else would tell.
+            return self.send_closed(ino);
+        }
+        if inode.is_revoking() || inode.is_acquiring || !inode.loads.is_empty() {
+            return;
+        }
+        if inode.is_dirty() && !inode.is_freed {
+            return self.add_goal(env, ino, Purpose::Background);
+        }
+        if inode.is_committing || !inode.batches.is_empty() || inode.unwritten_replies > 0 {
+            return;
+        }
+        if !inode.is_freed
+            && let Some(plan) = inode.holder.give_up(ino)
+        {
+            // Revoked when nothing is known here any more they would be answered as of the beginning: the owner takes
+            // that for a late message, and who waits for them waits until it has asked often enough.
+            return self.begin_release(env, ino, plan);
+        }
+        self.drop_inode(env, ino);
+    }
+}
+
+/// The inode of this slice that an answer will be about.
+fn concerned(then: &Continuation) -> Option<InodeId> {
+    match then {
+        Continuation::Names(request, _)
+        | Continuation::Unlink(request, _, _)
+        | Continuation::RenameSource(request)
+        | Continuation::SetAttr(_, request)
+        | Continuation::Punch(_, request)
+        | Continuation::Listing(request) => {
+            let directory = crate::names::directory_of(&request.operation);
+            Some(directory.unwrap_or_else(|| home_inode(&request.operation)))
+        }
+        Continuation::Attributes(ino, _, _)
+        | Continuation::Acquire(ino, _)
+        | Continuation::Map(ino, _, _)
+        | Continuation::Commit(ino)
+        | Continuation::Lock(ino) => Some(*ino),
+        Continuation::Arrival(arrival) => Some(arrival.ino),
+        Continuation::Closed(ino) => *ino,
+        Continuation::Synced(_, _) | Continuation::LockTest(_) => None,
+    }
+}

@@ -1,0 +1,87 @@
+//! Attributes as applications see them before the owner has heard of what changes them.
+
+use super::*;
+use types::FileKind;
+
+use crate::request::Response;
+
+/// What stat(2) shows of the file.
+fn shown(s: &mut Story) -> Attr {
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    let attr = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Attr(attr, _), _) => Some(*attr),
+        _ => None,
+    });
+    attr.expect("the node holds the exclusive token")
+}
+
+/// A file with bytes that were not written back yet has blocks: tar --sparse takes one without for a hole.
+#[test]
+fn dirty_pages_count_as_blocks() {
+    let mut s = Story::new(0);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    assert_eq!(shown(&mut s).sector_count, 0);
+    s.write(1, false);
+    assert_eq!(shown(&mut s).sector_count, 1);
+    // Overwritten, it is one page still, and never more than the file has.
+    s.write(2, false);
+    assert_eq!(shown(&mut s).sector_count, 1);
+}
+
+/// O_TRUNC gives an empty file new times: the owner is asked. By another user than root it takes the set-id bits.
+#[test]
+fn an_open_that_truncates_stamps_an_empty_file_and_takes_set_id_bits() {
+    for (uid, is_taken) in [(0, false), (7, true)] {
+        let mut s = Story::new(0);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let effects = s.ask_as(uid, open_with_truncate());
+        let set = effects.iter().find_map(|effect| match effect {
+            Effect::Call(
+                _,
+                _,
+                Ask::Op {
+                    op: meta::Op::SetAttr { set, .. },
+                    ..
+                },
+            ) => Some(*set),
+            _ => None,
+        });
+        let set = set.expect("the owner is asked");
+        assert_eq!((set.size, set.kill_set_id), (Some(0), is_taken));
+    }
+}
+
+/// Who has a directory or a pipe open, or works in it, sees that it is gone by its links, as on any file system. A file without a name
+/// is kept for those who have it open: of one that the owner does not know there is nothing to show.
+#[test]
+fn a_removed_directory_or_pipe_has_no_links() {
+    for (kind, nlink) in [
+        (FileKind::Directory, Some(0)),
+        (FileKind::Fifo, Some(0)),
+        (FileKind::File, None),
+    ] {
+        let mut s = Story::new(PAGE);
+        let mut attr = s.attr;
+        (attr.kind, attr.nlink) = (kind, 2);
+        s.slice.inode(INO).learn_attr(&attr);
+        let effects = s.ask(Operation::GetAttr {
+            ino: INO,
+            handle: None,
+        });
+        let call = effects.iter().find_map(|effect| match effect {
+            Effect::Call(call, _, Ask::Acquire { .. }) => Some(*call),
+            _ => None,
+        });
+        let gone = Answer::bare(Body::Acquired { attr: None });
+        let effects = s.input(Input::Answer(call.expect("asked"), Box::new(gone)));
+        let shown = effects.iter().find_map(|effect| match effect {
+            Effect::Reply(_, Response::Attr(attr, timeout), _) => Some((attr.nlink, *timeout)),
+            Effect::Reply(_, Response::Error(Errno::ESTALE), _) => None,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(shown, nlink.map(|nlink| (nlink, 0)));
+    }
+}

@@ -1,0 +1,218 @@
+//! What nobody uses is forgotten beyond a limit, and what the kernel knows is known when it comes back.
+
+use types::FileKind;
+
+use super::*;
+
+const MAX: u64 = 4;
+
+fn story() -> Story {
+    let mut s = Story::new(PAGE);
+    s.slice
+        .limit_inodes(usize::try_from(MAX).expect("few") * SLICE_COUNT);
+    s
+}
+
+fn other(index: u64) -> InodeId {
+    InodeId::new(INO.shard(), 1000 + index)
+}
+
+fn tick(s: &mut Story) -> Vec<Effect> {
+    s.now = s.now + Duration::from_millis(20);
+    s.input(Input::Tick)
+}
+
+/// So many unused inodes, each of which the kernel has looked up twice; the later ones were used later.
+fn know(s: &mut Story, count: u64, kind: FileKind) {
+    for index in 0..count {
+        s.now = s.now + Duration::from_millis(1);
+        tick_clock(s);
+        let mut attr = s.attr;
+        (attr.ino, attr.kind) = (other(index), kind);
+        let inode = s.slice.inode(other(index));
+        inode.learn_attr(&attr);
+        inode.lookup_count = 2;
+    }
+}
+
+/// An input that changes nothing: the slice hears what time it is.
+fn tick_clock(s: &mut Story) {
+    let ino = other(1 << 20);
+    let effects = s.input(Input::Request(Request {
+        ticket: Ticket(0),
+        caller: Caller::default(),
+        operation: Operation::Forget { ino, count: 1 },
+    }));
+    assert!(effects.is_empty(), "{effects:?}");
+}
+
+fn forget(s: &mut Story, ino: InodeId, count: u64) {
+    let effects = s.ask(Operation::Forget { ino, count });
+    assert!(effects.is_empty(), "{effects:?}");
+}
+
+#[test]
+fn the_oldest_go_and_their_lookups_stay() {
+    let mut s = story();
+    know(&mut s, 20, FileKind::Symlink);
+    tick(&mut s);
+    let left: Vec<bool> = (0..20)
+        .map(|i| s.slice.inodes.contains_key(&other(i)))
+        .collect();
+    let count = left.iter().filter(|is_left| **is_left).count() as u64;
+    assert!((1..=MAX).contains(&count), "{left:?}");
+    assert!(left.is_sorted(), "the first were used first: {left:?}");
+    assert_eq!(s.slice.cold_count() as u64, 20 - count);
+    // The kernel forgets one in two steps.
+    forget(&mut s, other(0), 1);
+    assert_eq!(s.slice.cold[&other(0)].lookup_count, 1);
+    forget(&mut s, other(0), 1);
+    assert_eq!(s.slice.cold_count() as u64, 19 - count);
+    // Another one is used again: it is what it was, and the kernel knows it.
+    assert_eq!(s.slice.known_kind(other(1)), FileKind::Symlink);
+    let inode = s.slice.inode(other(1));
+    assert_eq!(inode.lookup_count, 2);
+    assert_eq!(inode.known_kind(), FileKind::Symlink);
+    assert_eq!(s.slice.cold_count() as u64, 18 - count);
+}
+
+#[test]
+fn files_go_before_directories() {
+    let mut s = story();
+    know(&mut s, 3, FileKind::Directory);
+    for index in 3..8 {
+        s.now = s.now + Duration::from_millis(1);
+        tick_clock(&mut s);
+        let attr = s.attr;
+        s.slice.inode(other(index)).learn_attr(&attr);
+    }
+    tick(&mut s);
+    assert!((0..3).all(|i| s.slice.inodes.contains_key(&other(i))));
+    assert!(s.slice.inodes.len() <= 4);
+    assert_eq!(s.slice.cold_count(), 0, "the kernel knows none of them");
+}
+
+#[test]
+fn tokens_go_first_and_are_not_taken_up_again() {
+    let mut s = story();
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    s.number = 7;
+    s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    s.slice.inode(INO).lookup_count = 1;
+    know(&mut s, 20, FileKind::File);
+    let effects = tick(&mut s);
+    let is_notice = |effect: &Effect| matches!(effect, Effect::Notify(Some(_), _));
+    assert!(
+        effects.iter().any(is_notice),
+        "the kernel knows it: {effects:?}"
+    );
+    assert!(!is_released(&effects));
+    tick(&mut s);
+    assert!(
+        s.slice.inodes.contains_key(&INO),
+        "the kernel has not answered"
+    );
+    assert!(is_released(&s.carry_out(effects)));
+    tick(&mut s);
+    assert!(!s.slice.inodes.contains_key(&INO));
+    // The release may still be on its way.
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    let seen = effects.iter().find_map(|effect| match effect {
+        Effect::Call(_, _, Ask::Acquire { seen, .. }) => Some(*seen),
+        _ => None,
+    });
+    assert_eq!(seen, Some(TokenNumber(8)));
+    s.number = 7;
+    s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    assert!(
+        s.slice.inode(INO).holder.held().is_empty(),
+        "it was given up"
+    );
+}
+
+#[test]
+fn what_is_in_use_stays() {
+    let mut s = story();
+    s.has_sectors = true;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s.write_back(1);
+    know(&mut s, 20, FileKind::File);
+    for index in 0..20 {
+        let inode = s.slice.inode(other(index));
+        match index % 7 {
+            0 => inode.open_count = 1,
+            1 => inode.closing_count = 1,
+            2 => inode.is_taken_open = true,
+            3 => inode.is_size_dirty = true,
+            4 => inode.errors.note(Errno::EIO),
+            5 => inode.unwritten_replies = 1,
+            _ => inode.is_acquiring = true,
+        }
+    }
+    for _ in 0..100 {
+        tick(&mut s);
+    }
+    assert_eq!(s.slice.inodes.len(), 21);
+    assert_eq!(s.slice.cold_count(), 0);
+}
+
+/// An answer that is on its way is about the inode as it was known then.
+#[test]
+fn who_waits_for_an_answer_stays() {
+    let mut s = story();
+    know(&mut s, 20, FileKind::File);
+    s.ask(Operation::GetAttr {
+        ino: other(0),
+        handle: None,
+    });
+    s.slice.inode(other(0)).used_at = Instant(0);
+    for _ in 0..100 {
+        tick(&mut s);
+    }
+    assert!(s.slice.inodes.contains_key(&other(0)));
+    assert!(s.slice.inodes.len() <= 4);
+}
+
+#[test]
+fn names_are_bounded() {
+    let mut s = story();
+    know(&mut s, 3, FileKind::Directory);
+    for index in 0..3 {
+        let held = TokenKind::Directory {
+            mode: types::DirectoryMode::Read,
+            hash_begin: 0,
+            hash_end: u64::MAX,
+        };
+        let granted = Granted {
+            ticket: 0,
+            ino: other(index),
+            number: TokenNumber(1 + index),
+            holdings: vec![Holding {
+                ino: other(index),
+                number: TokenNumber(1 + index),
+                kind: held,
+            }],
+            contended: false,
+        };
+        s.slice
+            .inode(other(index))
+            .holder
+            .on_granted(&granted, true);
+        for name in 0..100 {
+            let name = types::Name::new(format!("{name}").as_bytes()).expect("a name");
+            s.slice.learn_name(other(index), &name, None, true);
+        }
+    }
+    assert_eq!(s.slice.named_count, 300);
+    tick(&mut s);
+    let known: usize = s.slice.inodes.values().map(|i| i.name_count()).sum();
+    assert_eq!(known, s.slice.named_count);
+    assert!(known <= usize::try_from(MAX).expect("few") * 4, "{known}");
+    assert_eq!(s.slice.inodes.len(), 3);
+}

@@ -1,0 +1,88 @@
+//! Is what lies on the NSDs a file system? Findings as values, from what a start would load.
+//!
+//! ```text
+//! labels -> check_head -> [Finding]
+//! journal of each owner -> Loading::apply ... -> Owner (shards, roots, space, table)
+//! all owners -> check -> [Finding]          names and inodes, sectors, regions, transactions
+//! all files -> reads of all copies -> data::judge -> [Finding]
+//! ```
+//!
+//! Invariants
+//! - Foreign bytes end in findings, never in a panic.
+//! - A finding says what is wrong on the NSDs. What follows from it alone (an inode that cannot be seen because its page is
+//!   lost) is no finding: shards that are not whole are known, and nothing is concluded from what they lack.
+//! - Of one kind no more than `COUNT_MAX` findings are kept; all are counted.
+//!
+//! Memory: what all owners have in memory when they serve, together, and some 60 bytes for each name and run.
+//!
+//! What this deliberately does not do: I/O. Only `repair` changes anything, and that in memory.
+#![forbid(unsafe_code)]
+
+pub mod data;
+pub mod finding;
+pub mod head;
+pub mod inodes;
+pub mod load;
+pub mod names;
+pub mod repair;
+pub mod sectors;
+pub mod transactions;
+
+pub use finding::{COUNT_MAX, Finding, Findings, Kind, Remedy};
+pub use load::{Loading, Owner, Setup};
+pub use names::Paths;
+
+/// What was loaded of all owners that could be, checked together.
+#[derive(Debug)]
+pub struct Image {
+    /// What the cluster view and the labels say.
+    pub setup: Setup,
+    /// Those that were loaded.
+    pub owners: Vec<Owner>,
+    /// An owner, or a part of one, could not be loaded: nothing follows from what is not there.
+    pub is_partial: bool,
+}
+
+impl Image {
+    /// Of these owners; `is_partial`: others could not be loaded.
+    pub fn new(setup: Setup, owners: Vec<Owner>, is_partial: bool) -> Self {
+        let is_partial = is_partial || owners.iter().any(|owner| !owner.partial.is_empty());
+        Self {
+            setup,
+            owners,
+            is_partial,
+        }
+    }
+
+    /// The shard, if it was loaded.
+    pub fn shard(&self, id: types::ShardId) -> Option<&node::meta::Shard> {
+        self.owners.iter().find_map(|owner| owner.shards.get(&id))
+    }
+
+    /// All shards, by owner and id.
+    pub fn shards(&self) -> impl Iterator<Item = &node::meta::Shard> {
+        self.owners.iter().flat_map(|owner| owner.shards.values())
+    }
+
+    /// The inode, if it was loaded.
+    pub fn seen(&self, ino: types::InodeId) -> Option<node::meta::shard::inspect::Seen<'_>> {
+        self.shard(ino.shard())?.seen(ino)
+    }
+
+    /// The shard was loaded, and is whole.
+    pub fn is_whole(&self, id: types::ShardId) -> bool {
+        let owner = self.owners.iter().find(|o| o.shards.contains_key(&id));
+        owner.is_some_and(|owner| !owner.partial.contains(&id))
+    }
+
+    /// Ends what was under way, as a start does, then checks everything but the bytes of files. The names that lead to
+    /// inodes come back beside.
+    pub fn check(&mut self, findings: &mut Findings) -> Paths {
+        transactions::check(self, findings);
+        inodes::check(self, findings);
+        let paths = names::check(self, findings);
+        sectors::check(self, findings);
+        sectors::check_table(self, findings);
+        paths
+    }
+}

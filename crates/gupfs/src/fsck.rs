@@ -1,0 +1,312 @@
+//! `gupfs fsck`: checks a file system that nobody uses. Exit codes are those of fsck(8).
+//!
+//! Life cycle: take the state directories and disks -> labels -> journals and trees of every owner -> names, inodes, sectors ->
+//! with `--data` every byte -> with `--repair`, after asking, what can be repaired is, and all is looked at again -> report.
+//!
+//! Invariant: without `--repair` nothing is written but, where `--data` is interrupted, how far it has come.
+
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use fsck::{Findings, Image, Paths, Remedy};
+use indicatif::ProgressBar;
+use os::interrupt;
+use serde_json::{Value, json};
+
+use crate::cli::complain;
+use crate::failure::{Failure, Result};
+use crate::size;
+
+mod disks;
+mod scrub;
+mod write;
+
+use disks::{Held, Journal};
+use scrub::Progress;
+
+/// Nothing is wrong.
+const CLEAN: u8 = 0;
+/// Something was wrong, and was repaired.
+const CORRECTED: u8 = 1;
+/// Something is wrong, and still is.
+const UNCORRECTED: u8 = 4;
+/// It could not be looked at.
+const FAILED: u8 = 8;
+/// The command line is wrong.
+pub(crate) const USAGE: u8 = 16;
+/// It was interrupted.
+const CANCELLED: u8 = 32;
+
+/// Arguments of `gupfs fsck`.
+#[derive(Debug, Args)]
+pub struct FsckArgs {
+    /// State directories of all nodes, or the directory of a lab.
+    #[arg(required = true)]
+    paths: Vec<PathBuf>,
+    /// Read every copy of every file's bytes, too, and verify them.
+    #[arg(long)]
+    data: bool,
+    /// Go on where an interrupted --data has stopped, unless the file system was used since.
+    #[arg(long, requires = "data")]
+    resume: bool,
+    /// Repair what can be repaired, after asking.
+    #[arg(long)]
+    repair: bool,
+    /// Do not ask.
+    #[arg(long, requires = "repair")]
+    yes: bool,
+}
+
+/// What was looked at.
+#[derive(Debug, Default)]
+struct Report {
+    findings: Findings,
+    fs: String,
+    inodes: u64,
+    bytes: u64,
+    is_cancelled: bool,
+    lines: Vec<Value>,
+    /// After a repair: what is still wrong.
+    left: Option<Findings>,
+}
+
+impl Report {
+    fn code(&self) -> u8 {
+        let found = match (&self.left, self.findings.is_empty()) {
+            (_, true) => CLEAN,
+            (None, false) => UNCORRECTED,
+            (Some(left), false) => {
+                let is_repaired = self
+                    .findings
+                    .list()
+                    .iter()
+                    .any(|f| !left.list().contains(f));
+                let repaired = if is_repaired { CORRECTED } else { CLEAN };
+                repaired | if left.is_empty() { CLEAN } else { UNCORRECTED }
+            }
+        };
+        found | if self.is_cancelled { CANCELLED } else { 0 }
+    }
+}
+
+/// Runs the command.
+pub fn main(args: &FsckArgs, json: bool) -> ExitCode {
+    match run(args) {
+        Ok(report) => {
+            let code = report.code();
+            match json {
+                true => say!("{}", to_json(&report, code)),
+                false => say!("{}", to_text(&report)),
+            }
+            ExitCode::from(code)
+        }
+        Err(failure) => {
+            complain("gupfs fsck", &failure);
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+fn run(args: &FsckArgs) -> Result<Report> {
+    interrupt::watch().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
+    let mut report = Report::default();
+    let findings = &mut report.findings;
+    let held = Held::take(&args.paths, findings)?;
+    report.fs = format!("{:032x}", held.view.fs.0);
+    let spinner = ProgressBar::new_spinner();
+    let (mut image, journals) = held.load(findings, &mut |node| {
+        spinner.set_message(format!("reading the journal and the trees of node {node}"));
+        spinner.tick();
+    })?;
+    spinner.set_message("checking names, inodes and sectors");
+    spinner.tick();
+    report.inodes = image.shards().map(|shard| shard.inode_count()).sum();
+    let paths = image.check(findings);
+    spinner.finish_and_clear();
+    if args.data && !interrupt::is_asked() {
+        verify(args, &held, (&image, &paths), &journals, &mut report)?;
+    }
+    report.is_cancelled |= interrupt::is_asked();
+    report.lines = lines(&report.findings, &image, &paths);
+    if args.repair && !report.findings.is_empty() && !report.is_cancelled {
+        if !args.yes {
+            ask(report.findings.counts().values().sum())?;
+        }
+        repair(held, image, journals, &mut report)?;
+        let left = again(args, &report.findings)?;
+        for (line, finding) in report.lines.iter_mut().zip(report.findings.list()) {
+            line["repaired"] = json!(!left.list().contains(finding));
+        }
+        report.left = Some(left);
+    }
+    Ok(report)
+}
+
+fn ask(count: u64) -> Result<()> {
+    let refused = |what: &str| {
+        Failure::new(format!("{what}: nothing was repaired"))
+            .help("answer yes, or give --yes where nobody can be asked")
+    };
+    let mut stdin = std::io::stdin().lock();
+    if !stdin.is_terminal() {
+        return Err(refused("standard input is no terminal"));
+    }
+    let mut out = std::io::stderr();
+    let asked = write!(
+        out,
+        "{count} findings. Repair what can be repaired? Type yes: "
+    );
+    asked
+        .and_then(|()| out.flush())
+        .map_err(|e| refused(&format!("cannot ask: {e}")))?;
+    let mut answer = String::new();
+    let heard = stdin.read_line(&mut answer);
+    heard.map_err(|e| refused(&format!("no answer: {e}")))?;
+    match answer.trim() {
+        "yes" => Ok(()),
+        other => Err(refused(&format!("{other:?} is not yes"))),
+    }
+}
+
+fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Report) -> Result<()> {
+    write::labels(&held)?;
+    // What these say is not in journals: those stay as they are.
+    let is_elsewhere = |kind: &fsck::Kind| {
+        let name = kind.name();
+        ["label-", "view-", "nsd-", "data-"]
+            .iter()
+            .any(|start| name.starts_with(start))
+    };
+    if report.findings.counts().keys().all(is_elsewhere) {
+        return Ok(());
+    }
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let since = since.unwrap_or_default();
+    let now = types::Timestamp {
+        secs: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: since.subsec_nanos(),
+    };
+    match fsck::repair::repair(&mut image, &report.findings, now) {
+        Ok(()) => write::owners(&held, image, journals),
+        // It shows in what is left.
+        Err(fsck::repair::Partial) => Ok(()),
+    }
+}
+
+/// What is wrong now, of what is on the disks. Bytes of files are not read again: nothing repairs them.
+fn again(args: &FsckArgs, before: &Findings) -> Result<Findings> {
+    let mut left = Findings::default();
+    let held = Held::take(&args.paths, &mut left)?;
+    let (mut image, _) = held.load(&mut left, &mut |_| {})?;
+    image.check(&mut left);
+    let of_data = |finding: &&fsck::Finding| finding.kind.name().starts_with("data-");
+    for finding in before.list().iter().filter(of_data) {
+        left.add(finding.kind, finding.ino, finding.text.clone());
+    }
+    Ok(left)
+}
+
+fn verify(
+    args: &FsckArgs,
+    held: &Held,
+    of: (&Image, &Paths),
+    journals: &[Journal],
+    report: &mut Report,
+) -> Result<()> {
+    let state = held.places[0].root().join("fsck.progress");
+    let last = |journal: &Journal| {
+        let (sequence, lsn) = (journal.recovered.next_sequence, journal.recovered.last_lsn);
+        format!(" {} {sequence} {}", journal.node, lsn.0)
+    };
+    let now: String = journals.iter().map(last).collect();
+    let now = format!("{}{now}", report.fs);
+    let mut progress = match args.resume {
+        true => Progress::load(&state, &now)?,
+        false => Progress {
+            of: now,
+            ..Progress::default()
+        },
+    };
+    let is_over = scrub::run(held, of, &mut progress, &mut report.findings);
+    report.bytes = progress.bytes;
+    if is_over {
+        crate::files::remove(&state)
+    } else {
+        report.is_cancelled = true;
+        progress.store(&state)
+    }
+}
+
+fn lines(findings: &Findings, image: &Image, paths: &Paths) -> Vec<Value> {
+    let line = |finding: &fsck::Finding| {
+        let path = finding.ino.and_then(|ino| paths.of(image, ino));
+        let remedy = match finding.kind.remedy() {
+            Remedy::Rebuilt => "rebuilt",
+            Remedy::Salvaged => "salvaged",
+            Remedy::None => "none",
+        };
+        json!({
+            "kind": finding.kind.name(), "meaning": finding.kind.meaning(), "remedy": remedy,
+            "inode": finding.ino.map(types::InodeId::raw), "path": path, "text": finding.text,
+        })
+    };
+    findings.list().iter().map(line).collect()
+}
+
+fn to_json(report: &Report, code: u8) -> Value {
+    let counts = report.findings.counts().iter();
+    let counts: serde_json::Map<String, Value> = counts
+        .map(|(kind, count)| (kind.name().to_owned(), json!(count)))
+        .collect();
+    json!({
+        "fs": report.fs, "findings": report.lines, "counts": counts, "inodes": report.inodes,
+        "bytes_verified": report.bytes, "cancelled": report.is_cancelled, "exit": code,
+        "left": report.left.as_ref().map(|left| left.counts().values().sum::<u64>()),
+    })
+}
+
+fn to_text(report: &Report) -> String {
+    let mut out = String::new();
+    let plain = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for line in &report.lines {
+        let path = match line["path"].as_str() {
+            Some(path) => format!(" ({path})"),
+            None => String::new(),
+        };
+        out.push_str(&format!(
+            "{}: {}{path}\n",
+            plain(&line["kind"]),
+            plain(&line["text"])
+        ));
+    }
+    for (kind, count) in report.findings.counts() {
+        let more = count.saturating_sub(fsck::COUNT_MAX);
+        if more > 0 {
+            out.push_str(&format!("{}: {more} more\n", kind.name()));
+        }
+    }
+    let count: u64 = report.findings.counts().values().sum();
+    let verdict = match (count, report.is_cancelled) {
+        (0, false) => "clean".to_owned(),
+        (0, true) => "interrupted; nothing wrong so far".to_owned(),
+        (_, false) => match &report.left {
+            None => format!("{count} findings"),
+            Some(left) => {
+                let left: u64 = left.counts().values().sum();
+                format!("{count} findings, {left} after the repair")
+            }
+        },
+        (_, true) => format!("interrupted; {count} findings so far"),
+    };
+    let bytes = match report.bytes {
+        0 => String::new(),
+        bytes => format!(", {} of data verified", size::show(bytes)),
+    };
+    out.push_str(&format!(
+        "file system {}: {verdict}; {} inodes{bytes}",
+        report.fs, report.inodes
+    ));
+    out
+}

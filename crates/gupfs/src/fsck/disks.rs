@@ -1,0 +1,310 @@
+//! What fsck looks at: state directories and their disks, held while it works, and each owner's journal and trees read.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use data::space::Geometry;
+use fsck::{Findings, Image, Kind, Loading, Owner, Setup, head};
+use node::meta::HashKey;
+use node::store::format::{Area, HEADER_SECTORS};
+use node::store::recovery::{Recovered, Recovery};
+use node::store::tree::{Fetch, Unreadable};
+use nsd::label::{Expected, HEAD_SECTORS, Label};
+use os::disk::Disk;
+use types::{ClusterId, ClusterView, FsId, NodeId, NsdId, SECTOR_SIZE};
+
+use crate::failure::{Failure, Result};
+use crate::service::{self, Liveness};
+use crate::state::{Place, State, from_hex};
+use crate::system;
+
+/// State directories that nobody else uses, and their disks, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Held {
+    /// The state directories.
+    pub(super) places: Vec<Place>,
+    /// The newest cluster view that they have.
+    pub(super) view: ClusterView,
+    disks: BTreeMap<NsdId, Disk>,
+    labels: BTreeMap<NsdId, (Label, Vec<usize>)>,
+    _locks: Vec<File>,
+}
+
+/// An owner's journal as it was read.
+#[derive(Debug)]
+pub(super) struct Journal {
+    pub(super) node: NodeId,
+    pub(super) area: Area,
+    pub(super) recovered: Recovered,
+}
+
+/// A state directory as it is, or those of the lab in the directory.
+fn places_of(path: &Path) -> Result<Vec<Place>> {
+    let place = Place::new(path)?;
+    if place.load()?.is_some() {
+        return Ok(vec![place]);
+    }
+    let entries = std::fs::read_dir(path).map_err(|e| Failure::io("read", path, &e))?;
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.join("gupfs.toml").is_file())
+        .collect();
+    found.sort();
+    if found.is_empty() {
+        return Err(Failure::new(format!(
+            "{} is neither a state directory nor a lab",
+            path.display()
+        ))
+        .help("name the directory that was given to `gupfs up --state`, or those of all nodes"));
+    }
+    found.iter().map(|path| Place::new(path)).collect()
+}
+
+/// Fails where a daemon serves the file system.
+fn check_unused(place: &Place, state: &State) -> Result<()> {
+    let root = place.root().display();
+    let point = state.mount.display();
+    let what = match service::look(place)? {
+        Liveness::Mounted(_) => format!("the file system of {root} is mounted at {point}"),
+        Liveness::Busy => format!("a daemon runs on {root}"),
+        // A mount that a dead daemon has left reaches no disk.
+        Liveness::Absent => return Ok(()),
+    };
+    Err(Failure::new(format!("{what}: nothing was checked"))
+        .help(format!("gupfs down --state {root}")))
+}
+
+fn open(disk: &crate::state::Disk) -> Result<Disk> {
+    // A loop device over the file knows more of it than the file, and is what a daemon would hold.
+    let device = match disk.is_loop {
+        true => system::loops::over(&disk.path)?.into_iter().next(),
+        false => None,
+    };
+    let path = device.as_ref().unwrap_or(&disk.path);
+    Disk::open(path, true).map_err(|e| {
+        Failure::new(e.to_string()).help("stop the program that uses it, or bring the disk back")
+    })
+}
+
+impl Held {
+    /// Takes the state directories that `paths` name, and opens their disks.
+    pub(super) fn take(paths: &[PathBuf], findings: &mut Findings) -> Result<Self> {
+        system::require_root("gupfs fsck")?;
+        let mut places = Vec::new();
+        for path in paths {
+            places.extend(places_of(path)?);
+        }
+        let (mut locks, mut states, mut view) = (Vec::new(), Vec::new(), None::<ClusterView>);
+        for place in &places {
+            let state = place.require()?;
+            check_unused(place, &state)?;
+            locks.push(place.try_lock()?);
+            let own = place.load_view()?;
+            if view.as_ref().is_some_and(|view| view.fs != own.fs) {
+                return Err(Failure::new(format!(
+                    "{} is of another file system than {}",
+                    place.root().display(),
+                    places[0].root().display()
+                ))
+                .help("check one file system at a time"));
+            }
+            if view.as_ref().is_none_or(|view| view.epoch < own.epoch) {
+                view = Some(own);
+            }
+            states.push(state);
+        }
+        let view = view.ok_or_else(|| Failure::new("no state directory was named"))?;
+        let mut held = Self {
+            places,
+            view,
+            disks: BTreeMap::new(),
+            labels: BTreeMap::new(),
+            _locks: locks,
+        };
+        for state in &states {
+            held.open_disks(state, findings)?;
+        }
+        let named = |nsd: &types::NsdView| {
+            let mut own = states.iter().flat_map(|state| &state.disks);
+            own.any(|disk| disk.nsd == nsd.id.0)
+        };
+        if let Some(nsd) = held.view.nsds.iter().find(|nsd| !named(nsd)) {
+            let nodes: Vec<String> = nsd.servers.iter().map(NodeId::to_string).collect();
+            return Err(Failure::new(format!(
+                "no state directory that was named has {}, which node {} serves",
+                nsd.id,
+                nodes.join(", ")
+            ))
+            .help("name the state directories of all nodes, or the directory of the lab"));
+        }
+        let labels: Vec<Label> = held
+            .labels
+            .values()
+            .map(|(label, _)| label.clone())
+            .collect();
+        head::check_labels(&labels, &held.view, findings);
+        Ok(held)
+    }
+
+    fn open_disks(&mut self, state: &State, findings: &mut Findings) -> Result<()> {
+        for entry in &state.disks {
+            let nsd = NsdId(entry.nsd);
+            if self.disks.contains_key(&nsd) {
+                continue;
+            }
+            if !entry.path.exists() {
+                let text = format!("{nsd}: {} is missing", entry.path.display());
+                findings.add(Kind::NsdMissing, None, text);
+                continue;
+            }
+            let disk = open(entry)?;
+            let size = usize::try_from(HEAD_SECTORS * SECTOR_SIZE).expect("256 KiB");
+            let mut head = vec![0; size];
+            let name = format!("{nsd} ({})", disk.path().display());
+            if let Err(error) = disk.read_sectors(0, &mut head) {
+                findings.add(Kind::LabelLost, None, error.to_string());
+                continue;
+            }
+            let expected = Expected {
+                cluster: Some(ClusterId(from_hex(&state.cluster, "cluster id")?)),
+                fs: Some(FsId(from_hex(&state.fs, "file system id")?)),
+                nsd: Some(nsd),
+            };
+            let count = disk.sector_count();
+            if let Some(label) = head::check_head(&name, &head, &expected, count, findings) {
+                self.labels.insert(nsd, label);
+                self.disks.insert(nsd, disk);
+            }
+        }
+        Ok(())
+    }
+
+    /// The disk of an NSD, if it can be used.
+    pub(super) fn disk(&self, nsd: NsdId) -> Option<&Disk> {
+        self.disks.get(&nsd)
+    }
+
+    /// All disks that can be used.
+    pub(super) fn disks(&self) -> impl Iterator<Item = &Disk> {
+        self.disks.values()
+    }
+
+    /// Their labels, and the copies that are to be written again.
+    pub(super) fn labels(&self) -> impl Iterator<Item = (NsdId, &Label, &[usize])> {
+        let labels = self.labels.iter();
+        labels.map(|(nsd, (label, copies))| (*nsd, label, &copies[..]))
+    }
+
+    fn setup(&self) -> Option<Setup> {
+        let (label, _) = self.labels.values().next()?;
+        let geometry = |nsd: &types::NsdView| Geometry {
+            nsd: nsd.id,
+            data_begin: nsd.data_begin,
+            sector_count: nsd.sector_count,
+            region_sectors: Geometry::default_region_sectors(nsd.sector_count),
+        };
+        Some(Setup {
+            fs: self.view.fs,
+            key: HashKey(label.hash_key),
+            owners: self.view.owners.clone(),
+            geometry: self.view.nsds.iter().map(geometry).collect(),
+        })
+    }
+
+    /// Loads every owner that can be. `step` hears of each as it begins.
+    pub(super) fn load(
+        &self,
+        findings: &mut Findings,
+        step: &mut dyn FnMut(NodeId),
+    ) -> Result<(Image, Vec<Journal>)> {
+        let setup = self.setup().ok_or_else(|| {
+            Failure::new("no NSD has a good label: nothing more can be checked")
+                .help("bring the disks back, or copies of them")
+        })?;
+        let mut nodes = self.view.owners.clone();
+        nodes.sort_unstable();
+        nodes.dedup();
+        let (mut owners, mut journals) = (Vec::new(), Vec::new());
+        for node in &nodes {
+            step(*node);
+            if let Some((owner, journal)) = self.load_owner(&setup, *node, findings) {
+                owners.push(owner);
+                journals.push(journal);
+            }
+        }
+        let is_partial = owners.len() < nodes.len();
+        Ok((Image::new(setup, owners, is_partial), journals))
+    }
+
+    fn load_owner(
+        &self,
+        setup: &Setup,
+        node: NodeId,
+        findings: &mut Findings,
+    ) -> Option<(Owner, Journal)> {
+        let area = self.labels.iter().find_map(|(nsd, (label, _))| {
+            let journal = label.journal(node)?;
+            Some(Area {
+                nsd: *nsd,
+                begin: journal.first_sector,
+                count: journal.sector_count,
+            })
+        });
+        let Some(area) = area else {
+            let text = format!("no label names a journal of node {node}");
+            findings.add(Kind::JournalLost, None, text);
+            return None;
+        };
+        let disk = self.disk(area.nsd)?;
+        let unreadable = |error: os::disk::DiskError, findings: &mut Findings| {
+            findings.add(Kind::JournalUnreadable, None, error.to_string());
+        };
+        for half in 0..2 {
+            let mut bytes = vec![0; usize::try_from(HEADER_SECTORS * SECTOR_SIZE).expect("small")];
+            if let Err(error) = disk.read_sectors(area.at(half, 0).sector, &mut bytes) {
+                unreadable(error, findings);
+                return None;
+            }
+            head::check_header((setup.fs, node), (area, half), &bytes, findings);
+        }
+        let read = &mut |fetch: &Fetch| self.read_page(fetch);
+        let mut loading = Loading::new(setup, node);
+        let mut recovery = Recovery::new(area, setup.fs, node);
+        while let Some(next) = recovery.next_read() {
+            let size = usize::try_from(next.count * SECTOR_SIZE).expect("one read is small");
+            let mut bytes = vec![0; size];
+            if let Err(error) = disk.read_sectors(next.at.sector, &mut bytes) {
+                unreadable(error, findings);
+                return None;
+            }
+            let applied = recovery.on_read(&bytes, &mut |part| {
+                loading.apply(part.key, part.bytes, read);
+                Ok(())
+            });
+            if let Err(error) = applied {
+                // What was applied goes, too: there may be an older record that was to come first.
+                head::note_recovery(&error, findings);
+                return None;
+            }
+        }
+        let recovered = recovery.finish();
+        let (owner, found) = loading.finish(read);
+        findings.extend(found);
+        let journal = Journal {
+            node,
+            area,
+            recovered,
+        };
+        Some((owner, journal))
+    }
+
+    fn read_page(&self, fetch: &Fetch) -> std::result::Result<Box<[u8]>, Unreadable> {
+        let size = usize::from(fetch.sectors) * usize::try_from(SECTOR_SIZE).expect("small");
+        let mut bytes = vec![0; size];
+        let disk = self.disk(fetch.at.nsd).ok_or(Unreadable)?;
+        let read = disk.read_sectors(fetch.at.sector, &mut bytes);
+        read.map_err(|_| Unreadable)?;
+        Ok(bytes.into())
+    }
+}

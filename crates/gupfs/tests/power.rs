@@ -1,0 +1,132 @@
+//! Loss of power: the disks' files lie on an XFS on a loop device that is shut down without its log being written, at a random
+//! moment under load; the daemons are killed; XFS is mounted again and replays what it has; so does GUPFS. Then all that an
+//! fsync acknowledged is there, and nothing is there that was never written.
+//!
+//! Needs root, /dev/fuse and XFS; says so and passes where these are missing. `GUPFS_POWER_CYCLES=500` is the long run,
+//! `GUPFS_POWER_SEED=n` draws the same (the moments are the machine's).
+#![deny(unsafe_code)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    unreachable_pub,
+    reason = "a test at the OS boundary"
+)]
+
+#[path = "power/block.rs"]
+mod block;
+#[path = "power/model.rs"]
+mod model;
+#[path = "power/rig.rs"]
+mod rig;
+#[path = "power/seen.rs"]
+mod seen;
+#[path = "power/writer.rs"]
+mod writer;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use stdx::Prng;
+
+use rig::Rig;
+use seen::Seen;
+use writer::Writer;
+
+/// Writers of each node.
+const WRITER_COUNT: u64 = 3;
+/// Seconds of each test unless cycles are given.
+const SECONDS: u64 = 15;
+
+fn number(name: &str) -> Option<u64> {
+    let said = std::env::var(name).ok()?;
+    Some(said.parse().expect("a number"))
+}
+
+/// One power station at a time: its tests take the processors.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn run(node_count: u16) {
+    let _turn = TURN.lock();
+    let Some(mut rig) = Rig::new(node_count) else {
+        return;
+    };
+    let seed = number("GUPFS_POWER_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    eprintln!("seed {seed}, {node_count} nodes");
+    let mut prng = Prng::new(seed);
+    let cycles = number("GUPFS_POWER_CYCLES");
+    let until = Instant::now() + Duration::from_secs(SECONDS);
+    let nodes: Vec<usize> = (0..usize::from(node_count)).collect();
+    let mut writers: Vec<Writer> = Vec::new();
+    for node in &nodes {
+        for _ in 0..WRITER_COUNT {
+            let number = writers.len() as u64 + 1;
+            writers.push(Writer::new(number, *node, prng.fork()));
+        }
+    }
+    let mut seen: Vec<Seen> = nodes
+        .iter()
+        .map(|node| Seen::new(*node, node_count))
+        .collect();
+    let (mut cycle, mut lost_probes) = (0, 0);
+    let mut counts = model::Counts::default();
+    while cycles.map_or(Instant::now() < until, |cycles| cycle < cycles) {
+        cycle += 1;
+        let moment = Duration::from_millis(prng.between(30, 500));
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (rig, is_over) = (&rig, &is_over);
+            for writer in &mut writers {
+                scope.spawn(move || writer.work(&rig.mount(writer.node()), is_over));
+            }
+            for seen in &seen {
+                scope.spawn(move || seen.make(&rig.mount(seen.maker()), is_over));
+                scope.spawn(move || seen.look(&rig.mount(seen.observer()), is_over));
+            }
+            std::thread::sleep(moment);
+            rig.cut_power();
+            is_over.store(true, Ordering::SeqCst);
+        });
+        rig.power_on();
+        lost_probes += u64::from(rig.is_probe_lost());
+        for writer in &mut writers {
+            let mount = rig.mount(writer.node());
+            if let Err(fault) = writer.check(&mount, &mut counts) {
+                panic!(
+                    "seed {seed}, cycle {cycle}, power lost after {moment:?}:\n{fault}\n{}",
+                    rig.logs()
+                );
+            }
+        }
+        for seen in &mut seen {
+            if let Err(fault) = seen.check(&rig.mount(seen.maker()), &mut counts) {
+                panic!(
+                    "seed {seed}, cycle {cycle}, power lost after {moment:?}:\n{fault}\n{}",
+                    rig.logs()
+                );
+            }
+        }
+    }
+    eprintln!("{cycle} cycles, {lost_probes} probes lost, {counts:?}");
+    // Else the disks do not lose what they should, and the test shows nothing.
+    assert!(
+        lost_probes > 0,
+        "the power never took anything in {cycle} cycles"
+    );
+    assert!(
+        counts.lost > 0,
+        "nothing that was not synced was ever lost in {cycle} cycles"
+    );
+    rig.finish();
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_of_one_node() {
+    run(1);
+}
+
+#[test]
+fn what_was_synced_or_seen_outlives_power_loss_of_two_nodes() {
+    run(2);
+}

@@ -1,0 +1,265 @@
+//! Machines whose power can be cut: a lab on an XFS on a loop device over a file in memory.
+//!
+//! A shut down XFS has lost what its log did not hold: sizes, allocations, and which sectors of a preallocated or sparse file were
+//! written. So a first write to a sector of an NSD, direct or not, is gone unless a flush came after it. (A sector written again is in
+//! the loop device at once and stays.)
+#![allow(unsafe_code, reason = "an ioctl of XFS")]
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use gupfs::lab::Lab;
+use gupfs::service;
+use gupfs::system::{loops, mounts, process};
+
+/// Bytes of all NSDs: small, so that freed sectors are used again.
+const SIZE: &str = "256M";
+const PROBE_SIZE: u64 = 64 << 20;
+/// `XFS_IOC_GOINGDOWN`, and its argument "without the log".
+const GOING_DOWN: libc::Ioctl = 0x8004_587d;
+const WITHOUT_LOG: u32 = 2;
+
+/// The machines.
+pub struct Rig {
+    root: PathBuf,
+    device: Option<PathBuf>,
+    lab: Lab,
+    node_count: u16,
+    probe: AtomicU64,
+}
+
+fn run(words: &[&str]) -> Result<String, String> {
+    let output = Command::new("timeout")
+        .args(["-k", "5", "60"])
+        .args(words)
+        .output();
+    let output = output.map_err(|e| format!("timeout(1): {e}"))?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => Ok(said),
+        false => Err(format!(
+            "{words:?}: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )),
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a plain name")
+}
+
+fn can_run() -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    let is_root = fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0);
+    let has_xfs = fs::read_to_string("/proc/filesystems").is_ok_and(|t| t.contains("\txfs\n"));
+    let is_able = is_root
+        && Path::new("/dev/fuse").exists()
+        && (has_xfs || run(&["modprobe", "xfs"]).is_ok());
+    let is_able = is_able && run(&["mkfs.xfs", "-V"]).is_ok();
+    if !is_able {
+        eprintln!("passed without looking: needs root, /dev/fuse and XFS");
+    }
+    is_able
+}
+
+impl Rig {
+    /// Makes the machines; `None` where that cannot be done.
+    pub fn new(node_count: u16) -> Option<Self> {
+        if !can_run() {
+            return None;
+        }
+        let made = tempfile::Builder::new()
+            .prefix("gupfs-power-")
+            .tempdir_in("/dev/shm");
+        let root = made.expect("Linux has /dev/shm").keep();
+        let lab = Lab::new(&root.join("xfs/lab")).expect("an absolute path");
+        let mut rig = Self {
+            root,
+            device: None,
+            lab,
+            node_count,
+            probe: AtomicU64::new(0),
+        };
+        let image = rig.root.join("disk.img");
+        File::create(&image).unwrap().set_len(1 << 30).unwrap();
+        fs::create_dir(rig.xfs()).unwrap();
+        run(&["mkfs.xfs", "-q", text(&image)]).expect("made");
+        let device = run(&["losetup", "--find", "--show", text(&image)]).expect("a loop device");
+        rig.device = Some(PathBuf::from(device.trim()));
+        rig.mount_xfs();
+        rig.gupfs_up();
+        File::create(rig.xfs().join("probe"))
+            .and_then(|f| f.set_len(PROBE_SIZE))
+            .unwrap();
+        // The machine has been running for a while.
+        run(&["sync", "-f", text(&rig.xfs())]).expect("synced");
+        Some(rig)
+    }
+
+    fn xfs(&self) -> PathBuf {
+        self.root.join("xfs")
+    }
+
+    fn mount_xfs(&self) {
+        // A name space of mounts that is just being made elsewhere (another test's daemon starts) may hold the one that was
+        // shut down for a moment, and then it is mounted again as it is: dead.
+        let device = self.device.as_deref().expect("attached");
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            run(&["mount", "-t", "xfs", text(device), text(&self.xfs())])
+                .expect("XFS mounts and replays its log");
+            match fs::metadata(self.xfs()) {
+                Ok(_) => return,
+                Err(error) if Instant::now() > until => panic!("XFS stays shut down: {error}"),
+                Err(_) => run(&["umount", text(&self.xfs())]).expect("nobody uses it"),
+            };
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn gupfs_up(&self) {
+        let nodes = self.node_count.to_string();
+        let directory = self.xfs().join("lab");
+        let gupfs = env!("CARGO_BIN_EXE_gupfs");
+        let words = [
+            gupfs,
+            "lab",
+            "up",
+            "--dir",
+            text(&directory),
+            "--nodes",
+            &nodes,
+            "--size",
+            SIZE,
+            "--backing",
+            "file",
+        ];
+        if let Err(said) = run(&words) {
+            panic!("{said}\n{}", self.logs());
+        }
+    }
+
+    /// The mount of a node, from 0 on.
+    pub fn mount(&self, node: usize) -> PathBuf {
+        self.lab.mount(u16::try_from(node).expect("few") + 1)
+    }
+
+    /// Ends of the daemons' logs, of this life and of what is left of the one before.
+    pub fn logs(&self) -> String {
+        let log = |node| {
+            let path = self.lab.place(node).expect("an absolute path").log();
+            format!("log of n{node}:\n{}\n", process::tail(&path, 25))
+        };
+        (1..=self.node_count).map(log).collect()
+    }
+
+    /// Writes to the disk what no flush follows.
+    fn write_probe(&self) {
+        let at = self.probe.fetch_add(4096, Ordering::SeqCst);
+        let flags = libc::O_DIRECT;
+        let file = OpenOptions::new()
+            .write(true)
+            .custom_flags(flags)
+            .open(self.xfs().join("probe"))
+            .unwrap();
+        let bytes = vec![0x5a; 8192];
+        let skip = bytes.as_ptr().align_offset(4096);
+        file.write_all_at(&bytes[skip..skip + 4096], at).unwrap();
+    }
+
+    /// The power goes: whatever the disks hold in caches is lost, and nobody runs any more.
+    pub fn cut_power(&self) {
+        self.write_probe();
+        let root = File::open(self.xfs()).unwrap();
+        let how = WITHOUT_LOG;
+        // SAFETY: a descriptor that is open, and a number that the kernel reads.
+        let result = unsafe { libc::ioctl(root.as_raw_fd(), GOING_DOWN, &raw const how) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+        drop(root);
+        self.end_daemons();
+    }
+
+    fn end_daemons(&self) {
+        for node in 1..=self.node_count {
+            let place = self.lab.place(node).expect("an absolute path");
+            for pid in process::daemons_of(place.root()).unwrap_or_default() {
+                process::kill_daemon(pid, place.root()).expect("killed");
+            }
+        }
+        for node in 1..=self.node_count {
+            if let Err(failure) = service::abort(&self.lab.mount(node)) {
+                eprintln!("abort of n{node}: {failure}");
+            }
+        }
+    }
+
+    /// Unmounts what the dead daemons served, and XFS.
+    fn unmount(&self) -> Result<(), String> {
+        for mount in mounts::below(&self.xfs().join("lab")).unwrap_or_default() {
+            mounts::remove(&mount).map_err(|f| f.to_string())?;
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        // The last write of a daemon that was killed may still be under way.
+        loop {
+            match run(&["umount", text(&self.xfs())]) {
+                Ok(_) => return Ok(()),
+                Err(said) if Instant::now() > until => return Err(said),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// The power is back.
+    pub fn power_on(&mut self) {
+        self.unmount().expect("nobody uses it any more");
+        self.mount_xfs();
+        self.gupfs_up();
+    }
+
+    /// Whether the disk has lost the newest probe.
+    pub fn is_probe_lost(&self) -> bool {
+        let at = self.probe.load(Ordering::SeqCst) - 4096;
+        let mut bytes = [1; 4096];
+        let file = File::open(self.xfs().join("probe")).unwrap();
+        file.read_exact_at(&mut bytes, at).unwrap();
+        bytes.iter().all(|b| *b == 0)
+    }
+
+    /// Ends it all; the test has passed.
+    pub fn finish(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        self.end_daemons();
+        let directory = self.xfs().join("lab");
+        let down = run(&[
+            env!("CARGO_BIN_EXE_gupfs"),
+            "lab",
+            "down",
+            "--dir",
+            text(&directory),
+        ]);
+        let unmounted = match mounts::at(&self.xfs()) {
+            Ok(Some(_)) => self.unmount(),
+            _ => Ok(()),
+        };
+        let detached = loops::detach_below(&self.root)
+            .map(drop)
+            .map_err(|f| f.to_string());
+        for failed in [down.map(drop), unmounted, detached]
+            .into_iter()
+            .filter_map(Result::err)
+        {
+            eprintln!("left behind in {}: {failed}", self.root.display());
+        }
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}

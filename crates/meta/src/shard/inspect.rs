@@ -1,0 +1,281 @@
+//! A shard looked at from outside, for fsck: whether a mutation fits before it is applied, and all that it holds.
+//!
+//! Invariant: a mutation that `fits` can be applied without a panic, whoever wrote it.
+
+use std::collections::BTreeMap;
+
+use types::{Attr, InodeId, NodeLife, ShardId, SmallBytes};
+
+use super::Shard;
+use crate::inode::{Body, Dirent};
+use crate::locks::Found;
+use crate::map::{FileMap, check_extents};
+use crate::mutation::Mutation;
+use crate::shard::Changes;
+use crate::step::Step;
+use crate::transaction::TransactionId;
+
+/// Why a mutation cannot be applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Unfit {
+    /// It makes an inode that is there, or of another shard.
+    #[error("it makes inode {ino}, which is there already or is another shard's")]
+    Made {
+        /// Inode.
+        ino: InodeId,
+    },
+    /// It changes an inode that is not there.
+    #[error("it changes inode {ino}, which is not there")]
+    Missing {
+        /// Inode.
+        ino: InodeId,
+    },
+    /// It changes what an inode of this kind has not, or removes what is not there.
+    #[error("it does not fit what inode {ino} is and holds")]
+    Other {
+        /// Inode.
+        ino: InodeId,
+    },
+    /// It prepares a transaction that is prepared, or steps of another shard, or on what another one holds.
+    #[error("it prepares transaction {number:x} of {coordinator}, which does not fit")]
+    Transaction {
+        /// Coordinating shard.
+        coordinator: ShardId,
+        /// Its number.
+        number: u64,
+    },
+    /// A record of a tree outside of the beginning of a snapshot.
+    #[error("a record of a tree in the wrong place")]
+    Tree,
+}
+
+/// An inode with all it has.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// What stat shows.
+    pub attr: &'a Attr,
+    /// Directories: the parent.
+    pub parent: Option<InodeId>,
+    /// Directories: names by cookie.
+    pub entries: Option<&'a BTreeMap<u64, Dirent>>,
+    /// Symbolic links: the target.
+    pub target: Option<&'a SmallBytes>,
+    /// Files that ever had bytes.
+    pub map: Option<&'a FileMap>,
+    /// Extended attributes by full name.
+    pub xattrs: &'a BTreeMap<SmallBytes, SmallBytes>,
+}
+
+impl Shard {
+    /// Whether `apply` can take the mutation.
+    ///
+    /// # Errors
+    /// What of it does not fit the shard as it is.
+    pub fn fits(&self, mutation: &Mutation) -> Result<(), Unfit> {
+        let is_made_well = |made: bool, ino: InodeId| made.then_some(()).ok_or(Unfit::Made { ino });
+        match mutation {
+            Mutation::InodePut { record } => {
+                let ino = record.attr.ino;
+                let is_new = ino.shard() == self.id && !self.inodes.contains_key(&ino.index());
+                is_made_well(is_new, ino)
+            }
+            Mutation::InodeRemove { index } => self.has(*index, |body| match body {
+                Body::Directory { entries, .. } => entries.is_empty(),
+                Body::File(_) | Body::Symlink(_) | Body::Special => true,
+            }),
+            Mutation::AttrPut { index, attr } => {
+                self.has(*index, |_| true)?;
+                let old = &self.inodes[index].attr;
+                let is_it = (old.ino, old.kind) == (attr.ino, attr.kind);
+                is_it.then_some(()).ok_or(Unfit::Other { ino: old.ino })
+            }
+            Mutation::DirectoryTouch { index, .. } | Mutation::XattrPut { index, .. } => {
+                self.has(*index, |_| true)
+            }
+            Mutation::ParentPut { index, .. }
+            | Mutation::EntryPut {
+                directory: index, ..
+            } => self.has(*index, |body| matches!(body, Body::Directory { .. })),
+            Mutation::EntryRemove { directory, cookie } => {
+                self.has(*directory, |body| match body {
+                    Body::Directory { entries, .. } => entries.contains_key(cookie),
+                    Body::File(_) | Body::Symlink(_) | Body::Special => false,
+                })
+            }
+            Mutation::XattrRemove { index, name } => {
+                self.has(*index, |_| true)?;
+                let inode = &self.inodes[index];
+                let ino = inode.attr.ino;
+                let is_there = inode.xattrs.contains_key(name);
+                is_there.then_some(()).ok_or(Unfit::Other { ino })
+            }
+            Mutation::MapPut { .. }
+            | Mutation::MapCut { .. }
+            | Mutation::MapHole { .. }
+            | Mutation::MapLoad { .. } => self.fits_map(mutation),
+            Mutation::Prepare { id, now, steps } => {
+                let is_own = steps.iter().all(|step| step.shard() == self.id);
+                let is_free = self.locks.find((*now, *id), steps, self.id) == Found::Free;
+                let is_new = !self.prepared.contains_key(id);
+                let (coordinator, number) = (id.coordinator, id.number);
+                (is_own && is_free && is_new)
+                    .then_some(())
+                    .ok_or(Unfit::Transaction {
+                        coordinator,
+                        number,
+                    })
+            }
+            Mutation::OpenPut { .. }
+            | Mutation::LifeRemove { .. }
+            | Mutation::AnswerPut { .. }
+            | Mutation::NextIndex { .. }
+            | Mutation::Resolve { .. }
+            | Mutation::DoneForget { .. }
+            | Mutation::OutcomePut { .. }
+            | Mutation::OutcomeForget { .. } => Ok(()),
+            Mutation::TreeRoot { .. } | Mutation::TreeRecord { .. } => Err(Unfit::Tree),
+        }
+    }
+
+    fn has(&self, index: u64, is_right: impl FnOnce(&Body) -> bool) -> Result<(), Unfit> {
+        let ino = InodeId::from_raw(u64::from(self.id.0) << InodeId::INDEX_BITS | index);
+        let Some(inode) = self.inodes.get(&index) else {
+            return Err(Unfit::Missing { ino });
+        };
+        is_right(&inode.body)
+            .then_some(())
+            .ok_or(Unfit::Other { ino })
+    }
+
+    fn fits_map(&self, mutation: &Mutation) -> Result<(), Unfit> {
+        let (index, is_right) = match mutation {
+            Mutation::MapPut {
+                index,
+                extents,
+                pieces,
+            } => {
+                let fits = |piece: &types::Piece| {
+                    let end = piece.offset.checked_add(piece.bytes.len() as u64);
+                    end.is_some_and(|end| end <= types::limits::FILE_SIZE_MAX)
+                };
+                let is_right = check_extents(extents).is_ok() && pieces.iter().all(fits);
+                (*index, is_right)
+            }
+            Mutation::MapCut { index, size } => (*index, *size <= types::limits::FILE_SIZE_MAX),
+            Mutation::MapHole { index, begin, end } => {
+                (*index, begin.max(end) <= &types::limits::FILE_SIZE_MAX)
+            }
+            Mutation::MapLoad {
+                index,
+                extents,
+                pieces,
+                ..
+            } => {
+                let map = self.inodes.get(index).and_then(|inode| inode.map());
+                let empty = FileMap::default();
+                (*index, map.unwrap_or(&empty).can_load(extents, pieces))
+            }
+            _ => unreachable!("the caller passes the mutations of maps only"),
+        };
+        self.has(index, |body| matches!(body, Body::File(_)) && is_right)
+    }
+
+    /// Every inode, by number.
+    pub fn inspect(&self) -> impl Iterator<Item = Seen<'_>> {
+        let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
+        indices.sort_unstable();
+        indices.into_iter().map(|index| self.seen_at(index))
+    }
+
+    /// One inode.
+    pub fn seen(&self, ino: InodeId) -> Option<Seen<'_>> {
+        self.inode(ino)?;
+        Some(self.seen_at(ino.index()))
+    }
+
+    fn seen_at(&self, index: u64) -> Seen<'_> {
+        let inode = &self.inodes[&index];
+        let parent = match &inode.body {
+            Body::Directory { parent, .. } => Some(*parent),
+            Body::File(_) | Body::Symlink(_) | Body::Special => None,
+        };
+        let target = match &inode.body {
+            Body::Symlink(target) => Some(target),
+            Body::File(_) | Body::Directory { .. } | Body::Special => None,
+        };
+        Seen {
+            attr: &inode.attr,
+            parent,
+            entries: inode.entries(),
+            target,
+            map: inode.map(),
+            xattrs: &inode.xattrs,
+        }
+    }
+
+    /// No inode has this index or a higher one.
+    pub fn next_index(&self) -> u64 {
+        self.next_index
+    }
+
+    /// Which lives have which inodes open.
+    pub fn opens(&self) -> impl Iterator<Item = (InodeId, NodeLife)> + '_ {
+        let id =
+            |index: u64| InodeId::from_raw(u64::from(self.id.0) << InodeId::INDEX_BITS | index);
+        self.open
+            .iter()
+            .map(move |(index, life)| (id(*index), *life))
+    }
+
+    /// The slots whose answers are kept.
+    pub fn slots(&self) -> impl Iterator<Item = (NodeLife, u16)> + '_ {
+        self.answers.keys().copied()
+    }
+
+    /// Transactions that are prepared here, with their steps.
+    pub fn prepared(&self) -> impl Iterator<Item = (TransactionId, &[Step])> {
+        let prepared = self.prepared.iter();
+        prepared.map(|(id, prepared)| (*id, &prepared.steps[..]))
+    }
+
+    /// Transactions that were performed here and are remembered.
+    pub fn done(&self) -> impl Iterator<Item = TransactionId> + '_ {
+        self.done.iter().copied()
+    }
+
+    /// Transactions that this shard has committed as coordinator, with their participants.
+    pub fn outcomes(&self) -> impl Iterator<Item = (TransactionId, &[ShardId])> {
+        self.outcomes.iter().map(|(id, to)| (*id, &to[..]))
+    }
+
+    /// Ends a prepared transaction as its coordinator says it has ended. `None`: its steps do not fit, and nothing was
+    /// changed.
+    pub fn end_prepared(&mut self, id: TransactionId, is_commit: bool) -> Option<Changes> {
+        let prepared = self.prepared.get(&id)?.clone();
+        if is_commit && prepared.steps.iter().any(|step| step.check(self).is_err()) {
+            return None;
+        }
+        let mut changes = Changes::default();
+        if is_commit {
+            for step in &prepared.steps {
+                step.perform(self, prepared.now, &mut changes);
+            }
+        }
+        self.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+        Some(changes)
+    }
+
+    /// A cookie for another name of a directory; `None`: the name is there, or its hash is full.
+    pub fn free_cookie(&self, directory: InodeId, name: &types::Name) -> Option<u64> {
+        match self.place(directory, name) {
+            super::Place::Free(cookie) => Some(cookie),
+            super::Place::Taken | super::Place::Full => None,
+        }
+    }
+
+    /// The cookie is one of those that a name may have.
+    pub fn is_cookie_of(&self, name: &types::Name, cookie: u64) -> bool {
+        let first = self.key.first_cookie(name.bytes());
+        (first..first + crate::name_hash::TIE_COUNT_MAX).contains(&cookie)
+    }
+}

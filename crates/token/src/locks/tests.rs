@@ -1,0 +1,465 @@
+//! The table against a dumb twin: a map from every byte to who has it, and waits that are tried again after every change.
+
+use stdx::Prng;
+use types::{ByteRange, Incarnation, LockMode, NodeId, ShardId};
+
+use super::*;
+
+const BYTE_COUNT: u64 = 12;
+
+fn life(node: u16) -> NodeLife {
+    NodeLife {
+        node: NodeId(node),
+        incarnation: Incarnation(u128::from(node)),
+    }
+}
+
+fn ino(index: u64) -> InodeId {
+    InodeId::new(ShardId(0), index)
+}
+
+fn owner(kind: LockKind, id: u64) -> LockOwner {
+    LockOwner { kind, id }
+}
+
+fn lock(id: u64, mode: LockMode, range: std::ops::Range<u64>) -> Lock {
+    Lock {
+        owner: owner(LockKind::Posix, id),
+        mode,
+        range: ByteRange::new(range.start, range.end),
+        pid: 7,
+    }
+}
+
+/// A table, and numbers for the asks.
+struct Bench {
+    locks: Locks,
+    number: u64,
+    ready: Vec<Ready>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self {
+            locks: Locks::new(),
+            number: 0,
+            ready: Vec::new(),
+        }
+    }
+
+    fn ask(&mut self, node: u16, index: u64, action: LockAction) -> LockAnswer {
+        self.number += 1;
+        let ask = LockAsk {
+            number: self.number,
+            action,
+        };
+        self.say(node, index, &ask)
+    }
+
+    fn say(&mut self, node: u16, index: u64, ask: &LockAsk) -> LockAnswer {
+        let now = Instant(self.number);
+        let answer = self
+            .locks
+            .on_ask(now, life(node), (ino(index), ask), &mut self.ready);
+        self.locks.check();
+        answer
+    }
+
+    fn set(&mut self, node: u16, index: u64, lock: Lock, waits: bool) -> LockAnswer {
+        self.ask(node, index, LockAction::Set { lock, waits })
+    }
+
+    fn clear(&mut self, node: u16, index: u64, owner: LockOwner) -> LockAnswer {
+        let range = ByteRange::ALL;
+        self.ask(node, index, LockAction::Clear { owner, range })
+    }
+
+    fn take_ready(&mut self) -> Vec<u64> {
+        self.ready.drain(..).map(|ready| ready.wait).collect()
+    }
+}
+
+/// What each byte of an inode is to every holder.
+#[derive(Default)]
+struct Twin {
+    bytes: BTreeMap<(InodeId, u64), BTreeMap<Holder, LockMode>>,
+}
+
+impl Twin {
+    fn conflicts(&self, at: InodeId, of: Holder, lock: &Lock) -> bool {
+        (lock.range.begin..lock.range.end).any(|byte| {
+            let on_byte = self.bytes.get(&(at, byte)).into_iter().flatten();
+            let mut others =
+                on_byte.filter(|(holder, _)| **holder != of && holder.1.kind == lock.owner.kind);
+            others.any(|(_, mode)| *mode == LockMode::Write || lock.mode == LockMode::Write)
+        })
+    }
+
+    fn put(&mut self, at: InodeId, of: Holder, range: ByteRange, mode: Option<LockMode>) {
+        for byte in range.begin..range.end.min(BYTE_COUNT) {
+            let on_byte = self.bytes.entry((at, byte)).or_default();
+            match mode {
+                Some(mode) => on_byte.insert(of, mode),
+                None => on_byte.remove(&of),
+            };
+        }
+    }
+
+    fn assert_same(&self, locks: &Locks) {
+        let mut seen: BTreeMap<(InodeId, u64), BTreeMap<Holder, LockMode>> = BTreeMap::new();
+        for (at, life, lock) in locks.held() {
+            for byte in lock.range.begin..lock.range.end.min(BYTE_COUNT) {
+                let on_byte = seen.entry((at, byte)).or_default();
+                assert_eq!(on_byte.insert((life, lock.owner), lock.mode), None);
+            }
+        }
+        let mut own = self.bytes.clone();
+        own.retain(|_, holders| !holders.is_empty());
+        assert_eq!(seen, own);
+    }
+}
+
+fn draw_lock(prng: &mut Prng) -> Lock {
+    let is_flock = prng.chance(1, 3);
+    let begin = prng.below(BYTE_COUNT);
+    let end = begin + 1 + prng.below(BYTE_COUNT - begin);
+    Lock {
+        owner: owner(
+            if is_flock {
+                LockKind::Flock
+            } else {
+                LockKind::Posix
+            },
+            prng.below(2),
+        ),
+        mode: if prng.chance(1, 2) {
+            LockMode::Read
+        } else {
+            LockMode::Write
+        },
+        range: match is_flock {
+            true => ByteRange::new(0, BYTE_COUNT),
+            false => ByteRange::new(begin, end),
+        },
+        pid: 7,
+    }
+}
+
+#[test]
+fn random_changes_agree_with_a_map_of_bytes() {
+    for seed in 0..100 {
+        let mut prng = Prng::new(seed);
+        let mut bench = Bench::new();
+        let mut twin = Twin::default();
+        for _ in 0..200 {
+            let node = u16::try_from(prng.below(3)).unwrap();
+            let (index, lock) = (prng.below(2), draw_lock(&mut prng));
+            let (at, holder) = (ino(index), (life(node), lock.owner));
+            match prng.below(10) {
+                0 => {
+                    bench.locks.on_node_lost(life(node), &mut bench.ready);
+                    twin.bytes.values_mut().for_each(|on_byte| {
+                        on_byte.retain(|(of, _), _| *of != life(node));
+                    });
+                }
+                1..=3 => {
+                    let (owner, range) = (lock.owner, lock.range);
+                    let answer = bench.ask(node, index, LockAction::Clear { owner, range });
+                    assert_eq!(answer, LockAnswer::Done);
+                    twin.put(at, holder, range, None);
+                }
+                4 => {
+                    let answer = bench.ask(node, index, LockAction::Test { lock });
+                    let is_free = answer == LockAnswer::Free;
+                    assert_eq!(is_free, !twin.conflicts(at, holder, &lock));
+                }
+                _ => {
+                    let had = twin
+                        .bytes
+                        .get(&(at, 0))
+                        .and_then(|b| b.get(&holder))
+                        .copied();
+                    let converts = lock.owner.kind == LockKind::Flock
+                        && had.is_some_and(|had| had != lock.mode);
+                    let is_free = !twin.conflicts(at, holder, &lock);
+                    let answer = bench.set(node, index, lock, false);
+                    let expected = match is_free {
+                        true => LockAnswer::Done,
+                        false => LockAnswer::Conflict,
+                    };
+                    assert_eq!(answer, expected, "seed {seed}");
+                    if is_free {
+                        twin.put(at, holder, lock.range, Some(lock.mode));
+                    } else if converts {
+                        twin.put(at, holder, lock.range, None);
+                    }
+                }
+            }
+            twin.assert_same(&bench.locks);
+        }
+        for node in 0..3 {
+            bench.locks.on_node_lost(life(node), &mut bench.ready);
+        }
+        assert_eq!((bench.locks.count(), bench.locks.inodes.len()), (0, 0));
+    }
+}
+
+/// Waits of random lock owners, claimed or cancelled: who is offered a lock can have it, and at the end all are served.
+#[test]
+fn random_waits_are_offered_when_they_can_be_had() {
+    for seed in 0..100 {
+        let mut prng = Prng::new(seed);
+        let mut bench = Bench::new();
+        let mut waits: Vec<(u16, u64, u64, Lock)> = Vec::new();
+        for _ in 0..150 {
+            let node = u16::try_from(prng.below(3)).unwrap();
+            let (index, mut lock) = (prng.below(2), draw_lock(&mut prng));
+            lock.owner.id += 2 * u64::from(node);
+            match prng.below(4) {
+                0 => assert_eq!(bench.clear(node, index, lock.owner), LockAnswer::Done),
+                1 if !waits.is_empty() => {
+                    let at = prng.below(waits.len() as u64);
+                    let (node, index, wait, _) = waits.remove(usize::try_from(at).unwrap());
+                    let answer = bench.ask(node, index, LockAction::Cancel { wait });
+                    assert_eq!(answer, LockAnswer::Done);
+                }
+                _ => match bench.set(node, index, lock, true) {
+                    LockAnswer::Waits => waits.push((node, index, bench.number, lock)),
+                    LockAnswer::Done | LockAnswer::Deadlock => {}
+                    other => panic!("{other:?}"),
+                },
+            }
+            let ready = bench.take_ready();
+            for wait in ready {
+                let Some(at) = waits.iter().position(|w| w.2 == wait) else {
+                    continue;
+                };
+                let (node, index, wait, lock) = waits.remove(at);
+                assert_eq!(
+                    bench.ask(node, index, LockAction::Claim { wait }),
+                    LockAnswer::Done
+                );
+                let mut held = bench.locks.held();
+                assert!(held.any(|(_, of, held)| {
+                    of == life(node) && held.owner == lock.owner && held.range.contains(&lock.range)
+                }));
+            }
+        }
+        // All unlock again and again: nobody waits for ever.
+        for _ in 0..=waits.len() {
+            for node in 0..3 {
+                for (kind, id) in [LockKind::Posix, LockKind::Flock]
+                    .iter()
+                    .flat_map(|k| [(k, 0), (k, 1)])
+                {
+                    for index in 0..2 {
+                        let id = id + 2 * u64::from(node);
+                        bench.clear(node, index, owner(*kind, id));
+                    }
+                }
+            }
+            for wait in bench.take_ready() {
+                if let Some(at) = waits.iter().position(|w| w.2 == wait) {
+                    let (node, index, wait, _) = waits.remove(at);
+                    bench.ask(node, index, LockAction::Claim { wait });
+                }
+            }
+        }
+        assert!(waits.is_empty(), "seed {seed}: {waits:?}");
+        assert_eq!(bench.locks.count(), 0);
+    }
+}
+
+#[test]
+fn circles_of_waits_are_refused() {
+    use LockMode::Write;
+    let mut bench = Bench::new();
+    for id in 1..=3 {
+        assert_eq!(
+            bench.set(1, id, lock(id, Write, 0..1), true),
+            LockAnswer::Done
+        );
+    }
+    assert_eq!(
+        bench.set(1, 2, lock(1, Write, 0..1), true),
+        LockAnswer::Waits
+    );
+    assert_eq!(
+        bench.set(1, 3, lock(2, Write, 0..1), true),
+        LockAnswer::Waits
+    );
+    assert_eq!(
+        bench.set(1, 1, lock(3, Write, 0..1), true),
+        LockAnswer::Deadlock
+    );
+    // The same numbers on another node are others.
+    assert_eq!(
+        bench.set(2, 1, lock(3, Write, 0..1), true),
+        LockAnswer::Waits
+    );
+    // It does not wait: it is told that it cannot have it.
+    assert_eq!(
+        bench.set(1, 1, lock(3, Write, 0..1), false),
+        LockAnswer::Conflict
+    );
+    // flock knows no deadlocks.
+    for index in [4, 5] {
+        let mut all = lock(index, Write, 0..9);
+        all.owner.kind = LockKind::Flock;
+        assert_eq!(bench.set(1, index, all, true), LockAnswer::Done);
+    }
+    for (index, id) in [(4, 5), (5, 4)] {
+        let mut all = lock(id, Write, 0..9);
+        all.owner.kind = LockKind::Flock;
+        assert_eq!(bench.set(1, index, all, true), LockAnswer::Waits);
+    }
+}
+
+#[test]
+fn repeats_hear_the_same_and_late_ones_are_not_executed() {
+    use LockMode::{Read, Write};
+    let mut bench = Bench::new();
+    let set = |number, mode| LockAsk {
+        number,
+        action: LockAction::Set {
+            lock: lock(1, mode, 0..10),
+            waits: false,
+        },
+    };
+    let clear = |number| LockAsk {
+        number,
+        action: LockAction::Clear {
+            owner: owner(LockKind::Posix, 1),
+            range: ByteRange::ALL,
+        },
+    };
+    assert_eq!(bench.say(1, 1, &set(5, Write)), LockAnswer::Done);
+    assert_eq!(bench.say(1, 1, &set(5, Write)), LockAnswer::Done);
+    assert_eq!(bench.say(1, 1, &set(6, Read)), LockAnswer::Done);
+    assert_eq!(
+        bench.say(1, 1, &set(5, Write)),
+        LockAnswer::Stale { newest: 6 }
+    );
+    let held: Vec<Lock> = bench.locks.held().map(|(.., lock)| lock).collect();
+    assert_eq!(held, [lock(1, Read, 0..10)]);
+    // Nothing is left, and the late repeat does not bring it back.
+    assert_eq!(bench.say(1, 1, &clear(7)), LockAnswer::Done);
+    assert_eq!(bench.locks.inodes.len(), 0);
+    for number in [5, 6, 7] {
+        let answer = bench.say(1, 1, &set(number, Write));
+        assert_eq!(answer, LockAnswer::Stale { newest: 7 });
+    }
+    assert_eq!(bench.say(1, 1, &set(8, Write)), LockAnswer::Done);
+    // A wait that is claimed twice is claimed once.
+    assert_eq!(bench.say(2, 1, &set(1, Write)), LockAnswer::Conflict);
+    let waits = LockAction::Set {
+        lock: lock(1, Write, 0..10),
+        waits: true,
+    };
+    assert_eq!(
+        bench.say(
+            2,
+            1,
+            &LockAsk {
+                number: 2,
+                action: waits
+            }
+        ),
+        LockAnswer::Waits
+    );
+    let claim = |number| LockAsk {
+        number,
+        action: LockAction::Claim { wait: 2 },
+    };
+    assert_eq!(bench.say(2, 1, &claim(3)), LockAnswer::Waits);
+    assert_eq!(bench.say(1, 1, &clear(9)), LockAnswer::Done);
+    assert_eq!(bench.take_ready(), [2]);
+    // It is kept for who was offered it.
+    assert_eq!(bench.say(3, 1, &set(1, Read)), LockAnswer::Conflict);
+    assert_eq!(bench.say(2, 1, &claim(4)), LockAnswer::Done);
+    assert_eq!(bench.say(2, 1, &claim(4)), LockAnswer::Done);
+    assert_eq!(bench.say(2, 1, &claim(5)), LockAnswer::Stale { newest: 5 });
+}
+
+#[test]
+fn a_new_owner_knows_what_it_was_told() {
+    use LockMode::{Read, Write};
+    let mut bench = Bench::new();
+    let told = [
+        (ino(1), lock(1, Write, 0..5)),
+        (ino(1), lock(1, Read, 8..9)),
+    ];
+    assert_eq!(bench.locks.reassert(life(1), 10, told), None);
+    assert_eq!(
+        bench
+            .locks
+            .reassert(life(2), 20, [(ino(1), lock(1, Read, 5..9))]),
+        None
+    );
+    bench.locks.check();
+    // What was sent to the owner before.
+    for number in [9, 10] {
+        let ask = LockAsk {
+            number,
+            action: LockAction::Set {
+                lock: lock(2, Read, 30..31),
+                waits: false,
+            },
+        };
+        assert_eq!(bench.say(1, 1, &ask), LockAnswer::Stale { newest: 10 });
+        assert_eq!(bench.say(1, 2, &ask), LockAnswer::Stale { newest: 10 });
+    }
+    bench.number = 30;
+    assert_eq!(
+        bench.set(3, 1, lock(1, Write, 8..9), false),
+        LockAnswer::Conflict
+    );
+    let wrong = bench
+        .locks
+        .reassert(life(4), 1, [(ino(1), lock(1, Read, 0..1))]);
+    assert_eq!(wrong, Some((ino(1), life(1))));
+    bench.locks.check();
+}
+
+#[test]
+fn a_full_table_refuses_more_and_goes_on_when_there_is_room() {
+    use LockMode::Write;
+    let mut bench = Bench::new();
+    bench.locks = Locks::with_count_max(2);
+    assert_eq!(
+        bench.set(1, 1, lock(1, Write, 0..9), false),
+        LockAnswer::Done
+    );
+    assert_eq!(
+        bench.set(1, 1, lock(1, Write, 20..29), false),
+        LockAnswer::Done
+    );
+    assert_eq!(
+        bench.set(1, 1, lock(1, Write, 40..49), false),
+        LockAnswer::Full
+    );
+    assert_eq!(
+        bench.set(1, 2, lock(1, Write, 40..49), false),
+        LockAnswer::Full
+    );
+    assert_eq!(
+        bench.set(2, 1, lock(1, Write, 0..1), true),
+        LockAnswer::Full
+    );
+    let (owner, range) = (owner(LockKind::Posix, 1), ByteRange::new(4, 5));
+    assert_eq!(
+        bench.ask(1, 1, LockAction::Clear { owner, range }),
+        LockAnswer::Full
+    );
+    assert_eq!(
+        bench.set(1, 1, lock(1, Write, 9..20), false),
+        LockAnswer::Done
+    );
+    assert_eq!(
+        bench.ask(1, 1, LockAction::Clear { owner, range }),
+        LockAnswer::Done
+    );
+    bench.locks.on_inode_gone(ino(1));
+    bench.locks.check();
+    assert_eq!(bench.locks.count(), 0);
+}
