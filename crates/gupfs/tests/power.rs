@@ -25,12 +25,11 @@ mod seen;
 mod writer;
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use stdx::Prng;
 
-use rig::Rig;
+use rig::{Cut, Rig};
 use seen::Seen;
 use writer::Writer;
 
@@ -74,19 +73,18 @@ fn run(node_count: u16) {
     while cycles.map_or(Instant::now() < until, |cycles| cycle < cycles) {
         cycle += 1;
         let moment = Duration::from_millis(prng.between(30, 500));
-        let is_over = AtomicBool::new(false);
+        let cut = Cut::default();
         std::thread::scope(|scope| {
-            let (rig, is_over) = (&rig, &is_over);
+            let (rig, cut) = (&rig, &cut);
             for writer in &mut writers {
-                scope.spawn(move || writer.work(&rig.mount(writer.node()), is_over));
+                scope.spawn(move || writer.work(&rig.mount(writer.node()), cut));
             }
             for seen in &seen {
-                scope.spawn(move || seen.make(&rig.mount(seen.maker()), is_over));
-                scope.spawn(move || seen.look(&rig.mount(seen.observer()), is_over));
+                scope.spawn(move || seen.make(&rig.mount(seen.maker()), cut));
+                scope.spawn(move || seen.look(&rig.mount(seen.observer()), cut));
             }
             std::thread::sleep(moment);
-            rig.cut_power();
-            is_over.store(true, Ordering::SeqCst);
+            rig.cut_power(cut);
         });
         rig.power_on();
         lost_probes += u64::from(rig.is_probe_lost());

@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gupfs::lab::Lab;
@@ -23,6 +23,34 @@ const PROBE_SIZE: u64 = 64 << 20;
 /// `XFS_IOC_GOINGDOWN`, and its argument "without the log".
 const GOING_DOWN: libc::Ioctl = 0x8004_587d;
 const WITHOUT_LOG: u32 = 2;
+
+/// A loss of power that comes: what is acknowledged once it has begun is worth nothing.
+///
+/// An fdatasync that meets the shutdown of XFS returns 0 although its data is lost: with four threads that write a new sector and
+/// sync it in a loop, without GUPFS, 249 of 1600 last sectors in 400 shutdowns. A disk whose power goes gives no answer at all.
+#[derive(Debug, Default)]
+pub struct Cut {
+    has_begun: AtomicBool,
+    is_over: AtomicBool,
+}
+
+impl Cut {
+    /// The load ends.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    /// Whether the success that was just returned came while there was power.
+    ///
+    /// # Errors
+    /// The power was about to go: nobody can say.
+    pub fn acknowledged(&self) -> Result<(), std::io::Error> {
+        match self.has_begun.load(Ordering::SeqCst) {
+            true => Err(std::io::Error::other("the power goes")),
+            false => Ok(()),
+        }
+    }
+}
 
 /// The machines.
 pub struct Rig {
@@ -173,15 +201,17 @@ impl Rig {
     }
 
     /// The power goes: whatever the disks hold in caches is lost, and nobody runs any more.
-    pub fn cut_power(&self) {
+    pub fn cut_power(&self, cut: &Cut) {
         self.write_probe();
         let root = File::open(self.xfs()).unwrap();
         let how = WITHOUT_LOG;
+        cut.has_begun.store(true, Ordering::SeqCst);
         // SAFETY: a descriptor that is open, and a number that the kernel reads.
         let result = unsafe { libc::ioctl(root.as_raw_fd(), GOING_DOWN, &raw const how) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
         drop(root);
         self.end_daemons();
+        cut.is_over.store(true, Ordering::SeqCst);
     }
 
     fn end_daemons(&self) {

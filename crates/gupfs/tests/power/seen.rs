@@ -4,10 +4,10 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::block;
 use crate::model::{Counts, Model};
+use crate::rig::Cut;
 
 /// Files that one node makes and another looks at; nothing is synced.
 #[derive(Debug)]
@@ -47,14 +47,14 @@ impl Seen {
     }
 
     /// Makes files until the power is gone.
-    pub fn make(&self, mount: &Path, is_over: &AtomicBool) {
+    pub fn make(&self, mount: &Path, cut: &Cut) {
         if self.maker == self.observer {
             return;
         }
         let Ok(()) = fs::create_dir_all(mount.join(format!("seen-{}", self.maker))) else {
             return;
         };
-        while !is_over.load(Ordering::SeqCst) {
+        while !cut.is_over() {
             let mut count = self.count.lock().expect("never poisoned");
             *count += 1;
             let id = (1 << 60) | ((self.maker as u64) << 40) | *count;
@@ -69,17 +69,15 @@ impl Seen {
             }
             self.made.lock().expect("never poisoned").push(model);
             // The other node is to see all of them.
-            while self.made.lock().expect("never poisoned").len() > 20
-                && !is_over.load(Ordering::SeqCst)
-            {
+            while self.made.lock().expect("never poisoned").len() > 20 && !cut.is_over() {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
         }
     }
 
     /// Looks at them until the power is gone.
-    pub fn look(&self, mount: &Path, is_over: &AtomicBool) {
-        while self.maker != self.observer && !is_over.load(Ordering::SeqCst) {
+    pub fn look(&self, mount: &Path, cut: &Cut) {
+        while self.maker != self.observer && !cut.is_over() {
             let Some(mut model) = self.made.lock().expect("never poisoned").pop() else {
                 std::thread::sleep(std::time::Duration::from_millis(1));
                 continue;
@@ -117,6 +115,9 @@ impl Seen {
                         return;
                     }
                 }
+            }
+            if cut.acknowledged().is_err() {
+                return;
             }
             self.seen.lock().expect("never poisoned").push(model);
         }

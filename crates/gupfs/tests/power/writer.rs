@@ -5,13 +5,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Error, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FallocateFlags;
 use stdx::Prng;
 
 use crate::block;
 use crate::model::{Counts, Model};
+use crate::rig::Cut;
 
 /// Files of a writer at most.
 const FILE_COUNT: usize = 24;
@@ -90,24 +90,25 @@ impl Writer {
     }
 
     /// Works until the power is gone.
-    pub fn work(&mut self, mount: &Path, is_over: &AtomicBool) {
+    pub fn work(&mut self, mount: &Path, cut: &Cut) {
         let root = self.root(mount);
         if self.is_new {
             if fs::create_dir_all(&root).is_err() {
                 return;
             }
             let made = File::open(&root).and_then(|d| d.sync_all());
+            let made = made.and_then(|()| cut.acknowledged());
             self.is_new = made.is_err();
         }
-        while !is_over.load(Ordering::SeqCst) {
+        while !cut.is_over() {
             // An error is the end: the model says what may have happened.
             let done = match self.prng.below(12) {
-                0 | 1 => self.create(&root),
-                2..5 => self.change(&root),
-                5 => self.rename(&root),
-                6 => self.unlink(&root),
-                7 | 8 => self.replace(&root),
-                _ => self.append(&root),
+                0 | 1 => self.create(&root, cut),
+                2..5 => self.change(&root, cut),
+                5 => self.rename(&root, cut),
+                6 => self.unlink(&root, cut),
+                7 | 8 => self.replace(&root, cut),
+                _ => self.append(&root, cut),
             };
             if done.is_err() {
                 return;
@@ -120,9 +121,9 @@ impl Writer {
         (self.number << 40) | self.made
     }
 
-    fn create(&mut self, root: &Path) -> Result<(), Error> {
+    fn create(&mut self, root: &Path, cut: &Cut) -> Result<(), Error> {
         if self.files.len() >= FILE_COUNT {
-            return self.unlink(root);
+            return self.unlink(root, cut);
         }
         let id = self.id();
         let number = self.made;
@@ -150,6 +151,7 @@ impl Writer {
         file.write_all(&bytes)?;
         if self.prng.chance(2, 3) {
             file.sync_all()?;
+            cut.acknowledged()?;
             let file = self.files.last_mut().expect("just made");
             file.model.synced();
             file.must_be = true;
@@ -166,7 +168,7 @@ impl Writer {
     }
 
     /// Writes, cuts or punches; some of it is synced.
-    fn change(&mut self, root: &Path) -> Result<(), Error> {
+    fn change(&mut self, root: &Path, cut: &Cut) -> Result<(), Error> {
         let Some(index) = self.any() else {
             return Ok(());
         };
@@ -204,6 +206,7 @@ impl Writer {
                 true => file.sync_all()?,
                 false => file.sync_data()?,
             }
+            cut.acknowledged()?;
             named.model.synced();
             named.must_be = true;
             let last = named.names.len() - 1;
@@ -212,7 +215,7 @@ impl Writer {
         Ok(())
     }
 
-    fn rename(&mut self, root: &Path) -> Result<(), Error> {
+    fn rename(&mut self, root: &Path, cut: &Cut) -> Result<(), Error> {
         let Some(index) = self.any() else {
             return Ok(());
         };
@@ -224,6 +227,7 @@ impl Writer {
         fs::rename(from, root.join(&name))?;
         if self.prng.chance(1, 2) {
             File::open(root.join(name))?.sync_all()?;
+            cut.acknowledged()?;
             named.names.drain(..named.names.len() - 1);
             named.model.synced();
             named.must_be = true;
@@ -232,7 +236,7 @@ impl Writer {
     }
 
     /// Unlinks one; some directories are synced, and then it stays away.
-    fn unlink(&mut self, root: &Path) -> Result<(), Error> {
+    fn unlink(&mut self, root: &Path, cut: &Cut) -> Result<(), Error> {
         let Some(index) = self.any() else {
             return Ok(());
         };
@@ -242,6 +246,7 @@ impl Writer {
         fs::remove_file(&path)?;
         if self.prng.chance(1, 3) {
             File::open(path.parent().expect("a directory"))?.sync_all()?;
+            cut.acknowledged()?;
             let named = self.files.remove(index);
             self.gone.extend(named.names);
         }
@@ -249,7 +254,7 @@ impl Writer {
     }
 
     /// The way of editors: a new file goes over the old name, with fsync or without.
-    fn replace(&mut self, root: &Path) -> Result<(), Error> {
+    fn replace(&mut self, root: &Path, cut: &Cut) -> Result<(), Error> {
         let name = format!("t{}", self.prng.below(TARGET_COUNT));
         let id = self.id();
         let mut model = Model::new(id);
@@ -268,18 +273,20 @@ impl Writer {
         // The first rename replaces nothing: its data are safe only by an fsync.
         if let [None] = target.versions[..] {
             file.sync_all()?;
+            cut.acknowledged()?;
         }
         target.versions.push(Some(model));
         fs::rename(&fresh, root.join(name))?;
         if self.prng.chance(1, 3) {
             file.sync_all()?;
+            cut.acknowledged()?;
             target.versions.drain(..target.versions.len() - 1);
         }
         Ok(())
     }
 
     /// Small records at the end of a list.
-    fn append(&mut self, root: &Path) -> Result<(), Error> {
+    fn append(&mut self, root: &Path, cut: &Cut) -> Result<(), Error> {
         let flags = if self.prng.chance(1, 2) {
             libc::O_DSYNC
         } else {
@@ -298,11 +305,13 @@ impl Writer {
             self.records.1 += count;
             list.write_all(&bytes)?;
             if flags != 0 {
+                cut.acknowledged()?;
                 self.records.0 = self.records.1;
             }
         }
         if self.prng.chance(1, 2) {
             list.sync_data()?;
+            cut.acknowledged()?;
             self.records.0 = self.records.1;
         }
         Ok(())
