@@ -4,14 +4,13 @@
 //! - All that can be refused is refused before the question, and nothing is written before the answer.
 //! - `gupfs.toml` goes last, so what is interrupted can be run again.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::Path;
 
 use crate::disks::Disk;
 use crate::failure::{Failure, Result};
 use crate::service::{self, Liveness};
 use crate::state::{Place, State, from_hex};
-use crate::{files, size, system, up};
+use crate::{agree, files, size, system, up};
 
 /// Destroys the file system of the state directory `state`. Returns what was done.
 pub fn run(state: &Path, is_agreed: bool) -> Result<Vec<String>> {
@@ -105,30 +104,11 @@ fn given_disks(place: &Place, state: &State) -> Result<Vec<(Disk, bool)>> {
 }
 
 fn ask(state: &State) -> Result<()> {
-    let refused = |what: &str| {
-        Failure::new(format!("{what}: nothing was destroyed"))
-            .help("answer yes, or give --yes where nobody can be asked")
-    };
-    let mut stdin = std::io::stdin().lock();
-    if !stdin.is_terminal() {
-        return Err(refused("standard input is no terminal"));
-    }
-    let mut out = std::io::stderr();
     let question = format!(
-        "destroy the file system {} ({} on {} NSDs) with all its data? Type yes: ",
+        "destroy the file system {} ({} on {} NSDs) with all its data?",
         state.fs,
         size::show(state.size),
         state.disks.len()
     );
-    let asked = out
-        .write_all(question.as_bytes())
-        .and_then(|()| out.flush());
-    asked.map_err(|e| refused(&format!("cannot ask: {e}")))?;
-    let mut answer = String::new();
-    let heard = stdin.read_line(&mut answer);
-    heard.map_err(|e| refused(&format!("no answer: {e}")))?;
-    match answer.trim() {
-        "yes" => Ok(()),
-        other => Err(refused(&format!("{other:?} is not yes"))),
-    }
+    agree::ask(&question, "nothing was destroyed")
 }

@@ -5,7 +5,6 @@
 //!
 //! Invariant: without `--repair` nothing is written but, where `--data` is interrupted, how far it has come.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -15,6 +14,7 @@ use indicatif::ProgressBar;
 use os::interrupt;
 use serde_json::{Value, json};
 
+use crate::agree;
 use crate::cli::complain;
 use crate::failure::{Failure, Result};
 use crate::size;
@@ -132,7 +132,9 @@ fn run(args: &FsckArgs) -> Result<Report> {
     report.lines = lines(&report.findings, &image, &paths);
     if args.repair && !report.findings.is_empty() && !report.is_cancelled {
         if !args.yes {
-            ask(report.findings.counts().values().sum())?;
+            let count: u64 = report.findings.counts().values().sum();
+            let question = format!("{count} findings. Repair what can be repaired?");
+            agree::ask(&question, "nothing was repaired")?;
         }
         repair(held, image, journals, &mut report)?;
         let left = again(args, &report.findings)?;
@@ -142,32 +144,6 @@ fn run(args: &FsckArgs) -> Result<Report> {
         report.left = Some(left);
     }
     Ok(report)
-}
-
-fn ask(count: u64) -> Result<()> {
-    let refused = |what: &str| {
-        Failure::new(format!("{what}: nothing was repaired"))
-            .help("answer yes, or give --yes where nobody can be asked")
-    };
-    let mut stdin = std::io::stdin().lock();
-    if !stdin.is_terminal() {
-        return Err(refused("standard input is no terminal"));
-    }
-    let mut out = std::io::stderr();
-    let asked = write!(
-        out,
-        "{count} findings. Repair what can be repaired? Type yes: "
-    );
-    asked
-        .and_then(|()| out.flush())
-        .map_err(|e| refused(&format!("cannot ask: {e}")))?;
-    let mut answer = String::new();
-    let heard = stdin.read_line(&mut answer);
-    heard.map_err(|e| refused(&format!("no answer: {e}")))?;
-    match answer.trim() {
-        "yes" => Ok(()),
-        other => Err(refused(&format!("{other:?} is not yes"))),
-    }
 }
 
 fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Report) -> Result<()> {

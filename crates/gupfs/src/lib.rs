@@ -14,6 +14,7 @@ macro_rules! say {
     }};
 }
 
+pub mod agree;
 pub mod cli;
 pub mod control;
 pub mod daemon;

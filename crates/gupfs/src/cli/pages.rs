@@ -1,0 +1,26 @@
+//! Completions of shells and man pages, from the definition of the commands.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use clap::CommandFactory as _;
+
+use super::Cli;
+use crate::failure::{Failure, Result};
+
+pub(super) fn print_completion(shell: clap_complete::Shell) -> Result<()> {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "gupfs", &mut text);
+    let written = std::io::stdout().write_all(&text);
+    written.map_err(|e| Failure::new(format!("cannot write the completion: {e}")))
+}
+
+pub(super) fn write_man_pages(dir: &Path) -> Result<Vec<String>> {
+    if !dir.is_dir() {
+        return Err(Failure::new(format!("{} is no directory", dir.display()))
+            .help("make it first, or name another one"));
+    }
+    let written = clap_mangen::generate_to(Cli::command(), dir);
+    written.map_err(|e| Failure::io("write man pages to", dir, &e))?;
+    Ok(vec![format!("wrote the man pages to {}", dir.display())])
+}
