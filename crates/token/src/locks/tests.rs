@@ -270,115 +270,99 @@ fn random_waits_are_offered_when_they_can_be_had() {
     }
 }
 
-#[test]
-fn circles_of_waits_are_refused() {
-    use LockMode::Write;
-    let mut bench = Bench::new();
-    for id in 1..=3 {
-        assert_eq!(
-            bench.set(1, id, lock(id, Write, 0..1), true),
-            LockAnswer::Done
-        );
-    }
-    assert_eq!(
-        bench.set(1, 2, lock(1, Write, 0..1), true),
-        LockAnswer::Waits
-    );
-    assert_eq!(
-        bench.set(1, 3, lock(2, Write, 0..1), true),
-        LockAnswer::Waits
-    );
-    assert_eq!(
-        bench.set(1, 1, lock(3, Write, 0..1), true),
-        LockAnswer::Deadlock
-    );
-    // The same numbers on another node are others.
-    assert_eq!(
-        bench.set(2, 1, lock(3, Write, 0..1), true),
-        LockAnswer::Waits
-    );
-    // It does not wait: it is told that it cannot have it.
-    assert_eq!(
-        bench.set(1, 1, lock(3, Write, 0..1), false),
-        LockAnswer::Conflict
-    );
-    // flock knows no deadlocks.
-    for index in [4, 5] {
-        let mut all = lock(index, Write, 0..9);
-        all.owner.kind = LockKind::Flock;
-        assert_eq!(bench.set(1, index, all, true), LockAnswer::Done);
-    }
-    for (index, id) in [(4, 5), (5, 4)] {
-        let mut all = lock(id, Write, 0..9);
-        all.owner.kind = LockKind::Flock;
-        assert_eq!(bench.set(1, index, all, true), LockAnswer::Waits);
+/// Each row in turn: who asks to set what, whether it waits, and what it hears.
+fn hears(bench: &mut Bench, rows: &[(u16, u64, Lock, bool, LockAnswer)]) {
+    for (at, (node, index, lock, waits, answer)) in rows.iter().enumerate() {
+        let heard = bench.set(*node, *index, *lock, *waits);
+        assert_eq!(heard, *answer, "row {at}: {lock:?}");
     }
 }
 
 #[test]
+fn circles_of_waits_are_refused() {
+    use LockAnswer::{Conflict, Deadlock, Done, Waits};
+    let of = |id| lock(id, LockMode::Write, 0..1);
+    let flock = |id| {
+        let owner = owner(LockKind::Flock, id);
+        Lock { owner, ..of(id) }
+    };
+    let rows = [
+        (1, 1, of(1), true, Done),
+        (1, 2, of(2), true, Done),
+        (1, 3, of(3), true, Done),
+        (1, 2, of(1), true, Waits),
+        (1, 3, of(2), true, Waits),
+        (1, 1, of(3), true, Deadlock),
+        // The same numbers on another node are others.
+        (2, 1, of(3), true, Waits),
+        // It does not wait: it is told that it cannot have it.
+        (1, 1, of(3), false, Conflict),
+        // flock knows no deadlocks.
+        (1, 4, flock(4), true, Done),
+        (1, 5, flock(5), true, Done),
+        (1, 4, flock(5), true, Waits),
+        (1, 5, flock(4), true, Waits),
+    ];
+    hears(&mut Bench::new(), &rows);
+}
+
+#[test]
 fn repeats_hear_the_same_and_late_ones_are_not_executed() {
+    use LockAnswer::{Conflict, Done, Stale, Waits};
     use LockMode::{Read, Write};
     let mut bench = Bench::new();
-    let set = |number, mode| LockAsk {
-        number,
-        action: LockAction::Set {
-            lock: lock(1, mode, 0..10),
-            waits: false,
-        },
+    let asks = |number, action| LockAsk { number, action };
+    let set = |number, mode| {
+        let lock = lock(1, mode, 0..10);
+        asks(number, LockAction::Set { lock, waits: false })
     };
-    let clear = |number| LockAsk {
-        number,
-        action: LockAction::Clear {
-            owner: owner(LockKind::Posix, 1),
-            range: ByteRange::ALL,
-        },
+    let wait = |number, mode| {
+        let lock = lock(1, mode, 0..10);
+        asks(number, LockAction::Set { lock, waits: true })
     };
-    assert_eq!(bench.say(1, 1, &set(5, Write)), LockAnswer::Done);
-    assert_eq!(bench.say(1, 1, &set(5, Write)), LockAnswer::Done);
-    assert_eq!(bench.say(1, 1, &set(6, Read)), LockAnswer::Done);
-    assert_eq!(
-        bench.say(1, 1, &set(5, Write)),
-        LockAnswer::Stale { newest: 6 }
-    );
+    let clear = |number| {
+        let (owner, range) = (owner(LockKind::Posix, 1), ByteRange::ALL);
+        asks(number, LockAction::Clear { owner, range })
+    };
+    let claim = |number| asks(number, LockAction::Claim { wait: 2 });
+    let say = |bench: &mut Bench, rows: &[(u16, LockAsk, LockAnswer)]| {
+        for (at, (node, ask, answer)) in rows.iter().enumerate() {
+            assert_eq!(bench.say(*node, 1, ask), *answer, "row {at}: {ask:?}");
+        }
+    };
+    let rows = [
+        (1, set(5, Write), Done),
+        (1, set(5, Write), Done),
+        (1, set(6, Read), Done),
+        (1, set(5, Write), Stale { newest: 6 }),
+    ];
+    say(&mut bench, &rows);
     let held: Vec<Lock> = bench.locks.held().map(|(.., lock)| lock).collect();
     assert_eq!(held, [lock(1, Read, 0..10)]);
-    // Nothing is left, and the late repeat does not bring it back.
-    assert_eq!(bench.say(1, 1, &clear(7)), LockAnswer::Done);
+    say(&mut bench, &[(1, clear(7), Done)]);
     assert_eq!(bench.locks.inodes.len(), 0);
-    for number in [5, 6, 7] {
-        let answer = bench.say(1, 1, &set(number, Write));
-        assert_eq!(answer, LockAnswer::Stale { newest: 7 });
-    }
-    assert_eq!(bench.say(1, 1, &set(8, Write)), LockAnswer::Done);
-    // A wait that is claimed twice is claimed once.
-    assert_eq!(bench.say(2, 1, &set(1, Write)), LockAnswer::Conflict);
-    let waits = LockAction::Set {
-        lock: lock(1, Write, 0..10),
-        waits: true,
-    };
-    assert_eq!(
-        bench.say(
-            2,
-            1,
-            &LockAsk {
-                number: 2,
-                action: waits
-            }
-        ),
-        LockAnswer::Waits
-    );
-    let claim = |number| LockAsk {
-        number,
-        action: LockAction::Claim { wait: 2 },
-    };
-    assert_eq!(bench.say(2, 1, &claim(3)), LockAnswer::Waits);
-    assert_eq!(bench.say(1, 1, &clear(9)), LockAnswer::Done);
+    let rows = [
+        // Nothing is left, and the late repeat does not bring it back.
+        (1, set(5, Write), Stale { newest: 7 }),
+        (1, set(6, Write), Stale { newest: 7 }),
+        (1, set(7, Write), Stale { newest: 7 }),
+        (1, set(8, Write), Done),
+        // A wait that is claimed twice is claimed once.
+        (2, set(1, Write), Conflict),
+        (2, wait(2, Write), Waits),
+        (2, claim(3), Waits),
+        (1, clear(9), Done),
+    ];
+    say(&mut bench, &rows);
     assert_eq!(bench.take_ready(), [2]);
-    // It is kept for who was offered it.
-    assert_eq!(bench.say(3, 1, &set(1, Read)), LockAnswer::Conflict);
-    assert_eq!(bench.say(2, 1, &claim(4)), LockAnswer::Done);
-    assert_eq!(bench.say(2, 1, &claim(4)), LockAnswer::Done);
-    assert_eq!(bench.say(2, 1, &claim(5)), LockAnswer::Stale { newest: 5 });
+    let rows = [
+        // It is kept for who was offered it.
+        (3, set(1, Read), Conflict),
+        (2, claim(4), Done),
+        (2, claim(4), Done),
+        (2, claim(5), Stale { newest: 5 }),
+    ];
+    say(&mut bench, &rows);
 }
 
 #[test]
@@ -423,42 +407,24 @@ fn a_new_owner_knows_what_it_was_told() {
 
 #[test]
 fn a_full_table_refuses_more_and_goes_on_when_there_is_room() {
-    use LockMode::Write;
+    use LockAnswer::{Done, Full};
     let mut bench = Bench::new();
     bench.locks = Locks::with_count_max(2);
-    assert_eq!(
-        bench.set(1, 1, lock(1, Write, 0..9), false),
-        LockAnswer::Done
-    );
-    assert_eq!(
-        bench.set(1, 1, lock(1, Write, 20..29), false),
-        LockAnswer::Done
-    );
-    assert_eq!(
-        bench.set(1, 1, lock(1, Write, 40..49), false),
-        LockAnswer::Full
-    );
-    assert_eq!(
-        bench.set(1, 2, lock(1, Write, 40..49), false),
-        LockAnswer::Full
-    );
-    assert_eq!(
-        bench.set(2, 1, lock(1, Write, 0..1), true),
-        LockAnswer::Full
-    );
+    let of = |range| lock(1, LockMode::Write, range);
+    let rows = [
+        (1, 1, of(0..9), false, Done),
+        (1, 1, of(20..29), false, Done),
+        (1, 1, of(40..49), false, Full),
+        (1, 2, of(40..49), false, Full),
+        (2, 1, of(0..1), true, Full),
+    ];
+    hears(&mut bench, &rows);
+    // A hole makes two of one; where two have grown together there is room for it.
     let (owner, range) = (owner(LockKind::Posix, 1), ByteRange::new(4, 5));
-    assert_eq!(
-        bench.ask(1, 1, LockAction::Clear { owner, range }),
-        LockAnswer::Full
-    );
-    assert_eq!(
-        bench.set(1, 1, lock(1, Write, 9..20), false),
-        LockAnswer::Done
-    );
-    assert_eq!(
-        bench.ask(1, 1, LockAction::Clear { owner, range }),
-        LockAnswer::Done
-    );
+    let clear = LockAction::Clear { owner, range };
+    assert_eq!(bench.ask(1, 1, clear), Full);
+    hears(&mut bench, &[(1, 1, of(9..20), false, Done)]);
+    assert_eq!(bench.ask(1, 1, clear), Done);
     bench.locks.on_inode_gone(ino(1));
     bench.locks.check();
     assert_eq!(bench.locks.count(), 0);
