@@ -276,7 +276,7 @@ impl Loading {
                     for at in 0..page.count() {
                         key.clear();
                         page.key_into(at, &mut key);
-                        let _ = loader.push(&key, page.value(at));
+                        loader.push_lenient(&key, page.value(at));
                     }
                 }
                 WalkStep::Waiting => unreachable!("reads end at once"),

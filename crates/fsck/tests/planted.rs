@@ -519,6 +519,22 @@ fn transactions_that_do_not_end() {
                 );
             },
         ),
+        (
+            "one that frees what does not count as used",
+            vec![Kind::SectorFree],
+            |w| {
+                let gone = ino(1, 9);
+                w.put(Attr {
+                    sector_count: 1,
+                    ..attr(gone, FileKind::File, 1)
+                });
+                w.map(gone, vec![inline(0, 1, at(2, BEGIN + 500))]);
+                let (ino, open_at) = (gone, None);
+                prepare(w, vec![Step::LinkDrop { ino, open_at }]);
+                let (id, participants) = (ID, vec![ShardId(1)]);
+                w.add(0, Mutation::OutcomePut { id, participants });
+            },
+        ),
         ("steps that do not fit", vec![Kind::TransactionSteps], |w| {
             let (directory, name) = (directory(), name("nothing"));
             let expects = ino(1, 3);

@@ -450,11 +450,24 @@ impl<'a> Loader<'a> {
         self.end()
     }
 
+    /// `push` of a loader that is lenient: a record that does not fit is passed over, and said by `finish_lenient`.
+    pub fn push_lenient(&mut self, key: &[u8], value: &[u8]) {
+        let result = self.push_next(key, value);
+        self.pass_over(result);
+    }
+
     /// All have come: what was passed over since the last call.
     pub fn finish_lenient(mut self) -> Vec<BadRecord> {
         let result = self.end();
-        let _ = self.note(result);
+        self.pass_over(result);
         self.take_passed_over()
+    }
+
+    fn pass_over(&mut self, result: Result<(), BadRecord>) {
+        if let Err(error) = result {
+            let passed_over = self.passed_over.get_or_insert_default();
+            passed_over.push(error);
+        }
     }
 
     fn end(&mut self) -> Result<(), BadRecord> {
