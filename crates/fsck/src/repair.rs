@@ -396,25 +396,7 @@ fn lost_and_found(image: &mut Image, now: Timestamp) -> Option<InodeId> {
     let root = *root.attr;
     let shard = shard_of(image, InodeId::ROOT.shard())?;
     let ino = shard.reserve_index();
-    let attr = Attr {
-        ino,
-        generation: root.generation,
-        kind: FileKind::Directory,
-        permissions: 0o700,
-        nlink: 2,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        sector_count: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        change: 1,
-        size_generation: 0,
-        layout: Layout::default(),
-    };
+    let attr = Attr::new(ino, root.generation, FileKind::Directory, 0o700, now);
     let record = InodeRecord {
         attr,
         parent: InodeId::ROOT,
@@ -532,7 +514,8 @@ fn tell_space(owner: &mut Owner) {
     let lost = lives.quarantined.into_iter();
     all.extend(lost.map(|(life, _)| SpaceMutation::NodeLost { life }));
     for mutation in all {
-        // What does not fit lies where no region is: that is another finding, and stays.
+        // What does not fit lies where no region is, or is used twice: findings of their own, which the look after the repair
+        // has again.
         let _ = new.apply(&mutation);
     }
     owner.space = new;

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rustc_hash::FxHashMap;
 use types::extent::{Extent, Piece};
 use types::{
-    Attr, Encode as _, FileKind, InodeId, Layout, Name, NodeLife, RequestId, Run, ShardId,
-    SmallBytes, Timestamp,
+    Attr, Encode as _, FileKind, InodeId, Name, NodeLife, RequestId, Run, ShardId, SmallBytes,
+    Timestamp,
 };
 
 use crate::dirty::Dirty;
@@ -138,25 +138,8 @@ impl Shard {
     pub fn make_root(&mut self, now: Timestamp, permissions: u32, generation: u64) -> Changes {
         assert_eq!(InodeId::ROOT.shard(), self.id);
         assert!(self.inodes.is_empty());
-        let attr = Attr {
-            ino: InodeId::ROOT,
-            generation,
-            kind: FileKind::Directory,
-            permissions,
-            nlink: 2,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            sector_count: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            change: 1,
-            size_generation: 0,
-            layout: Layout::default(),
-        };
+        let kind = FileKind::Directory;
+        let attr = Attr::new(InodeId::ROOT, generation, kind, permissions, now);
         let record = InodeRecord {
             attr,
             parent: InodeId::ROOT,

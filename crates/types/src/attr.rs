@@ -156,6 +156,35 @@ pub const HAS_ACL: u32 = 1 << 16;
 pub const XATTR_KILL_SET_GID: u32 = 1 << 16;
 
 impl Attr {
+    /// A new, empty inode of root with the names that its kind begins with, and the default layout.
+    pub fn new(
+        ino: InodeId,
+        generation: u64,
+        kind: FileKind,
+        permissions: u32,
+        now: Timestamp,
+    ) -> Self {
+        Self {
+            ino,
+            generation,
+            kind,
+            permissions,
+            nlink: if kind == FileKind::Directory { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            sector_count: 0,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+            change: 1,
+            size_generation: 0,
+            layout: Layout::default(),
+        }
+    }
+
     /// `st_mode`.
     pub const fn mode(&self) -> u32 {
         self.kind.mode_bits() | self.permissions & 0o7777

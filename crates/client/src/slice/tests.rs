@@ -162,23 +162,8 @@ impl Story {
     fn new(size: u64) -> Self {
         let now = Timestamp::default();
         let attr = Attr {
-            ino: INO,
-            generation: 7,
-            kind: types::FileKind::File,
-            permissions: 0o644,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
             size,
-            sector_count: 0,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-            change: 1,
-            size_generation: 0,
-            layout: types::Layout::default(),
+            ..Attr::new(INO, 7, types::FileKind::File, 0o644, now)
         };
         Self {
             slice: Slice::new(slice_of(INO), vec![ShardId(0)]),

@@ -12,7 +12,7 @@ use node::store::format::PartKey;
 use node::store::tree::{Fetch, Unreadable};
 use types::{
     Attr, Checksums, Encode as _, Extent, FileKind, FsId, Grant, GrantId, Incarnation, InodeId,
-    Layout, Location, Name, NodeId, NodeLife, NsdId, Piece, Run, ShardId, SmallBytes, Timestamp,
+    Location, Name, NodeId, NodeLife, NsdId, Piece, Run, ShardId, SmallBytes, Timestamp,
 };
 
 pub(crate) const KEY: HashKey = HashKey(0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
@@ -41,23 +41,8 @@ pub(crate) fn ino(shard: u16, index: u64) -> InodeId {
 
 pub(crate) fn attr(ino: InodeId, kind: FileKind, nlink: u32) -> Attr {
     Attr {
-        ino,
-        generation: 1,
-        kind,
-        permissions: 0o755,
         nlink,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        sector_count: 0,
-        atime: Timestamp::default(),
-        mtime: Timestamp::default(),
-        ctime: Timestamp::default(),
-        btime: Timestamp::default(),
-        change: 1,
-        size_generation: 0,
-        layout: Layout::default(),
+        ..Attr::new(ino, 1, kind, 0o755, Timestamp::default())
     }
 }
 

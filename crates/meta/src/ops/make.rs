@@ -160,23 +160,12 @@ pub(super) fn record(
     )]
     let generation = ctx.random as u64;
     let attr = Attr {
-        ino,
-        generation,
-        kind,
-        permissions: permissions | inherited,
-        nlink: if is_directory { 2 } else { 1 },
         uid: new.caller.uid,
         gid: if inherits { above.gid } else { new.caller.gid },
         rdev: new.rdev,
         size: new.target.len() as u64,
-        sector_count: 0,
-        atime: ctx.now,
-        mtime: ctx.now,
-        ctime: ctx.now,
-        btime: ctx.now,
-        change: 1,
-        size_generation: 0,
         layout,
+        ..Attr::new(ino, generation, kind, permissions | inherited, ctx.now)
     };
     let record = InodeRecord {
         attr,

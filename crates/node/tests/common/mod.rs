@@ -2,9 +2,7 @@
 
 use meta::Mutation;
 use meta::inode::InodeRecord;
-use types::{
-    Attr, FileKind, Incarnation, InodeId, Layout, NodeId, NodeLife, SmallBytes, Timestamp,
-};
+use types::{Attr, FileKind, Incarnation, InodeId, NodeId, NodeLife, SmallBytes, Timestamp};
 
 /// The first life of a node.
 pub(crate) const fn life(node: u16) -> NodeLife {
@@ -26,25 +24,9 @@ pub(crate) fn directory(ino: InodeId) -> Mutation {
 }
 
 fn inode(ino: InodeId, kind: FileKind, nlink: u32) -> Mutation {
-    let now = Timestamp::default();
     let attr = Attr {
-        ino,
-        generation: 1,
-        kind,
-        permissions: 0o644,
         nlink,
-        uid: 0,
-        gid: 0,
-        rdev: 0,
-        size: 0,
-        sector_count: 0,
-        atime: now,
-        mtime: now,
-        ctime: now,
-        btime: now,
-        change: 1,
-        size_generation: 0,
-        layout: Layout::default(),
+        ..Attr::new(ino, 1, kind, 0o644, Timestamp::default())
     };
     let record = InodeRecord {
         attr,
