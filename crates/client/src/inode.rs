@@ -157,6 +157,8 @@ pub(crate) struct Inode {
     /// Written since the last Commit: the time shown as mtime.
     pub(crate) modified: Option<Timestamp>,
     pub(crate) kill_set_id: bool,
+    /// Reads that the owner has not heard of.
+    pub(crate) accessed: crate::access::Accessed,
 
     pub(crate) holder: token::Holder,
     pub(crate) gate: Option<Box<crate::tokens::RevokeState>>,
@@ -259,6 +261,7 @@ impl Inode {
             is_size_dirty: false,
             modified: None,
             kill_set_id: false,
+            accessed: crate::access::Accessed::default(),
             holder: token::Holder::new(),
             gate: None,
             activity: token::Activity::default(),
@@ -318,6 +321,7 @@ impl Inode {
         if self.attr.is_some_and(|known| known.change > attr.change) {
             return;
         }
+        self.accessed.learn(self.attr.as_ref(), attr);
         let is_same_size_life = self
             .attr
             .is_some_and(|known| known.size_generation == attr.size_generation);
@@ -342,6 +346,7 @@ impl Inode {
     pub(crate) fn visible_attr(&self) -> Option<Attr> {
         let mut attr = self.attr?;
         attr.size = self.size;
+        attr.atime = self.accessed.shown(attr.atime);
         // What has no sectors yet will have them: tar --sparse takes a file of no blocks for one hole and reads nothing.
         let most = attr.size.div_ceil(crate::pages::PAGE_SIZE);
         let most = most.max(attr.sector_count);

@@ -73,7 +73,8 @@ impl Slice {
                 Admission::Refused => return,
             }
         }
-        let opened = self.open_handle_for(env.readers, ino, request.caller, flags);
+        let mut opened = self.open_handle_for(env.readers, ino, request.caller, flags);
+        opened.keep_cache &= flags.no_atime || !self.wants_read(env, ino);
         self.answer_open(env, ino, request.ticket, Response::Opened(opened));
     }
 
@@ -244,6 +245,9 @@ impl Slice {
         let ino = attr.ino;
         let inode = self.inode(ino);
         inode.learn_attr(&attr);
+        if matches!(&request.operation, Operation::SetAttr { set, .. } if set.atime.is_some()) {
+            inode.accessed.forget();
+        }
         if let Some(size) = new_size(&request.operation) {
             let count = inode.pages.truncate(size, env.pool);
             // What was loaded from behind the new end must not come back.

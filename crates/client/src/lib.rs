@@ -1,6 +1,7 @@
 //! The client half: open files, pagepool index, prefetch, write-behind, POSIX rules.
 #![forbid(unsafe_code)]
 
+mod access;
 mod answers;
 mod appends;
 pub mod env;
@@ -34,6 +35,7 @@ pub mod transfer;
 mod unlink;
 pub mod waits;
 
+pub use access::AccessTimes;
 pub use env::{Env, Grants};
 pub use idle::reclaims;
 pub use lapse::{HeldInode, HeldLocks};

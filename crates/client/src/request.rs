@@ -69,6 +69,8 @@ pub struct OpenFlags {
     pub direct: bool,
     /// The kernel opens the file to execute it.
     pub exec: bool,
+    /// O_NOATIME: reads do not change the access time.
+    pub no_atime: bool,
 }
 
 /// Which of mknod's kinds; sizes and targets where the kind has them.

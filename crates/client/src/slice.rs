@@ -281,6 +281,7 @@ pub struct Slice {
     pub(crate) payloads: FxHashMap<Ticket, Payload>,
     /// Locks of applications.
     pub(crate) locks: crate::locks::Locks,
+    pub(crate) accesses: crate::access::Accesses,
     /// Closes that wait until locks are dropped.
     pub(crate) closing: FxHashMap<Ticket, (InodeId, Handle)>,
     /// The node has no valid lease.
@@ -334,6 +335,7 @@ impl Slice {
             signalled: VecDeque::new(),
             payloads: FxHashMap::default(),
             locks: crate::locks::Locks::default(),
+            accesses: crate::access::Accesses::default(),
             closing: FxHashMap::default(),
             is_lapsed: false,
             undropped: rustc_hash::FxHashSet::default(),
@@ -364,6 +366,7 @@ impl Slice {
                     inode.used_at = env.now;
                 }
                 self.note_activity(env, &request.operation);
+                self.note_access(env, &request.operation);
                 self.start(env, request);
             }
             Input::Interrupt(part) => self.on_interrupt(env, part),
@@ -387,7 +390,10 @@ impl Slice {
             Input::Unlinked(ino, unlinked) => self.on_unlinked(env, ino, unlinked),
             Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
-            Input::WriteBack => self.write_all_back(env),
+            Input::WriteBack => {
+                self.tell_all_accesses();
+                self.write_all_back(env);
+            }
             Input::Lapsed(requests) => self.on_lapsed(env, requests),
             Input::Regained => self.on_regained(env),
             Input::Shrink => self.shrink(env),
@@ -396,6 +402,7 @@ impl Slice {
             Input::LockReady(ino, wait) => self.on_lock_ready(env, ino, wait),
             Input::Tick => {
                 self.tick_locks(env);
+                self.tell_accesses(env);
                 self.give_up_idle(env);
                 self.evict_inodes(env);
                 self.end_signalled(env);

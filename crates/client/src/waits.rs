@@ -130,6 +130,7 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         | Continuation::Map(..)
         | Continuation::Commit(_)
         | Continuation::Lock(_)
+        | Continuation::Accessed(..)
         | Continuation::Closed(_) => None,
     }
 }

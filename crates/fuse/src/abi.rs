@@ -125,6 +125,10 @@ abi_struct!(/// GETXATTR (the name follows) and LISTXATTR.
 GetXattrIn = 8 { size: u32, padding: u32, });
 abi_struct!(/// FALLOCATE.
 FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, });
+abi_struct!(/// IOCTL; of what `arg` points to nothing follows, unless the command says that it is written.
+IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, });
+abi_struct!(/// Answer to IOCTL; bytes for the caller follow.
+IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, });
 abi_struct!(/// LSEEK.
 LseekIn = 24 { fh: u64, offset: u64, whence: u32, padding: u32, });
 abi_struct!(/// Answer to LSEEK.
@@ -225,6 +229,8 @@ setxattr_flag: u32 { ACL_KILL_SGID = 0; });
 bits!(/// FALLOCATE: mode.
 fallocate_mode: u32 { KEEP_SIZE = 0; PUNCH_HOLE = 1; ZERO_RANGE = 4; });
 
+/// IOCTL: the file system goes down (FS_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN): `_IOR('X', 125, __u32)`.
+pub const IOC_SHUTDOWN: u32 = 0x8004_587d;
 /// GETLK, SETLK, SETLKW: last byte of a lock without end.
 pub const LOCK_END_MAX: u64 = i64::MAX as u64;
 /// GETLK, SETLK, SETLKW: kinds of locks.
@@ -294,6 +300,7 @@ pub mod open_flag {
     pub const DIRECT: u32 = 0o40000;
     #[cfg(target_arch = "aarch64")]
     pub const DIRECT: u32 = 0o200000;
+    pub const NOATIME: u32 = 0o1_000_000;
     /// Set by the kernel when it opens a file to execute it.
     pub const EXEC: u32 = 0o40;
 }

@@ -57,10 +57,23 @@ pub enum Decoded<'a> {
         /// Bytes.
         size: u32,
     },
+    /// The mount shall answer no more (ioctl FS_IOC_SHUTDOWN).
+    ShutDown(ShutDown),
     /// Not served or malformed: to be answered with this error.
     Refuse(Errno),
     /// Nothing is to be done nor answered.
     Ignore,
+}
+
+/// FS_IOC_SHUTDOWN. How is not said: for the kernel's FUSE the command has no argument that is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShutDown {
+    /// To be answered with `encode_ioctl_done`, or an error.
+    pub ticket: Ticket,
+    /// Who asks.
+    pub caller: Caller,
+    /// Where in the caller's memory 32 bits say how.
+    pub address: u64,
 }
 
 /// One inode that the kernel forgets.
@@ -133,6 +146,7 @@ pub const fn fixed_size(opcode: u32) -> usize {
         opcode::LSEEK => size_of::<abi::LseekIn>(),
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => size_of::<abi::LkIn>(),
         opcode::FALLOCATE => size_of::<abi::FallocateIn>(),
+        opcode::IOCTL => size_of::<abi::IoctlIn>(),
         opcode::STATX => size_of::<abi::StatxIn>(),
         opcode::INTERRUPT => size_of::<abi::InterruptIn>(),
         opcode::NOTIFY_REPLY => size_of::<abi::RetrieveIn>(),
@@ -206,6 +220,17 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                 unique: args.unique,
             })
         }
+        opcode::IOCTL => {
+            let args: abi::IoctlIn = call.args()?;
+            if args.cmd != abi::IOC_SHUTDOWN {
+                return Err(Errno::ENOTTY);
+            }
+            Ok(Decoded::ShutDown(ShutDown {
+                ticket: ticket::ticket(header.unique, call.route, false).ok_or(Errno::EIO)?,
+                caller: caller(call)?,
+                address: args.arg,
+            }))
+        }
         opcode::NOTIFY_REPLY => {
             let args: abi::RetrieveIn = call.args()?;
             Ok(Decoded::Retrieved {
@@ -224,16 +249,22 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                 ticket::ticket(header.unique, call.route, plus).ok_or(Errno::EIO)?;
             Ok(Decoded::Request(Request {
                 ticket,
-                caller: Caller {
-                    uid: header.uid,
-                    gid: header.gid,
-                    pid: header.pid,
-                    umask: umask(call)?,
-                },
+                caller: caller(call)?,
                 operation,
             }))
         }
     }
+}
+
+fn caller(call: &Call<'_>) -> Result<Caller, Errno> {
+    let InHeader { uid, gid, pid, .. } = call.header;
+    let umask = umask(call)?;
+    Ok(Caller {
+        uid,
+        gid,
+        pid,
+        umask,
+    })
 }
 
 /// The umask of who makes something; 0 with what makes nothing.
@@ -587,6 +618,7 @@ fn open_flags(flags: u32) -> OpenFlags {
         sync: flags & o::DSYNC != 0,
         direct: flags & o::DIRECT != 0,
         exec: flags & o::EXEC != 0,
+        no_atime: flags & o::NOATIME != 0,
     }
 }
 

@@ -105,6 +105,14 @@ pub fn encode_done(unique: u64) -> Encoded<'static> {
     Encoded::new(unique, 0, Tail::None)
 }
 
+/// An answer to IOCTL that says done, with nothing for the caller's memory.
+pub fn encode_ioctl_done(unique: u64) -> Encoded<'static> {
+    let mut made = Encoded::new(unique, 0, Tail::None);
+    made.push(&abi::IoctlOut::default());
+    made.set_header(unique, 0);
+    made
+}
+
 /// The answer `response` to the request of `ticket`.
 pub fn encode_reply(ticket: Ticket, response: &Response) -> Encoded<'_> {
     let unique = ticket::unique(ticket);

@@ -72,6 +72,35 @@ pub fn flags(list: &str) -> Result<libc::c_ulong> {
     Ok(flags)
 }
 
+/// Those that take one of `KERNEL` back.
+const KERNEL_NOT: [&str; 4] = ["rw", "suid", "dev", "exec"];
+
+/// Options of a remount. mount(8) names all that fstab or the mount has, and then the new ones: the last word counts. What
+/// is not the kernel's stays as it is.
+fn remount_options(lists: &[String]) -> String {
+    let words = lists.iter().flat_map(|list| list.split(','));
+    let kept = words.filter(|word| flag(word).is_some() || KERNEL_NOT.contains(word));
+    let all: Vec<&str> = std::iter::once("remount").chain(kept).collect();
+    all.join(",")
+}
+
+/// Changes how the kernel has `point` mounted (`mount -o remount,ro POINT`).
+fn remount(point: &Path, options: &[String]) -> Result<Vec<String>> {
+    system::require_root("mount -o remount")?;
+    let point = system::absolute(point)?;
+    match mounts::at(&point)? {
+        Some(found) if found.is_gupfs() => {}
+        _ => {
+            return Err(Failure::new(format!(
+                "no GUPFS is mounted on {}",
+                point.display()
+            )));
+        }
+    }
+    mounts::remount(&point, &remount_options(options))?;
+    Ok(vec![format!("remounted {}", point.display())])
+}
+
 fn unknown(option: &str) -> Failure {
     let kernel = KERNEL.map(|(name, _)| name).join(", ");
     let settings = settings::keys_for_run().join(", ");
@@ -265,6 +294,20 @@ fn run(call: &Call) -> Result<()> {
             is_fake,
             is_verbose,
         } => {
+            if options
+                .iter()
+                .flat_map(|list| list.split(','))
+                .any(|word| word == "remount")
+            {
+                let done = match is_fake {
+                    true => Vec::new(),
+                    false => remount(point, options)?,
+                };
+                if *is_verbose {
+                    done.iter().for_each(|line| say!("{line}"));
+                }
+                return Ok(());
+            }
             let options = Options::parse(options, *is_sloppy)?;
             match is_fake {
                 true => (Vec::new(), *is_verbose),
@@ -402,6 +445,16 @@ mod tests {
         assert_eq!(flags("nosuid,ro"), Ok(libc::MS_NOSUID | libc::MS_RDONLY));
         assert_eq!(flags(""), Ok(0));
         flags("defaults").expect_err("not for the kernel");
+    }
+
+    #[test]
+    fn a_remount_is_the_kernels() {
+        let options = |list: &str| remount_options(&[list.to_owned()]);
+        assert_eq!(
+            options("rw,remount,relatime,user_id=0,pagepool_size=1G,ro"),
+            "remount,rw,relatime,ro"
+        );
+        assert_eq!(options("remount"), "remount");
     }
 
     fn words(line: &str) -> Vec<std::ffi::OsString> {

@@ -103,6 +103,17 @@ fn mount_8_and_umount_8_find_what_they_need() {
     assert_eq!(output.status.code(), Some(32));
     assert!(said(&output).contains("is mounted on"), "{}", said(&output));
 
+    // As mount(8) calls it for `-o remount,ro` and back.
+    for (word, is_read_only) in [("ro", true), ("rw", false)] {
+        let words = format!("rw,nosuid,noatime,user_id=0,allow_other,remount,{word}");
+        let output = run(&to_mount, &[state, point, "-o", &words]);
+        assert!(output.status.success(), "{}", said(&output));
+        let shown = options(&mount).unwrap();
+        assert!(shown.iter().any(|o| o == word), "{shown:?}");
+        assert!(shown.iter().any(|o| o == "nosuid"), "{shown:?}");
+        assert_eq!(fs::write(mount.join("new"), "x").is_err(), is_read_only);
+    }
+
     // By its state directory, and read-only.
     let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
     let output = run(gupfs, &["umount", state]);

@@ -10,6 +10,8 @@
     reason = "a test at the OS boundary"
 )]
 
+#[path = "posix/atime.rs"]
+mod atime;
 #[path = "posix/fsx.rs"]
 mod fsx;
 #[path = "posix/handles.rs"]

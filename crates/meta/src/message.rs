@@ -312,6 +312,16 @@ pub enum Op {
         /// Its last release of tokens on the inode: what that says of opens, and those before it, is out of date.
         after: ReleaseStamp,
     },
+    /// The asking node has read the inode: its access time goes on to `at`, if nothing has changed since, and no token is
+    /// asked back for that. Answer: `Attr`, whether it was taken or not.
+    Accessed {
+        /// Inode.
+        ino: InodeId,
+        /// When, by the reader's clock; the owner's where that is behind.
+        at: Timestamp,
+        /// The inode's change number as the reader knows it.
+        change: u64,
+    },
     /// Counts of the home shard. Answer: `Statistics`.
     StatFs {
         /// Shard.
@@ -350,6 +360,7 @@ wire_enum!(Op {
     23 => Punch { ino, begin, end, keeps_size },
     24 => CreateNameless { parent, permissions, caller },
     25 => LinkNameless { ino, parent, name },
+    26 => Accessed { ino, at, change },
 });
 
 impl Op {
@@ -378,6 +389,7 @@ impl Op {
             | Self::GetMap { ino, .. }
             | Self::Destage { ino, .. }
             | Self::Ancestors { ino }
+            | Self::Accessed { ino, .. }
             | Self::Closed { ino, .. } => ino.shard(),
             Self::Commit(commit) => commit.ino.shard(),
             Self::StatFs { shard } => *shard,
@@ -412,6 +424,7 @@ impl Op {
             | Self::RemoveXattr { .. }
             | Self::Commit(_)
             | Self::Destage { .. }
+            | Self::Accessed { .. }
             // A late repeat would be taken for news of an open that came after it.
             | Self::Closed { .. } => true,
         }

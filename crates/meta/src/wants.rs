@@ -122,6 +122,8 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
         | Op::Commit(_)
         | Op::Destage { .. }
         | Op::Closed { .. }
+        // Who believes to know the time may be behind.
+        | Op::Accessed { .. }
         // The rename token keeps a parent what it is; nobody caches it.
         | Op::Ancestors { .. }
         | Op::StatFs { .. } => {}

@@ -924,6 +924,7 @@ const fn waits_for_tokens(op: &Op) -> bool {
         Op::Commit(_)
             | Op::Destage { .. }
             | Op::Closed { .. }
+            | Op::Accessed { .. }
             | Op::GetMap { .. }
             | Op::Ancestors { .. }
     )

@@ -22,6 +22,7 @@ mod peers;
 mod reclaim;
 mod report;
 mod sectors;
+mod shut_down;
 mod slow;
 mod space;
 mod start;
@@ -291,6 +292,12 @@ impl Handler for Hub {
         InterruptOutcome::Taken
     }
 
+    fn on_shut_down(&self, _replier: &Replier, asked: fuse::ShutDown) {
+        if let Some(daemon) = self.daemon() {
+            daemon.on_shut_down(asked);
+        }
+    }
+
     fn on_destroy(&self) {
         if let Some(daemon) = self.daemon() {
             daemon.stop.set();
@@ -348,6 +355,7 @@ struct Daemon {
     gauges: metrics::Gauges,
     metrics_address: OnceLock<std::net::SocketAddr>,
     begun: types::Instant,
+    shut_down: shut_down::ShutDown,
     stop: Stop,
 }
 
@@ -428,7 +436,7 @@ fn restart_journal(
 }
 
 /// The client half of a node that owns these shards: its directories go to them in turn.
-fn slices(shards: &[Option<OwnerSlice>], inode_count_max: usize) -> Vec<Mutex<Slice>> {
+fn slices(shards: &[Option<OwnerSlice>], config: &Config) -> Vec<Mutex<Slice>> {
     let own: Vec<ShardId> = (0u16..)
         .zip(shards)
         .filter(|(_, slice)| slice.is_some())
@@ -445,7 +453,9 @@ fn slices(shards: &[Option<OwnerSlice>], inode_count_max: usize) -> Vec<Mutex<Sl
             let count = placements.len();
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
-            slice.limit_inodes(inode_count_max);
+            slice.limit_inodes(config.inode_count_max);
+            let (kept, has_directories) = config.access_times();
+            slice.keep_access_times(kept, has_directories);
             Mutex::new(slice)
         })
         .collect()
@@ -495,7 +505,7 @@ impl Daemon {
             server.add_disk(nsd, number, disk.sector_count());
             queues.insert(nsd, DiskQueue::new(disk, loops, pool, index, hub.clone()));
         }
-        let slices = slices(&state.shards, config.inode_count_max);
+        let slices = slices(&state.shards, &config);
         let durable_lsn = state.log.journal.durable_lsn();
         let nsds: Vec<NsdId> = config.view.nsds.iter().map(|n| n.id).collect();
         let bits = config.incarnation.0;
@@ -558,6 +568,7 @@ impl Daemon {
             gauges,
             metrics_address: OnceLock::new(),
             begun: clock::now(),
+            shut_down: shut_down::ShutDown::default(),
             stop: Stop::default(),
             config,
         });
@@ -826,7 +837,7 @@ impl Daemon {
             self.stat_fs(request.ticket);
             return;
         }
-        if self.membership.is_evicted() {
+        if self.membership.is_evicted() || self.is_refused(&request.operation) {
             let response = Response::Error(Errno::EIO);
             self.answer(request.ticket, &response);
             return;

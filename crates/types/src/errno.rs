@@ -30,6 +30,7 @@ errnos! {
     EAGAIN = 11, "Try again.";
     ENOMEM = 12, "Out of memory.";
     EACCES = 13, "Permission denied.";
+    EFAULT = 14, "Bad address.";
     EBUSY = 16, "Busy.";
     EEXIST = 17, "File exists.";
     EXDEV = 18, "Cross-device link.";
@@ -39,6 +40,7 @@ errnos! {
     EINVAL = 22, "Invalid argument.";
     ENFILE = 23, "Too many open files in the system.";
     EMFILE = 24, "Too many open files.";
+    ENOTTY = 25, "No such ioctl.";
     ETXTBSY = 26, "Program is being executed.";
     EFBIG = 27, "File too large.";
     ENOSPC = 28, "No space left.";

@@ -1,5 +1,6 @@
 //! Stories of one inode at a slice: what it asks, answers and gives up, input by input.
 
+mod access;
 mod appends;
 mod attributes;
 mod evict;
@@ -155,6 +156,7 @@ struct Story {
     number: u64,
     attr: Attr,
     now: Instant,
+    timestamp: Timestamp,
     readers: crate::Readers,
 }
 
@@ -175,6 +177,7 @@ impl Story {
             number: 0,
             attr,
             now: Instant(1),
+            timestamp: Timestamp { secs: 9, nanos: 0 },
             readers: crate::Readers::new(types::limits::DIRECT_SIZE_MIN, 0),
         }
     }
@@ -182,7 +185,7 @@ impl Story {
     fn input(&mut self, input: Input) -> Vec<Effect> {
         let env = Env {
             now: self.now,
-            timestamp: Timestamp { secs: 9, nanos: 0 },
+            timestamp: self.timestamp,
             lease: Duration::from_secs(10),
             life: NodeLife {
                 node: NodeId(1),

@@ -394,9 +394,31 @@ fn a_file_without_a_name_is_made_in_a_directory() {
 
 #[test]
 fn unknown_requests_are_enosys() {
-    for unknown in [0, 7, 19, 37, 39, 40, 47, 53, 54, 4096, u32::MAX] {
+    for unknown in [0, 7, 19, 37, 40, 47, 53, 54, 4096, u32::MAX] {
         let decoded = decode(&call(unknown, &[0; 88], b"x\0"));
         assert_eq!(decoded, Decoded::Refuse(Errno::ENOSYS), "{unknown}");
+    }
+}
+
+#[test]
+fn one_ioctl_is_known() {
+    let ask = |cmd| {
+        let args = abi::IoctlIn {
+            cmd,
+            arg: 0x1234,
+            out_size: 4,
+            ..abi::IoctlIn::default()
+        };
+        let bytes = args.as_bytes().to_vec();
+        match decode(&call(opcode::IOCTL, &bytes, &[])) {
+            Decoded::ShutDown(asked) => Ok(asked.address),
+            Decoded::Refuse(errno) => Err(errno),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(ask(abi::IOC_SHUTDOWN), Ok(0x1234));
+    for other in [0, abi::IOC_SHUTDOWN + 1, 0x8008_6601] {
+        assert_eq!(ask(other), Err(Errno::ENOTTY), "{other:#x}");
     }
 }
 

@@ -171,6 +171,17 @@ pub fn umount(point: &Path) -> Result<()> {
     shell::run("umount", &["-i".as_ref(), point.as_os_str()]).map(drop)
 }
 
+/// Changes how `point` is mounted, and not through our own helper.
+pub fn remount(point: &Path, options: &str) -> Result<()> {
+    let words = [
+        "-i".as_ref(),
+        "-o".as_ref(),
+        options.as_ref(),
+        point.as_os_str(),
+    ];
+    shell::run("mount", &words).map(drop)
+}
+
 /// Mounts a tmpfs of `size` bytes at `point`.
 pub fn tmpfs(point: &Path, size: u64) -> Result<()> {
     let options = format!("size={size},mode=0700");

@@ -2,10 +2,16 @@
 #![allow(unsafe_code, reason = "ioctl is not in std")]
 
 use std::fs::{self, File};
-use std::io::{Error, Write as _};
+use std::io::{Error, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
 
 use crate::node::Node;
+
+/// FS_IOC_SHUTDOWN, XFS_IOC_GOINGDOWN.
+const SHUT_DOWN: libc::Ioctl = 0x8004_587d;
 
 fn errno(file: &File, request: libc::Ioctl) -> Option<i32> {
     let mut flags: libc::c_long = 0;
@@ -37,4 +43,94 @@ fn inode_flags_are_not_kept() {
         assert_eq!(errno(&file, libc::FIONREAD), None);
         file.write_all(b"bytes").unwrap();
     }
+}
+
+/// Asks for the end of the mount in one of its ways; the error number.
+fn shut_down(mount: &Path, how: u32) -> Option<i32> {
+    let root = File::open(mount).unwrap();
+    // SAFETY: a descriptor that is open, and 32 bits that are read.
+    let result = unsafe { libc::ioctl(root.as_raw_fd(), SHUT_DOWN, &raw const how) };
+    (result != 0).then(|| Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+/// Kills the daemon, unmounts what it leaves behind, and mounts anew.
+fn crash(node: &Node) {
+    let status = node.gupfs(&["status", "--json"]);
+    let pid = status.split("\"pid\":").nth(1).unwrap();
+    let pid: i32 = pid.split(',').next().unwrap().trim().parse().unwrap();
+    // SAFETY: no pointers; the process is this test's own daemon.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+    node.up(&[]).expect("it comes up");
+}
+
+/// All three ways: what was asked to be durable is there after a crash, with the first one all else, too.
+#[test]
+fn a_mount_that_is_shut_down_answers_eio() {
+    let Some(node) = Node::new("2G") else { return };
+    let mount = node.mount();
+    assert_eq!(shut_down(&mount, 3), Some(libc::EINVAL));
+    // 0: all is written back; 1: the journal, with the names in it; 2: nothing.
+    for how in 0..3 {
+        let (synced, late) = (
+            mount.join(format!("synced{how}")),
+            mount.join(format!("late{how}")),
+        );
+        let mut file = File::create(&synced).unwrap();
+        file.write_all(b"bytes").unwrap();
+        file.sync_all().unwrap();
+        let mut seen = File::open(&synced).unwrap();
+        let mut said = String::new();
+        seen.read_to_string(&mut said).unwrap();
+        fs::write(&late, vec![7; 300_000]).unwrap();
+
+        assert_eq!(shut_down(&mount, how), None);
+        let is_eio = |error: Error| assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+        is_eio(file.write_all(b"more").unwrap_err());
+        is_eio(file.sync_all().unwrap_err());
+        is_eio(fs::metadata(&late).unwrap_err());
+        is_eio(File::create(mount.join("new")).unwrap_err());
+        is_eio(
+            fs::read_dir(&mount)
+                .and_then(|mut d| d.next().unwrap().map(drop))
+                .unwrap_err(),
+        );
+        let mut buffer = [0; 5];
+        is_eio(std::os::unix::fs::FileExt::read_at(&seen, &mut buffer, 0).unwrap_err());
+        assert!(
+            node.gupfs(&["status", "--json"])
+                .contains("\"shut_down\":true")
+        );
+
+        crash(&node);
+        drop((file, seen));
+        assert_eq!(fs::read(&synced).unwrap(), b"bytes");
+        match how {
+            0 => assert_eq!(fs::read(&late).unwrap(), vec![7; 300_000]),
+            1 => assert!(late.exists()),
+            _ => {}
+        }
+        fs::write(mount.join("new"), "works").unwrap();
+        fs::remove_file(mount.join("new")).unwrap();
+    }
+}
+
+/// Nobody but root can.
+#[test]
+fn a_user_cannot_shut_a_mount_down() {
+    let Some(node) = Node::new("2G") else { return };
+    let mount = node.mount();
+    for place in [mount.parent().unwrap(), &mount] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(place, mode).unwrap();
+    }
+    const SCRIPT: &str = "import fcntl, os, sys\n\
+        fd = os.open(sys.argv[1], os.O_RDONLY)\n\
+        try: fcntl.ioctl(fd, 0x8004587d, b'\\2\\0\\0\\0')\n\
+        except OSError as error: sys.exit(error.errno)\n";
+    let mut command = Command::new("python3");
+    command.args(["-c", SCRIPT]).arg(&mount).uid(65_534);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(libc::EPERM), "{said}");
+    fs::write(mount.join("file"), "bytes").unwrap();
 }

@@ -8,7 +8,7 @@
 //! - chmod changes the access control list where there is one: its mask, or its owning group where it has none.
 
 use types::attr::HAS_ACL;
-use types::{Attr, Errno, FileKind, InodeId, SetAttr, SmallBytes, limits};
+use types::{Attr, Errno, FileKind, InodeId, SetAttr, SmallBytes, Timestamp, limits};
 
 use super::{settled, xattr};
 use crate::acl::{self, Acl};
@@ -104,6 +104,29 @@ pub(super) fn set(
     Ok(Resolved::Inode {
         ino,
         mutations,
+        used: Vec::new(),
+    })
+}
+
+/// Accessed.
+pub(super) fn accessed(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    ino: InodeId,
+    (at, change): (Timestamp, u64),
+) -> Result<Resolved, Stop> {
+    let mut attr = settled(view, ino)?.attr;
+    let at = at.min(ctx.now);
+    if attr.change != change || at <= attr.atime {
+        return Ok(Resolved::Answer(Reply::Attr(attr)));
+    }
+    attr.atime = at;
+    Ok(Resolved::Inode {
+        ino,
+        mutations: vec![Mutation::AttrPut {
+            index: ino.index(),
+            attr,
+        }],
         used: Vec::new(),
     })
 }

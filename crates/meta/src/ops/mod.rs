@@ -115,6 +115,7 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             extents,
         } => content::destage(view, *ino, *map_version, extents),
         Op::Closed { ino, .. } => closed(view, *ino),
+        Op::Accessed { ino, at, change } => attr::accessed(view, ctx, *ino, (*at, *change)),
         Op::StatFs { shard: id } => Ok(Resolved::Answer(Reply::Statistics {
             inode_count: shard(view, *id)?.inode_count(),
         })),

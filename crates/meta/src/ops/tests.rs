@@ -1,6 +1,7 @@
 //! What single operations answer and change, one owner with two shards unless said otherwise.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod access;
 mod acl;
 mod content;
 mod layout;

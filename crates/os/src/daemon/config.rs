@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use client::AccessTimes;
 use types::{ClusterView, Incarnation, NodeId, NsdId};
 
 /// How requests travel between the kernel and the daemon.
@@ -85,4 +86,19 @@ pub struct Config {
     /// File with the lives of this state directory, newest last: the proof that they are over, for the
     /// cluster manager. Written by the daemon.
     pub lives_path: PathBuf,
+}
+
+impl Config {
+    /// Which reads change access times, and whether those of directories do: as mounted.
+    pub(super) fn access_times(&self) -> (AccessTimes, bool) {
+        let has = |flag: libc::c_ulong| self.mount_flags & flag != 0;
+        let kept = if has(libc::MS_NOATIME) || has(libc::MS_RDONLY) {
+            AccessTimes::Never
+        } else if has(libc::MS_STRICTATIME) {
+            AccessTimes::Strict
+        } else {
+            AccessTimes::Relative
+        };
+        (kept, !has(libc::MS_NODIRATIME))
+    }
 }

@@ -324,7 +324,7 @@ impl Daemon {
     }
 
     /// Has the kernel drop an inode; false: not in time.
-    fn drop_inode(
+    pub(super) fn drop_inode(
         &self,
         ino: InodeId,
         outstanding: &Arc<AtomicU64>,

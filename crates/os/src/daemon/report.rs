@@ -60,7 +60,7 @@ impl Daemon {
         format!(
             "{{\"mounted\":{},\"mount\":{},\"version\":{},\"pid\":{},\"uptime_ms\":{},\"node\":{},\
              \"manager\":{},\"cluster\":\"{:032x}\",\"fs\":\"{:032x}\",\"epoch\":{},\"lease_ms\":{},\
-             \"evicted\":{},\"lapse\":{lapse},\"shards_owned\":{shards},\"serving\":{},\
+             \"evicted\":{},\"shut_down\":{},\"lapse\":{lapse},\"shards_owned\":{shards},\"serving\":{},\
              \"journal\":{{\"last_lsn\":{last},\"durable_lsn\":{durable},\"failed\":{is_poisoned}}},\
              \"space\":{{\"held\":{},\"free\":{},\"granted\":{},\"used\":{},\"pending\":{},\
              \"quarantined\":{}}},\"checkpoints\":{{{}}},\"in_hand\":{},\"pagepool\":{{\"frames\":{},\"free\":{}}},\
@@ -77,6 +77,7 @@ impl Daemon {
             self.membership.epoch().0,
             self.lease_left().0 / 1_000_000,
             self.membership.is_evicted(),
+            self.is_shut_down(),
             self.is_serving(),
             counts.total,
             counts.free,

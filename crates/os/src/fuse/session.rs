@@ -29,6 +29,11 @@ pub trait Handler: Send + Sync + 'static {
     /// exist.
     fn on_interrupt(&self, replier: &Replier, part: TicketPart) -> InterruptOutcome;
 
+    /// The mount shall answer no more. `Replier::reply_ioctl` says done, an error as its answer that it was refused.
+    fn on_shut_down(&self, replier: &Replier, asked: fuse::ShutDown) {
+        replier.reply(asked.ticket, &Response::Error(types::Errno::ENOTTY));
+    }
+
     /// Bytes of the kernel's cache, asked for by a RETRIEVE notification.
     fn on_retrieved(&self, _notify_unique: u64, _offset: u64, _bytes: &[u8]) {}
 
@@ -169,6 +174,13 @@ impl Replier {
         }
     }
 
+    /// Answers an IOCTL that is done and brings nothing.
+    pub fn reply_ioctl(&self, ticket: Ticket) {
+        let (unique, route) = (fuse::ticket::unique(ticket), fuse::ticket::route(ticket));
+        let answer = fuse::encode_ioctl_done(unique);
+        self.transport.send(&*self.memory, route, unique, &answer);
+    }
+
     /// The kernel has the answer of this ticket when `reply` returns. Otherwise a notification sent then could
     /// overtake it: `reply_then` says when.
     pub fn is_immediate(&self, ticket: Ticket) -> bool {
@@ -225,6 +237,7 @@ impl Serving {
                         .on_request(&self.replier, forget.into_request());
                 }
             }
+            Decoded::ShutDown(asked) => self.handler.on_shut_down(&self.replier, asked),
             Decoded::Interrupt { unique: target } => return Dispatched::Interrupt(target),
             Decoded::Retrieved {
                 notify_unique,

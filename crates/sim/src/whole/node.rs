@@ -255,6 +255,7 @@ impl Node {
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(inode_count_max);
+            slice.keep_access_times(client::AccessTimes::Strict, true);
             slice
         });
         let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
