@@ -10,14 +10,16 @@ use clap::{Args, Parser, Subcommand};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
+use crate::locate::Errand;
 use crate::size::parse_argument;
 use crate::state::{self, Place};
-use crate::{daemon, demo, df, fsck, inspect, locate, mount, settings, stat, top};
+use crate::{bench, daemon, demo, df, du, fsck, inspect, locate, mount, settings, stat, top};
 
 mod config;
 mod dump;
 mod fs;
 mod lab;
+mod layout;
 mod nsd;
 mod pages;
 mod up;
@@ -27,6 +29,7 @@ use dump::Dump;
 use fs::FsCommand;
 pub use lab::DemoArgs;
 use lab::LabCommand;
+use layout::LayoutCommand;
 use nsd::NsdCommand;
 use up::UpArgs;
 
@@ -127,6 +130,17 @@ enum Command {
         /// Anything on the file system.
         path: Option<PathBuf>,
     },
+    /// What trees use, asked of their owners: bytes on disks, apparent bytes, inodes.
+    #[command(
+        after_help = "Examples:\n  gupfs du -sh /mnt/gupfs/home\n  gupfs du /mnt/gupfs/project          (a line for each directory below)\n  gupfs du -s --json /mnt/gupfs/a /mnt/gupfs/b\n\nWhat is committed counts; an inode with several names counts once. Needs root: the daemon answers nobody else."
+    )]
+    Du(du::DuArgs),
+    /// Where new sectors of files go.
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  gupfs layout get /mnt/gupfs/scratch\n  gupfs layout set /mnt/gupfs/scratch --nsds 3,4"
+    )]
+    Layout(LayoutCommand),
     /// A file: its attributes, its layout, and the NSDs and sectors that its bytes lie on.
     #[command(
         after_help = "Examples:\n  gupfs stat /mnt/gupfs/file\n  gupfs stat --sync /mnt/gupfs/file --json\n\nExtents are what is committed: --sync brings what was written to its place first (fsync)."
@@ -155,11 +169,20 @@ enum Command {
         #[arg(long)]
         count: Option<u64>,
     },
+    /// How fast a directory is: streams, random reads, files, fsync; any user may run it.
+    #[command(
+        after_help = "Examples:\n  gupfs bench /mnt/gupfs/home/me\n  gupfs bench /mnt/gupfs/home/me --against /var/tmp\n  gupfs bench /mnt/gupfs/home/me --size 2G --seconds 10 --json\n\nFiles are made in a new directory there and removed, also after Ctrl-C. SPEED is how much faster than the other: 2 is twice."
+    )]
+    Bench(bench::BenchArgs),
     /// What `df` and `stat` start to look at a path that may not answer.
     #[command(hide = true)]
     LookAt {
         #[arg(long)]
         sync: bool,
+        #[arg(long)]
+        layout: bool,
+        #[arg(long)]
+        set_layout: Option<String>,
         path: PathBuf,
     },
     /// Print an inner table of the daemon.
@@ -313,10 +336,21 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
                 json,
             },
         ),
-        Command::LookAt { sync, path } => {
-            locate::look_at(&path, sync);
+        Command::LookAt {
+            sync,
+            layout,
+            set_layout,
+            path,
+        } => {
+            locate::look_at(&path, &errand(sync, layout, set_layout));
             Ok(())
         }
+        Command::Bench(args) => {
+            show_as(&bench::run(&args)?, json, bench::to_text);
+            Ok(())
+        }
+        Command::Du(args) => du::run(&args, json),
+        Command::Layout(command) => layout::run(command, json),
         Command::Dump { what, of, ask } => dump::run(what, of.as_deref(), &ask, json),
         Command::Nsd(command) => nsd::run(command, json),
         Command::Fs(command) => fs::run(command, json),
@@ -327,6 +361,15 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
             without_json(json, "completion").and_then(|()| pages::print_completion(shell))
         }
         Command::Man { dir } => report(pages::write_man_pages(&dir), json),
+    }
+}
+
+fn errand(sync: bool, layout: bool, set_layout: Option<String>) -> Errand {
+    match (set_layout, layout, sync) {
+        (Some(text), ..) => Errand::SetLayout(text),
+        (None, true, _) => Errand::GetLayout,
+        (None, false, true) => Errand::Sync,
+        (None, false, false) => Errand::Look,
     }
 }
 

@@ -15,6 +15,7 @@ macro_rules! say {
 }
 
 pub mod agree;
+pub mod bench;
 pub mod cli;
 pub mod control;
 pub mod daemon;
@@ -22,6 +23,7 @@ pub mod demo;
 pub mod destroy;
 pub mod df;
 pub mod disks;
+pub mod du;
 pub mod dump;
 pub mod failure;
 pub mod files;
@@ -29,6 +31,7 @@ pub mod filesystem;
 pub mod fsck;
 pub mod inspect;
 pub mod lab;
+pub mod layout;
 pub mod locate;
 pub mod mount;
 pub mod service;

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, StatxFlags};
 use serde_json::{Value, json};
+use types::layout::LAYOUT_XATTR;
 
 use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
@@ -21,8 +22,23 @@ use crate::system::{mounts, process};
 
 /// How long a path may take to answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes of the longest layout: more than all NSDs and a block size take.
+const LAYOUT_SIZE_MAX: usize = 4096;
 /// How long a daemon that may be another's is waited for.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
+
+/// What the child does to the path before it describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Errand {
+    /// Nothing.
+    Look,
+    /// An fsync, of files and directories.
+    Sync,
+    /// Reads its layout: member `layout`, empty for the default.
+    GetLayout,
+    /// Sets its layout; empty: the default.
+    SetLayout(String),
+}
 
 /// A daemon of this machine that answers.
 #[derive(Debug, Clone)]
@@ -62,7 +78,16 @@ pub fn daemons() -> Result<(Vec<Found>, Vec<PathBuf>)> {
 /// The daemon that serves `path`, and what the path is: members `dev_major`, `dev_minor`, `inode`, `kind`, `mode` and
 /// so on.
 pub fn of_path(path: &Path, is_synced: bool) -> Result<(Found, Value)> {
-    let seen = look(path, is_synced)?;
+    let errand = match is_synced {
+        true => Errand::Sync,
+        false => Errand::Look,
+    };
+    of_path_with(path, &errand)
+}
+
+/// The same, after the errand. One that changes something must come after `of_path`, which refuses paths elsewhere.
+pub fn of_path_with(path: &Path, errand: &Errand) -> Result<(Found, Value)> {
+    let seen = look(path, errand)?;
     let number = |name: &str| seen[name].as_u64().and_then(|n| u32::try_from(n).ok());
     let device = (number("dev_major"), number("dev_minor"));
     let mounts = mounts::list()?;
@@ -96,13 +121,16 @@ pub fn of_path(path: &Path, is_synced: bool) -> Result<(Found, Value)> {
     })
 }
 
-fn look(path: &Path, is_synced: bool) -> Result<Value> {
+fn look(path: &Path, errand: &Errand) -> Result<Value> {
     let program =
         std::env::current_exe().map_err(|e| Failure::new(format!("cannot find myself: {e}")))?;
     let mut command = Command::new(program);
     command.arg("look-at");
-    if is_synced {
-        command.arg("--sync");
+    match errand {
+        Errand::Look => {}
+        Errand::Sync => drop(command.arg("--sync")),
+        Errand::GetLayout => drop(command.arg("--layout")),
+        Errand::SetLayout(text) => drop(command.arg(format!("--set-layout={text}"))),
     }
     let mut child = command
         .arg("--")
@@ -142,13 +170,20 @@ fn look(path: &Path, is_synced: bool) -> Result<Value> {
     }
 }
 
-/// The child: looks at `path` itself, after an fsync if that was asked for, and prints what it is or an `error`.
-pub fn look_at(path: &Path, is_synced: bool) {
+/// The child: looks at `path` itself, after its errand, and prints what it is or an `error`.
+pub fn look_at(path: &Path, errand: &Errand) {
+    let mut layout = None;
     let seen = (|| {
         let metadata = fs::symlink_metadata(path)?;
-        // Opening anything else may wait for its other end, or do something.
-        if is_synced && (metadata.is_file() || metadata.is_dir()) {
-            fs::File::open(path)?.sync_all()?;
+        match errand {
+            Errand::Look => {}
+            // Opening anything else may wait for its other end, or do something.
+            Errand::Sync if metadata.is_file() || metadata.is_dir() => {
+                fs::File::open(path)?.sync_all()?;
+            }
+            Errand::Sync => {}
+            Errand::GetLayout => layout = Some(get_layout(path)?),
+            Errand::SetLayout(text) => set_layout(path, text)?,
         }
         // The kernel may have attributes of before: it keeps the number of blocks that the daemon told while data was dirty.
         let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::SYMLINK_NOFOLLOW;
@@ -156,9 +191,31 @@ pub fn look_at(path: &Path, is_synced: bool) {
         fs::symlink_metadata(path)
     })();
     match seen {
-        Ok(metadata) => say!("{}", describe(&metadata)),
+        Ok(metadata) => {
+            let mut seen = describe(&metadata);
+            if let Some(layout) = layout {
+                seen["layout"] = json!(layout);
+            }
+            say!("{seen}");
+        }
         Err(error) => say!("{}", json!({ "error": error.to_string() })),
     }
+}
+
+/// The layout as `Layout::parse` reads it; nothing but files and directories has one.
+fn get_layout(path: &Path) -> std::io::Result<String> {
+    let mut value = vec![0; LAYOUT_SIZE_MAX];
+    match rustix::fs::lgetxattr(path, LAYOUT_XATTR, &mut value) {
+        Ok(size) => Ok(String::from_utf8_lossy(&value[..size]).into_owned()),
+        Err(rustix::io::Errno::NODATA) => Ok(String::new()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn set_layout(path: &Path, text: &str) -> std::io::Result<()> {
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::lsetxattr(path, LAYOUT_XATTR, text.as_bytes(), flags)?;
+    Ok(())
 }
 
 fn describe(metadata: &fs::Metadata) -> Value {

@@ -108,8 +108,16 @@ fn every_command_has_help_with_an_example() {
         "config",
         "fs destroy",
         "df",
+        "du",
         "stat",
         "top",
+        "bench",
+        "mount",
+        "umount",
+        "fsck",
+        "layout",
+        "layout get",
+        "layout set",
         "config show",
         "config get",
         "config set",
@@ -531,7 +539,15 @@ fn completion_and_man_pages_know_the_commands() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let run = gupfs(&["completion", shell]);
         assert_eq!(run.code, Some(0), "{}", run.err);
-        for word in ["waiters", "lab", "direct-from"] {
+        for word in [
+            "waiters",
+            "lab",
+            "direct-from",
+            "du",
+            "against",
+            "layout",
+            "nsds",
+        ] {
             assert!(run.out.contains(word), "{shell}: {word} is missing");
         }
     }
@@ -539,7 +555,14 @@ fn completion_and_man_pages_know_the_commands() {
     let path = dir.path().to_str().expect("text");
     let run = gupfs(&["man", path]);
     assert_eq!(run.code, Some(0), "{}", run.err);
-    for page in ["gupfs.1", "gupfs-lab-up.1", "gupfs-nsd-create.1"] {
+    for page in [
+        "gupfs.1",
+        "gupfs-lab-up.1",
+        "gupfs-nsd-create.1",
+        "gupfs-du.1",
+        "gupfs-layout-set.1",
+        "gupfs-bench.1",
+    ] {
         let text = fs::read_to_string(dir.path().join(page)).expect("a page");
         assert!(
             text.contains(".SH EXAMPLES") || text.contains("Example"),

@@ -11,6 +11,8 @@
 
 #[path = "labs/node.rs"]
 mod node;
+#[path = "commands/trees.rs"]
+mod trees;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
@@ -71,6 +73,9 @@ fn commands_tell_the_truth_about_a_mount() {
     status_is_complete(&node);
     room_is_that_of_statfs(&node);
     extents_are_where_the_bytes_are(&node);
+    trees::trees_are_summed(&node);
+    trees::layouts_are_set_and_shown(&node);
+    trees::a_mount_is_measured(&node);
     top_counts_what_happens(&node);
     settings_say_what_is_in_effect(&node);
     only_an_unused_file_system_is_destroyed(&node);

@@ -28,6 +28,7 @@ mod space;
 mod start;
 mod stores;
 mod transfer;
+mod usage;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -330,6 +331,7 @@ struct Daemon {
     regions: Mutex<node::Regions>,
     nsds: Vec<NsdId>,
     free: free::FreeSums,
+    usage: usage::Usage,
     destage: destage::Destage,
     /// Questions of other nodes that are being worked on.
     in_progress: Mutex<node::InProgress>,
@@ -544,6 +546,7 @@ impl Daemon {
             regions: Mutex::default(),
             nsds,
             free: free::FreeSums::default(),
+            usage: usage::Usage::default(),
             destage: destage::Destage::default(),
             in_progress: Mutex::default(),
             held_work: Mutex::default(),

@@ -82,6 +82,10 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
             daemon.stop.set();
             "{\"stopping\":true}".to_owned()
         }
+        line if line.starts_with("usage ") => {
+            let words = line["usage ".len()..].to_owned();
+            return answer_usage(daemon, stream, words);
+        }
         line if line.starts_with("inode ") => daemon.inode_json(&line["inode ".len()..]),
         other => format!(
             "{{\"error\":\"unknown request\",\"request\":{}}}",
@@ -90,6 +94,28 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
     };
     let mut stream = stream;
     writeln!(stream, "{reply}")
+}
+
+/// Other owners are waited for: beside what else is asked here.
+fn answer_usage(
+    daemon: &Arc<Daemon>,
+    mut stream: UnixStream,
+    words: String,
+) -> std::io::Result<()> {
+    let Some(turn) = daemon.take_usage_turn() else {
+        let busy = "others sum what trees use, and no more can at a time: try again";
+        return writeln!(stream, "{{\"error\":{}}}", quoted(busy));
+    };
+    let asked = Arc::clone(daemon);
+    let answering = std::thread::Builder::new().name("usage".to_owned());
+    let begun = answering.spawn(move || {
+        let reply = asked.usage_json(&words);
+        drop(turn);
+        if let Err(error) = writeln!(stream, "{reply}") {
+            tracing::debug!(%error, "a control client went away");
+        }
+    });
+    begun.map(drop)
 }
 
 /// A JSON string.

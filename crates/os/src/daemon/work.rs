@@ -513,6 +513,9 @@ impl Daemon {
         if call & super::destage::DESTAGE_CALL != 0 && call & DRIVER_CALL == 0 {
             return self.destage_answered(call, &answer, items);
         }
+        if call & super::usage::USAGE_CALL != 0 && call & DRIVER_CALL != 0 {
+            return self.on_usage_answer(call, *answer);
+        }
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
                 self.on_space_answer(shard, &answer, items);

@@ -1,0 +1,310 @@
+//! What directories and all below them use, for `gupfs du`: listed at their owners by messages, without the kernel.
+//!
+//! A request lists a page of each of a few directories, and asks for the attributes that the owner of a listing does not
+//! have. What is left to be listed is kept by who asks: nothing stays here between two requests, and each is bounded.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use client::message::{Answer, Ask, Body};
+use node::meta::{Listed, Op, Reply};
+use types::{Attr, Errno, FileKind, InodeId, SECTOR_SIZE};
+
+use super::control::quoted;
+use super::{Daemon, lock};
+
+/// Marks calls of the driver itself that list directories.
+pub(super) const USAGE_CALL: u64 = 1 << 59;
+/// Directories of one request.
+const DIRECTORY_COUNT_MAX: usize = 64;
+/// Bytes of one page of a listing.
+const PAGE_SIZE: u32 = 64 << 10;
+/// Attributes that are asked for at a time.
+const ATTR_COUNT_MAX: usize = 256;
+/// Questions without an answer, those included that nobody waits for any more.
+const QUESTION_COUNT_MAX: usize = 4096;
+/// Requests that are worked on at a time.
+const REQUEST_COUNT_MAX: usize = 4;
+/// How long a request takes at most: less than the command waits.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Who waits for an answer, and as which of its answers.
+type Asker = (mpsc::Sender<(usize, Body)>, usize);
+
+/// Questions to owners under way: to whom each answer goes, and as which of its answers.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    questions: Mutex<BTreeMap<u64, Asker>>,
+    request_count: AtomicUsize,
+}
+
+/// A page of a directory: which, and behind which cookie it begins.
+type Place = (InodeId, u64);
+
+/// One more request is worked on, as long as this lives.
+#[derive(Debug)]
+pub(super) struct Turn(Arc<Daemon>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.usage.request_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A JSON object that says what went wrong.
+fn error(what: &str) -> String {
+    format!("{{\"error\":{}}}", quoted(what))
+}
+
+/// Reads `[names] INODE:COOKIE...`: whether names are wanted, and where to list.
+fn parse(words: &str) -> Option<(bool, Vec<Place>)> {
+    let mut words = words.split_whitespace().peekable();
+    let wants_names = words.next_if_eq(&"names").is_some();
+    let place = |word: &str| {
+        let (ino, cookie) = word.split_once(':')?;
+        Some((InodeId::from_raw(ino.parse().ok()?), cookie.parse().ok()?))
+    };
+    let places: Vec<Place> = words.map(place).collect::<Option<_>>()?;
+    let is_fit = !places.is_empty() && places.len() <= DIRECTORY_COUNT_MAX;
+    is_fit.then_some((wants_names, places))
+}
+
+impl Daemon {
+    /// Room for one more request, or none.
+    pub(super) fn take_usage_turn(self: &Arc<Self>) -> Option<Turn> {
+        let count = &self.usage.request_count;
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let turn = Turn(Arc::clone(self));
+        (before < REQUEST_COUNT_MAX).then_some(turn)
+    }
+
+    /// Answers `usage WORDS` with a page of each directory that is named, as JSON. Waits for owners, `PATIENCE` at the most.
+    pub(super) fn usage_json(self: &Arc<Self>, words: &str) -> String {
+        let Some((wants_names, places)) = parse(words) else {
+            return error("usage is asked as [names] INODE:COOKIE..., at most 64 of them");
+        };
+        match self.list(&places, Instant::now() + PATIENCE) {
+            Ok(pages) => {
+                let rows = places.iter().zip(&pages);
+                let rows: Vec<String> = rows
+                    .map(|(place, page)| page_json(*place, page, wants_names))
+                    .collect();
+                format!("{{\"pages\":[{}]}}", rows.join(","))
+            }
+            Err(what) => error(&what),
+        }
+    }
+
+    /// A page of each of `places`, attributes filled in but those of what is gone meanwhile.
+    fn list(self: &Arc<Self>, places: &[Place], until: Instant) -> Result<Vec<Page>, String> {
+        let ops = places.iter().map(|(ino, cookie)| Op::ReadDir {
+            ino: *ino,
+            cookie: *cookie,
+            size: PAGE_SIZE,
+            plus: true,
+        });
+        let mut pages = Vec::new();
+        for reply in self.ask_owners(ops.collect(), until)? {
+            pages.push(match reply {
+                Reply::Listing {
+                    entries, is_end, ..
+                } => Page::Listed(entries, is_end),
+                Reply::Error(Errno::ENOENT | Errno::ENOTDIR | Errno::ESTALE) => Page::Gone,
+                other => return Err(format!("an owner refused a listing: {other:?}")),
+            });
+        }
+        let mut missing: Vec<&mut Listed> = pages.iter_mut().flat_map(Page::without_attr).collect();
+        for some in missing.chunks_mut(ATTR_COUNT_MAX) {
+            let ops = some.iter().map(|entry| Op::GetAttr { ino: entry.ino });
+            let replies = self.ask_owners(ops.collect(), until)?;
+            for (entry, reply) in some.iter_mut().zip(replies) {
+                entry.attr = match reply {
+                    Reply::Attr(attr) => Some(attr),
+                    Reply::Error(Errno::ENOENT | Errno::ESTALE) => None,
+                    other => return Err(format!("an owner refused attributes: {other:?}")),
+                };
+            }
+        }
+        Ok(pages)
+    }
+
+    /// Asks each operation's owner, all at once, and waits for the answers.
+    fn ask_owners(self: &Arc<Self>, ops: Vec<Op>, until: Instant) -> Result<Vec<Reply>, String> {
+        let (told, answers) = mpsc::channel();
+        let mut replies: Vec<Option<Reply>> = ops.iter().map(|_| None).collect();
+        let owners: Vec<u16> = ops.iter().map(|op| self.owner(op.home()).0).collect();
+        let mut items = VecDeque::new();
+        for (at, op) in ops.into_iter().enumerate() {
+            let call = self.draw_call() | USAGE_CALL;
+            {
+                let mut questions = lock(&self.usage.questions);
+                if questions.len() >= QUESTION_COUNT_MAX {
+                    return Err("too many questions wait for owners that do not answer".to_owned());
+                }
+                questions.insert(call, (told.clone(), at));
+            }
+            let shard = op.home();
+            let ask = Ask::Op { op, durable: false };
+            self.call_owner(call, shard, ask, &mut items);
+        }
+        drop(told);
+        self.run(items);
+        for _ in 0..replies.len() {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok((at, body)) = answers.recv_timeout(left) else {
+                break;
+            };
+            match body {
+                Body::Op(reply) => replies[at] = Some(reply),
+                Body::Refused(errno) => replies[at] = Some(Reply::Error(errno)),
+                other => return Err(format!("an owner answered {other:?}")),
+            }
+        }
+        let silent = replies.iter().position(Option::is_none);
+        match silent {
+            None => Ok(replies.into_iter().flatten().collect()),
+            Some(at) => Err(format!(
+                "node {}, an owner, did not answer within {} s",
+                owners[at],
+                PATIENCE.as_secs()
+            )),
+        }
+    }
+
+    /// An owner has answered.
+    pub(super) fn on_usage_answer(&self, call: u64, answer: Answer) {
+        let asker = lock(&self.usage.questions).remove(&call);
+        if let Some((told, at)) = asker {
+            // It may have stopped waiting.
+            drop(told.send((at, answer.body)));
+        }
+    }
+}
+
+/// What an owner listed.
+#[derive(Debug)]
+enum Page {
+    /// Entries, and whether they are the last.
+    Listed(Vec<Listed>, bool),
+    /// The directory is not there any more.
+    Gone,
+}
+
+impl Page {
+    fn without_attr(&mut self) -> impl Iterator<Item = &mut Listed> {
+        let entries = match self {
+            Self::Listed(entries, _) => entries.as_mut_slice(),
+            Self::Gone => &mut [],
+        };
+        entries.iter_mut().filter(|entry| entry.attr.is_none())
+    }
+}
+
+fn page_json((ino, _): Place, page: &Page, wants_names: bool) -> String {
+    let Page::Listed(entries, is_end) = page else {
+        return format!("{{\"directory\":{},\"gone\":true}}", ino.raw());
+    };
+    let next = match entries.last() {
+        Some(last) if !is_end => last.cookie.to_string(),
+        _ => "null".to_owned(),
+    };
+    let (mut count, mut size, mut allocated) = (0_u64, 0_u64, 0_u64);
+    let (mut links, mut directories) = (Vec::new(), Vec::new());
+    for entry in entries {
+        let Some(attr) = &entry.attr else { continue };
+        let bytes = attr.sector_count.saturating_mul(SECTOR_SIZE);
+        if attr.kind == FileKind::Directory {
+            let name = wants_names.then(|| hex(entry.name.bytes()));
+            directories.push(row(attr, bytes, name));
+        } else if attr.nlink > 1 {
+            links.push(row(attr, bytes, None));
+        } else {
+            count += 1;
+            size = size.saturating_add(attr.size);
+            allocated = allocated.saturating_add(bytes);
+        }
+    }
+    format!(
+        "{{\"directory\":{},\"next\":{next},\"inodes\":{count},\"size\":{size},\"allocated\":{allocated},\
+         \"links\":[{}],\"directories\":[{}]}}",
+        ino.raw(),
+        links.join(","),
+        directories.join(","),
+    )
+}
+
+fn row(attr: &Attr, allocated: u64, name: Option<String>) -> String {
+    let name = name.map_or_else(String::new, |name| format!(",\"{name}\""));
+    format!("[{},{},{allocated}{name}]", attr.ino.raw(), attr.size)
+}
+
+/// Names may be any bytes, which JSON has no form for.
+fn hex(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        // Writing to a string does not fail.
+        let _ = write!(out, "{byte:02x}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{Name, ShardId, Timestamp};
+
+    fn listed(index: u64, kind: FileKind, nlink: u32) -> Listed {
+        let ino = InodeId::new(ShardId(0), index);
+        let attr = Attr {
+            nlink,
+            size: 10,
+            sector_count: 1,
+            ..Attr::new(ino, 1, kind, 0o644, Timestamp::default())
+        };
+        Listed {
+            name: Name::new(b"a\xff").expect("a name"),
+            ino,
+            kind,
+            cookie: 100 + index,
+            attr: Some(attr),
+        }
+    }
+
+    #[test]
+    fn requests_are_read() {
+        let one = |ino, cookie| (InodeId::from_raw(ino), cookie);
+        assert_eq!(parse("1:0"), Some((false, vec![one(1, 0)])));
+        let two = Some((true, vec![one(1, 7), one(2, 0)]));
+        assert_eq!(parse("names 1:7 2:0"), two);
+        for bad in ["", "names", "1", "1:x", "x:1", &"1:1 ".repeat(65)] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_page_sums_what_has_one_name_and_lists_the_rest() {
+        let mut absent = listed(9, FileKind::File, 1);
+        absent.attr = None;
+        let entries = vec![
+            listed(5, FileKind::File, 1),
+            listed(6, FileKind::Symlink, 1),
+            listed(7, FileKind::File, 2),
+            listed(8, FileKind::Directory, 2),
+            absent,
+        ];
+        let said = page_json((InodeId::ROOT, 0), &Page::Listed(entries, false), true);
+        let parts = [
+            "\"next\":109,\"inodes\":2,\"size\":20,\"allocated\":8192",
+            "\"links\":[[7,10,4096]]",
+            "\"directories\":[[8,10,4096,\"61ff\"]]",
+        ];
+        for part in parts {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
+        let gone = page_json((InodeId::ROOT, 0), &Page::Gone, true);
+        assert!(gone.contains("\"gone\":true"), "{gone}");
+    }
+}
