@@ -747,6 +747,7 @@ impl Slice {
     pub(crate) fn serve_write(&mut self, env: &Env<'_>, request: Request) {
         let Operation::Write {
             ino,
+            handle,
             offset,
             payload,
             is_write_back,
@@ -758,6 +759,13 @@ impl Slice {
             unreachable!("only writes come here");
         };
         let ticket = request.ticket;
+        // A copy says nothing of it.
+        let is_sync_file = || {
+            self.handles
+                .get(&handle)
+                .is_some_and(|file| file.flags.sync)
+        };
+        let sync = sync || !is_write_back && is_sync_file();
         let inode = self.inodes.get_mut(&ino).expect("admitted");
         let mut range = ByteRange::at(offset, payload.length.into());
         if is_write_back {

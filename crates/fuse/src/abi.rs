@@ -129,6 +129,10 @@ abi_struct!(/// IOCTL; of what `arg` points to nothing follows, unless the comma
 IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, });
 abi_struct!(/// Answer to IOCTL; bytes for the caller follow.
 IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, });
+abi_struct!(/// COPY_FILE_RANGE; the header names the source.
+CopyFileRangeIn = 56 {
+    fh_in: u64, off_in: u64, nodeid_out: u64, fh_out: u64, off_out: u64, length: u64, flags: u64,
+});
 abi_struct!(/// LSEEK.
 LseekIn = 24 { fh: u64, offset: u64, whence: u32, padding: u32, });
 abi_struct!(/// Answer to LSEEK.

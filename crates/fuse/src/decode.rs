@@ -57,12 +57,40 @@ pub enum Decoded<'a> {
         /// Bytes.
         size: u32,
     },
+    /// Bytes of one file go to another one (copy_file_range); answered with `Written`, or an error.
+    CopyRange(CopyRange),
     /// The mount shall answer no more (ioctl FS_IOC_SHUTDOWN).
     ShutDown(ShutDown),
     /// Not served or malformed: to be answered with this error.
     Refuse(Errno),
     /// Nothing is to be done nor answered.
     Ignore,
+}
+
+/// A place in an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyPlace {
+    /// Inode.
+    pub ino: InodeId,
+    /// Open file.
+    pub handle: Handle,
+    /// First byte.
+    pub offset: u64,
+}
+
+/// COPY_FILE_RANGE. Both places may be in one file; the kernel has seen to it that they do not overlap then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyRange {
+    /// To be answered.
+    pub ticket: Ticket,
+    /// Who asks.
+    pub caller: Caller,
+    /// Where the bytes are.
+    pub source: CopyPlace,
+    /// Where they go.
+    pub target: CopyPlace,
+    /// So many bytes at the most.
+    pub length: u64,
 }
 
 /// FS_IOC_SHUTDOWN. How is not said: for the kernel's FUSE the command has no argument that is read.
@@ -147,6 +175,7 @@ pub const fn fixed_size(opcode: u32) -> usize {
         opcode::GETLK | opcode::SETLK | opcode::SETLKW => size_of::<abi::LkIn>(),
         opcode::FALLOCATE => size_of::<abi::FallocateIn>(),
         opcode::IOCTL => size_of::<abi::IoctlIn>(),
+        opcode::COPY_FILE_RANGE => size_of::<abi::CopyFileRangeIn>(),
         opcode::STATX => size_of::<abi::StatxIn>(),
         opcode::INTERRUPT => size_of::<abi::InterruptIn>(),
         opcode::NOTIFY_REPLY => size_of::<abi::RetrieveIn>(),
@@ -231,6 +260,7 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                 address: args.arg,
             }))
         }
+        opcode::COPY_FILE_RANGE => decode_copy(call).map(Decoded::CopyRange),
         opcode::NOTIFY_REPLY => {
             let args: abi::RetrieveIn = call.args()?;
             Ok(Decoded::Retrieved {
@@ -639,6 +669,29 @@ fn decode_fallocate(call: &Call<'_>) -> Result<Operation, Errno> {
         begin: args.offset,
         end: end.ok_or(Errno::EFBIG)?,
         keeps_size,
+    })
+}
+
+fn decode_copy(call: &Call<'_>) -> Result<CopyRange, Errno> {
+    let args: abi::CopyFileRangeIn = call.args()?;
+    if args.flags != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let ticket = ticket::ticket(call.header.unique, call.route, false);
+    Ok(CopyRange {
+        ticket: ticket.ok_or(Errno::EIO)?,
+        caller: caller(call)?,
+        source: CopyPlace {
+            ino: call.ino()?,
+            handle: Handle(args.fh_in),
+            offset: args.off_in,
+        },
+        target: CopyPlace {
+            ino: inode(args.nodeid_out)?,
+            handle: Handle(args.fh_out),
+            offset: args.off_out,
+        },
+        length: args.length,
     })
 }
 

@@ -28,7 +28,9 @@ pub mod notify;
 pub mod ring;
 pub mod ticket;
 
-pub use decode::{Call, Decoded, Forget, Forgets, ShutDown, decode, fixed_size, split};
+pub use decode::{
+    Call, CopyPlace, CopyRange, Decoded, Forget, Forgets, ShutDown, decode, fixed_size, split,
+};
 pub use encode::{
     Encoded, HEAD_SIZE_MAX, Tail, encode_done, encode_error, encode_ioctl_done, encode_reply,
 };

@@ -1,8 +1,8 @@
 //! What a ticket of this front end carries: the request's unique number and the way its answer takes.
 //!
 //! ```text
-//!  bit 63      62            48 .. 61        0 .. 47
-//!  0           listing plus  route           unique (0: no answer wanted)
+//!  bit 63            62            48 .. 61        0 .. 47
+//!  part of another   listing plus  route           unique (0: no answer wanted)
 //! ```
 //! The kernel counts uniques up by 2 from its start: 2^48 last for four years at a million per second.
 
@@ -12,6 +12,9 @@ use client::request::{Ticket, TicketPart};
 const UNIQUE_BITS: u32 = 48;
 /// The answer is a listing with attributes.
 const PLUS: u64 = 1 << 62;
+
+/// A request that another one consists of: its answer goes to who asks it.
+const INNER: u64 = 1 << 63;
 
 /// Routes that a ticket can tell apart.
 pub const ROUTE_COUNT_MAX: usize = 1 << 14;
@@ -30,6 +33,21 @@ pub fn ticket(unique: u64, route: Route, plus: bool) -> Option<Ticket> {
     (unique >> UNIQUE_BITS == 0).then(|| Ticket(unique | u64::from(route.0) << UNIQUE_BITS | plus))
 }
 
+/// The ticket of a part of the request: its answer is not the kernel's, and a signal for the request reaches it.
+pub const fn inner(ticket: Ticket) -> Ticket {
+    Ticket(ticket.0 | INNER)
+}
+
+/// The ticket of the request that `ticket` is a part of.
+pub const fn outer(ticket: Ticket) -> Ticket {
+    Ticket(ticket.0 & !INNER)
+}
+
+/// It is a part of another request.
+pub const fn is_inner(ticket: Ticket) -> bool {
+    ticket.0 & INNER != 0
+}
+
 /// The request's unique number.
 pub const fn unique(ticket: Ticket) -> u64 {
     ticket.0 & ((1 << UNIQUE_BITS) - 1)
@@ -46,7 +64,7 @@ pub const fn part(unique: u64) -> TicketPart {
 /// The way its answer takes.
 #[allow(clippy::cast_possible_truncation, reason = "masked to 14 bits")]
 pub const fn route(ticket: Ticket) -> Route {
-    Route(((ticket.0 & !PLUS) >> UNIQUE_BITS) as u16)
+    Route(((ticket.0 & !(PLUS | INNER)) >> UNIQUE_BITS) as u16)
 }
 
 /// A listing answered to this ticket carries attributes; attributes answered to it are those of statx(2).
@@ -68,6 +86,9 @@ mod tests {
                     assert_eq!(route(made), Route(route_index));
                     assert_eq!(is_plus(made), plus);
                     assert!(part(raw).is_of(made) && !part(raw ^ 6).is_of(made));
+                    let inside = inner(made);
+                    assert!(is_inner(inside) && !is_inner(made) && outer(inside) == made);
+                    assert!(part(raw).is_of(inside) && route(inside) == Route(route_index));
                 }
             }
         }

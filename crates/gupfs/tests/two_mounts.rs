@@ -17,6 +17,8 @@
 mod acl;
 #[path = "two_mounts/calls.rs"]
 mod calls;
+#[path = "two_mounts/copies.rs"]
+mod copies;
 #[path = "two_mounts/direct.rs"]
 mod direct;
 #[path = "two_mounts/evict.rs"]

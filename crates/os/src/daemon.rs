@@ -9,6 +9,7 @@
 mod checkpoints;
 pub mod config;
 mod control;
+mod copies;
 mod destage;
 mod ends;
 mod free;
@@ -293,6 +294,12 @@ impl Handler for Hub {
         InterruptOutcome::Taken
     }
 
+    fn on_copy(&self, _replier: &Replier, copy: fuse::CopyRange) {
+        if let Some(daemon) = self.daemon() {
+            daemon.on_copy(copy);
+        }
+    }
+
     fn on_shut_down(&self, _replier: &Replier, asked: fuse::ShutDown) {
         if let Some(daemon) = self.daemon() {
             daemon.on_shut_down(asked);
@@ -357,6 +364,8 @@ struct Daemon {
     gauges: metrics::Gauges,
     metrics_address: OnceLock<std::net::SocketAddr>,
     begun: types::Instant,
+    /// Copies whose bytes are being read, by the ticket of the read.
+    copies: Mutex<FxHashMap<Ticket, fuse::CopyRange>>,
     shut_down: shut_down::ShutDown,
     stop: Stop,
 }
@@ -571,6 +580,7 @@ impl Daemon {
             gauges,
             metrics_address: OnceLock::new(),
             begun: clock::now(),
+            copies: Mutex::default(),
             shut_down: shut_down::ShutDown::default(),
             stop: Stop::default(),
             config,
@@ -911,7 +921,10 @@ impl Daemon {
     }
 
     /// Answers a request of the kernel, and takes its time.
-    fn answer(&self, ticket: Ticket, response: &Response) {
+    fn answer(&self, mut ticket: Ticket, response: &Response) {
+        if fuse::ticket::is_inner(ticket) {
+            ticket = self.end_copy(ticket);
+        }
         self.latencies.end(ticket, clock::now);
         self.slow.answered(ticket);
         self.replier().reply(ticket, response);

@@ -394,10 +394,38 @@ fn a_file_without_a_name_is_made_in_a_directory() {
 
 #[test]
 fn unknown_requests_are_enosys() {
-    for unknown in [0, 7, 19, 37, 40, 47, 53, 54, 4096, u32::MAX] {
+    for unknown in [0, 7, 19, 37, 40, 53, 54, 4096, u32::MAX] {
         let decoded = decode(&call(unknown, &[0; 88], b"x\0"));
         assert_eq!(decoded, Decoded::Refuse(Errno::ENOSYS), "{unknown}");
     }
+}
+
+#[test]
+fn copies_name_both_files() {
+    let mut args = abi::CopyFileRangeIn {
+        fh_in: 1,
+        off_in: 2,
+        nodeid_out: 9,
+        fh_out: 3,
+        off_out: 4,
+        length: u64::MAX,
+        flags: 0,
+    };
+    let bytes = args.as_bytes().to_vec();
+    let Decoded::CopyRange(copy) = decode(&call(opcode::COPY_FILE_RANGE, &bytes, &[])) else {
+        panic!("a copy");
+    };
+    let place = |ino, handle, offset| CopyPlace {
+        ino: InodeId::from_raw(ino),
+        handle: Handle(handle),
+        offset,
+    };
+    assert_eq!((copy.source, copy.target), (place(7, 1, 2), place(9, 3, 4)));
+    assert_eq!(copy.length, u64::MAX);
+    args.flags = 1;
+    let bytes = args.as_bytes().to_vec();
+    let decoded = decode(&call(opcode::COPY_FILE_RANGE, &bytes, &[]));
+    assert_eq!(decoded, Decoded::Refuse(Errno::EINVAL));
 }
 
 #[test]

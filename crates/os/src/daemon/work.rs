@@ -212,6 +212,9 @@ impl Daemon {
                 if self.must_park() {
                     return self.park_reply(ticket, response, pinned);
                 }
+                if let Some(copy) = self.copy_of(ticket, &response) {
+                    return self.write_copy(&copy, &response);
+                }
                 clamp(&mut response, self.lease_left().0);
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
                 if pinned.is_empty() || self.replier().is_immediate(ticket) {

@@ -29,6 +29,11 @@ pub trait Handler: Send + Sync + 'static {
     /// exist.
     fn on_interrupt(&self, replier: &Replier, part: TicketPart) -> InterruptOutcome;
 
+    /// Bytes are to be copied; answered with `Response::Written`. With EOPNOTSUPP the kernel does it by itself this time.
+    fn on_copy(&self, replier: &Replier, copy: fuse::CopyRange) {
+        replier.reply(copy.ticket, &Response::Error(types::Errno::ENOSYS));
+    }
+
     /// The mount shall answer no more. `Replier::reply_ioctl` says done, an error as its answer that it was refused.
     fn on_shut_down(&self, replier: &Replier, asked: fuse::ShutDown) {
         replier.reply(asked.ticket, &Response::Error(types::Errno::ENOTTY));
@@ -237,6 +242,7 @@ impl Serving {
                         .on_request(&self.replier, forget.into_request());
                 }
             }
+            Decoded::CopyRange(copy) => self.handler.on_copy(&self.replier, copy),
             Decoded::ShutDown(asked) => self.handler.on_shut_down(&self.replier, asked),
             Decoded::Interrupt { unique: target } => return Dispatched::Interrupt(target),
             Decoded::Retrieved {
