@@ -35,7 +35,13 @@ pub fn run(state: &Path, is_agreed: bool) -> Result<Vec<String>> {
     }
     done.extend(up::remove_backing(place.root())?);
     let left = ["gupfs.toml.new", "cluster.view.new"].map(|name| place.root().join(name));
-    let own = [place.lives(), place.lost(), place.log(), place.view()];
+    let own = [
+        place.lives(),
+        place.lost(),
+        place.log(),
+        place.view(),
+        place.creating(),
+    ];
     for path in own.iter().chain(&left).chain([&place.config()]) {
         files::remove(path)?;
     }

@@ -125,12 +125,19 @@ impl Disk {
         Ok(Label::decode(&self.head()?))
     }
 
-    /// Writes `label`, `view` and the first segments of the journals that the label names: the label last,
-    /// its second copy first, so that a crash leaves no label or all of it.
+    /// Writes `label`, `view` and the first segments of the journals that the label names. The label's second copy comes
+    /// before all, so that a crash leaves a disk that says whose it was to be; its first copy comes last, so where that is
+    /// all the rest is.
     pub fn write_label(&self, label: &Label, view: &ClusterView, life: Incarnation) -> Result<()> {
         let slot = label::encode_view(view).map_err(|e| Failure::new(e.to_string()))?;
         let first_view = u64::try_from(label::COPY_COUNT).expect("two");
         self.clear()?;
+        let write_copy = |copy: usize| {
+            self.write(copy as u64, &label.encode(copy)[..])?;
+            self.flush()
+        };
+        const { assert!(label::COPY_COUNT == 2) };
+        write_copy(1)?;
         for (sector, bytes) in (first_view..).zip(slot.chunks_exact(label::LABEL_SIZE)) {
             self.write(sector, bytes)?;
         }
@@ -140,16 +147,17 @@ impl Disk {
             }
         }
         self.flush()?;
-        for copy in (0..label::COPY_COUNT).rev() {
-            self.write(copy as u64, &label.encode(copy)[..])?;
-            self.flush()?;
-        }
-        Ok(())
+        write_copy(0)
     }
 
-    /// Zeroes the first sectors: the disk is blank afterwards.
+    /// Zeroes the first sectors: the disk is blank afterwards. The label goes last, so that a crash leaves a disk that says
+    /// whose it is, or a blank one.
     pub fn clear(&self) -> Result<()> {
-        for sector in 0..HEAD_SECTORS.min(self.sector_count) {
+        let copies = label::COPY_COUNT as u64;
+        for sector in (0..HEAD_SECTORS.min(self.sector_count)).rev() {
+            if sector + 1 == copies {
+                self.flush()?;
+            }
             self.write(sector, &[0; 4096])?;
         }
         self.flush()

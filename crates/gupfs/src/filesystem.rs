@@ -46,10 +46,45 @@ pub struct NewFileSystem {
     pub force: bool,
 }
 
+/// A file system that can be made: its disks are held.
+#[derive(Debug)]
+pub struct Plan {
+    disks: Vec<Disk>,
+    labels: Vec<Label>,
+    view: ClusterView,
+}
+
+impl Plan {
+    /// The cluster's first view.
+    pub fn view(&self) -> &ClusterView {
+        &self.view
+    }
+
+    /// Labels all disks.
+    pub fn write(&self) -> Result<()> {
+        let life = Incarnation(system::random_u128()?);
+        let mut all = self.disks.iter().zip(&self.labels);
+        all.try_for_each(|(disk, label)| disk.write_label(label, &self.view, life))
+    }
+
+    /// Makes all disks blank.
+    pub fn clear(&self) -> Result<()> {
+        self.disks.iter().try_for_each(Disk::clear)
+    }
+}
+
 /// Labels all disks of `new` and returns the cluster's first view.
 ///
 /// Nothing is written unless all disks can be used.
 pub fn create(new: &NewFileSystem) -> Result<ClusterView> {
+    let plan = plan(new, None)?;
+    plan.write()?;
+    Ok(plan.view)
+}
+
+/// Opens and checks all disks of `new`. Disks of `unfinished`, a file system that was not made to its end, count as blank.
+/// Nothing is written.
+pub fn plan(new: &NewFileSystem, unfinished: Option<u128>) -> Result<Plan> {
     assert!(!new.nodes.is_empty(), "the commands always name one node");
     let mut opened = Vec::with_capacity(new.disks.len());
     for disk in &new.disks {
@@ -60,7 +95,7 @@ pub fn create(new: &NewFileSystem) -> Result<ClusterView> {
     }
     check_named_once(&opened)?;
     for disk in &opened {
-        check_blank(disk, new.force)?;
+        check_blank(disk, new.force, unfinished)?;
     }
     let created = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -97,11 +132,11 @@ pub fn create(new: &NewFileSystem) -> Result<ClusterView> {
         labels.push(label);
     }
     let view = first_view(new, &opened, &labels);
-    let life = Incarnation(system::random_u128()?);
-    for (disk, label) in opened.iter().zip(&labels) {
-        disk.write_label(label, &view, life)?;
-    }
-    Ok(view)
+    Ok(Plan {
+        disks: opened,
+        labels,
+        view,
+    })
 }
 
 /// The nodes whose journal lies on the disk with `index`: each node's is on the first disk that it sees,
@@ -180,11 +215,12 @@ fn named_twice(first: &Path, second: &Path) -> Failure {
     .help("name each disk once")
 }
 
-fn check_blank(disk: &Disk, force: bool) -> Result<()> {
+fn check_blank(disk: &Disk, force: bool, unfinished: Option<u128>) -> Result<()> {
     match disk.label()? {
         Err(LabelError::Blank) => Ok(()),
         _ if force => Ok(()),
         Err(error) => Err(disks::explain(disk.path(), &error)),
+        Ok(found) if Some(found.label.fs.0) == unfinished => Ok(()),
         Ok(found) => Err(Failure::new(format!(
             "disk {} belongs to another GUPFS file system: NSD '{}' of file system {:032x}",
             disk.path().display(),

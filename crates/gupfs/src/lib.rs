@@ -18,6 +18,7 @@ pub mod agree;
 pub mod bench;
 pub mod cli;
 pub mod control;
+pub mod create;
 pub mod daemon;
 pub mod demo;
 pub mod destroy;

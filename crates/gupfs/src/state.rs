@@ -5,6 +5,7 @@
 //! | `gupfs.toml` | the node's configuration ([`State`]); its presence says that the directory is complete |
 //! | `cluster.view` | the built-in config store: `types::view_file` |
 //! | `lock` | held (flock) by the daemon for its life, and by commands while they change the directory |
+//! | `creating` | id of the file system that `gupfs fs create` is making |
 //! | `lives` | incarnations of the daemon, newest last: tells the manager which are over |
 //! | `pid`, `log`, `control.sock` | of the running daemon |
 //! | `lost` | what a daemon that was stopped could not write back, for whoever stopped it |
@@ -18,12 +19,14 @@
 use std::fs::{File, TryLockError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use types::{ClusterView, view_file};
 
 use crate::failure::{Failure, Result};
 use crate::files;
+use crate::system::process;
 
 /// Format of state directories that this program makes and uses.
 pub const FORMAT: u32 = 1;
@@ -332,6 +335,11 @@ const fn is_default_pagepool(size: &u64) -> bool {
     *size == pagepool_size_default()
 }
 
+/// How long a program that is about to let go of a state directory is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of the longest name of a socket: sun_path without the NUL.
+const SOCKET_PATH_SIZE_MAX: usize = 107;
+
 /// The paths inside a state directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -342,7 +350,24 @@ impl Place {
     /// The state directory `path`, made absolute.
     pub fn new(path: &Path) -> Result<Self> {
         let root = crate::system::absolute(path)?;
-        Ok(Self { root })
+        let place = Self { root };
+        let size = place.control().as_os_str().len();
+        if size > SOCKET_PATH_SIZE_MAX {
+            return Err(Failure::new(format!(
+                "the name of the state directory {} is too long: the socket in it cannot have one of {size} bytes",
+                place.root.display()
+            ))
+            .help(format!(
+                "name one with {} bytes less; a symbolic link to it does not help",
+                size - SOCKET_PATH_SIZE_MAX
+            )));
+        }
+        Ok(place)
+    }
+
+    /// The id of a file system that `gupfs fs create` is making.
+    pub fn creating(&self) -> PathBuf {
+        self.root.join("creating")
     }
 
     /// The directory.
@@ -433,13 +458,27 @@ impl Place {
         files::replace(&self.view(), &view_file::encode(view))
     }
 
+    /// As `try_lock`, but a program that holds it without being a daemon is waited for: one that ends keeps it until its
+    /// last request has ended, and commands have it for moments.
+    pub fn lock_soon(&self) -> Result<File> {
+        let begin = Instant::now();
+        loop {
+            let outcome = self.try_lock();
+            let is_over = begin.elapsed() > LOCK_PATIENCE;
+            if outcome.is_ok() || is_over || !process::daemons_of(&self.root)?.is_empty() {
+                return outcome;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Takes the directory's lock for as long as the file lives; says who has it otherwise.
     pub fn try_lock(&self) -> Result<File> {
         let file = files::open_lock(&self.lock())?;
         match file.try_lock() {
             Ok(()) => Ok(file),
             Err(TryLockError::WouldBlock) => {
-                let pids = crate::system::process::daemons_of(&self.root)?;
+                let pids = process::daemons_of(&self.root)?;
                 let holder = match pids.first() {
                     Some(pid) => format!("the daemon with pid {pid}"),
                     None => "another gupfs command".to_owned(),

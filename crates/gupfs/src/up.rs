@@ -105,14 +105,24 @@ fn already_mounted(state: &State, mount: &Path, direct_from: Option<u64>) -> Res
 fn create(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {
     check_size(request.size, NSD_COUNT)?;
     check_fresh(place)?;
+    let had_directory = place.root().exists();
     files::make_directory(place.root())?;
-    let _lock = place.try_lock()?;
+    let lock = place.try_lock()?;
     let mut done = remove_backing(place.root())?;
     let outcome = create_locked(place, mount, request);
     if outcome.is_err() {
         // What failed halfway would only be in the way of the next try.
         remove_backing(place.root())?;
+        for name in ["cluster.view", "cluster.view.new", "gupfs.toml.new"] {
+            files::remove(&place.root().join(name))?;
+        }
+        if !had_directory {
+            files::remove(&place.lock())?;
+            let root = place.root();
+            std::fs::remove_dir(root).map_err(|e| Failure::io("remove", root, &e))?;
+        }
     }
+    drop(lock);
     done.extend(outcome?);
     Ok(done)
 }
@@ -186,11 +196,11 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
 }
 
 /// A directory that holds anything of somebody else is refused.
-fn check_fresh(place: &Place) -> Result<()> {
+pub(crate) fn check_fresh(place: &Place) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(place.root()) else {
         return Ok(());
     };
-    const OURS: [&str; 10] = [
+    const OURS: [&str; 12] = [
         "lock",
         "log",
         "lost",
@@ -201,6 +211,8 @@ fn check_fresh(place: &Place) -> Result<()> {
         "cluster.view",
         "gupfs.toml.new",
         "cluster.view.new",
+        "creating",
+        "creating.new",
     ];
     for entry in entries.flatten() {
         if entry.file_name() == "lives" {
@@ -354,6 +366,7 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
             place.view(),
             place.log(),
             place.lives(),
+            place.creating(),
             place.lock(),
         ] {
             files::remove(&path)?;

@@ -2,6 +2,9 @@
 //!
 //! Tests that need root or /dev/fuse say so and pass where these are missing.
 
+#[path = "cli/creation.rs"]
+mod creation;
+
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

@@ -9,6 +9,8 @@
     reason = "a test at the OS boundary"
 )]
 
+#[path = "commands/limits.rs"]
+mod limits;
 #[path = "labs/node.rs"]
 mod node;
 #[path = "commands/trees.rs"]
@@ -76,6 +78,8 @@ fn commands_tell_the_truth_about_a_mount() {
     trees::trees_are_summed(&node);
     trees::layouts_are_set_and_shown(&node);
     trees::a_mount_is_measured(&node);
+    limits::names_and_paths_have_limits(&node);
+    limits::what_is_mounted_is_left_alone(&node);
     top_counts_what_happens(&node);
     settings_say_what_is_in_effect(&node);
     only_an_unused_file_system_is_destroyed(&node);

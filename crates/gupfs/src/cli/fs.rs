@@ -1,15 +1,14 @@
 //! `gupfs fs`: file systems.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 
 use super::{report, show_as};
-use crate::failure::{Failure, Result};
-use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
+use crate::failure::Result;
 use crate::size::parse_argument;
-use crate::state::{Disk, Place, State};
-use crate::{destroy, files, inspect, locate, system, up};
+use crate::state::Place;
+use crate::{create, destroy, inspect, locate};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum FsCommand {
@@ -67,7 +66,16 @@ pub(super) fn run(command: FsCommand, json: bool) -> Result<()> {
             block_size,
             force,
             disks,
-        } => report(create_fs(&state, &mount, block_size, force, &disks), json),
+        } => report(
+            create::run(&create::Request {
+                state: &state,
+                mount: &mount,
+                block_size,
+                force,
+                disks: &disks,
+            }),
+            json,
+        ),
         FsCommand::List { state, paths } => {
             let (all, _) = locate::daemons()?;
             let (found, missing) = match state {
@@ -87,64 +95,4 @@ pub(super) fn run(command: FsCommand, json: bool) -> Result<()> {
         }
         FsCommand::Destroy { state, yes } => report(destroy::run(&state, yes), json),
     }
-}
-
-fn create_fs(
-    state: &Path,
-    mount: &Path,
-    block_size: u64,
-    force: bool,
-    disks: &[PathBuf],
-) -> Result<Vec<String>> {
-    let place = Place::new(state)?;
-    if let Some(found) = place.load()? {
-        return Err(Failure::new(format!(
-            "{} holds the file system {} already",
-            place.root().display(),
-            found.fs
-        ))
-        .help("mount it with `gupfs up`, or name another state directory"));
-    }
-    let absolute = |path: &PathBuf| {
-        std::fs::canonicalize(path).map_err(|e| Failure::io("find disk", path, &e))
-    };
-    let paths = disks.iter().map(absolute).collect::<Result<Vec<_>>>()?;
-    let view = filesystem::create(&NewFileSystem {
-        nodes: vec![NewNode {
-            id: 1,
-            address: None,
-        }],
-        disks: paths
-            .iter()
-            .map(|path| NewDisk {
-                path: path.clone(),
-                server: 1,
-            })
-            .collect(),
-        block_size: u32::try_from(block_size).unwrap_or(u32::MAX),
-        force,
-    })?;
-    files::make_directory(place.root())?;
-    place.store_view(&view)?;
-    let disks = (1..).zip(paths).map(|(nsd, path)| Disk {
-        nsd,
-        path,
-        is_loop: false,
-    });
-    place.store(&State {
-        disks: disks.collect(),
-        ..up::single(&view, &system::absolute(mount)?)
-    })?;
-    Ok(vec![
-        format!(
-            "made the file system {:032x} over {} NSDs",
-            view.fs.0,
-            view.nsds.len()
-        ),
-        format!(
-            "mount it: gupfs up --state {} --mount {}",
-            state.display(),
-            mount.display()
-        ),
-    ])
 }

@@ -99,7 +99,7 @@ impl Held {
         for place in &places {
             let state = place.require()?;
             check_unused(place, &state)?;
-            locks.push(place.try_lock()?);
+            locks.push(place.lock_soon()?);
             let own = place.load_view()?;
             if view.as_ref().is_some_and(|view| view.fs != own.fs) {
                 return Err(Failure::new(format!(

@@ -1,0 +1,294 @@
+//! Creation that is refused, that fails and that is interrupted; disks that a state directory must not take.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test at the OS boundary; what it kills it kills at moments"
+)]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{gupfs, is_root, listing, refused, text};
+
+/// Two blank disks and where a file system over them would go.
+struct Rig {
+    directory: tempfile::TempDir,
+    disks: [PathBuf; 2],
+}
+
+impl Rig {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let disks = ["1.img", "2.img"].map(|name| directory.path().join(name));
+        for path in &disks {
+            let made = File::create(path).and_then(|file| file.set_len(128 << 20));
+            made.expect("a sparse file");
+        }
+        fs::create_dir(directory.path().join("mnt")).expect("made");
+        Self { directory, disks }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// The words of `gupfs fs create` over both disks.
+    fn create<'a>(&'a self, state: &'a str, mount: &'a str) -> Vec<&'a str> {
+        let words = ["fs", "create", "--state", state, "--mount", mount];
+        let disks = self.disks.iter().map(|path| text(path));
+        words.into_iter().chain(disks).collect()
+    }
+
+    /// Nothing was written to the disks.
+    fn are_blank(&self) {
+        for path in &self.disks {
+            let mut head = vec![0; 1 << 20];
+            let file = File::open(path).expect("opened");
+            file.read_exact_at(&mut head, 0).expect("read");
+            assert!(head.iter().all(|byte| *byte == 0), "{}", path.display());
+        }
+    }
+}
+
+fn succeeds(words: &[&str]) -> String {
+    let run = gupfs(words);
+    assert_eq!(run.code, Some(0), "{words:?}: {}", run.err);
+    run.out
+}
+
+#[test]
+fn what_no_file_system_can_have_is_refused() {
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    let before = listing(rig.directory.path());
+    for size in ["3M", "32K", "32M", "0", "4G"] {
+        let mut words = rig.create(text(&state), text(&mount));
+        words.extend(["--block-size", size]);
+        refused(&words, &["block size", "help:", "64.0 KiB to 16.0 MiB"]);
+    }
+    // A socket with a longer name than sockets have would be in it.
+    let long = rig.path(&"d".repeat(120));
+    refused(
+        &rig.create(text(&long), text(&mount)),
+        &["too long", "help:", "bytes less"],
+    );
+    for command in ["up", "down", "status"] {
+        let mut words = vec![command, "--state", text(&long)];
+        if command == "up" {
+            words.extend(["--mount", text(&mount)]);
+        }
+        if command != "up" || is_root() {
+            refused(&words, &["too long", "help:"]);
+        }
+    }
+    let absent = rig.path(&"d".repeat(256));
+    refused(&rig.create(text(&absent), text(&mount)), &["too long"]);
+    let somebody = rig.path("somebody");
+    fs::create_dir(&somebody).expect("made");
+    fs::write(somebody.join("thesis.tex"), "x").expect("written");
+    refused(&rig.create(text(&somebody), text(&mount)), &["thesis.tex"]);
+    fs::remove_dir_all(&somebody).expect("removed");
+    assert_eq!(listing(rig.directory.path()), before);
+    rig.are_blank();
+}
+
+/// Killed at moments all over its run, `fs create` can be run again with the same words.
+#[test]
+fn an_interrupted_creation_is_repeated() {
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    let words = rig.create(text(&state), text(&mount));
+    let begin = Instant::now();
+    succeeds(&words);
+    let whole = begin.elapsed();
+    let destroy = ["fs", "destroy", "--yes", "--state", text(&state)];
+    let clean = || {
+        if is_root() {
+            succeeds(&destroy);
+        } else {
+            fs::remove_dir_all(&state).expect("removed");
+            let force: Vec<&str> = ["nsd", "create", "--force"]
+                .into_iter()
+                .chain(rig.disks.iter().map(|path| text(path)))
+                .collect();
+            succeeds(&force);
+        }
+    };
+    clean();
+    for part in 1..=12 {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gupfs"))
+            .args(&words)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(whole * part / 12);
+        child.kill().expect("a child can be killed");
+        let was_killed = !child.wait().expect("it ends").success();
+        let is_made = state.join("gupfs.toml").exists();
+        assert!(was_killed || is_made);
+        if is_made {
+            refused(&words, &["already"]);
+        } else {
+            succeeds(&words);
+        }
+        let disks: Vec<&str> = rig.disks.iter().map(|path| text(path)).collect();
+        let listed = succeeds(&[&["fs", "list", "--json"], &disks[..]].concat());
+        let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+        assert_eq!(listed.as_array().map(Vec::len), Some(1), "{listed}");
+        clean();
+    }
+}
+
+/// A tmpfs, gone when it is dropped.
+struct Full(PathBuf);
+
+impl Full {
+    fn new(path: &Path) -> Self {
+        fs::create_dir(path).expect("made");
+        let words = ["-t", "tmpfs", "-o", "size=64k", "gupfs-test", text(path)];
+        let mounted = Command::new("mount").args(words).status();
+        assert!(mounted.expect("mount(8) is there").success());
+        Self(path.to_owned())
+    }
+
+    /// Writes until so many bytes are left.
+    fn fill(&self, left: usize) {
+        let size = (64 << 10) - left;
+        fs::write(self.0.join("filler"), vec![1; size]).expect("it fits");
+    }
+}
+
+impl Drop for Full {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_state_directory_is_said_and_nothing_is_made() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let full = Full::new(&rig.path("small"));
+    let (state, mount) = (full.0.join("state"), rig.path("mnt"));
+    // No page, one, two: the first file of the state directory fails, and later ones.
+    for left in [0, 4096, 8192] {
+        full.fill(left);
+        let before = listing(&full.0);
+        let words = rig.create(text(&state), text(&mount));
+        refused(&words, &["No space left", text(&state), "nothing was made"]);
+        assert_eq!(listing(&full.0), before, "{left} bytes left");
+        rig.are_blank();
+    }
+    fs::remove_file(full.0.join("filler")).expect("there");
+    // Sparse disks fit nothing but their labels.
+    let up = ["up", "--state", text(&state), "--mount", text(&mount)];
+    let before = listing(&full.0);
+    refused(&[&up[..], &["--size", "512M"]].concat(), &["No space left"]);
+    assert_eq!(listing(&full.0), before);
+    assert_eq!(fs::read_dir(&mount).expect("there").count(), 0);
+    // There is room again.
+    succeeds(&rig.create(text(&state), text(&mount)));
+    // A full directory later: settings stay what they are.
+    full.fill(12 << 10);
+    while fs::OpenOptions::new()
+        .append(true)
+        .open(full.0.join("filler"))
+        .and_then(|mut file| std::io::Write::write_all(&mut file, &[1; 4096]))
+        .is_ok()
+    {}
+    let config = fs::read(state.join("gupfs.toml")).expect("there");
+    let set = [
+        "config",
+        "set",
+        "pagepool_size",
+        "64M",
+        "--state",
+        text(&state),
+    ];
+    refused(&set, &["No space left", "gupfs.toml"]);
+    assert_eq!(fs::read(state.join("gupfs.toml")).expect("there"), config);
+}
+
+#[test]
+fn an_nsd_of_a_newer_version_is_refused_everywhere() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    let create = rig.create(text(&state), text(&mount));
+    succeeds(&create);
+    // Version 2, in both copies, whole.
+    let disk = File::options()
+        .read(true)
+        .write(true)
+        .open(&rig.disks[1])
+        .expect("opened");
+    let mut label = [0; 4096];
+    for copy in 0..2 {
+        disk.read_exact_at(&mut label, copy * 4096).expect("read");
+        label[8..12].copy_from_slice(&2_u32.to_le_bytes());
+        let crc = types::crc32c(&label[..4092]);
+        label[4092..].copy_from_slice(&crc.to_le_bytes());
+        disk.write_all_at(&label, copy * 4096).expect("written");
+    }
+    let before = fs::read(&rig.disks[1]).expect("read");
+    let second = text(&rig.disks[1]);
+    let newer = [second, "format version 2", "knows up to 1", "help:"];
+    refused(&["daemon", "--state", text(&state)], &newer);
+    refused(&["fs", "list", second], &newer);
+    refused(&["nsd", "create", second], &newer);
+    let other = rig.path("other");
+    let words = ["fs", "create", "--state", text(&other), "--mount", "/mnt/x"];
+    refused(&[&words[..], &[second]].concat(), &newer);
+    let up = ["up", "--state", text(&state), "--mount", text(&mount)];
+    refused(&up, &newer[1..3]);
+    let fsck = gupfs(&["fsck", "--repair", "--yes", text(&state)]);
+    assert_ne!(fsck.code, Some(0), "{}", fsck.out);
+    assert!(fsck.out.contains("version 2"), "{}", fsck.out);
+    assert!(!other.exists());
+    assert!(
+        fs::read(&rig.disks[1]).expect("read") == before,
+        "nothing was written to it"
+    );
+}
+
+#[test]
+fn an_nsd_is_taken_once() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    succeeds(&rig.create(text(&state), text(&mount)));
+    let config = state.join("gupfs.toml");
+    let good = fs::read_to_string(&config).expect("read");
+    let daemon = |words: &[&str]| refused(&["daemon", "--state", text(&state)], words);
+    // A copy of the first where the second should be.
+    fs::copy(&rig.disks[0], rig.path("copy")).expect("copied");
+    let copied = good.replace(text(&rig.disks[1]), text(&rig.path("copy")));
+    assert_ne!(copied, good);
+    fs::write(&config, &copied).expect("written");
+    daemon(&["copy", "another NSD id", "help:"]);
+    // The same number twice, and the same disk under two names.
+    fs::write(&config, good.replace("nsd = 2", "nsd = 1")).expect("written");
+    daemon(&["nsd1 is named twice", "help:"]);
+    fs::write(&config, &good).expect("written");
+    fs::remove_file(&rig.disks[1]).expect("removed");
+    fs::hard_link(&rig.disks[0], &rig.disks[1]).expect("linked");
+    daemon(&["2.img", "another NSD id"]);
+    // Gone.
+    fs::remove_file(&rig.disks[1]).expect("removed");
+    daemon(&["2.img", "nsd2 is missing", "help:"]);
+    let up = ["up", "--state", text(&state), "--mount", text(&mount)];
+    refused(&up, &["2.img", "nsd2 is missing"]);
+    // The end of a command that never ends: it is refused before anything is started.
+    let begin = Instant::now();
+    refused(&["mount", text(&state)], &["nsd2 is missing"]);
+    assert!(begin.elapsed() < Duration::from_secs(20));
+}
