@@ -90,3 +90,12 @@ void json_flag(struct json *json, const char *name, bool value) {
     lead(json, name);
     (void)fputs(value ? "true" : "false", json->file);
 }
+
+void json_row(struct json *json, const char *who, int64_t number, const struct json_member *members, size_t count) {
+    json_object(json, NULL);
+    json_integer(json, who, number);
+    for (size_t i = 0; i < count; i++) {
+        json_number(json, members[i].name, members[i].value);
+    }
+    json_end(json);
+}

@@ -33,4 +33,17 @@ void json_number(struct json *json, const char *name, double value);
 void json_integer(struct json *json, const char *name, int64_t value);
 void json_flag(struct json *json, const char *name, bool value);
 
+/* A number with its name. */
+struct json_member {
+    const char *name;
+    double value;
+};
+
+/* An object that stands in an array: a process, thread or node ("who") with its number, and figures of it. */
+void json_row(struct json *json, const char *who, int64_t number, const struct json_member *members, size_t count);
+/* The same of {"name", value}, ... */
+#define JSON_ROW(json, who, number, ...)                                             \
+    json_row(json, who, number, (const struct json_member[]){__VA_ARGS__},           \
+             sizeof((const struct json_member[]){__VA_ARGS__}) / sizeof(struct json_member))
+
 #endif

@@ -64,6 +64,10 @@ def fio(directory, record, threads, direction):
     return side["io_bytes"] / MIB / (side["runtime"] / 1e3)
 
 
+def pattern_name(record, threads):
+    return f"{record // KIB} KB, {threads} thread{'s' if threads > 1 else ''}"
+
+
 def io_runs(directory, record, threads, count):
     """Rows of mptio against the others."""
     others = ["fio"] + (["loop"] if threads == 1 else [])
@@ -79,7 +83,7 @@ def io_runs(directory, record, threads, count):
                 else:
                     rates[test, who].append(FILE_BYTES / MIB / loop(direction, path, FILE_BYTES, record))
             os.unlink(path)
-    name = f"{record // KIB} KB, {threads} thread{'s' if threads > 1 else ''}"
+    name = pattern_name(record, threads)
     return [Row(f"mptio {test}, {name}", "MB/s", who, IO_BOUND if who == "fio" else None, rates[test, "mptio"], rates[test, who])
             for test in ("Seq_Write", "Seq_Read") for who in others]
 
@@ -133,6 +137,7 @@ def in_own_tmpfs():
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=15, help="of each (default: 15)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose name has TEXT ('2 threads', metabench)")
     parser.add_argument("--in", dest="directory", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.runs < 2:
@@ -144,10 +149,12 @@ def main():
     print(f"{os.uname().release}, {os.cpu_count()} processors, programs of {BUILD}, {arguments.runs} alternating runs\n"
           "Medians of each; the median of the ratios of neighbouring runs, and where the middle half of these is")
     for record, threads in ((256 * KIB, 1), (MIB, 1), (256 * KIB, 2), (4 * KIB, 1)):
-        for row in io_runs(arguments.directory, record, threads, arguments.runs):
+        if arguments.only in f"mptio {pattern_name(record, threads)}":
+            for row in io_runs(arguments.directory, record, threads, arguments.runs):
+                show(row)
+    if arguments.only in "metabench":
+        for row in metadata_runs(arguments.directory, arguments.runs):
             show(row)
-    for row in metadata_runs(arguments.directory, arguments.runs):
-        show(row)
     return 0
 
 

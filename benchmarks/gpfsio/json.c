@@ -19,11 +19,7 @@ static void write_nodes(struct json *json, const struct pass *pass) {
         json_array(json, "threads");
         for (int thread = 0; thread < pass->cell.threads; thread++) {
             const struct span *span = &pass->spans[node * pass->cell.threads + thread];
-            json_object(json, NULL);
-            json_integer(json, "thread", thread);
-            json_number(json, "start_seconds", span->begin);
-            json_number(json, "end_seconds", span->end);
-            json_end(json);
+            JSON_ROW(json, "thread", thread, {"start_seconds", span->begin}, {"end_seconds", span->end});
         }
         json_end(json);
         json_end(json);

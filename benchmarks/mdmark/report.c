@@ -297,16 +297,9 @@ static void json_test(struct json *json, const struct run *run, int index) {
     json_array(json, "processes");
     for (int process = 0; process < job.count; process++) {
         const struct result *of = &run->results[index][process];
-        json_object(json, NULL);
-        json_integer(json, "process", process);
-        json_number(json, "files", of->files);
-        json_number(json, "directories", of->directories);
-        json_number(json, "bytes", of->bytes);
-        json_number(json, "operations", of->operations);
-        json_number(json, "seconds", of->seconds);
-        json_number(json, "system_seconds", of->system_seconds);
-        json_number(json, "elapsed_seconds", of->elapsed);
-        json_end(json);
+        JSON_ROW(json, "process", process, {"files", of->files}, {"directories", of->directories},
+                 {"bytes", of->bytes}, {"operations", of->operations}, {"seconds", of->seconds},
+                 {"system_seconds", of->system_seconds}, {"elapsed_seconds", of->elapsed});
     }
     json_end(json);
     if (run->tests[index] == MIX) json_mix(json, run);

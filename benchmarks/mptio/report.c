@@ -202,13 +202,8 @@ static void json_pass(struct json *json, const struct run *run, const struct res
     json_array(json, "processes");
     for (int process = 0; process < run->plan.processes; process++) {
         const struct result *of = results + (size_t)pass * (size_t)run->plan.processes + process;
-        json_object(json, NULL);
-        json_integer(json, "process", process);
-        json_number(json, "bytes", of->bytes);
-        json_number(json, "seconds", of->seconds);
-        json_number(json, "system_seconds", of->system_seconds);
-        json_number(json, "elapsed_seconds", of->elapsed);
-        json_end(json);
+        JSON_ROW(json, "process", process, {"bytes", of->bytes}, {"seconds", of->seconds},
+                 {"system_seconds", of->system_seconds}, {"elapsed_seconds", of->elapsed});
     }
     json_end(json);
     json_end(json);

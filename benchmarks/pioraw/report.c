@@ -85,13 +85,8 @@ void json_write(struct json *json, const struct bench *bench) {
         json_array(json, "raw");
         for (int process = 0; process < pass->processes; process++) {
             const struct result *of = &pass->results[process];
-            json_object(json, NULL);
-            json_integer(json, "process", process);
-            json_number(json, "bytes", of->bytes);
-            json_number(json, "seconds", of->seconds);
-            json_number(json, "user_seconds", of->user_seconds);
-            json_number(json, "system_seconds", of->system_seconds);
-            json_end(json);
+            JSON_ROW(json, "process", process, {"bytes", of->bytes}, {"seconds", of->seconds},
+                     {"user_seconds", of->user_seconds}, {"system_seconds", of->system_seconds});
         }
         json_end(json);
         json_end(json);

@@ -179,17 +179,10 @@ static void json_pass(struct json *json, const struct pass *pass) {
     json_array(json, "processes");
     for (int process = 0; process < job.count; process++) {
         const struct result *of = &pass->results[process];
-        json_object(json, NULL);
-        json_integer(json, "process", process);
-        json_number(json, "bytes", of->bytes);
-        json_number(json, "requests", of->requests);
-        json_number(json, "open_seconds", of->open_seconds);
-        json_number(json, "io_seconds", of->io_seconds);
-        json_number(json, "close_seconds", of->close_seconds);
-        json_number(json, "seconds", of->seconds);
-        json_number(json, "system_seconds", of->system_seconds);
-        json_number(json, "elapsed_seconds", of->elapsed);
-        json_end(json);
+        JSON_ROW(json, "process", process, {"bytes", of->bytes}, {"requests", of->requests},
+                 {"open_seconds", of->open_seconds}, {"io_seconds", of->io_seconds},
+                 {"close_seconds", of->close_seconds}, {"seconds", of->seconds},
+                 {"system_seconds", of->system_seconds}, {"elapsed_seconds", of->elapsed});
     }
     json_end(json);
     json_end(json);
