@@ -4,7 +4,7 @@ STATE   ?= /var/lib/gupfs
 SIZE    ?= 8G
 BACKING ?= file
 LAB     ?= /var/tmp/gupfs-demo
-GUPFS   := target/release/gupfs
+GUPFS   := $(or $(CARGO_TARGET_DIR),target)/release/gupfs
 
 # A mount point that the user named must exist; the default one is made.
 MKDIR := $(if $(filter file,$(origin MNT)),--mkdir)
