@@ -25,7 +25,7 @@ mod seen;
 mod writer;
 
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stdx::Prng;
 
@@ -35,8 +35,12 @@ use writer::Writer;
 
 /// Writers of each node.
 const WRITER_COUNT: u64 = 3;
-/// Seconds of each test unless cycles are given.
-const SECONDS: u64 = 15;
+/// Losses of power in each of the two tests, unless a number is given.
+const CYCLES: u64 = 25;
+/// After so many of them, and after the last, fsck reads all that the disks hold.
+const CYCLES_PER_FSCK: u64 = 8;
+/// After so many a long run says how far it is.
+const CYCLES_PER_WORD: u64 = 50;
 
 fn number(name: &str) -> Option<u64> {
     let said = std::env::var(name).ok()?;
@@ -51,11 +55,10 @@ fn run(node_count: u16) {
     let Some(mut rig) = Rig::new(node_count) else {
         return;
     };
-    let seed = number("GUPFS_POWER_SEED").unwrap_or_else(|| u64::from(std::process::id()));
+    let seed = number("GUPFS_POWER_SEED").unwrap_or(1);
     eprintln!("seed {seed}, {node_count} nodes");
     let mut prng = Prng::new(seed);
-    let cycles = number("GUPFS_POWER_CYCLES");
-    let until = Instant::now() + Duration::from_secs(SECONDS);
+    let cycles = number("GUPFS_POWER_CYCLES").unwrap_or(CYCLES);
     let nodes: Vec<usize> = (0..usize::from(node_count)).collect();
     let mut writers: Vec<Writer> = Vec::new();
     for node in &nodes {
@@ -68,10 +71,9 @@ fn run(node_count: u16) {
         .iter()
         .map(|node| Seen::new(*node, node_count))
         .collect();
-    let (mut cycle, mut lost_probes) = (0, 0);
+    let mut lost_probes = 0;
     let mut counts = model::Counts::default();
-    while cycles.map_or(Instant::now() < until, |cycles| cycle < cycles) {
-        cycle += 1;
+    for cycle in 1..=cycles {
         let moment = Duration::from_millis(prng.between(30, 500));
         let cut = Cut::default();
         std::thread::scope(|scope| {
@@ -86,7 +88,7 @@ fn run(node_count: u16) {
             std::thread::sleep(moment);
             rig.cut_power(cut);
         });
-        rig.power_on();
+        rig.power_on(cycle % CYCLES_PER_FSCK == 0 || cycle == cycles);
         lost_probes += u64::from(rig.is_probe_lost());
         for writer in &mut writers {
             let mount = rig.mount(writer.node());
@@ -105,16 +107,19 @@ fn run(node_count: u16) {
                 );
             }
         }
+        if cycle % CYCLES_PER_WORD == 0 {
+            eprintln!("{cycle} cycles, {lost_probes} probes lost, {counts:?}");
+        }
     }
-    eprintln!("{cycle} cycles, {lost_probes} probes lost, {counts:?}");
+    eprintln!("{cycles} cycles, {lost_probes} probes lost, {counts:?}");
     // Else the disks do not lose what they should, and the test shows nothing.
     assert!(
         lost_probes > 0,
-        "the power never took anything in {cycle} cycles"
+        "the power never took anything in {cycles} cycles"
     );
     assert!(
         counts.lost > 0,
-        "nothing that was not synced was ever lost in {cycle} cycles"
+        "nothing that was not synced was ever lost in {cycles} cycles"
     );
     rig.finish();
 }

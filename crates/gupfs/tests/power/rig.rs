@@ -244,10 +244,17 @@ impl Rig {
         }
     }
 
-    /// The power is back.
-    pub fn power_on(&mut self) {
+    /// The power is back. `is_checked`: what the disks hold is a whole file system before anybody replays it.
+    pub fn power_on(&mut self, is_checked: bool) {
         self.unmount().expect("nobody uses it any more");
         self.mount_xfs();
+        if is_checked {
+            let directory = self.xfs().join("lab");
+            let gupfs = env!("CARGO_BIN_EXE_gupfs");
+            if let Err(said) = run(&[gupfs, "fsck", "--data", text(&directory)]) {
+                panic!("{said}\n{}", self.logs());
+            }
+        }
         self.gupfs_up();
     }
 
