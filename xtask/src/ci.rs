@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::tidy;
+use crate::{fuzz, tidy};
 
 /// What is asked of `ci`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -74,6 +74,7 @@ const STEPS: &[Step] = &[
         step(cargo(root, &["test", "--workspace", "--doc"]))
     }),
     ("simulator", simulator),
+    ("fuzz", fuzz_targets),
     ("cargo deny", deny),
     ("benchmarks", benchmarks),
 ];
@@ -149,6 +150,14 @@ fn simulator(root: &Path, options: &Options) -> Result<Outcome> {
         true => whole.and_then(|()| run(&["--whole", "--seconds", WHOLE_SECONDS, "--go-on"])),
         false => whole,
     })
+}
+
+/// Every decoder of foreign bytes, a minute each.
+fn fuzz_targets(root: &Path, options: &Options) -> Result<Outcome> {
+    if options.quick {
+        return Ok(Outcome::Skipped("--quick"));
+    }
+    step(fuzz::run(root, &fuzz::Options::parse(&[])?))
 }
 
 /// The MPI programs of `benchmarks/`, built with each MPI and tested in a local directory and on a GUPFS mount.

@@ -9,6 +9,7 @@
 
 mod ci;
 mod deb;
+mod fuzz;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -29,6 +30,9 @@ cargo xtask COMMAND
   sim [ARGUMENTS]         the simulator: a fresh seed, or the given one replayed
   deb [--test]            a Debian package: its path is printed (needs cargo-deb)
                           --test    install it, mount through mount(8) and fstab, remove it (as root)
+  fuzz [--seconds N] [TARGET...]
+                          the decoders of foreign bytes, N seconds each (60), as many at a time as there are
+                          processors; `--seconds 3600` is for a night
   bench [ARGUMENTS]       the ratios of docs/performance.md (--quick, --only NAME)
 ";
 
@@ -53,6 +57,7 @@ fn run(arguments: &[String]) -> Result<()> {
         "tidy" => tidy::run(&root),
         "sim" => ci::program(&root, "sim", rest),
         "deb" => deb::run(&root, rest),
+        "fuzz" => fuzz::run(&root, &fuzz::Options::parse(rest)?),
         "bench" => {
             // The daemon and the comparator T are measured as they are shipped.
             ci::cargo(

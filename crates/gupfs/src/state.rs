@@ -434,7 +434,7 @@ impl Place {
 
     /// Writes `state`, which completes the directory.
     pub fn store(&self, state: &State) -> Result<()> {
-        let text = toml::to_string(state).expect("plain values have a TOML form");
+        let text = to_text(state);
         files::replace(&self.config(), text.as_bytes())
     }
 
@@ -497,7 +497,16 @@ impl Place {
     }
 }
 
-fn parse(text: &str, path: &Path) -> Result<State> {
+/// The text of the file that holds `state`.
+pub fn to_text(state: &State) -> String {
+    toml::to_string(state).expect("plain values have a TOML form")
+}
+
+/// What the file at `path` says, which holds `text`.
+///
+/// # Errors
+/// It is damaged, of another version, or has a value that is not allowed.
+pub fn parse(text: &str, path: &Path) -> Result<State> {
     #[derive(Deserialize)]
     struct Head {
         format: u32,

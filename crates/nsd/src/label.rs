@@ -25,7 +25,7 @@ mod view;
 
 pub use foreign::Foreign;
 pub use layout::{LayoutError, Spec, journal_sector_count, sector_count_min};
-pub use raw::{FIELDS, Field};
+pub use raw::{FIELDS, Field, MAGIC};
 pub use view::{VIEW_SLOT_SECTORS, ViewSlots, ViewTooLarge, decode_views, encode_view};
 
 use raw::CopyState;

@@ -12,7 +12,8 @@ use super::{
 };
 use types::checksum::crc32c;
 
-const MAGIC: [u8; 8] = *b"GUPFSNSD";
+/// What a label begins with.
+pub const MAGIC: [u8; 8] = *b"GUPFSNSD";
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
