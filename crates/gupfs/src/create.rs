@@ -75,6 +75,7 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
         nsd,
         path,
         is_loop: false,
+        is_volatile: false,
     });
     let state = State {
         disks: disks.collect(),

@@ -102,6 +102,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
             .map(|d| DiskConfig {
                 nsd: d.nsd,
                 path: d.path,
+                is_volatile: d.is_volatile,
             })
             .collect(),
         transport: match state.transport {

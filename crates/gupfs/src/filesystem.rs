@@ -238,6 +238,8 @@ pub struct ReadyDisk {
     pub nsd: NsdId,
     /// What to open: the file, or the device over it.
     pub path: PathBuf,
+    /// What was not flushed is lost with the daemon.
+    pub is_volatile: bool,
 }
 
 /// Attaches what must be attached and compares every disk's label with the state directory; returns the
@@ -282,6 +284,7 @@ pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, u128)> {
         ready.push(ReadyDisk {
             nsd: NsdId(disk.nsd),
             path,
+            is_volatile: disk.is_volatile,
         });
     }
     check_named_once(&opened)?;

@@ -41,6 +41,9 @@ pub enum Backing {
     Loop,
     /// Loop devices over files on a tmpfs: lost at reboot; what the bench uses.
     Ram,
+    /// For tests: files of whose contents the daemon keeps in memory what was not flushed, so that its end is a loss of power.
+    #[value(hide = true)]
+    Volatile,
 }
 
 /// How requests travel between the kernel and the daemon.
@@ -65,6 +68,9 @@ pub struct Disk {
     /// A file that is attached to a loop device before it is used.
     #[serde(default)]
     pub is_loop: bool,
+    /// For tests: what was not flushed is lost with the daemon.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_volatile: bool,
 }
 
 /// Another node.
@@ -595,6 +601,7 @@ pub(crate) mod tests {
                 nsd: 3,
                 path: "/a/3.img".into(),
                 is_loop: true,
+                is_volatile: false,
             }],
             peers: vec![Peer {
                 node: 1,

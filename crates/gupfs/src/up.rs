@@ -256,7 +256,7 @@ pub fn check_size(size: u64, count: u16) -> Result<()> {
 /// Makes `count` sparse files of together `size` bytes below `root`; for [`Backing::Ram`] on a tmpfs.
 pub fn make_disks(root: &Path, backing: Backing, size: u64, count: u16) -> Result<Vec<PathBuf>> {
     let directory = match backing {
-        Backing::File | Backing::Loop => root.join("nsd"),
+        Backing::File | Backing::Loop | Backing::Volatile => root.join("nsd"),
         Backing::Ram => {
             let ram = root.join("ram");
             files::make_directory(&ram)?;
@@ -289,7 +289,7 @@ pub fn make_file(path: &Path, size: u64) -> Result<()> {
 /// The devices over `paths`, or the paths themselves.
 pub fn attach_all(paths: &[PathBuf], backing: Backing) -> Result<Vec<PathBuf>> {
     match backing {
-        Backing::File => Ok(paths.to_vec()),
+        Backing::File | Backing::Volatile => Ok(paths.to_vec()),
         Backing::Loop | Backing::Ram => paths.iter().map(|p| loops::attach(p)).collect(),
     }
 }
@@ -299,7 +299,8 @@ pub fn disk(nsd: u16, path: &Path, backing: Backing) -> Disk {
     Disk {
         nsd,
         path: path.to_owned(),
-        is_loop: backing != Backing::File,
+        is_loop: matches!(backing, Backing::Loop | Backing::Ram),
+        is_volatile: backing == Backing::Volatile,
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod aio;
 mod queue;
+mod volatile;
 
 use std::ffi::CString;
 use std::fs::File;
@@ -29,6 +30,8 @@ use types::SECTOR_SIZE;
 pub use queue::{
     Busy, DiskCounters, DiskQueue, Handler, IN_FLIGHT_COUNT_MAX, Meters, WAITING_COUNT_MAX,
 };
+
+use volatile::Volatile;
 
 const SECTOR: usize = types::frame::FRAME_SIZE;
 const _: () = assert!(SECTOR as u64 == SECTOR_SIZE);
@@ -98,6 +101,8 @@ pub struct Disk {
     is_block_device: bool,
     is_direct: bool,
     has_volatile_cache: bool,
+    /// For tests: what was not flushed is lost with this process.
+    volatile: Option<Volatile>,
     failures: AtomicU64,
 }
 
@@ -140,6 +145,7 @@ impl Disk {
         let mut disk = Self {
             sector_count: metadata.len() / SECTOR_SIZE,
             has_volatile_cache: true,
+            volatile: None,
             failures: AtomicU64::new(0),
             file,
             path: path.into(),
@@ -158,6 +164,15 @@ impl Disk {
             }
         }
         Ok(disk)
+    }
+
+    /// For tests: what is written stays in this process until a flush, and is lost with it. `seed` draws what reaches the file
+    /// all the same.
+    #[must_use]
+    pub fn with_volatile_cache(mut self, seed: u64) -> Self {
+        self.volatile = Some(Volatile::new(seed));
+        self.has_volatile_cache = true;
+        self
     }
 
     /// Where it is.
@@ -195,7 +210,9 @@ impl Disk {
     pub fn read_sectors(&self, sector: u64, bytes: &mut [u8]) -> Result<(), DiskError> {
         self.check_bounds(sector, bytes.len() as u64)?;
         let offset = sector * SECTOR_SIZE;
-        let result = if bytes.as_ptr().addr().is_multiple_of(SECTOR) {
+        let result = if let Some(volatile) = &self.volatile {
+            volatile.read(self, sector, bytes)
+        } else if bytes.as_ptr().addr().is_multiple_of(SECTOR) {
             self.file.read_exact_at(bytes, offset)
         } else {
             let mut aligned = Aligned::new(bytes.len());
@@ -210,7 +227,9 @@ impl Disk {
     pub fn write_sectors(&self, sector: u64, bytes: &[u8]) -> Result<(), DiskError> {
         self.check_bounds(sector, bytes.len() as u64)?;
         let offset = sector * SECTOR_SIZE;
-        let result = if bytes.as_ptr().addr().is_multiple_of(SECTOR) {
+        let result = if let Some(volatile) = &self.volatile {
+            volatile.write(self, sector, bytes, false)
+        } else if bytes.as_ptr().addr().is_multiple_of(SECTOR) {
             self.file.write_all_at(bytes, offset)
         } else {
             let mut aligned = Aligned::new(bytes.len());
@@ -222,9 +241,11 @@ impl Disk {
 
     /// Makes all writes that have returned durable; blocks.
     pub fn flush(&self) -> Result<(), DiskError> {
-        self.file
-            .sync_data()
-            .map_err(|source| self.failed("flush", 0, source))
+        let result = match &self.volatile {
+            Some(volatile) => volatile.flush(self),
+            None => self.file.sync_data(),
+        };
+        result.map_err(|source| self.failed("flush", 0, source))
     }
 
     fn fd(&self) -> RawFd {

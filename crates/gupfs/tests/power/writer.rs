@@ -382,6 +382,26 @@ impl Writer {
         }
     }
 
+    /// Syncs all that `check` has found: where the node has lived on, that was the state of a moment.
+    pub fn settle(&self, mount: &Path) -> Result<(), String> {
+        if self.is_new {
+            return Ok(());
+        }
+        let mut rest = vec![self.root(mount)];
+        while let Some(place) = rest.pop() {
+            let fault = |e: Error| format!("{}: {e}", place.display());
+            File::open(&place)
+                .and_then(|file| file.sync_all())
+                .map_err(fault)?;
+            if place.is_dir() {
+                for entry in fs::read_dir(&place).map_err(fault)? {
+                    rest.push(entry.map_err(fault)?.path());
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check_list(&mut self, root: &Path, counts: &mut Counts) -> Result<(), String> {
         let path = root.join("list");
         let (acknowledged, begun) = self.records;

@@ -22,6 +22,8 @@ pub struct DiskConfig {
     pub nsd: NsdId,
     /// Block device or file.
     pub path: PathBuf,
+    /// For tests: what was not flushed is lost with the daemon.
+    pub is_volatile: bool,
 }
 
 /// Another node.

@@ -57,7 +57,12 @@ pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
     let mut disks = BTreeMap::new();
     let mut area = None;
     for entry in &config.disks {
-        let disk = open_disk(&entry.path)?;
+        let mut disk = open_disk(&entry.path)?;
+        if entry.is_volatile {
+            #[allow(clippy::cast_possible_truncation, reason = "folds random bits")]
+            let seed = config.incarnation.0 as u64 ^ u64::from(entry.nsd.0);
+            disk = disk.with_volatile_cache(seed);
+        }
         let size = usize::try_from(HEAD_SECTORS * SECTOR_SIZE).expect("256 KiB");
         let mut head = vec![0; size];
         disk.read_sectors(0, &mut head)?;

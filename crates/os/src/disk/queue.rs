@@ -162,6 +162,33 @@ impl Part {
         self.request.kind
     }
 
+    /// Its bytes, as one.
+    pub(super) fn gather(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.size);
+        for piece in &self.pieces {
+            // SAFETY: the caller of the request holds the frames until it is answered, and nobody writes to what is being written.
+            let piece = unsafe { std::slice::from_raw_parts(piece.iov_base.cast(), piece.iov_len) };
+            bytes.extend_from_slice(piece);
+        }
+        bytes
+    }
+
+    /// The bytes that were read.
+    pub(super) fn scatter(&self, mut bytes: &[u8]) {
+        for piece in &self.pieces {
+            let (head, rest) = bytes.split_at(piece.iov_len);
+            // SAFETY: as in `gather`; what is read into is nobody else's until the request is answered.
+            unsafe {
+                std::ptr::copy_nonoverlapping(head.as_ptr(), piece.iov_base.cast(), head.len())
+            };
+            bytes = rest;
+        }
+    }
+
+    pub(super) const fn size(&self) -> usize {
+        self.size
+    }
+
     /// Drops the first `size` bytes, which are done.
     fn advance(&mut self, size: usize) {
         self.size -= size;
@@ -403,6 +430,9 @@ impl DiskQueue {
 
     /// Hands a part to the kernel. It is counted as in flight.
     fn submit(self: &Arc<Self>, part: Part) {
+        if self.disk.volatile.is_some() {
+            return self.perform(part);
+        }
         if Loops::current().is_some() {
             self.submit_to_ring(part);
             return;
@@ -424,6 +454,9 @@ impl DiskQueue {
     }
 
     fn submit_to_ring(self: &Arc<Self>, part: Part) {
+        if self.disk.volatile.is_some() {
+            return self.perform(part);
+        }
         let fd = uring::Fd(self.disk.fd());
         let count = u32::try_from(part.pieces.len()).expect("at most 1024");
         let pieces = part.pieces.as_ptr();
@@ -448,6 +481,18 @@ impl DiskQueue {
         unsafe {
             loops::submit(entry, Box::new(move |result| this.on_result(part, result)));
         }
+    }
+
+    /// A disk with a volatile cache in this process (tests): done here and now, and answered on a loop's thread as any other.
+    fn perform(self: &Arc<Self>, part: Part) {
+        let result = match self.disk.perform(&part) {
+            Ok(()) => i32::try_from(part.size).expect("a part is below 2 GiB"),
+            Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+        };
+        let index = Loops::current().unwrap_or(self.home);
+        let this = Arc::clone(self);
+        self.loops
+            .post(index, Box::new(move || this.on_result(part, result)));
     }
 
     /// What makes a write durable when it returns; nothing when the disk keeps what it took.
