@@ -186,12 +186,18 @@ enum Command {
         path: PathBuf,
     },
     /// Print an inner table of the daemon.
-    #[command(after_help = "Example:\n  gupfs dump counters --state /var/lib/gupfs --json")]
+    #[command(
+        after_help = "Examples:\n  gupfs dump counters --state /var/lib/gupfs --json\n  gupfs dump inode /mnt/gupfs/file --state /var/lib/gupfs\n\nOf a file system that nobody uses (a lab's directory is a state directory, too):\n  gupfs dump inode /dir/file --offline --state /var/lib/gupfs\n  gupfs dump tree-page --state /var/lib/gupfs\n  gupfs dump tree-page 1:6400 --state /var/lib/gupfs\n  gupfs dump journal-record 1234 --state /var/lib/gupfs"
+    )]
     Dump {
         /// What to print.
         what: Dump,
-        /// Of `inode`: its number, or a path on a mount.
+        /// Of `inode`: its number, or a path on a mount (with --offline: from the root of the file system). Of `tree-page`:
+        /// NSD:SECTOR. Of `journal-record`: an LSN.
         of: Option<String>,
+        /// Of `inode`: from the disks of a file system that nobody uses.
+        #[arg(long)]
+        offline: bool,
         #[command(flatten)]
         ask: AskArgs,
     },
@@ -351,7 +357,12 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
         }
         Command::Du(args) => du::run(&args, json),
         Command::Layout(command) => layout::run(command, json),
-        Command::Dump { what, of, ask } => dump::run(what, of.as_deref(), &ask, json),
+        Command::Dump {
+            what,
+            of,
+            offline,
+            ask,
+        } => dump::run(what, of.as_deref(), offline, &ask, json),
         Command::Nsd(command) => nsd::run(command, json),
         Command::Fs(command) => fs::run(command, json),
         Command::Config(command) => config::run(command, json),

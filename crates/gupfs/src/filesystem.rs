@@ -303,7 +303,9 @@ fn missing(nsd: u16, path: &Path, state: &State) -> Failure {
             "its memory was lost (reboot, or its tmpfs was unmounted): remove the file system with \
              `gupfs down --destroy` and make a new one",
         ),
-        _ => failure.help("bring the disk back, or correct its path in gupfs.toml"),
+        _ => failure.help(
+            "bring the disk back, or correct its path in gupfs.toml; `gupfs up --degraded` says what would be lost without it",
+        ),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::failure::{Failure, Result};
 use crate::size;
 
 mod disks;
+pub(crate) mod offline;
 mod scrub;
 mod write;
 

@@ -7,6 +7,7 @@ use types::{ClusterView, SECTOR_SIZE, limits};
 
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
+use crate::fsck::offline;
 use crate::service::{self, Liveness};
 use crate::state::{self, Backing, Disk, FORMAT, Place, State, Transport};
 use crate::system::{self, loops, mounts};
@@ -36,6 +37,8 @@ pub struct Request {
     pub direct_from: Option<u64>,
     /// Make the mount point if it is missing.
     pub make_mount_point: bool,
+    /// Where disks are missing: say what would be lost without them.
+    pub is_degraded: bool,
 }
 
 /// Mounts the file system of the state directory, made now if there is none. Returns what was done.
@@ -47,6 +50,9 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     let found = place.load()?;
     if let (Some(state), Liveness::Mounted(_)) = (&found, service::look(&place)?) {
         return already_mounted(state, &mount, request.direct_from);
+    }
+    if request.is_degraded && found.is_some() {
+        offline::loss(&place)?.map_or(Ok(()), Err)?;
     }
     let mut done = match &found {
         Some(state) => service::stop(&place, Some(&state.mount))?,

@@ -23,6 +23,8 @@ mod leftovers;
 mod membership;
 #[path = "labs/node.rs"]
 mod node;
+#[path = "labs/offline.rs"]
+mod offline;
 #[path = "labs/opens.rs"]
 mod opens;
 #[path = "labs/repair.rs"]

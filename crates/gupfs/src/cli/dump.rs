@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{AskArgs, run_ask, show};
 use crate::failure::{Failure, Result};
+use crate::fsck::offline;
 use crate::state::Place;
 use crate::{dump, inspect, settings};
 
@@ -25,14 +26,44 @@ pub(super) enum Dump {
     Superblock,
     /// The segment headers of the journals on these disks.
     Journal,
+    /// A page of a tree of metadata, on the disks of a file system that nobody uses; without NSD:SECTOR all roots.
+    TreePage,
+    /// A record of the journals, on the disks of a file system that nobody uses; without an LSN the last of each.
+    JournalRecord,
 }
 
-pub(super) fn run(what: Dump, of: Option<&str>, args: &AskArgs, json: bool) -> Result<()> {
+pub(super) fn run(
+    what: Dump,
+    of: Option<&str>,
+    is_offline: bool,
+    args: &AskArgs,
+    json: bool,
+) -> Result<()> {
     let place = Place::new(&args.state)?;
-    if of.is_some() && !matches!(what, Dump::Inode) {
-        return Err(Failure::new("only `dump inode` takes a number or a path"));
+    let takes_more = matches!(what, Dump::Inode | Dump::TreePage | Dump::JournalRecord);
+    if of.is_some() && !takes_more {
+        return Err(Failure::new(
+            "only `dump inode`, `tree-page` and `journal-record` take a second word",
+        )
+        .help("leave it out"));
     }
+    if is_offline && !takes_more {
+        return Err(
+            Failure::new("only `dump inode` can be asked of a daemon or --offline")
+                .help("leave --offline out"),
+        );
+    }
+    let root = || place.root().to_owned();
     match what {
+        Dump::TreePage => offline::tree_page(root(), of).map(|value| show(&value, json)),
+        Dump::JournalRecord => offline::journal_record(root(), of).map(|value| show(&value, json)),
+        Dump::Inode if is_offline => {
+            let of = of.ok_or_else(|| {
+                Failure::new("no inode was named")
+                    .help("name its number, or its path from the root of the file system")
+            })?;
+            offline::inode(root(), of).map(|value| show(&value, json))
+        }
         Dump::Counters => run_ask(args, "counters", json),
         Dump::Space => run_ask(args, "space", json),
         Dump::Config => {

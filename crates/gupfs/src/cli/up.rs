@@ -37,6 +37,9 @@ pub(super) struct UpArgs {
     /// Make the mount point if it is missing.
     #[arg(long)]
     mkdir: bool,
+    /// Where a disk is missing: say what would be lost without it. Nothing is mounted then.
+    #[arg(long)]
+    degraded: bool,
 }
 
 pub(super) fn run(args: UpArgs, json: bool) -> Result<()> {
@@ -49,6 +52,7 @@ pub(super) fn run(args: UpArgs, json: bool) -> Result<()> {
         pagepool_size: args.pagepool,
         direct_from: args.direct_from,
         make_mount_point: args.mkdir,
+        is_degraded: args.degraded,
     });
     report(done, json)?;
     if json {

@@ -12,7 +12,7 @@ use node::store::recovery::{Recovered, Recovery};
 use node::store::tree::{Fetch, Unreadable};
 use nsd::label::{Expected, HEAD_SECTORS, Label};
 use os::disk::Disk;
-use types::{ClusterId, ClusterView, FsId, NodeId, NsdId, SECTOR_SIZE};
+use types::{ClusterId, ClusterView, FsId, Location, NodeId, NsdId, SECTOR_SIZE};
 
 use crate::failure::{Failure, Result};
 use crate::service::{self, Liveness};
@@ -196,6 +196,41 @@ impl Held {
         labels.map(|(nsd, (label, copies))| (*nsd, label, &copies[..]))
     }
 
+    /// Where the journal of `node` lies, as a good label says.
+    pub(super) fn area_of(&self, node: NodeId) -> Option<Area> {
+        self.labels.iter().find_map(|(nsd, (label, _))| {
+            let journal = label.journal(node)?;
+            Some(Area {
+                nsd: *nsd,
+                begin: journal.first_sector,
+                count: journal.sector_count,
+            })
+        })
+    }
+
+    /// So many sectors from `at` on.
+    pub(super) fn read(&self, at: Location, sectors: u64) -> Result<Vec<u8>> {
+        let disk = self.disk(at.nsd).ok_or_else(|| {
+            Failure::new(format!("{} cannot be read: its disk is not there", at.nsd))
+                .help("bring it back, or name an NSD of the file system")
+        })?;
+        let end = at.sector.checked_add(sectors);
+        if end.is_none_or(|end| end > disk.sector_count()) {
+            return Err(Failure::new(format!(
+                "{} has {} sectors: there is no sector {}",
+                at.nsd,
+                disk.sector_count(),
+                at.sector
+            ))
+            .help("name one that it has"));
+        }
+        let size = usize::try_from(sectors * SECTOR_SIZE).expect("one read is small");
+        let mut bytes = vec![0; size];
+        let read = disk.read_sectors(at.sector, &mut bytes);
+        read.map_err(|e| Failure::new(e.to_string()).help("see the kernel's log"))?;
+        Ok(bytes)
+    }
+
     fn setup(&self) -> Option<Setup> {
         let (label, _) = self.labels.values().next()?;
         let geometry = |nsd: &types::NsdView| Geometry {
@@ -243,14 +278,7 @@ impl Held {
         node: NodeId,
         findings: &mut Findings,
     ) -> Option<(Owner, Journal)> {
-        let area = self.labels.iter().find_map(|(nsd, (label, _))| {
-            let journal = label.journal(node)?;
-            Some(Area {
-                nsd: *nsd,
-                begin: journal.first_sector,
-                count: journal.sector_count,
-            })
-        });
+        let area = self.area_of(node);
         let Some(area) = area else {
             let text = format!("no label names a journal of node {node}");
             findings.add(Kind::JournalLost, None, text);
