@@ -1,14 +1,14 @@
 //! Access times: kept in memory by who reads, told to the owner later, a few at each tick.
 //!
 //! Invariants
-//! - No read waits for one, and none is told earlier than `PATIENCE` after its first read: however often a file is read
+//! - No read waits for one, and none is told earlier than `patience` after its first read: however often a file is read
 //!   meanwhile, that is one message.
 //! - An owner takes a time only while the file is as this node knew it (`change`), and asks nobody's tokens back for it:
 //!   no time set by utimes(2) after the read is lost by it. Other nodes show it when they next ask for attributes.
-//! - An inode with a time to tell is not forgotten before.
+//! - An inode with a time to tell is not forgotten before; what has to be forgotten tells at once.
 //!
 //! What this deliberately does not do: keep a time over a crash, or over a change of the file by another node within
-//! `PATIENCE`. With relatime nobody asks for more: the file has been changed since.
+//! `patience`. With relatime nobody asks for more: the file has been changed since.
 
 use std::collections::VecDeque;
 
@@ -22,8 +22,6 @@ use crate::names::Continuation;
 use crate::request::Operation;
 use crate::slice::Slice;
 
-/// A time waits so long before it is told.
-const PATIENCE: Duration = Duration::from_millis(5000);
 /// Times that a slice tells at one tick.
 const PER_TICK: usize = 32;
 /// With relatime a time older than this goes on, whatever has changed; in seconds.
@@ -46,6 +44,7 @@ pub enum AccessTimes {
 pub(crate) struct Accesses {
     kept: AccessTimes,
     has_directories: bool,
+    patience: Duration,
     /// Each inode once, with the time of its first read; oldest first.
     queue: VecDeque<(Instant, InodeId)>,
 }
@@ -60,9 +59,9 @@ pub(crate) struct Accessed {
 }
 
 impl Accessed {
-    /// It has to be told, or is being told.
+    /// It has to be told.
     pub(crate) const fn is_untold(self) -> bool {
-        self.is_queued
+        self.at.is_some()
     }
 
     /// The attributes become `new`: whoever has set a time knew better.
@@ -84,9 +83,10 @@ impl Accessed {
 }
 
 impl Inode {
-    /// Whether a read now changes the access time.
-    fn is_access_due(&self, kept: AccessTimes, now: Timestamp) -> bool {
-        let Some(attr) = &self.attr else { return false };
+    /// The access time that a read makes now, if it makes another. It is never before the change that was read, by
+    /// whatever clock that has its time.
+    fn due_access(&self, kept: AccessTimes, now: Timestamp) -> Option<Timestamp> {
+        let attr = self.attr.as_ref()?;
         let atime = self.accessed.shown(attr.atime);
         let changed = attr.mtime.max(attr.ctime);
         let changed = self.modified.map_or(changed, |at| at.max(changed));
@@ -95,21 +95,29 @@ impl Inode {
             AccessTimes::Strict => true,
             AccessTimes::Relative => atime <= changed || now.secs - atime.secs >= RELATIVE_AGE_MAX,
         };
-        is_due && now > atime
+        let at = now.max(changed);
+        (is_due && at > atime).then_some(at)
     }
 }
 
 impl Slice {
-    /// Has reads change access times; `has_directories`: of directories, too. Before the first request.
-    pub fn keep_access_times(&mut self, kept: AccessTimes, has_directories: bool) {
+    /// Has reads change access times; `has_directories`: of directories, too. A time waits for `patience` before it is told.
+    /// To be called before the first request.
+    pub fn keep_access_times(
+        &mut self,
+        kept: AccessTimes,
+        has_directories: bool,
+        patience: Duration,
+    ) {
         self.accesses.kept = kept;
         self.accesses.has_directories = has_directories;
+        self.accesses.patience = patience;
     }
 
     /// Whether the next read of `ino` should come here although the kernel has its pages.
     pub(crate) fn wants_read(&mut self, env: &Env<'_>, ino: InodeId) -> bool {
         let kept = self.accesses.kept;
-        kept != AccessTimes::Never && self.inode(ino).is_access_due(kept, env.timestamp)
+        kept != AccessTimes::Never && self.inode(ino).due_access(kept, env.timestamp).is_some()
     }
 
     /// Notes that something is read.
@@ -118,24 +126,20 @@ impl Slice {
         if kept == AccessTimes::Never {
             return;
         }
-        let ino = match operation {
-            Operation::Read { ino, handle, .. } => {
-                if self.handles.get(handle).is_some_and(|f| f.flags.no_atime) {
-                    return;
-                }
-                *ino
-            }
-            Operation::ReadDir { ino, .. } if self.accesses.has_directories => *ino,
-            Operation::ReadLink { ino } => *ino,
+        let (ino, handle) = match operation {
+            Operation::Read { ino, handle, .. } => (*ino, Some(handle)),
+            Operation::ReadDir { ino, .. } if self.accesses.has_directories => (*ino, None),
+            Operation::ReadLink { ino } => (*ino, None),
             _ => return,
         };
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        if !inode.is_access_due(kept, env.timestamp) {
+        let inode = self.inodes.get_mut(&ino);
+        let due = inode.and_then(|inode| Some((inode.due_access(kept, env.timestamp)?, inode)));
+        let Some((at, inode)) = due else { return };
+        let file = handle.and_then(|handle| self.handles.get(handle));
+        if file.is_some_and(|file| file.flags.no_atime) {
             return;
         }
-        inode.accessed.at = Some(env.timestamp);
+        inode.accessed.at = Some(at);
         if !inode.accessed.is_queued {
             inode.accessed.is_queued = true;
             self.accesses.queue.push_back((env.now, ino));
@@ -147,15 +151,16 @@ impl Slice {
         if self.is_lapsed {
             return;
         }
-        for _ in 0..PER_TICK {
+        let mut count = 0;
+        while count < PER_TICK {
             let Some((since, ino)) = self.accesses.queue.front().copied() else {
                 return;
             };
-            if env.now.since(since) < PATIENCE {
+            if env.now.since(since) < self.accesses.patience {
                 return;
             }
             self.accesses.queue.pop_front();
-            self.tell_access(ino);
+            count += usize::from(self.tell_access(ino));
         }
     }
 
@@ -166,9 +171,10 @@ impl Slice {
         }
     }
 
-    fn tell_access(&mut self, ino: InodeId) {
+    /// Tells the owner of reads of `ino`, if there were any; whether it did.
+    pub(crate) fn tell_access(&mut self, ino: InodeId) -> bool {
         let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
+            return false;
         };
         let told = match (&inode.attr, inode.accessed.at) {
             (Some(attr), Some(at)) if attr.nlink > 0 => Some((at, attr.change)),
@@ -176,10 +182,11 @@ impl Slice {
         };
         let Some((at, change)) = told else {
             inode.accessed = Accessed::default();
-            return;
+            return false;
         };
         let op = Op::Accessed { ino, at, change };
         self.send_op(op, Continuation::Accessed(ino, at));
+        true
     }
 
     /// The owner has taken a time, or knows better.

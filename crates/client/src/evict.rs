@@ -105,7 +105,6 @@ impl Inode {
         let is_kept = self.is_taken_open || self.is_linkable || self.errors.is_untold();
         let is_told = self.unwritten_replies == 0 && self.unshown.is_empty();
         let has_work = !self.goals.is_empty() || !self.hasty.is_empty() || self.resize_count > 0;
-        let has_work = has_work || self.accessed.is_untold();
         let is_asked = self.is_map_asked || self.is_on_dirty_list || self.starved_since.is_some();
         let is_waiting = has_work || is_asked || self.failing_since.is_some();
         self.is_unused() && is_told && !(is_nameless || is_kept || is_waiting)
@@ -207,6 +206,10 @@ impl Slice {
         if !inode.is_spare() {
             return true;
         }
+        if inode.accessed.is_untold() && self.tell_access(ino) {
+            return false;
+        }
+        let inode = self.inodes.get_mut(&ino).expect("known");
         if let Some(plan) = inode.holder.give_up(ino) {
             self.begin_release(env, ino, plan);
             return false;

@@ -63,6 +63,8 @@ use work::Item;
 const DRIVER_CALL: u64 = 1 << 63;
 /// Marks calls of the driver itself that ask for the rename token.
 const MOVE_CALL: u64 = 1 << 61;
+/// A read's time waits so long before the owner is told.
+const ACCESS_PATIENCE: Duration = Duration::from_millis(5000);
 /// Between two rounds of what only time brings on.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 /// Journal records that nobody waits for are written after this many ticks.
@@ -466,7 +468,7 @@ fn slices(shards: &[Option<OwnerSlice>], config: &Config) -> Vec<Mutex<Slice>> {
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(config.inode_count_max);
             let (kept, has_directories) = config.access_times();
-            slice.keep_access_times(kept, has_directories);
+            slice.keep_access_times(kept, has_directories, ACCESS_PATIENCE);
             Mutex::new(slice)
         })
         .collect()

@@ -255,7 +255,9 @@ impl Node {
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(inode_count_max);
-            slice.keep_access_times(client::AccessTimes::Strict, true);
+            // Told soon, while other things are under way.
+            let patience = Duration::from_millis(30);
+            slice.keep_access_times(client::AccessTimes::Strict, true, patience);
             slice
         });
         let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();

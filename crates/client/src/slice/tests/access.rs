@@ -35,7 +35,7 @@ impl Story {
     /// An open file of which all tokens are here.
     fn accessed(kept: AccessTimes) -> (Self, Handle) {
         let mut s = Self::new(4096);
-        s.slice.keep_access_times(kept, true);
+        s.slice.keep_access_times(kept, true, PATIENCE);
         s.open(InodeMode::Exclusive, ByteRange::ALL);
         let handle = s.open_to_read(false);
         (s, handle)
@@ -181,4 +181,30 @@ fn reads_are_told_before_the_end() {
     s.attr.atime = at;
     s.answer(call, meta::Reply::Attr(s.attr));
     assert!(!s.slice.inode(INO).accessed.is_untold());
+}
+
+/// What must be forgotten tells of its reads at once, and goes when the owner has heard.
+#[test]
+fn a_read_is_told_before_its_inode_is_forgotten() {
+    let (mut s, handle) = Story::accessed(AccessTimes::Relative);
+    s.read_at(100, handle);
+    let all: Vec<Handle> = s.slice.handles.keys().copied().collect();
+    for handle in all {
+        s.ask(Operation::Release { ino: INO, handle });
+    }
+    s.slice.inode(INO).loads.clear();
+    s.slice.inode(INO).is_map_asked = false;
+    s.slice.inode(INO).parked.clear();
+    s.slice.calls.clear();
+    s.slice.limit_inodes(0);
+    let effects = s.input(Input::Tick);
+    let (call, at, _) = told(&effects).expect("told");
+    assert_eq!(at, seconds(100));
+    s.attr.atime = at;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    for _ in 0..2 {
+        let effects = s.input(Input::Tick);
+        assert_eq!(told(&effects), None, "once");
+    }
+    assert!(s.slice.inode(INO).holder.held().is_empty() || !s.slice.inodes.contains_key(&INO));
 }
