@@ -21,6 +21,7 @@ use crate::{files, filesystem, mount, service, settings};
 ///
 /// `overrides` are settings as `KEY=VALUE`, for this run; `mount_options` a list of words for the kernel.
 pub fn run(path: &Path, overrides: &[String], mount_options: &str) -> Result<()> {
+    os::leave_starter();
     let mount_flags = mount::flags(mount_options)?;
     let place = Place::new(path)?;
     let (state, settings) = settings::for_daemon(&place, place.require()?, overrides)?;

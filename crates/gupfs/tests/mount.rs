@@ -180,3 +180,20 @@ fn bad_calls_change_nothing(node: &Node, to_mount: &Path) {
     assert!(output.status.success(), "-s: {}", said(&output));
     assert!(options(&mount).is_some());
 }
+
+/// A script that holds a lock while it starts a daemon gives the lock back with its own end.
+#[test]
+fn a_daemon_keeps_nothing_that_its_starter_has_open() {
+    let Some(node) = Node::new("1G") else { return };
+    let (state, gupfs) = (node.state(), Path::new(env!("CARGO_BIN_EXE_gupfs")));
+    let (state, program) = (state.to_str().unwrap(), gupfs.to_str().unwrap());
+    let lock = node.state().with_file_name("lock");
+    let lock = lock.to_str().unwrap();
+    assert!(run(gupfs, &["umount", state]).status.success());
+    let flock = Path::new("flock");
+    let output = run(flock, &[lock, program, "mount", state]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(options(&node.mount()).is_some());
+    let output = run(flock, &["-n", lock, "true"]);
+    assert!(output.status.success(), "the daemon holds the lock");
+}

@@ -18,6 +18,8 @@ pub mod netns;
 pub mod pool;
 mod supervisor;
 
+pub use supervisor::leave_starter;
+
 /// Bytes of memory that this machine has.
 #[must_use]
 pub fn memory_size() -> u64 {

@@ -14,6 +14,18 @@ pub(crate) fn ready() {
     }
 }
 
+/// Closes all descriptors but the standard ones: those that whoever started this process had open. A daemon that kept them
+/// would hold locks and pipes of a script for as long as the file system is mounted. To be called before anything is opened.
+pub fn leave_starter() {
+    // SAFETY: nothing of this process has been opened yet, so nobody uses what is closed.
+    let result = unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
+    if result != 0 {
+        // Older than 5.9: they stay open, as they always did there.
+        let error = std::io::Error::last_os_error();
+        tracing::debug!(%error, "inherited descriptors stay open");
+    }
+}
+
 /// Sends a message to a socket: a path, or behind an `@` an abstract name.
 fn tell(name: &OsStr, message: &[u8]) -> std::io::Result<()> {
     let address = match name.as_bytes().strip_prefix(b"@") {
