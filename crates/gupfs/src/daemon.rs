@@ -120,6 +120,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
             Some(_) => 0,
         },
         inode_count_max: usize::try_from(state.inode_count_max).unwrap_or(usize::MAX),
+        metadata_bytes_max: state.metadata_bytes_max,
         slow: types::Duration::from_millis(state.slow_ms),
         metrics: state.metrics.0,
         settings,

@@ -373,6 +373,7 @@ fn node_state(lab: &Lab, plan: &Plan, view: &ClusterView, paths: &[PathBuf], nod
         lease_ms: plan.lease_ms,
         metrics: state::Metrics::default(),
         inode_count_max: state::INODE_COUNT_MAX_DEFAULT,
+        metadata_bytes_max: state::METADATA_BYTES_MAX_DEFAULT,
         slow_ms: state::SLOW_MS_DEFAULT,
         log_level: state::LogLevel::default(),
         log_format: state::LogFormat::default(),

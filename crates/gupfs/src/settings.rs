@@ -31,7 +31,7 @@ struct Setting {
     is_for_command_line: bool,
 }
 
-const SETTINGS: [Setting; 10] = [
+const SETTINGS: [Setting; 11] = [
     Setting {
         key: "mount",
         about: "where the file system is mounted",
@@ -54,6 +54,12 @@ const SETTINGS: [Setting; 10] = [
         key: "inode_count_max",
         about: "files and directories that the daemon remembers while nobody has them open",
         allowed: "256 to 100000000",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "metadata_bytes_max",
+        about: "bytes of the metadata that this node owns which it keeps in memory",
+        allowed: "a size of 64K at least, or 0 for all of it",
         is_for_command_line: true,
     },
     Setting {
@@ -191,6 +197,14 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
             let count = count.filter(|count| state::INODE_COUNT_MAX.contains(count));
             state.inode_count_max = count.ok_or_else(bad)?;
         }
+        "metadata_bytes_max" if is_default => {
+            state.metadata_bytes_max = state::METADATA_BYTES_MAX_DEFAULT;
+        }
+        "metadata_bytes_max" => {
+            let size = size::parse(text).ok();
+            let size = size.filter(|size| state::is_metadata_bound(*size));
+            state.metadata_bytes_max = size.ok_or_else(bad)?;
+        }
         "direct_from" if is_default => state.direct_from = None,
         "direct_from" => state.direct_from = Some(size::parse(text).map_err(|_| bad())?),
         "lease_ms" if is_default => state.lease_ms = types::limits::LEASE_MS,
@@ -240,6 +254,7 @@ fn value(state: &State, key: &str) -> Value {
         "lease_ms" => json!(state.lease_ms),
         "metrics" => json!(state.metrics),
         "inode_count_max" => json!(state.inode_count_max),
+        "metadata_bytes_max" => json!(state.metadata_bytes_max),
         "slow_ms" => json!(state.slow_ms),
         "log_level" => json!(state.log_level),
         "log_format" => json!(state.log_format),
@@ -517,6 +532,7 @@ mod tests {
             ("metrics", "on", "off"),
             ("inode_count_max", "255", "100000000"),
             ("inode_count_max", "many", "100000000"),
+            ("metadata_bytes_max", "1K", "64K"),
             ("slow_ms", "199", "3600000"),
             ("slow_ms", "1s", "3600000"),
             ("log_level", "loud", "debug"),
@@ -542,6 +558,7 @@ mod tests {
             ("metrics", "[::1]:9420", json!("[::1]:9420")),
             ("metrics", "0", json!("127.0.0.1:0")),
             ("inode_count_max", "1000", json!(1000)),
+            ("metadata_bytes_max", "1M", json!(1 << 20)),
             ("slow_ms", "0", json!(0)),
             ("log_level", "debug", json!("debug")),
             ("log_format", "json", json!("json")),

@@ -136,6 +136,12 @@ pub struct State {
         skip_serializing_if = "is_default_inode_count"
     )]
     pub inode_count_max: u64,
+    /// Bytes of owned metadata in memory; 0: all of it.
+    #[serde(
+        default = "metadata_bytes_max_default",
+        skip_serializing_if = "is_default_metadata_bytes"
+    )]
+    pub metadata_bytes_max: u64,
     /// Operations that take so many milliseconds are logged with what they waited for; 0: none.
     #[serde(default = "slow_ms_default", skip_serializing_if = "is_default_slow")]
     pub slow_ms: u64,
@@ -223,6 +229,28 @@ impl LogFormat {
 pub const INODE_COUNT_MAX_DEFAULT: u64 = types::limits::INODE_COUNT_MAX as u64;
 /// What may be said: one takes some 1 KiB, names of directories and tokens not counted.
 pub const INODE_COUNT_MAX: std::ops::RangeInclusive<u64> = 256..=100_000_000;
+
+/// Bytes of owned metadata that a daemon keeps in memory, unless it is said otherwise.
+pub const METADATA_BYTES_MAX_DEFAULT: u64 = 0;
+/// Below this a directory of some hundred names would go as soon as it comes.
+const METADATA_BYTES_MIN: u64 = 64 << 10;
+
+/// What may be said: all, or a bound.
+pub const fn is_metadata_bound(size: u64) -> bool {
+    size == 0 || size >= METADATA_BYTES_MIN
+}
+
+const fn metadata_bytes_max_default() -> u64 {
+    METADATA_BYTES_MAX_DEFAULT
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde calls it with a reference"
+)]
+const fn is_default_metadata_bytes(size: &u64) -> bool {
+    *size == METADATA_BYTES_MAX_DEFAULT
+}
 
 const fn inode_count_max_default() -> u64 {
     INODE_COUNT_MAX_DEFAULT
@@ -544,6 +572,11 @@ pub fn parse(text: &str, path: &Path) -> Result<State> {
         let what = format!("{}: inode_count_max is {count}", path.display());
         return Err(Failure::new(what).help("256 to 100000000"));
     }
+    if !is_metadata_bound(state.metadata_bytes_max) {
+        let size = state.metadata_bytes_max;
+        let what = format!("{}: metadata_bytes_max is {size}", path.display());
+        return Err(Failure::new(what).help("0 for no limit, or 65536 at least"));
+    }
     if !LEASE_MS.contains(&state.lease_ms) {
         return Err(Failure::new(format!(
             "{}: lease_ms is {}",
@@ -592,6 +625,7 @@ pub(crate) mod tests {
             lease_ms: 3000,
             metrics: Metrics::default(),
             inode_count_max: INODE_COUNT_MAX_DEFAULT,
+            metadata_bytes_max: METADATA_BYTES_MAX_DEFAULT,
             slow_ms: SLOW_MS_DEFAULT,
             log_level: LogLevel::default(),
             log_format: LogFormat::default(),

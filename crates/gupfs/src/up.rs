@@ -191,6 +191,7 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
         lease_ms: limits::LEASE_MS,
         metrics: state::Metrics::default(),
         inode_count_max: state::INODE_COUNT_MAX_DEFAULT,
+        metadata_bytes_max: state::METADATA_BYTES_MAX_DEFAULT,
         slow_ms: state::SLOW_MS_DEFAULT,
         log_level: state::LogLevel::default(),
         log_format: state::LogFormat::default(),

@@ -24,7 +24,11 @@ pub fn freed_at_most(view: &View<'_>, op: &Op) -> usize {
         Op::Punch {
             ino, begin, end, ..
         } => map_of(view, *ino).map_or(0, |map| map.run_count_within(*begin, *end)),
-        Op::Closed { ino, .. } => dropped_at_most(view, *ino),
+        // Only what has no name goes with the last close.
+        Op::Closed { ino, .. } => match view.shard(ino.shard()) {
+            Some(shard) if shard.is_orphan(*ino) => dropped_at_most(view, *ino),
+            _ => 0,
+        },
         Op::Commit(commit) => {
             // A piece that fills a sector frees what lay there.
             let of_pieces = commit.pieces.iter();

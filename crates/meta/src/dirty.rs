@@ -169,6 +169,13 @@ impl Dirty {
         self.log.size + self.frozen.as_ref().map_or(0, |frozen| frozen.keys.size)
     }
 
+    /// Something of the inode is not in the tree as it is, or may not be.
+    pub(crate) fn touches(&self, index: u64) -> bool {
+        let all = Key::of_inode(index)..Key::of_inode(index + 1);
+        let is_in = |keys: &Keys| keys.lengths.range(all.clone()).next().is_some();
+        is_in(&self.log) || self.frozen.as_ref().is_some_and(|f| is_in(&f.keys))
+    }
+
     /// Keys that have changed since the last freeze.
     pub(crate) fn logged_count(&self) -> usize {
         self.log.lengths.len()

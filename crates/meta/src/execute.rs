@@ -54,8 +54,23 @@ pub fn execute(view: &mut View<'_>, ctx: &Context<'_>, op: &Op) -> Outcome {
     if let Some(outcome) = answered(view, ctx, op) {
         return outcome;
     }
+    drop(view.take_missed());
     let resolved = ops::resolve(view, ctx, op);
+    // Whatever it came to, it was found without knowing these.
+    let missed = view.take_missed();
+    if !missed.is_empty() {
+        return Outcome::NeedKeys(missed);
+    }
     let result = resolved.and_then(|resolved| perform(view, ctx, op, resolved));
+    // Only the checks before the first change look at what has not been looked at before.
+    let missed = view.take_missed();
+    if !missed.is_empty() {
+        assert!(
+            !matches!(&result, Ok(Outcome::Done(executed)) if !executed.mutations.is_empty()),
+            "what changes has been looked at"
+        );
+        return Outcome::NeedKeys(missed);
+    }
     match result {
         Ok(outcome) => outcome,
         Err(Stop::Fail(errno)) => refuse(view, ctx, op, Reply::Error(errno)),
@@ -132,9 +147,9 @@ fn perform(
         Resolved::Closed { ino } => {
             let shard = view.shard_mut(ino.shard()).expect("resolved on it");
             changes = shard.note_open(ino, ctx.from, false);
-            match shard.inode(ino) {
-                Some(_) => Reply::Done,
-                None => Reply::Absent,
+            match shard.exists(ino) {
+                true => Reply::Done,
+                false => Reply::Absent,
             }
         }
         Resolved::Inode {
@@ -178,6 +193,10 @@ fn perform(
             check_shards(view, &steps)?;
             if let Some(outcome) = plan_if_remote(view, ctx, op, &steps, finish)? {
                 return Ok(outcome);
+            }
+            let missed = view.take_missed();
+            if !missed.is_empty() {
+                return Ok(Outcome::NeedKeys(missed));
             }
             perform_steps(view, &steps, ctx.now, &mut changes);
             finish.reply(view, &BTreeMap::new())

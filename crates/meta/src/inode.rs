@@ -1,6 +1,7 @@
 //! An inode in memory, and its record.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 
 use types::{Attr, FileKind, InodeId, Name, SmallBytes, wire_struct};
 
@@ -52,7 +53,7 @@ pub(crate) enum Body {
 }
 
 /// An inode.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Inode {
     /// What stat shows.
     pub(crate) attr: Attr,
@@ -60,6 +61,8 @@ pub(crate) struct Inode {
     pub(crate) body: Body,
     /// Extended attributes by full name.
     pub(crate) xattrs: BTreeMap<SmallBytes, SmallBytes>,
+    /// Somebody has looked at it since the clock of evictions did.
+    pub(crate) used: AtomicBool,
 }
 
 impl Inode {
@@ -80,6 +83,7 @@ impl Inode {
             attr: record.attr,
             body,
             xattrs: BTreeMap::new(),
+            used: AtomicBool::new(true),
         }
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Locks {
 }
 
 /// The inode and, if any, the name in it that a step holds.
-fn held(step: &Step) -> (InodeId, Option<&Name>) {
+pub(crate) fn held(step: &Step) -> (InodeId, Option<&Name>) {
     match step {
         Step::EntryInsert {
             directory, name, ..

@@ -11,6 +11,7 @@
 //! - No `FxHashMap` is iterated without sorting.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
 use types::extent::{Extent, Piece};
@@ -32,6 +33,9 @@ use crate::view::Origin;
 
 mod checkpoint;
 pub mod inspect;
+mod residency;
+
+pub use residency::{Evicted, Loaded};
 
 /// Extents in one mutation of a snapshot.
 const SNAPSHOT_EXTENT_COUNT: usize = 256;
@@ -94,6 +98,8 @@ pub struct Shard {
     // Volatile from here on.
     /// What the shard's tree does not have yet.
     dirty: Dirty,
+    /// Which inodes are in memory.
+    residency: residency::Residency,
     /// Transactions that this shard coordinates, before their outcome.
     pub(crate) active: BTreeMap<TransactionId, Active>,
     /// Participants that have confirmed an outcome.
@@ -122,6 +128,7 @@ impl Shard {
             destage_later: BTreeSet::new(),
             piece_debt: 0,
             dirty: Dirty::default(),
+            residency: residency::Residency::default(),
             active: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             locks: Locks::default(),
@@ -170,7 +177,7 @@ impl Shard {
 
     /// Inodes, orphans included.
     pub fn inode_count(&self) -> u64 {
-        self.inodes.len() as u64
+        self.inodes.len() as u64 + self.residency.cold_count()
     }
 
     /// Attributes of an inode of this shard.
@@ -178,10 +185,9 @@ impl Shard {
         self.inode(ino).map(|i| i.attr)
     }
 
-    /// There is such an inode in this shard.
+    /// There is such an inode in this shard, and it is resident.
     pub fn has_inode(&self, ino: InodeId) -> bool {
-        assert_eq!(ino.shard(), self.id);
-        self.inodes.contains_key(&ino.index())
+        self.inode(ino).is_some()
     }
 
     /// Where the bytes of a file lie; `None` for what is no file, and for one that never had any.
@@ -203,9 +209,15 @@ impl Shard {
         }
     }
 
+    /// A cold one is noted as missed.
     pub(crate) fn inode(&self, ino: InodeId) -> Option<&Inode> {
         assert_eq!(ino.shard(), self.id);
-        self.inodes.get(&ino.index()).map(|inode| &**inode)
+        let Some(inode) = self.inodes.get(&ino.index()) else {
+            self.residency.note_miss(ino.index());
+            return None;
+        };
+        inode.used.store(true, Ordering::Relaxed);
+        Some(inode)
     }
 
     /// The entry of `name` in a directory, and its cookie.
@@ -271,12 +283,17 @@ impl Shard {
         self.orphans.iter().map(|i| InodeId::new(self.id, *i))
     }
 
+    /// The inode has no name, and is kept for those who have it open.
+    pub(crate) fn is_orphan(&self, ino: InodeId) -> bool {
+        self.orphans.contains(&ino.index())
+    }
+
     /// A node said, with a release or 'kept open', whether it has an inode open; when the last open of an
     /// orphan goes, the inode goes. Nothing changes when it was known or the inode is gone.
     pub fn note_open(&mut self, ino: InodeId, life: NodeLife, is_open: bool) -> Changes {
         let mut changes = Changes::default();
         let index = ino.index();
-        if self.inode(ino).is_none() || self.is_open_at(ino, life) == is_open {
+        if !self.exists(ino) || self.is_open_at(ino, life) == is_open {
             return changes;
         }
         let mutation = Mutation::OpenPut {
@@ -312,13 +329,10 @@ impl Shard {
         open.chain(self.answers.keys().map(|(l, _)| *l)).collect()
     }
 
-    /// Visits every run of sectors that a file's map names, each once.
+    /// Visits every run of sectors that a resident file's map names, each once.
     pub fn visit_runs(&self, visit: &mut dyn FnMut(Run)) {
-        for map in self.inodes.values().filter_map(|inode| inode.map()) {
-            let extents: Vec<_> = map.extents().cloned().collect();
-            crate::map::runs_of(&extents)
-                .into_iter()
-                .for_each(&mut *visit);
+        for inode in self.inodes.values() {
+            runs_of(inode).into_iter().for_each(&mut *visit);
         }
     }
 
@@ -433,18 +447,21 @@ impl Shard {
                     ino: *ino,
                     kind: *kind,
                 };
-                self.entries_mut(*directory).insert(*cookie, entry);
+                self.reweighed(*directory, |inode| {
+                    entries_of(inode).insert(*cookie, entry);
+                });
             }
             Mutation::EntryRemove { directory, cookie } => {
-                let old = self.entries_mut(*directory).remove(cookie);
+                let old = self.reweighed(*directory, |inode| entries_of(inode).remove(cookie));
                 assert!(old.is_some(), "an entry is removed once");
             }
             Mutation::XattrPut { index, name, value } => {
-                let xattrs = &mut self.inode_mut(*index).xattrs;
-                xattrs.insert(name.clone(), value.clone());
+                self.reweighed(*index, |inode| {
+                    inode.xattrs.insert(name.clone(), value.clone());
+                });
             }
             Mutation::XattrRemove { index, name } => {
-                let old = self.inode_mut(*index).xattrs.remove(name);
+                let old = self.reweighed(*index, |inode| inode.xattrs.remove(name));
                 assert!(old.is_some(), "an extended attribute is removed once");
             }
             Mutation::MapPut { .. }
@@ -551,10 +568,12 @@ impl Shard {
         let ino = record.attr.ino;
         assert_eq!(ino.shard(), self.id);
         let nlink = record.attr.nlink;
-        let old = self
-            .inodes
-            .insert(ino.index(), Box::new(Inode::new(record)));
-        assert!(old.is_none(), "an inode is made once");
+        let inode = Box::new(Inode::new(record));
+        self.residency.came(ino.index(), &inode);
+        let old = self.inodes.insert(ino.index(), inode);
+        let is_new = old.is_none() && !self.residency.is_cold(ino.index());
+        assert!(is_new, "an inode is made once");
+        self.trim_clock();
         self.next_index = self.next_index.max(ino.index() + 1);
         self.note_orphan(ino.index(), nlink);
     }
@@ -564,6 +583,7 @@ impl Shard {
             .inodes
             .remove(&index)
             .expect("an inode is removed once");
+        self.residency.went(&inode);
         if let Some(entries) = inode.entries() {
             assert!(entries.is_empty(), "a directory is removed empty");
         }
@@ -603,18 +623,20 @@ impl Shard {
             .expect("mutations name inodes that are there")
     }
 
-    fn entries_mut(&mut self, index: u64) -> &mut BTreeMap<u64, Dirent> {
-        match &mut self.inode_mut(index).body {
-            Body::Directory { entries, .. } => entries,
-            Body::File(_) | Body::Symlink(_) | Body::Special => {
-                panic!("only directories have entries")
-            }
-        }
+    /// Changes what of an inode takes memory.
+    fn reweighed<T>(&mut self, index: u64, change: impl FnOnce(&mut Inode) -> T) -> T {
+        let inode = self.inodes.get_mut(&index);
+        let inode = inode.expect("mutations name inodes that are there");
+        let before = inode.weight();
+        let changed = change(inode);
+        self.residency.resized(before, inode.weight());
+        changed
     }
 
     fn change_map(&mut self, index: u64, change: impl FnOnce(&mut crate::map::FileMap)) {
         let inode = self.inodes.get_mut(&index);
         let inode = inode.expect("mutations name inodes that are there");
+        let weight = inode.weight();
         let map = inode.map_mut().expect("only files have maps");
         let debt = |map: &crate::map::FileMap| match map.may_destage() {
             true => map.piece_byte_count(),
@@ -644,6 +666,7 @@ impl Shard {
         let after = debt(map);
         let (soon, later) = (map.needs_destage(), map.may_destage());
         inode.attr.sector_count = inode.map().map_or(0, crate::map::FileMap::sector_count);
+        self.residency.resized(weight, inode.weight());
         self.piece_debt = self.piece_debt - before + after;
         for (set, is_in) in [
             (&mut self.destage_soon, soon),
@@ -663,6 +686,7 @@ impl Shard {
         out(Mutation::NextIndex {
             index: self.next_index,
         });
+        assert_eq!(self.residency.cold_count(), 0, "all of it is resident");
         let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
         indices.sort_unstable();
         for index in indices {
@@ -760,9 +784,10 @@ impl Shard {
             for (cookie, entry) in inode.entries().into_iter().flatten() {
                 let first = self.key.first_cookie(entry.name.bytes());
                 assert!((first..first + TIE_COUNT_MAX).contains(cookie));
-                if entry.ino.shard() == self.id {
-                    let target = self.inode(entry.ino).expect("an entry leads to an inode");
-                    assert_eq!(target.attr.kind, entry.kind);
+                if entry.ino.shard() == self.id && !self.is_cold(entry.ino) {
+                    let target = self.peek_attr(entry.ino);
+                    let target = target.expect("an entry leads to an inode");
+                    assert_eq!(target.kind, entry.kind);
                 }
             }
             if let Some(map) = inode.map() {
@@ -775,11 +800,27 @@ impl Shard {
         for set in [&self.orphans, &self.destage_soon, &self.destage_later] {
             assert!(set.iter().all(|i| self.inodes.contains_key(i)));
         }
-        assert!(self.open.iter().all(|(i, _)| self.inodes.contains_key(i)));
+        let is_there = |index: u64| self.exists(InodeId::new(self.id, index));
+        assert!(self.open.iter().all(|(index, _)| is_there(*index)));
+        self.check_residency();
         for id in self.prepared.keys().chain(self.active.keys()) {
             assert!(self.locks.holds(*id), "a transaction under way holds locks");
         }
         self.locks.check();
+    }
+}
+
+/// The runs that an inode's map names.
+fn runs_of(inode: &Inode) -> Vec<Run> {
+    let extents = inode.map().into_iter().flat_map(|map| map.extents());
+    let extents: Vec<Extent> = extents.cloned().collect();
+    crate::map::runs_of(&extents)
+}
+
+fn entries_of(inode: &mut Inode) -> &mut BTreeMap<u64, Dirent> {
+    match &mut inode.body {
+        Body::Directory { entries, .. } => entries,
+        Body::File(_) | Body::Symlink(_) | Body::Special => panic!("only directories have entries"),
     }
 }
 

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use types::{Attr, Errno, InodeId, NodeLife, Run, ShardId, Timestamp, wire_enum, wire_struct};
 
 use crate::execute::perform_steps;
-use crate::locks::Found;
+use crate::locks::{Found, held};
 use crate::message::Reply;
 use crate::mutation::Mutation;
 use crate::shard::{Changes, Shard};
@@ -305,6 +305,28 @@ pub fn on_message(view: &mut View<'_>, envelope: &Envelope) -> Handled {
         TransactionMessage::Confirm => Handled::Done(on_confirm(shard, envelope)),
         TransactionMessage::AskOutcome => Handled::Done(on_ask_outcome(shard, envelope)),
     }
+}
+
+/// Cold inodes that the message is about: `on_message` must not be called before they are resident.
+pub fn missing(view: &View<'_>, envelope: &Envelope) -> Vec<InodeId> {
+    let Some(shard) = view.shard(envelope.to) else {
+        return Vec::new();
+    };
+    let steps = match &envelope.message {
+        TransactionMessage::Prepare { steps, .. } => Some(steps),
+        TransactionMessage::Commit => shard.prepared.get(&envelope.id).map(|p| &p.steps),
+        TransactionMessage::Voted(_) => shard.active.get(&envelope.id).map(|a| &a.plan.local),
+        TransactionMessage::Abort
+        | TransactionMessage::Forget
+        | TransactionMessage::Confirm
+        | TransactionMessage::AskOutcome => None,
+    };
+    let inodes = steps.into_iter().flatten().map(|step| held(step).0);
+    let is_cold = |ino: &InodeId| view.shard(ino.shard()).is_some_and(|s| s.is_cold(*ino));
+    let mut cold: Vec<InodeId> = inodes.filter(is_cold).collect();
+    cold.sort_unstable();
+    cold.dedup();
+    cold
 }
 
 /// The message is a prepare that nothing is in the way of: executed now, it would lock what its steps change. Others are

@@ -200,6 +200,15 @@ impl<'a> View<'a> {
             .map(|s| &mut **s)
     }
 
+    /// Cold inodes of locked shards that were looked for since the last call: what was found meanwhile is worth nothing.
+    pub fn take_missed(&self) -> Vec<InodeId> {
+        let mut missed = Vec::new();
+        for shard in &self.shards {
+            missed.append(&mut shard.take_missed());
+        }
+        missed
+    }
+
     /// Whether this owner owns the shard. A shard beyond the map is nobody's.
     pub fn is_mine(&self, id: ShardId) -> bool {
         self.owners.get(usize::from(id.0)) == Some(&self.me)
@@ -254,6 +263,9 @@ pub enum Outcome {
     Done(Executed),
     /// These shards of the same owner are needed too: lock them all, in id order, and call again.
     NeedShards(Vec<ShardId>),
+    /// These inodes are in the trees of their shards alone: read them (`Shard::decode`), have them taken in
+    /// (`Shard::take_in`), and call again.
+    NeedKeys(Vec<InodeId>),
     /// Other owners must be asked first; call again with the facts.
     NeedFacts(Vec<Query>),
     /// Other owners take part: run the plan by `transaction::begin`, with the same shards locked.

@@ -230,6 +230,73 @@ fn a_checkpoint_is_the_shard_as_it_was() {
     assert!(checkpoint_count > 100, "{checkpoint_count} checkpoints");
 }
 
+/// Takes a whole checkpoint of a shard, as the tree's bulk apply would.
+fn save(world: &mut World, id: ShardId) {
+    let owner = world.owner_of(id);
+    let tree = world.trees.entry(id).or_default();
+    let shard = world.owners[owner].shards.get_mut(&id).expect("its own");
+    let mut changes = Vec::new();
+    shard.freeze();
+    while !shard.encode_frozen(100, &mut changes) {}
+    apply(tree, changes);
+    drop(shard.thaw(Some(!tree.is_empty())));
+}
+
+/// What is clean goes and comes back at random: every answer is as the model has it, and at the end the shards are what the
+/// journals say.
+#[test]
+fn what_is_evicted_is_read_again_before_anything_is_done() {
+    let (mut evicted_count, mut miss_count) = (0, 0);
+    for seed in 0..24 {
+        let (shard_count, owner_count) =
+            [(1, 1), (3, 1), (3, 2)][usize::try_from(seed % 3).expect("small")];
+        let mut world = World::new(seed, shard_count, owner_count);
+        let mut prng = Prng::new(seed);
+        let mut model = Model::new();
+        for shard in world.owners.iter_mut().flat_map(|o| o.shards.values_mut()) {
+            shard.track();
+            shard.allow_eviction();
+        }
+        for _ in 0..300 {
+            for id in (0..shard_count).map(ShardId) {
+                if prng.chance(1, 4) {
+                    save(&mut world, id);
+                }
+                let owner = world.owner_of(id);
+                let shard = world.owners[owner].shards.get_mut(&id).expect("its own");
+                let before = shard.inode_count();
+                let visits = usize::try_from(prng.below(20)).expect("small");
+                let evicted = shard.evict(visits, prng.below(4000), prng.chance(1, 2));
+                evicted_count += evicted.count();
+                drop(evicted);
+                assert_eq!(shard.inode_count(), before);
+                shard.check();
+            }
+            let op = match prng.chance(1, 4) {
+                true => long_op(&mut world, &model, &mut prng),
+                false => random_op(&mut world, &model),
+            };
+            let reply = world.call(op.clone());
+            if !matches!(
+                op,
+                Op::SetXattr { .. } | Op::RemoveXattr { .. } | Op::GetAttr { .. }
+            ) {
+                model.follow(&op, &reply);
+            }
+        }
+        world.settle();
+        for id in (0..shard_count).map(ShardId) {
+            let cold = world.shard(id).cold_inodes();
+            world.read(&cold);
+            world.shard(id).check();
+            miss_count += world.miss_count;
+        }
+        world.check_replay();
+    }
+    assert!(evicted_count > 2000, "{evicted_count} were evicted");
+    assert!(miss_count > 1000, "{miss_count} were read again");
+}
+
 /// A tree page may be of another version, or our own code wrong: records that do not fit are errors.
 #[test]
 fn records_that_do_not_fit_are_refused() {

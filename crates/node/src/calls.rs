@@ -260,6 +260,7 @@ pub fn question(
         tries: 0,
         space_round: 0,
         walk: Vec::new(),
+        is_unreadable: false,
         is_mover: false,
     }))
 }

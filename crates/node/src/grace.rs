@@ -175,8 +175,10 @@ impl OwnerSlice {
         if part.is_last {
             let unheard = self.unheard_opens.remove(&from).unwrap_or_default();
             let has_name = |shard: &meta::Shard, index| {
-                let attr = shard.attr(InodeId::new(id, index));
-                attr.is_some_and(|attr| attr.nlink > 0)
+                // What is without a name is resident.
+                let ino = InodeId::new(id, index);
+                let attr = shard.attr(ino);
+                attr.map_or(shard.is_cold(ino), |attr| attr.nlink > 0)
             };
             for index in unheard {
                 if has_name(shard, index) {

@@ -4,6 +4,7 @@
 //! Question -> wants() -> covered? --no--> Manager::acquire -> parked .. Granted -> run again
 //!                          | yes
 //!                       execute -> NeedShards: the driver locks more and runs it again
+//!                          |    -> NeedKeys: the driver reads them from the trees (`crate::fetch`) and runs it again
 //!                          |    -> NeedFacts, NeedOwners: other owners (transaction)
 //!                       one journal record (shards and space) -> Answer, after it is durable where it must be
 //! ```
@@ -76,9 +77,14 @@ pub struct OwnerSlice {
     effects: Vec<TokenEffect>,
 }
 
-/// More shards are needed: lock all of them, in id order, and run the work again.
+/// Why work has not been run: nothing has changed.
 #[derive(Debug)]
-pub struct NeedShards(pub Vec<ShardId>, pub Work);
+pub enum Need {
+    /// More shards: lock all of them, in id order, and run the work again.
+    Shards(Vec<ShardId>, Work),
+    /// Inodes that are in the trees of their shards alone: have them read (`Fetches::want`), then run the work again.
+    Keys(Vec<InodeId>, Work),
+}
 
 impl OwnerSlice {
     /// A shard as recovery left it.
@@ -370,6 +376,12 @@ impl OwnerSlice {
     }
 }
 
+/// What has to be there before anything is decided.
+enum Missing {
+    Shards(Vec<ShardId>),
+    Keys(Vec<InodeId>),
+}
+
 /// Locked slices; nearly every operation needs one or two.
 pub type Slices<'a> = SmallVec<[&'a mut OwnerSlice; 4]>;
 
@@ -439,7 +451,9 @@ impl<'a> Locked<'a> {
         log: Option<&mut OwnerLog>,
         work: Work,
         out: &mut Vec<OwnerEffect>,
-    ) -> Result<(), NeedShards> {
+    ) -> Result<(), Need> {
+        // What others looked for and could do without.
+        let _others = self.known();
         match work {
             Work::Question(question) => self.question(env, log, question, out),
             Work::Transaction(envelope) => {
@@ -455,9 +469,13 @@ impl<'a> Locked<'a> {
         log: Option<&mut OwnerLog>,
         mut question: Box<Question>,
         out: &mut Vec<OwnerEffect>,
-    ) -> Result<(), NeedShards> {
+    ) -> Result<(), Need> {
         if self.slices.iter().any(|s| s.lost.contains(&question.from)) {
             question.dropped(out);
+            return Ok(());
+        }
+        if question.is_unreadable {
+            self.refuse(question, Body::Refused(Errno::EIO), out);
             return Ok(());
         }
         // What waits for no tokens is run again while it waits for room, which has a limit of its own: a Commit that is
@@ -473,14 +491,8 @@ impl<'a> Locked<'a> {
         }
         match &question.ask {
             Ask::Op { .. } => self.operation(env, log, question, out),
-            Ask::Acquire { .. } => {
-                self.acquire(env, question, out);
-                Ok(())
-            }
-            Ask::Lock { .. } => {
-                self.lock(env, *question, out);
-                Ok(())
-            }
+            Ask::Acquire { .. } => self.acquire(env, question, out),
+            Ask::Lock { .. } => self.lock(env, question, out),
             Ask::Sync => {
                 // The driver knows the journal's last record; "after everything so far".
                 out.push(question.answer(Body::Synced, Some(Lsn(u64::MAX))));
@@ -499,7 +511,12 @@ impl<'a> Locked<'a> {
 
     /// A node asks for tokens. The attributes that come with them must not be about to change by a
     /// prepared transaction, so they are read as an operation would.
-    fn acquire(&mut self, env: &OwnerEnv<'_>, question: Box<Question>, out: &mut Vec<OwnerEffect>) {
+    fn acquire(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        question: Box<Question>,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), Need> {
         let Ask::Acquire { ino, seen, wants } = &question.ask else {
             unreachable!("the caller matched it");
         };
@@ -508,9 +525,12 @@ impl<'a> Locked<'a> {
         let home = question.shard;
         let is_move = ino == RENAME_TOKEN;
         if !is_move && self.slice(home).is_none_or(|s| !s.shard.has_inode(ino)) {
+            if let Err(Missing::Keys(inodes)) = self.known() {
+                return Err(Need::Keys(inodes, Work::Question(question)));
+            }
             let after = Some(self.last_lsn());
             out.push(question.answer(Body::Acquired { attr: None }, after));
-            return;
+            return Ok(());
         }
         let slice = self.slice(home).expect("seen above");
         let attr = slice.shard.attr(ino);
@@ -534,14 +554,14 @@ impl<'a> Locked<'a> {
             let Some(Work::Question(q)) =
                 slice.acquire(env.now, acquire, Work::Question(question), out)
             else {
-                return;
+                return Ok(());
             };
             question = q;
         }
         if is_move {
             // No inode: there is nothing to show, and nothing that must be durable.
             out.push(question.answer(Body::Acquired { attr: None }, None));
-            return;
+            return Ok(());
         }
         match self.execute(env, &question, &Op::GetAttr { ino }, Held::Nothing) {
             Outcome::Done(Executed {
@@ -552,11 +572,13 @@ impl<'a> Locked<'a> {
                 out.push(question.answer(Body::Acquired { attr: Some(attr) }, after));
             }
             Outcome::Wait(_) => self.wait(home, "a transaction", Work::Question(question)),
+            Outcome::NeedKeys(inodes) => return Err(Need::Keys(inodes, Work::Question(question))),
             _ => {
                 let after = Some(self.last_lsn());
                 out.push(question.answer(Body::Acquired { attr: None }, after));
             }
         }
+        Ok(())
     }
 
     fn wait(&mut self, home: ShardId, what: &'static str, work: Work) {
@@ -604,7 +626,7 @@ impl<'a> Locked<'a> {
         env: &OwnerEnv<'_>,
         question: &Question,
         op: &Op,
-    ) -> Result<Option<meta::Wanted>, Vec<ShardId>> {
+    ) -> Result<Option<meta::Wanted>, Missing> {
         let ctx = Context {
             now: env.timestamp,
             from: question.from,
@@ -613,10 +635,8 @@ impl<'a> Locked<'a> {
             held: Held::Nothing,
             facts: &question.facts,
         };
-        let wanted = {
-            let view = self.view(env);
-            meta::wants(&view, &ctx, op)
-        };
+        let wanted = meta::wants(&self.view(env), &ctx, op);
+        self.known()?;
         let from = question.from;
         for want in wanted {
             let shard = want.ino.shard();
@@ -625,9 +645,10 @@ impl<'a> Locked<'a> {
                 continue;
             }
             let Some(slice) = self.slice(shard) else {
-                return Err(vec![shard]);
+                return Err(Missing::Shards(vec![shard]));
             };
             if !slice.shard.has_inode(want.ino) {
+                self.known()?;
                 continue;
             }
             let wants = std::slice::from_ref(&want.want);
@@ -643,6 +664,18 @@ impl<'a> Locked<'a> {
         Ok(None)
     }
 
+    /// What was found out since the last call was found out on resident inodes.
+    fn known(&self) -> Result<(), Missing> {
+        let mut missed = Vec::new();
+        for slice in &self.slices {
+            missed.append(&mut slice.shard.take_missed());
+        }
+        match missed.is_empty() {
+            true => Ok(()),
+            false => Err(Missing::Keys(missed)),
+        }
+    }
+
     /// Acquires the tokens that an operation needs. `None`: one is not granted yet, and the question waits for it.
     fn collect_tokens(
         &mut self,
@@ -650,7 +683,7 @@ impl<'a> Locked<'a> {
         mut question: Box<Question>,
         op: &Op,
         out: &mut Vec<OwnerEffect>,
-    ) -> Result<Option<Box<Question>>, NeedShards> {
+    ) -> Result<Option<Box<Question>>, Need> {
         // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
         // a revoke never waits for itself (rule R10).
         if !waits_for_tokens(op) {
@@ -660,7 +693,12 @@ impl<'a> Locked<'a> {
             let missing = match self.first_missing(env, &question, op) {
                 Ok(None) => return Ok(Some(question)),
                 Ok(Some(missing)) => missing,
-                Err(shards) => return Err(NeedShards(shards, Work::Question(question))),
+                Err(Missing::Shards(shards)) => {
+                    return Err(Need::Shards(shards, Work::Question(question)));
+                }
+                Err(Missing::Keys(inodes)) => {
+                    return Err(Need::Keys(inodes, Work::Question(question)));
+                }
             };
             let slice = self
                 .slice(missing.ino.shard())
@@ -686,7 +724,7 @@ impl<'a> Locked<'a> {
         log: Option<&mut OwnerLog>,
         question: Box<Question>,
         out: &mut Vec<OwnerEffect>,
-    ) -> Result<(), NeedShards> {
+    ) -> Result<(), Need> {
         let Ask::Op { op, durable } = question.ask.clone() else {
             unreachable!("the caller matched it");
         };
@@ -697,7 +735,7 @@ impl<'a> Locked<'a> {
                     out.push(question.answer(Body::Op(executed.reply), after));
                     Ok(())
                 }
-                Outcome::NeedShards(shards) => Err(NeedShards(shards, Work::Question(question))),
+                Outcome::NeedShards(shards) => Err(Need::Shards(shards, Work::Question(question))),
                 _ => {
                     question.dropped(out);
                     Ok(())
@@ -715,10 +753,16 @@ impl<'a> Locked<'a> {
         let held_tokens = self.held_of(&question, &op);
         let question = match log.as_deref() {
             None => question,
-            Some(log) => match self.admit(env, log, question, &op, out) {
-                Some(question) => question,
-                None => return Ok(()),
-            },
+            Some(log) => {
+                let freed = meta::freed_at_most(&self.view(env), &op);
+                if let Err(Missing::Keys(inodes)) = self.known() {
+                    return Err(Need::Keys(inodes, Work::Question(question)));
+                }
+                match self.admit(env, log, question, (&op, freed), out) {
+                    Some(question) => question,
+                    None => return Ok(()),
+                }
+            }
         };
         let held = match &held_tokens {
             None => Held::Nothing,
@@ -737,7 +781,8 @@ impl<'a> Locked<'a> {
                 }
                 Ok(())
             }
-            Outcome::NeedShards(shards) => Err(NeedShards(shards, Work::Question(question))),
+            Outcome::NeedShards(shards) => Err(Need::Shards(shards, Work::Question(question))),
+            Outcome::NeedKeys(inodes) => Err(Need::Keys(inodes, Work::Question(question))),
             Outcome::NeedFacts(queries) => {
                 out.push(OwnerEffect::AskFacts(question, queries));
                 Ok(())
@@ -766,7 +811,7 @@ impl<'a> Locked<'a> {
         env: &OwnerEnv<'_>,
         log: &OwnerLog,
         question: Box<Question>,
-        op: &Op,
+        (op, freed): (&Op, usize),
         out: &mut Vec<OwnerEffect>,
     ) -> Option<Box<Question>> {
         let home = question.shard;
@@ -790,7 +835,6 @@ impl<'a> Locked<'a> {
             }
             PieceRoom::Go | PieceRoom::Wait => {}
         }
-        let freed = meta::freed_at_most(&self.view(env), op);
         let Err(errno) = log.admit(question.from, op, freed) else {
             return Some(question);
         };

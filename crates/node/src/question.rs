@@ -31,6 +31,8 @@ pub struct Question {
     pub space_round: u32,
     /// The part of a chain of ancestors that is known; its first is the directory asked about.
     pub walk: Vec<InodeId>,
+    /// Something that it needs cannot be read.
+    pub is_unreadable: bool,
     /// It uses the rename token (`crate::moves`).
     pub is_mover: bool,
 }

@@ -14,6 +14,7 @@ mod destage;
 mod ends;
 mod free;
 mod journal;
+mod keys;
 mod lapse;
 mod latency;
 mod membership;
@@ -330,6 +331,7 @@ struct Daemon {
     transfers: transfer::Transfers,
     journal: journal::JournalDriver,
     checkpoints: checkpoints::Checkpoints,
+    keys: keys::Keys,
     hands: space::Hands,
     slices: Vec<Mutex<Slice>>,
     shards: Vec<Option<Mutex<OwnerSlice>>>,
@@ -543,6 +545,7 @@ impl Daemon {
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),
             checkpoints: checkpoints::Checkpoints::default(),
+            keys: keys::Keys::new(config.view.fs, node::meta::HashKey(config.hash_key)),
             hands: space::Hands::new(&nsds, config.view.block_size),
             slices,
             shards: state
@@ -621,7 +624,7 @@ impl Daemon {
             self.begin_serving();
         }
         let _metrics = self.serve_metrics()?;
-        let _ended = self.start_checkpoints()?;
+        let _ended = (self.start_checkpoints()?, self.start_keys()?);
         let mut session = self.mount()?;
         session.start(hub.clone())?;
         let (daemon, listener) = (Arc::clone(self), Arc::new(listener));

@@ -139,6 +139,52 @@ fn checkpoints_outlive_crashes() {
     assert!(checkpoints > 100 && failures > 0, "{counts:?}");
 }
 
+/// Clean inodes leave memory all the time, while rounds of checkpoints change the roots that they are read from, with
+/// crashes and without.
+fn evicting(seed: u64, canary: Canary) -> Options {
+    let drawn = whole::options(seed, canary);
+    Options {
+        round_ticks: 1 + seed % 4,
+        evict_ticks: 1 + seed % 2,
+        crash_count: usize::from(seed.is_multiple_of(3)),
+        hold_count: if seed.is_multiple_of(4) { 3 } else { 0 },
+        lock_count: if seed.is_multiple_of(5) { 10 } else { 0 },
+        call_count: 40,
+        name_percent: 50,
+        ..drawn
+    }
+}
+
+#[test]
+fn what_is_evicted_comes_back() {
+    let mut counts = [0; 3];
+    for seed in 1..=12 {
+        let options = evicting(seed, Canary::default());
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        for (sum, count) in counts.iter_mut().zip(report.key_counts) {
+            *sum += count;
+        }
+    }
+    let [evicted, read, stale] = counts;
+    eprintln!("{evicted} evicted, {read} read again, {stale} from a root that was not the newest");
+    assert!(evicted > 300 && read > 300 && stale > 0, "{counts:?}");
+}
+
+#[test]
+fn inodes_of_older_roots_are_caught() {
+    let canary = Canary {
+        stale_keys: true,
+        ..Canary::default()
+    };
+    let is_caught = |seed| {
+        let options = evicting(seed, canary);
+        survive(|| World::new(seed, options, false).run().0.violation)
+    };
+    let caught = (1..=20).find_map(is_caught);
+    assert!(caught.is_some(), "nobody notices");
+}
+
 #[test]
 fn lost_operations_are_caught() {
     must_be_caught("skips-journal", "node ", |_| true);

@@ -43,7 +43,8 @@ pub(super) fn read_dir(
             ino: entry.ino,
             kind: entry.kind,
             cookie: *cookie,
-            attr: settled.and_then(|s| s.attr(entry.ino)),
+            // Of a cold one the listing says no more than its name: who wants more looks it up.
+            attr: settled.and_then(|s| s.peek_attr(entry.ino)),
         });
     }
     Ok(Resolved::Answer(Reply::Listing {

@@ -84,6 +84,7 @@ impl Shard {
 
     /// Every record, in order.
     pub fn records(&self, out: &mut dyn FnMut(Record)) {
+        assert_eq!(self.residency.cold_count(), 0, "all of it is resident");
         let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
         indices.sort_unstable();
         let mut records = Vec::new();
@@ -118,25 +119,25 @@ impl Shard {
 
     /// Loads a symbolic link's target. False: it is none.
     pub(crate) fn load_target(&mut self, index: u64, bytes: SmallBytes) -> bool {
-        match self.inodes.get_mut(&index).map(|inode| &mut inode.body) {
-            Some(Body::Symlink(target)) => {
-                *target = bytes;
-                true
-            }
-            _ => false,
+        let is_link = self.inodes.get(&index);
+        let is_link = is_link.is_some_and(|inode| matches!(inode.body, Body::Symlink(_)));
+        if is_link {
+            self.reweighed(index, |inode| inode.body = Body::Symlink(bytes));
         }
+        is_link
     }
 
     /// Loads a name. False: its directory is none, or its cookie is another's.
     pub(crate) fn load_entry(&mut self, index: u64, cookie: u64, entry: Dirent) -> bool {
         let first = self.key.first_cookie(entry.name.bytes());
         let is_its = (first..first + TIE_COUNT_MAX).contains(&cookie);
-        match self.inodes.get_mut(&index).map(|inode| &mut inode.body) {
-            Some(Body::Directory { entries, .. }) if is_its => {
-                entries.insert(cookie, entry).is_none()
-            }
-            _ => false,
-        }
+        let is_directory = self.inodes.get(&index);
+        let is_directory = is_directory.is_some_and(|inode| inode.entries().is_some());
+        is_directory
+            && is_its
+            && self.reweighed(index, |inode| {
+                super::entries_of(inode).insert(cookie, entry).is_none()
+            })
     }
 
     /// Loads part of a map. False: there is no map, or it does not fit what was loaded before.
@@ -154,8 +155,8 @@ impl Shard {
 
     /// Loads an extended attribute. False: its inode is not there.
     pub(crate) fn load_xattr(&mut self, index: u64, name: SmallBytes, value: SmallBytes) -> bool {
-        let inode = self.inodes.get_mut(&index);
-        inode.is_some_and(|inode| inode.xattrs.insert(name, value).is_none())
+        self.inodes.contains_key(&index)
+            && self.reweighed(index, |inode| inode.xattrs.insert(name, value).is_none())
     }
 
     /// Before a mutation: notes the records that it changes, but for extents and pieces, which `change_map` notes.

@@ -11,7 +11,7 @@ use meta::*;
 use stdx::Prng;
 use types::{
     Decode, Encode, Incarnation, InodeId, Location, NodeId, NodeLife, RequestId, Run, ShardId,
-    Timestamp,
+    SmallBytes, Timestamp,
 };
 
 pub const KEY: HashKey = HashKey(0x1234_5678_9abc_def0_0fed_cba9_8765_4321);
@@ -52,6 +52,10 @@ pub struct World {
     pub client: NodeLife,
     /// The asking node is the owner's own.
     pub is_local: bool,
+    /// Trees of the shards, where these are evicted.
+    pub trees: BTreeMap<ShardId, BTreeMap<SmallBytes, SmallBytes>>,
+    /// Inodes that were read again.
+    pub miss_count: u64,
     /// So many answers get lost on their way to the client, which then repeats its request.
     pub lost_answers: u32,
     rename_token: Option<RequestId>,
@@ -83,6 +87,8 @@ impl World {
                 incarnation: Incarnation(77),
             },
             is_local: false,
+            trees: BTreeMap::new(),
+            miss_count: 0,
             lost_answers: 0,
             rename_token: None,
             next_request: 1,
@@ -200,6 +206,10 @@ impl World {
                     assert!(locked.len() > before, "it asks for more than it has");
                     continue;
                 }
+                Ok(Outcome::NeedKeys(inodes)) => {
+                    self.read(&inodes);
+                    continue;
+                }
                 Ok(Outcome::NeedFacts(queries)) => {
                     if self.learn(id, &queries) {
                         continue;
@@ -227,6 +237,25 @@ impl World {
         });
     }
 
+    /// Reads inodes from the trees.
+    pub fn read(&mut self, inodes: &[InodeId]) {
+        for ino in inodes {
+            let first = &ino.index().to_be_bytes()[2..];
+            let records = self.trees[&ino.shard()].iter();
+            let own = records.filter(|(key, _)| key.starts_with(first));
+            let own: Vec<_> = own.map(|(k, v)| (k.clone(), v.clone())).collect();
+            let loaded = Shard::decode(ino.shard(), KEY, ino.index(), &own).unwrap();
+            let loaded = loaded.expect("the tree has what is cold");
+            let owner = self.owner_of(ino.shard());
+            let shard = self.owners[owner].shards.get_mut(&ino.shard()).unwrap();
+            assert!(
+                shard.take_in(ino.index(), loaded),
+                "it is read when it is missed"
+            );
+            self.miss_count += 1;
+        }
+    }
+
     /// Reads at whatever owner. `None`: it would have to wait.
     pub fn ask(&mut self, op: &Op) -> Option<Reply> {
         let owner = self.owner_of(op.home());
@@ -241,6 +270,10 @@ impl World {
         };
         let outcome = self.with_view(owner, &all, |view| execute(view, &ctx, op));
         match outcome {
+            Outcome::NeedKeys(inodes) => {
+                self.read(&inodes);
+                self.ask(op)
+            }
             Outcome::Done(done) => {
                 assert_eq!(done.mutations, vec![]);
                 Some(done.reply)
@@ -360,6 +393,9 @@ impl World {
         let owner = self.owner_of(envelope.to);
         let mut locked = BTreeSet::new();
         loop {
+            let missing = |view: &mut View<'_>| transaction::missing(view, envelope);
+            let missing = self.with_view(owner, &locked, missing);
+            self.read(&missing);
             let on = |view: &mut View<'_>| transaction::on_message(view, envelope);
             match self.with_view(owner, &locked, on) {
                 Handled::Done(progress) => return self.took(owner, progress),

@@ -9,30 +9,35 @@ use token::server::Misbehaved;
 use types::id::NodeLife;
 use types::{Errno, Instant, Lock, LockKind};
 
-use crate::owner::{Locked, OwnerSlice};
-use crate::question::{OwnerEffect, OwnerEnv, Question};
+use super::Missing;
+use crate::owner::{Locked, Need, OwnerSlice};
+use crate::question::{OwnerEffect, OwnerEnv, Question, Work};
 
 impl Locked<'_> {
     /// A node asks about locks.
     pub(super) fn lock(
         &mut self,
         env: &OwnerEnv<'_>,
-        question: Question,
+        question: Box<Question>,
         out: &mut Vec<OwnerEffect>,
-    ) {
+    ) -> Result<(), Need> {
         let Ask::Lock { ino, ask } = question.ask else {
             unreachable!("the caller matched it");
         };
         let slice = self.slice(question.shard);
         let Some(slice) = slice.filter(|slice| slice.shard.has_inode(ino)) else {
+            if let Err(Missing::Keys(inodes)) = self.known() {
+                return Err(Need::Keys(inodes, Work::Question(question)));
+            }
             out.push(question.refused(Errno::ESTALE));
-            return;
+            return Ok(());
         };
         let mut ready = Vec::new();
         let from = question.from;
         let answer = slice.locks.on_ask(env.now, from, (ino, &ask), &mut ready);
         out.push(question.answer(Body::Lock(answer), None));
         tell(ready, out);
+        Ok(())
     }
 }
 
@@ -49,7 +54,7 @@ impl OwnerSlice {
         let shard = &self.shard;
         let locks = part.locks.iter().map(|held| (held.ino, held.lock));
         // A file whose making was lost with the former life has nothing to be locked.
-        let locks = locks.filter(|(ino, _)| shard.has_inode(*ino));
+        let locks = locks.filter(|(ino, _)| shard.exists(*ino));
         match self.locks.reassert(from, part.lock_floor, locks) {
             None => Ok(()),
             Some((ino, first)) => Err(Misbehaved::Lock {

@@ -5,7 +5,7 @@ use meta::transaction;
 use token::Acquire;
 use types::{FileKind, InodeId, InodeMode, ShardId, TokenNumber, Want};
 
-use super::{Locked, NOBODY, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, Work};
+use super::{Locked, NOBODY, Need, OwnerEffect, OwnerEnv, OwnerLog, Work};
 use crate::steps::inode_of;
 
 impl Locked<'_> {
@@ -15,12 +15,16 @@ impl Locked<'_> {
         log: &mut OwnerLog,
         envelope: Box<meta::Envelope>,
         out: &mut Vec<OwnerEffect>,
-    ) -> Result<(), NeedShards> {
+    ) -> Result<(), Need> {
         let mut envelope = envelope;
         let home = envelope.to;
         let slice = self.slice(home).expect("the receiving shard is locked");
         if slice.is_waiting_for(&envelope) {
             return Ok(());
+        }
+        let missing = transaction::missing(&self.view(env), &envelope);
+        if !missing.is_empty() {
+            return Err(Need::Keys(missing, Work::Transaction(envelope)));
         }
         let freed = meta::envelope_frees_at_most(&self.view(env), &envelope);
         if !log.has_room_for_transaction(freed) {
@@ -50,7 +54,7 @@ impl Locked<'_> {
                 Ok(())
             }
             transaction::Handled::NeedShards(shards) => {
-                Err(NeedShards(shards, Work::Transaction(envelope)))
+                Err(Need::Shards(shards, Work::Transaction(envelope)))
             }
         }
     }

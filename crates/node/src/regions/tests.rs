@@ -198,6 +198,7 @@ impl World {
             tries: 0,
             space_round: 1,
             walk: Vec::new(),
+            is_unreadable: false,
             is_mover: false,
         };
         self.act(at, |core, env, log, out| {

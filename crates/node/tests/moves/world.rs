@@ -11,7 +11,7 @@ use node::calls::question;
 use node::message::FactResult;
 use node::moves::{MoveEffect, RENAME_TOKEN, Walk, join};
 use node::{
-    Locked, Message, MoveToken, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Question,
+    Locked, Message, MoveToken, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Question,
     ShardReplay, Work, log,
 };
 use stdx::prng::Prng;
@@ -325,7 +325,10 @@ impl World {
             let locked = node.shards.iter_mut().filter(|(id, _)| wanted.contains(id));
             let mut locked = Locked::new(locked.map(|(_, slice)| slice));
             let log = now.needs_log().then_some(&mut node.log);
-            if let Err(NeedShards(more, again)) = locked.run(&env, log, now, &mut out) {
+            if let Err(need) = locked.run(&env, log, now, &mut out) {
+                let Need::Shards(more, again) = need else {
+                    unreachable!("nothing is evicted here");
+                };
                 let before = wanted.len();
                 wanted.extend(more);
                 assert!(wanted.len() > before, "it asks for more than it has");

@@ -246,8 +246,13 @@ impl Daemon {
         let shards = self.shards.iter().flatten();
         let sizes = shards.map(|slice| ShardSize::of(&lock(slice).shard));
         let sizes: Vec<ShardSize> = sizes.collect();
+        let unsaved = sizes.iter().map(|size| size.unsaved).sum();
+        let is_wanted = self.evict_keys(unsaved);
         let is_busy = {
             let mut keeper = lock(&self.checkpoints.keeper);
+            if is_wanted {
+                keeper.request_round();
+            }
             keeper.on_tick(clock::now(), sizes, &mut lock(&self.log));
             if let Some((shard, failure)) = keeper.take_report() {
                 tracing::warn!(%shard, %failure, "a checkpoint was not made; it will be tried again");

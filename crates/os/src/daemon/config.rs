@@ -74,6 +74,8 @@ pub struct Config {
     pub again_size_max: u64,
     /// Inodes that are remembered while nobody uses them.
     pub inode_count_max: usize,
+    /// Bytes of metadata of the shards that this node owns that it keeps in memory, roughly; 0: all of it.
+    pub metadata_bytes_max: u64,
     /// Operations that take this long are logged with what they waited for; 0: none.
     pub slow: types::Duration,
     /// Where metrics are served, if anywhere: an address of this machine alone.

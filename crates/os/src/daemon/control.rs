@@ -189,6 +189,9 @@ impl Daemon {
         if let Some((what, since)) = self.checkpoints.waiting() {
             all.push((now.since(since).0 / 1_000_000, what));
         }
+        for (what, since) in self.keys.waiting() {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
         for (what, since) in self.io_waiters() {
             all.push((now.since(since).0 / 1_000_000, what));
         }
@@ -218,6 +221,9 @@ impl Daemon {
         if owner != self.me.node {
             let said = quoted(&format!("node {} owns this inode: ask there", owner.0));
             return format!("{{\"error\":{said},\"owner\":{}}}", owner.0);
+        }
+        if !self.take_in_now(number) {
+            return error("this inode cannot be read: see the log");
         }
         let shard = &self.shards[usize::from(number.shard().0)];
         let slice = lock(shard.as_ref().expect("an owner has its shards"));
@@ -337,7 +343,15 @@ impl Daemon {
             known += slice.gauges().inode_count as u64;
             cold += slice.cold_count() as u64;
         }
+        let read = self.keys.counters();
+        let (evicted, resident) = self.keys.evicted_and_resident();
         let all = [
+            ("metadata_resident_bytes_now", resident),
+            ("metadata_evictions", evicted),
+            ("metadata_misses", read.misses),
+            ("metadata_page_reads", read.pages),
+            ("metadata_stale_reads", read.stale),
+            ("metadata_read_failures", read.failures),
             ("inodes_known_now", known),
             ("inodes_forgotten_now", cold),
             ("checkpoints", kept.checkpoints),

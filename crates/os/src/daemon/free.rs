@@ -193,10 +193,18 @@ impl Daemon {
             .flatten()
             .map(|slice| lock(slice))
             .collect();
-        for guard in &guards {
-            guard.shard.visit_runs(&mut |run| walk.visit(run));
-        }
         let log = lock(&self.log);
+        for guard in &guards {
+            let shard = &guard.shard;
+            shard.visit_runs(&mut |run| walk.visit(run));
+            let root = log.root(shard.id());
+            self.visit_cold(shard, &root, &mut |_, loaded| {
+                // What cannot be read shows as leaked, and in the log.
+                if let Some(loaded) = loaded {
+                    loaded.visit_runs(&mut |run| walk.visit(run));
+                }
+            });
+        }
         let used = log.space.used();
         walk.compare(&used);
         let mut nsds = Vec::new();

@@ -11,9 +11,7 @@ use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
 use client::{Env, Pool as _};
 use node::moves::RENAME_TOKEN;
-use node::{
-    Deferred, FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerSlice, Work,
-};
+use node::{Deferred, FACT_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerSlice, Work};
 use smallvec::{SmallVec, smallvec};
 use types::{Errno, Instant, Lsn, NodeLife, ShardId, Timestamp};
 
@@ -340,6 +338,7 @@ impl Daemon {
         }
         let mut wanted: SmallVec<[ShardId; 4]> = smallvec![work.shard()];
         let mut work = Some(work);
+        let mut missed = None;
         let env = self.owner_env();
         while let Some(now) = work.take() {
             wanted.sort_unstable();
@@ -361,10 +360,18 @@ impl Daemon {
             }
             let mut log = needs_log.then(|| lock(&self.log));
             let mut locked = Locked::new(guards.iter_mut().map(|g| &mut **g));
-            if let Err(NeedShards(more, again)) = locked.run(&env, log.as_deref_mut(), now, out) {
-                wanted.extend(more);
-                work = Some(again);
+            match locked.run(&env, log.as_deref_mut(), now, out) {
+                Ok(()) => {}
+                Err(Need::Shards(more, again)) => {
+                    wanted.extend(more);
+                    work = Some(again);
+                }
+                Err(Need::Keys(inodes, again)) => missed = Some((inodes, again)),
             }
+        }
+        // All is unlocked here.
+        if let Some((inodes, work)) = missed {
+            self.want_keys(&inodes, work, items);
         }
     }
 

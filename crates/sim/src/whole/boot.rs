@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use data::space::{Geometry, Levels, RegionTable, Space};
-use meta::{HashKey, Shard};
+use meta::Shard;
 use node::keeper::{self, PlainHost, Write, checkpoint_now};
 use node::log::replay_space;
 use node::{OwnerLog, OwnerSlice, ShardReplay};
@@ -16,7 +16,7 @@ use token::Manager;
 use types::{Epoch, InodeId, Instant, Location, NsdId, ShardId};
 
 use super::disk::Disk;
-use super::node::{Node, Setting, timestamp};
+use super::node::{HASH_KEY, Node, Setting, timestamp};
 
 /// Disks by NSD.
 pub type Disks = BTreeMap<NsdId, Disk>;
@@ -70,7 +70,7 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
     let mut state = State {
         shards: owners
             .map(|(owner, id)| {
-                let shard = || ShardReplay::new(view.fs, Shard::new(ShardId(id), HashKey(77)));
+                let shard = || ShardReplay::new(view.fs, Shard::new(ShardId(id), HASH_KEY));
                 (*owner == setting.me.node).then(shard)
             })
             .collect(),

@@ -7,6 +7,7 @@ mod calls;
 mod checkpoints;
 mod grace;
 mod journal;
+mod keys;
 mod peers;
 mod space;
 mod transfer;
@@ -19,8 +20,7 @@ use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
 use node::{
-    Deferred, FACT_CALL, Locked, Message, NeedShards, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice,
-    Work,
+    Deferred, FACT_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work,
 };
 use stdx::Prng;
 use store::format::Area;
@@ -31,6 +31,7 @@ use types::{
 
 use super::hands::Hands;
 use super::memory::Memory;
+pub use keys::HASH_KEY;
 pub use transfer::{DiskIo, Kind, Source, Tag};
 
 /// Marks calls of the driver itself.
@@ -139,6 +140,8 @@ pub struct Canary {
     pub keeps_sectors: bool,
     /// Writes of a tree's pages do not reach the disk.
     pub loses_pages: bool,
+    /// Inodes are read from the first root of their tree, whatever it is by now.
+    pub stale_keys: bool,
 }
 
 impl Canary {
@@ -157,6 +160,7 @@ impl Canary {
             "loses-closes" => &mut self.loses_closes,
             "keeps-sectors" => &mut self.keeps_sectors,
             "loses-pages" => &mut self.loses_pages,
+            "stale-keys" => &mut self.stale_keys,
             _ => return false,
         };
         *switch = true;
@@ -185,6 +189,8 @@ pub struct Setting {
     pub ask_sectors: u64,
     /// Rounds of checkpoints are begun every so many ticks; 0: never.
     pub round_ticks: u64,
+    /// Clean inodes leave memory every so many ticks; 0: never.
+    pub evict_ticks: u64,
     /// How it is broken.
     pub canary: Canary,
 }
@@ -220,6 +226,7 @@ pub struct Node {
     tick_count: u64,
     is_relief_due: bool,
     checkpoints: checkpoints::Checkpoints,
+    keys: keys::Keys,
 }
 
 impl Node {
@@ -236,6 +243,7 @@ impl Node {
             frame_count,
             inode_count_max,
             round_ticks,
+            evict_ticks,
             canary,
             ..
         } = setting;
@@ -262,7 +270,7 @@ impl Node {
         });
         let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
         let durable = node::Durable::new(log.journal.durable_lsn());
-        Self {
+        let mut node = Self {
             me,
             now: Instant(0),
             memory: Memory::new(frame_count),
@@ -283,6 +291,7 @@ impl Node {
             in_progress: node::InProgress::default(),
             durable,
             transfers: transfer::Transfers::default(),
+            keys: keys::Keys::new(view.fs, evict_ticks),
             has_volatile_nsd: view.nsds.iter().any(|n| n.has_volatile_cache),
             readers: client::Readers::new(types::limits::DIRECT_SIZE_MIN, 0),
             view,
@@ -291,7 +300,9 @@ impl Node {
             tick_count: 0,
             is_relief_due: false,
             checkpoints: checkpoints::Checkpoints::new(round_ticks),
-        }
+        };
+        node.allow_eviction();
+        node
     }
 
     /// Begins a run.
@@ -460,6 +471,7 @@ impl Node {
         let mut out = Vec::new();
         let mut wanted: BTreeSet<ShardId> = BTreeSet::from([work.shard()]);
         let mut work = Some(work);
+        let mut missed = None;
         while let Some(now) = work.take() {
             let is_mine = |shard: &ShardId| {
                 self.shards
@@ -476,12 +488,19 @@ impl Node {
             let locked = locked.filter(|slice| wanted.contains(&slice.shard.id()));
             let mut locked = Locked::new(locked);
             let log = needs_log.then_some(&mut self.log);
-            if let Err(NeedShards(more, again)) = locked.run(&env, log, now, &mut out) {
-                wanted.extend(more);
-                work = Some(again);
+            match locked.run(&env, log, now, &mut out) {
+                Ok(()) => {}
+                Err(Need::Shards(more, again)) => {
+                    wanted.extend(more);
+                    work = Some(again);
+                }
+                Err(Need::Keys(inodes, again)) => missed = Some((inodes, again)),
             }
         }
         items.extend(out.into_iter().map(Item::OwnerEffect));
+        if let Some((inodes, work)) = missed {
+            self.want_keys(&inodes, work, items);
+        }
     }
 
     fn not_mine(&mut self, work: Work, items: &mut VecDeque<Item>) {
@@ -621,6 +640,7 @@ impl Node {
         self.top_up(&mut items);
         self.run(items);
         self.tick_checkpoints();
+        self.evict_some();
         self.snapshot_if_due();
         if self.tick_count.is_multiple_of(REPEAT_TICKS) {
             self.repeat_stale();
@@ -706,6 +726,7 @@ impl Node {
             && self.facts.count() == 0
             && self.regions.is_idle()
             && self.durable.count() == 0
+            && self.keys.is_idle()
             && self
                 .shards
                 .iter()
@@ -752,11 +773,12 @@ impl Node {
             }
         }
         lines.push(format!(
-            "runs {:?}, {} facts, {} regions, {} durable waiters",
+            "runs {:?}, {} facts, {} regions, {} durable waiters, keys {:?}",
             self.runs,
             self.facts.count(),
             usize::from(!self.regions.is_idle()),
-            self.durable.count()
+            self.durable.count(),
+            self.keys
         ));
         for slice in self.slices.iter().filter(|slice| slice.is_dirty()) {
             lines.push(format!("dirty: {slice:?}"));

@@ -79,6 +79,8 @@ pub struct Options {
     pub steps_per_tick: u64,
     /// Rounds of checkpoints are begun every so many ticks; 0: never. (Journals are never full here.)
     pub round_ticks: u64,
+    /// Clean inodes leave memory every so many ticks; 0: never.
+    pub evict_ticks: u64,
     /// How the nodes are broken.
     pub canary: Canary,
 }
@@ -121,7 +123,7 @@ impl Options {
             (PLENTY, 16 << 10, 256)
         };
         let mut round_ticks = pick(&mut aside, &[0, 0, 1, 3, 20]);
-        if canary != Canary::default() && !canary.loses_pages {
+        if canary != Canary::default() && !canary.loses_pages && !canary.stale_keys {
             // Which seeds show what is switched off was found without.
             round_ticks = 0;
         }
@@ -129,6 +131,7 @@ impl Options {
         if canary != Canary::default() {
             inode_count_max = 1 << 16;
         }
+        let evict_ticks = draw_evict_ticks(&mut aside, round_ticks, canary);
         let (data_sectors, region_sectors) = match is_little && round_ticks > 0 {
             // Pages take regions of their own.
             true => (data_sectors + pick(&mut aside, &[24, 32, 48]), 8),
@@ -179,6 +182,7 @@ impl Options {
             space_reserve,
             journal_sectors: 2048,
             round_ticks,
+            evict_ticks,
             steps_per_tick: pick(prng, &[4, 16, 64]),
             canary,
         }
@@ -189,6 +193,15 @@ impl Options {
     /// Writes may be refused for want of room.
     pub const fn has_little_space(&self) -> bool {
         self.data_sectors < PLENTY
+    }
+}
+
+/// Only what is in trees leaves memory.
+fn draw_evict_ticks(aside: &mut Prng, round_ticks: u64, canary: Canary) -> u64 {
+    let ticks = pick(aside, &[0, 1, 1, 7]);
+    match round_ticks == 0 || (canary != Canary::default() && !canary.stale_keys) {
+        true => 0,
+        false => ticks,
     }
 }
 

@@ -54,6 +54,8 @@ pub struct Report {
     pub no_space_count: usize,
     /// Rounds of checkpoints, checkpoints, and those that failed, of all lives.
     pub checkpoint_counts: [u64; 3],
+    /// Inodes that were evicted, that were read again, and reads that a new root made worthless, of all lives.
+    pub key_counts: [u64; 3],
     /// Locks granted to applications, and refused to them.
     pub lock_counts: [u64; 2],
     /// What was wrong, if anything.
@@ -142,6 +144,7 @@ pub struct World {
     /// Writes that were refused for want of room.
     no_space_count: usize,
     checkpoint_counts: [u64; 3],
+    key_counts: [u64; 3],
     /// The last step in which it was nearly full.
     was_full_at: u64,
     may_begin: bool,
@@ -178,6 +181,7 @@ impl World {
             access_count: self.history.count() + self.directory.count(),
             no_space_count: self.no_space_count,
             checkpoint_counts: self.checkpoint_counts,
+            key_counts: self.key_counts,
             lock_counts: self.lockers.counts,
             violation: self.violation,
         };
@@ -188,6 +192,10 @@ impl World {
     fn count_checkpoints(&mut self, index: usize) {
         let counts = self.machines[index].node.checkpoint_counts();
         let sums = self.checkpoint_counts.iter_mut();
+        sums.zip(counts).for_each(|(sum, count)| *sum += count);
+        let (evicted, counters) = self.machines[index].node.key_counts();
+        let counts = [evicted, counters.misses, counters.stale];
+        let sums = self.key_counts.iter_mut();
         sums.zip(counts).for_each(|(sum, count)| *sum += count);
     }
 

@@ -54,6 +54,7 @@ pub(super) enum Done {
     Flush(IoId, NsdId),
     Journal(FlushId),
     PageRead(FetchId),
+    KeyRead(FetchId),
     PageWrite(u64, WriteId),
     PageFlush,
     /// For another node.
@@ -322,6 +323,7 @@ impl Node {
             }
             Done::Journal(id) => self.journal_written(id, result.is_ok()),
             Done::PageRead(id) => self.page_read(id, result.ok().map(|(_, bytes)| bytes)),
+            Done::KeyRead(id) => self.key_read(id, result.ok().map(|(_, bytes)| bytes)),
             Done::PageWrite(of, id) => self.page_written(of, id, result.is_ok()),
             Done::PageFlush => self.pages_flushed(result.is_ok()),
             Done::Serve(to, tag) => {

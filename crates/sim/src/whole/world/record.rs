@@ -1,10 +1,12 @@
 //! What calls saw and did, for the checkers.
 
+use super::super::boot;
 use super::super::directory::Access as NameAccess;
 use super::{Append, Crash, Errno, Outcome, Program, Task, World};
 use crate::history::Access;
 use crate::model::{Action, CELL_COUNT, CELL_SIZE, Value};
 use client::slice::slice_of;
+use store::tree::Fetch;
 
 impl World {
     /// Notes what a call saw and did.
@@ -144,9 +146,9 @@ impl World {
         // What a node believes that holds no token is of no account.
         let nodes = self.machines.iter().filter(|m| m.is_up());
         let sizes = nodes.filter_map(|m| m.node.slices[slice_of(ino)].size_grown(ino));
-        let owners = self.machines.iter().flat_map(|m| &m.node.shards).flatten();
-        let owned = owners.filter(|s| s.shard.id() == ino.shard());
-        let owned = owned.filter_map(|s| s.shard.attr(ino)).map(|a| a.size);
+        let read = |fetch: &Fetch| boot::read_page(&self.disks, fetch);
+        let owned = self.machines.iter();
+        let owned = owned.filter_map(|m| m.node.owned_size(ino, &read));
         sizes.chain(owned).max().unwrap_or(0)
     }
 

@@ -88,6 +88,7 @@ impl World {
             last_finished: 0,
             no_space_count: 0,
             checkpoint_counts: [0; 3],
+            key_counts: [0; 3],
             was_full_at: 0,
             may_begin: false,
             trace: seed,
@@ -140,6 +141,7 @@ impl World {
             space_reserve: options.space_reserve,
             ask_sectors: options.data_sectors.min(16 << 10),
             round_ticks: options.round_ticks,
+            evict_ticks: options.evict_ticks,
             canary: options.canary,
         }
     }

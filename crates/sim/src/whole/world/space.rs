@@ -20,6 +20,12 @@ impl World {
     /// The maps of each owner's files name the sectors that its space has in use, no more and no fewer.
     pub(super) fn compare_space(&mut self) {
         for index in 0..self.machines.len() {
+            let disks = &self.disks;
+            let read = &mut |fetch: &Fetch| boot::read_page(disks, fetch);
+            if let Err(text) = self.machines[index].node.read_all(read) {
+                self.fail(format!("node {index}: {text}"));
+                return;
+            }
             let node = &self.machines[index].node;
             let mut walk = Walk::default();
             for slice in node.shards.iter().flatten() {
@@ -44,6 +50,12 @@ impl World {
     /// The tree of each shard, with what it lacks, is the shard; its pages are good, and those that the space knows.
     pub(super) fn compare_trees(&mut self) {
         for index in 0..self.machines.len() {
+            let disks = &self.disks;
+            let read = &mut |fetch: &Fetch| boot::read_page(disks, fetch);
+            if let Err(text) = self.machines[index].node.read_all(read) {
+                self.fail(format!("node {index}: {text}"));
+                return;
+            }
             let log = &self.machines[index].node.log;
             let fs = log.journal.fs();
             let mut pages = SectorSet::new();

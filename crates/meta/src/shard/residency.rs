@@ -1,0 +1,386 @@
+//! Which inodes of a shard are in memory, with all that they have: the others are *cold*, their tree has them.
+//!
+//! ```text
+//! an operation reads a cold inode -> it is noted as missed -> NeedKeys, nothing changed
+//! the driver reads the tree -> take_in: resident again, clean -> the operation runs again from its start
+//! evict: clean and not used lately -> cold
+//! ```
+//!
+//! Invariants
+//! - A cold inode is in the tree of the shard's root in memory, exactly as it was when it left: it is not in the dirty log, not
+//!   frozen, no orphan, held by no transaction, and has nothing to be moved to sectors.
+//! - An inode is resident with its whole map, all entries and attributes, or not at all. So what a resident inode does not
+//!   have is known to be absent, and so is an inode that is neither resident nor cold.
+//! - Nothing changes between a miss and the `NeedKeys` that it ends in.
+//!
+//! [Decision 0009](../../../../docs/decisions/0009-checkpoints-and-residency.md).
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+use types::{InodeId, ShardId, SmallBytes};
+
+use super::Shard;
+use crate::inode::Inode;
+use crate::name_hash::HashKey;
+use crate::records::{BadRecord, Loader};
+
+/// Bytes of a name in a directory in memory, beside those of the name.
+const ENTRY_WEIGHT: usize = 96;
+/// Bytes of an extent in memory.
+const EXTENT_WEIGHT: usize = 112;
+/// Bytes of a piece in memory, beside its own.
+const PIECE_WEIGHT: usize = 96;
+/// Bytes of an extended attribute in memory, beside its name and value.
+const XATTR_WEIGHT: usize = 96;
+/// Bytes that an inode takes in tables, beside itself.
+const TABLE_WEIGHT: usize = 48;
+/// So many inodes that are gone may wait for their turn of the clock, beside as many as are resident.
+const TRIM_COUNT: usize = 1024;
+/// Inodes in one word, and in one group, of a set.
+const WORD: u64 = 64;
+const GROUP: u64 = 64 * WORD;
+
+/// A set of indices, a bit each.
+#[derive(Debug, Default)]
+struct Indices {
+    groups: FxHashMap<u64, Box<[u64; 64]>>,
+    count: u64,
+}
+
+impl Indices {
+    fn at(index: u64) -> (u64, usize, u64) {
+        let word = usize::try_from(index % GROUP / WORD).expect("below 64");
+        (index / GROUP, word, 1 << (index % WORD))
+    }
+
+    fn contains(&self, index: u64) -> bool {
+        let (group, word, bit) = Self::at(index);
+        let group = self.groups.get(&group);
+        group.is_some_and(|words| words[word] & bit != 0)
+    }
+
+    fn insert(&mut self, index: u64) {
+        let (group, word, bit) = Self::at(index);
+        let words = self
+            .groups
+            .entry(group)
+            .or_insert_with(|| Box::new([0; 64]));
+        self.count += u64::from(words[word] & bit == 0);
+        words[word] |= bit;
+    }
+
+    fn remove(&mut self, index: u64) -> bool {
+        let (group, word, bit) = Self::at(index);
+        let Some(words) = self.groups.get_mut(&group) else {
+            return false;
+        };
+        let was_in = words[word] & bit != 0;
+        words[word] &= !bit;
+        if was_in {
+            self.count -= 1;
+            if words.iter().all(|word| *word == 0) {
+                self.groups.remove(&group);
+            }
+        }
+        was_in
+    }
+
+    /// Ascending.
+    fn list(&self) -> Vec<u64> {
+        let mut groups: Vec<u64> = self.groups.keys().copied().collect();
+        groups.sort_unstable();
+        let indices = groups.into_iter().flat_map(|group| {
+            let words = &self.groups[&group];
+            (group * GROUP..(group + 1) * GROUP).filter(move |index| {
+                let (_, word, bit) = Self::at(*index);
+                words[word] & bit != 0
+            })
+        });
+        indices.collect()
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Residency {
+    cold: Indices,
+    /// Cold inodes that were looked for since this was taken last, and whether there are any. Who looks has a shared
+    /// reference; the shard's lock orders all of it, so the lock inside never waits.
+    missed: Mutex<Vec<u64>>,
+    has_missed: AtomicBool,
+    /// Resident inodes, and some that are gone; the next one to be looked at first. Empty where nothing is evicted.
+    clock: VecDeque<u64>,
+    is_evicting: bool,
+    /// Bytes of all resident inodes, roughly.
+    size: u64,
+}
+
+impl Residency {
+    /// A resident inode grew or shrank.
+    pub(super) fn resized(&mut self, before: u64, after: u64) {
+        self.size = self.size - before + after;
+    }
+
+    /// An inode is resident from now on.
+    pub(super) fn came(&mut self, index: u64, inode: &Inode) {
+        self.size += inode.weight();
+        if self.is_evicting {
+            self.clock.push_back(index);
+        }
+    }
+
+    /// An inode is not resident any more.
+    pub(super) fn went(&mut self, inode: &Inode) {
+        self.size -= inode.weight();
+    }
+
+    /// Something was looked for that is not resident.
+    #[cold]
+    pub(super) fn note_miss(&self, index: u64) {
+        if self.cold.contains(index) {
+            self.has_missed.store(true, Ordering::Relaxed);
+            let mut missed = self.missed.lock().unwrap_or_else(PoisonError::into_inner);
+            if !missed.contains(&index) {
+                missed.push(index);
+            }
+        }
+    }
+
+    pub(super) fn is_cold(&self, index: u64) -> bool {
+        self.cold.count > 0 && self.cold.contains(index)
+    }
+
+    pub(super) fn cold_count(&self) -> u64 {
+        self.cold.count
+    }
+}
+
+impl Inode {
+    /// Bytes that it takes in memory, roughly. O(extended attributes).
+    pub(super) fn weight(&self) -> u64 {
+        let mut weight = size_of::<Self>() + TABLE_WEIGHT;
+        if let Some(entries) = self.entries() {
+            weight += entries.len() * ENTRY_WEIGHT;
+        }
+        if let crate::inode::Body::Symlink(target) = &self.body {
+            weight += target.len();
+        }
+        let xattrs = self.xattrs.iter();
+        weight += xattrs
+            .map(|(name, value)| XATTR_WEIGHT + name.len() + value.len())
+            .sum::<usize>();
+        let mut weight = weight as u64;
+        if let Some(map) = self.map() {
+            let parts = size_of::<crate::map::FileMap>()
+                + map.extent_count() * EXTENT_WEIGHT
+                + map.piece_count() * PIECE_WEIGHT;
+            weight += parts as u64 + map.piece_byte_count();
+        }
+        weight
+    }
+}
+
+/// An inode as the tree has it.
+#[derive(Debug)]
+pub struct Loaded(Box<Inode>);
+
+impl Loaded {
+    /// What stat shows of it.
+    pub fn attr(&self) -> &types::Attr {
+        &self.0.attr
+    }
+
+    /// Visits every run of sectors that its map names, each once.
+    pub fn visit_runs(&self, visit: &mut dyn FnMut(types::Run)) {
+        super::runs_of(&self.0).into_iter().for_each(visit);
+    }
+}
+
+/// What an eviction did. Drop it under no lock.
+#[derive(Debug, Default)]
+#[must_use = "dropping it takes time: not under a lock"]
+pub struct Evicted {
+    /// Inodes that were looked at.
+    pub visited: usize,
+    /// Bytes that are free now, when this is dropped, roughly.
+    pub bytes: u64,
+    #[allow(
+        clippy::vec_box,
+        reason = "they are moved out of the table as they are, under a lock"
+    )]
+    inodes: Vec<Box<Inode>>,
+}
+
+impl Evicted {
+    /// Inodes that are cold now.
+    pub fn count(&self) -> usize {
+        self.inodes.len()
+    }
+}
+
+impl Shard {
+    /// Makes the inode of `index` of its records, in order.
+    ///
+    /// # Errors
+    /// They are not what a shard has. `Ok(None)`: there are none.
+    pub fn decode(
+        id: ShardId,
+        key: HashKey,
+        index: u64,
+        records: &[(SmallBytes, SmallBytes)],
+    ) -> Result<Option<Loaded>, BadRecord> {
+        let mut scratch = Self::new(id, key);
+        let mut loader = Loader::new(&mut scratch, Vec::new())?;
+        for (key, value) in records {
+            loader.push(key, value)?;
+        }
+        loader.finish()?;
+        Ok(scratch.inodes.remove(&index).map(Loaded))
+    }
+
+    /// The key of its name hash.
+    pub fn hash_key(&self) -> HashKey {
+        self.key
+    }
+
+    /// From now on `evict` may be called.
+    pub fn allow_eviction(&mut self) {
+        assert!(self.dirty.is_tracked(), "what is in no tree cannot go");
+        if !std::mem::replace(&mut self.residency.is_evicting, true) {
+            let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
+            indices.sort_unstable();
+            self.residency.clock = indices.into();
+        }
+    }
+
+    /// Bytes that the resident inodes take, roughly. O(1).
+    pub fn resident_size(&self) -> u64 {
+        self.residency.size
+    }
+
+    /// Inodes that are resident.
+    pub fn resident_count(&self) -> u64 {
+        self.inodes.len() as u64
+    }
+
+    /// The inode is in the tree alone.
+    pub fn is_cold(&self, ino: InodeId) -> bool {
+        self.residency.is_cold(ino.index())
+    }
+
+    /// All inodes that are in the tree alone, ascending.
+    pub fn cold_inodes(&self) -> Vec<InodeId> {
+        let indices = self.residency.cold.list().into_iter();
+        indices.map(|index| InodeId::new(self.id, index)).collect()
+    }
+
+    /// There is such an inode, resident or cold.
+    pub fn exists(&self, ino: InodeId) -> bool {
+        assert_eq!(ino.shard(), self.id);
+        self.inodes.contains_key(&ino.index()) || self.is_cold(ino)
+    }
+
+    /// Attributes of a resident inode, for who can do without.
+    pub(crate) fn peek_attr(&self, ino: InodeId) -> Option<types::Attr> {
+        self.inodes.get(&ino.index()).map(|inode| inode.attr)
+    }
+
+    /// Cold inodes that were looked for since the last call: what was read meanwhile is worth nothing.
+    pub fn take_missed(&self) -> Vec<InodeId> {
+        let residency = &self.residency;
+        if !residency.has_missed.load(Ordering::Relaxed) {
+            return Vec::new();
+        }
+        residency.has_missed.store(false, Ordering::Relaxed);
+        let mut missed = residency
+            .missed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let missed = std::mem::take(&mut *missed).into_iter();
+        missed.map(|index| InodeId::new(self.id, index)).collect()
+    }
+
+    /// A cold inode has been read from the tree of the shard's root. False: it is resident by now, or gone.
+    pub fn take_in(&mut self, index: u64, loaded: Loaded) -> bool {
+        if !self.residency.cold.remove(index) {
+            return false;
+        }
+        let Loaded(inode) = loaded;
+        assert_eq!(inode.attr.ino, InodeId::new(self.id, index));
+        inode.used.store(true, Ordering::Relaxed);
+        self.residency.came(index, &inode);
+        self.note_orphan(index, inode.attr.nlink);
+        if let Some(map) = inode.map() {
+            if map.may_destage() {
+                self.destage_later.insert(index);
+                self.piece_debt += map.piece_byte_count();
+            }
+            if map.needs_destage() {
+                self.destage_soon.insert(index);
+            }
+        }
+        let old = self.inodes.insert(index, inode);
+        assert!(old.is_none(), "what is cold is not resident");
+        true
+    }
+
+    /// Looks at up to `visit_max` inodes and drops those that are clean and have not been used since they were looked at last,
+    /// or, with `is_strict`, whether used or not, until `bytes` are free.
+    pub fn evict(&mut self, visit_max: usize, bytes: u64, is_strict: bool) -> Evicted {
+        let mut evicted = Evicted::default();
+        let turns = visit_max.min(self.residency.clock.len());
+        while evicted.visited < turns && evicted.bytes < bytes {
+            evicted.visited += 1;
+            let Some(index) = self.residency.clock.pop_front() else {
+                break;
+            };
+            let Some(inode) = self.inodes.get(&index) else {
+                continue;
+            };
+            let is_used = inode.used.swap(false, Ordering::Relaxed) && !is_strict;
+            if is_used || self.is_pinned(index) {
+                self.residency.clock.push_back(index);
+                continue;
+            }
+            let inode = self.inodes.remove(&index).expect("just seen");
+            self.residency.went(&inode);
+            self.residency.cold.insert(index);
+            evicted.bytes += inode.weight();
+            evicted.inodes.push(inode);
+        }
+        evicted
+    }
+
+    /// Forgets inodes that are gone, where most are.
+    pub(super) fn trim_clock(&mut self) {
+        let clock = &mut self.residency.clock;
+        if clock.len() > 2 * self.inodes.len() + TRIM_COUNT {
+            clock.retain(|index| self.inodes.contains_key(index));
+        }
+    }
+
+    /// The inode has to stay: its tree does not have it as it is, or something that is found by looking at all that is
+    /// resident depends on it.
+    fn is_pinned(&self, index: u64) -> bool {
+        let ino = InodeId::new(self.id, index);
+        ino == InodeId::ROOT
+            || self.orphans.contains(&index)
+            || self.destage_soon.contains(&index)
+            || self.destage_later.contains(&index)
+            || self.locks.inode(ino).is_some()
+            || self.dirty.touches(index)
+    }
+
+    /// Asserts what `Residency` says. O(n).
+    pub(super) fn check_residency(&self) {
+        let size: u64 = self.inodes.values().map(|inode| inode.weight()).sum();
+        assert_eq!(self.residency.size, size);
+        for index in self.residency.cold.list() {
+            assert!(!self.inodes.contains_key(&index) && !self.is_pinned(index));
+            assert!(index < self.next_index);
+        }
+    }
+}
