@@ -246,8 +246,21 @@ impl Fixture {
         self.lab(&["down"])
     }
 
-    /// Checks what the daemons, which have ended, have left; what is wrong.
+    /// Checks what the daemons have left; what is wrong. They were killed a moment ago, and the kernel gives their disks
+    /// free when their last request has ended.
     fn fsck(&self) -> Result<(), String> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let outcome = self.fsck_once();
+            let is_in_use = |said: &String| said.contains("is in use by another process");
+            if !outcome.as_ref().is_err_and(is_in_use) || Instant::now() > until {
+                return outcome;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn fsck_once(&self) -> Result<(), String> {
         let mut command = Command::new("timeout");
         command.args([
             "-k",
