@@ -82,18 +82,23 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
         ..up::single(plan.view(), &mount)
     };
     let fs = to_hex(plan.view().fs.0);
-    let fail = |failure: Failure| {
-        undo(&place, had_directory)?;
-        Err(failure.help("nothing was made; run it again when that is mended"))
+    let fail = |failure: Failure, undone: Result<()>| match undone {
+        Ok(()) => Err(failure.help("nothing was made; run it again when that is mended")),
+        // What is left is taken back by the next try.
+        Err(other) => Err(failure.help(format!(
+            "what was made could not be taken back ({}); run it again when that is mended",
+            other.what()
+        ))),
     };
     let noted = files::replace(&place.creating(), fs.as_bytes())
         .and_then(|()| place.store_view(plan.view()));
     if let Err(failure) = noted {
-        return fail(failure);
+        return fail(failure, undo(&place, had_directory));
     }
     if let Err(failure) = plan.write().and_then(|()| place.store(&state)) {
-        plan.clear()?;
-        return fail(failure);
+        // With labels on the disks the note must stay.
+        let undone = plan.clear().and_then(|()| undo(&place, had_directory));
+        return fail(failure, undone);
     }
     files::remove(&place.creating())?;
     drop(lock);

@@ -115,22 +115,32 @@ fn create(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>>
     files::make_directory(place.root())?;
     let lock = place.try_lock()?;
     let mut done = remove_backing(place.root())?;
-    let outcome = create_locked(place, mount, request);
-    if outcome.is_err() {
-        // What failed halfway would only be in the way of the next try.
-        remove_backing(place.root())?;
-        for name in ["cluster.view", "cluster.view.new", "gupfs.toml.new"] {
-            files::remove(&place.root().join(name))?;
-        }
-        if !had_directory {
-            files::remove(&place.lock())?;
-            let root = place.root();
-            std::fs::remove_dir(root).map_err(|e| Failure::io("remove", root, &e))?;
-        }
-    }
+    // What failed halfway would only be in the way of the next try, which removes what cannot be removed now.
+    let made =
+        create_locked(place, mount, request).map_err(|failure| match undo(place, had_directory) {
+            Ok(()) => failure,
+            Err(other) => failure.help(format!(
+                "what was made could not be removed ({}); run it again when that is mended",
+                other.what()
+            )),
+        });
     drop(lock);
-    done.extend(outcome?);
+    done.extend(made?);
     Ok(done)
+}
+
+/// Removes what a creation that has failed has left of a file system over our own disks.
+fn undo(place: &Place, had_directory: bool) -> Result<()> {
+    remove_backing(place.root())?;
+    for name in ["cluster.view", "cluster.view.new", "gupfs.toml.new"] {
+        files::remove(&place.root().join(name))?;
+    }
+    if had_directory {
+        return Ok(());
+    }
+    files::remove(&place.lock())?;
+    let root = place.root();
+    std::fs::remove_dir(root).map_err(|e| Failure::io("remove", root, &e))
 }
 
 fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {

@@ -156,13 +156,25 @@ fn not_root_is_said() {
     fs::copy(env!("CARGO_BIN_EXE_gupfs"), &program).expect("copied to where nobody may run it");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("opened");
     let state = directory.path().join("state");
+    let as_nobody = |arguments: &[&str]| {
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--"];
+        let mut command = Command::new("setpriv");
+        run(command.args(nobody).arg(&program).args(arguments))
+    };
     let arguments = ["up", "--mount", "/mnt", "--state", text(&state)];
-    let run = run(Command::new("setpriv")
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
-        .arg(&program)
-        .args(arguments));
-    check_refused(&run, &arguments, &["needs root", "help:"]);
+    check_refused(&as_nobody(&arguments), &arguments, &["needs root", "help:"]);
     assert!(!state.exists());
+    // What needs no root does without, and leaves nothing.
+    let own = directory.path().join("own");
+    fs::create_dir(&own).expect("made");
+    let arguments = ["bench", text(&own), "--size", "1M", "--seconds", "1"];
+    let denied = as_nobody(&arguments);
+    check_refused(&denied, &arguments, &["Permission denied", "help:"]);
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o777)).expect("opened");
+    let measured = as_nobody(&arguments);
+    assert_eq!(measured.code, Some(0), "{}", measured.err);
+    assert!(measured.out.contains("unlink"), "{}", measured.out);
+    assert!(listing(&own).is_empty());
 }
 
 #[test]
@@ -418,6 +430,10 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
     refused(
         &["config", "set", "lease", "1", "--state", text(&state)],
         &["\"lease\"", "did you mean lease_ms", "pagepool_size"],
+    );
+    refused(
+        &["config", "get", "pagepol_size", "--state", text(&state)],
+        &["\"pagepol_size\"", "did you mean pagepool_size"],
     );
     refused(
         &["daemon", "--state", text(&state), "--set", "lease_ms=1"],
