@@ -29,5 +29,7 @@ mod offline;
 mod opens;
 #[path = "labs/repair.rs"]
 mod repair;
+#[path = "labs/residency.rs"]
+mod residency;
 #[path = "labs/space.rs"]
 mod space;
