@@ -99,6 +99,10 @@ impl Seen {
                             }
                         });
                     if bytes.len() != expected || wrong.is_some() {
+                        if cut.acknowledged().is_err() {
+                            // Nobody had seen it yet when its maker lost it.
+                            return;
+                        }
                         let what = format!(
                             "{}: {} bytes, block {wrong:?} is not what was written",
                             path.display(),
