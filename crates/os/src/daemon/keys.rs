@@ -5,7 +5,7 @@
 //!
 //! Invariants
 //! - Lock order: that of the reads, then shards, then journal and space; the first is never held while a shard is locked.
-//! - Nothing is read under a lock.
+//! - Nothing is read under a lock, but for who asks to look at an inode, or at all of them, by a command.
 //! - The threads end before the disks do (`Ended`).
 
 use std::collections::VecDeque;
@@ -34,6 +34,8 @@ const STEP_COUNT_MAX: usize = 64;
 const SLACK: u64 = 16;
 /// After a round of checkpoints was asked for to make room, the next one is asked for so much later.
 const ROUND_PAUSE: types::Duration = types::Duration::from_secs(1);
+/// After an eviction that found too little that may go, the next one comes so much later: what stays is looked at in vain.
+const VAIN_PAUSE: types::Duration = types::Duration::from_millis(200);
 /// Bytes of pages in memory while all there is is looked at.
 const WALK_CACHE_SIZE: usize = 1 << 20;
 
@@ -48,6 +50,8 @@ pub(super) struct Keys {
     resident: AtomicU64,
     /// When a round of checkpoints was last asked for to make room.
     asked: Mutex<Instant>,
+    /// The next eviction comes no sooner.
+    not_before: Mutex<Instant>,
 }
 
 impl Keys {
@@ -59,6 +63,7 @@ impl Keys {
             evicted: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             asked: Mutex::new(Instant(0)),
+            not_before: Mutex::new(Instant(0)),
         }
     }
 
@@ -202,6 +207,10 @@ impl Daemon {
         if limit == 0 || all <= limit || !self.is_serving() {
             return false;
         }
+        let now = clock::now();
+        if now < *lock(&self.keys.not_before) {
+            return false;
+        }
         let goal = all - (limit - limit / SLACK);
         let mut freed = 0;
         let mut steps = STEP_COUNT_MAX;
@@ -224,10 +233,12 @@ impl Daemon {
                 self.keys.evicted.fetch_add(count, Ordering::Relaxed);
             }
         }
+        if freed < goal / 2 {
+            *lock(&self.keys.not_before) = now + VAIN_PAUSE;
+        }
         if freed >= goal || unsaved < limit / 4 {
             return false;
         }
-        let now = clock::now();
         let mut asked = lock(&self.keys.asked);
         if now.since(*asked) < ROUND_PAUSE {
             return false;
