@@ -92,6 +92,12 @@ impl History {
             if last.is_none() {
                 values.push(0);
             }
+            // A former crash may have taken the last durable one back already.
+            let former = entries.iter().filter_map(|e| match e.access {
+                Access::Lose(list) if last.is_none_or(|last| e.start > last) => Some(list),
+                _ => None,
+            });
+            values.extend(former.flat_map(|list| self.losses[list].iter().copied()));
             let access = Access::Lose(self.losses.len());
             self.losses.push(values);
             entries.push(Entry {
