@@ -182,9 +182,10 @@ impl Slice {
     ) {
         // What was written before a change of size goes to the owner before it: else a later Commit would bring
         // back what is cut. So does what a Commit under way carries before any change, or it would stamp over
-        // the times set now.
+        // the times set now. And a write that takes the set-id bits takes those that were there, not those that are set now.
         let inode = self.inode(ino);
-        if inode.is_dirty() && (set.size.is_some() || inode.is_committing) {
+        let takes_bits = inode.kill_set_id && set.permissions.is_some();
+        if inode.is_dirty() && (set.size.is_some() || inode.is_committing || takes_bits) {
             self.flush_before(env, ino, Op::SetAttr { ino, set }, then);
             return;
         }

@@ -85,3 +85,54 @@ fn a_removed_directory_or_pipe_has_no_links() {
         assert_eq!(shown, nlink.map(|nlink| (nlink, 0)));
     }
 }
+
+/// A write by another user takes the set-id bits that are there, not those that a chmod sets after it.
+#[test]
+fn a_chmod_comes_after_the_bits_that_a_write_takes() {
+    for takes_bits in [false, true] {
+        let mut s = Story::new(4 * PAGE);
+        s.attr.permissions = 0o4757;
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let frame = crate::Pool::alloc(&s.memory).expect("plenty");
+        s.ask_as(
+            7,
+            Operation::Write {
+                ino: INO,
+                handle: Handle(0),
+                offset: 0,
+                payload: Span::whole(frame),
+                is_write_back: false,
+                append: false,
+                sync: false,
+                kill_set_id: takes_bits,
+            },
+        );
+        let set = types::SetAttr {
+            permissions: Some(0o2755),
+            ..Default::default()
+        };
+        let effects = s.ask(Operation::SetAttr {
+            ino: INO,
+            handle: None,
+            set,
+        });
+        let asks = |effects: &[Effect]| {
+            effects.iter().any(|effect| {
+                let Effect::Call(_, _, Ask::Op { op, .. }) = effect else {
+                    return false;
+                };
+                matches!(op, meta::Op::SetAttr { .. })
+            })
+        };
+        assert_eq!(asks(&effects), !takes_bits, "{effects:?}");
+        if takes_bits {
+            let effects = s.carry_out(effects);
+            let (call, commit) = commit_of(&effects).expect("what was written goes first");
+            assert!(commit.kill_set_id);
+            s.attr.permissions = 0o757;
+            s.attr.change += 1;
+            let effects = s.answer(call, meta::Reply::Attr(s.attr));
+            assert!(asks(&effects), "{effects:?}");
+        }
+    }
+}
