@@ -88,7 +88,12 @@ fn exchange(socket: &Path, request: &str, limit: Duration) -> Result<Answer> {
 
 /// The same for a daemon that must be running.
 pub fn require(socket: &Path, request: &str) -> Result<Value> {
-    match ask(socket, request, PATIENCE)? {
+    require_within(socket, request, PATIENCE)
+}
+
+/// The same for a request that the daemon has so long for.
+pub fn require_within(socket: &Path, request: &str, limit: Duration) -> Result<Value> {
+    match ask(socket, request, limit)? {
         Answer::Said(value) => Ok(value),
         Answer::Absent => Err(
             Failure::new(format!("no daemon listens on {}", socket.display()))
@@ -97,7 +102,7 @@ pub fn require(socket: &Path, request: &str) -> Result<Value> {
         Answer::Silent => Err(Failure::new(format!(
             "the daemon behind {} did not answer within {} s",
             socket.display(),
-            PATIENCE.as_secs()
+            limit.as_secs()
         ))
         .help("see its log; `gupfs down` ends it in any case")),
     }

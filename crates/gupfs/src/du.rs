@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use indicatif::ProgressBar;
@@ -24,6 +25,9 @@ use crate::{control, size};
 const DIRECTORY_COUNT: usize = 64;
 /// Directories that are listed in JSON.
 const ROWS_SHOWN_MAX: usize = 65_536;
+
+/// How long one question is waited for: longer than the daemon waits for owners, 16 s at the most.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Arguments of `gupfs du`.
 #[derive(Debug, Args)]
@@ -328,7 +332,7 @@ fn sum(
 }
 
 fn ask(place: &Place, question: &str, path: &Path) -> Result<Value> {
-    let said = control::require(&place.control(), question)?;
+    let said = control::require_within(&place.control(), question, PATIENCE)?;
     match said["error"].as_str() {
         None => Ok(said),
         Some("unknown request") => Err(Failure::new(format!(

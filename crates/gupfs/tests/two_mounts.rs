@@ -21,6 +21,8 @@ mod calls;
 mod copies;
 #[path = "two_mounts/direct.rs"]
 mod direct;
+#[path = "two_mounts/du.rs"]
+mod du;
 #[path = "two_mounts/evict.rs"]
 mod evict;
 #[path = "two_mounts/fixture.rs"]

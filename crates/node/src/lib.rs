@@ -33,7 +33,7 @@ pub use log::{DestageState, OwnerLog};
 pub use message::Message;
 pub use moves::MoveToken;
 pub use owner::{Locked, Need, OwnerSlice};
-pub use question::{OwnerEffect, OwnerEnv, Question, Work};
+pub use question::{LOOK_CALL, OwnerEffect, OwnerEnv, Question, Work};
 pub use regions::{RegionEffect, RegionEnv, Regions};
 pub use replay::ShardReplay;
 

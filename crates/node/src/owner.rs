@@ -686,7 +686,7 @@ impl<'a> Locked<'a> {
     ) -> Result<Option<Box<Question>>, Need> {
         // Commits and the like change only what the asker's tokens cover: they wait for nothing, so that
         // a revoke never waits for itself (rule R10).
-        if !waits_for_tokens(op) {
+        if !waits_for_tokens(op) || question.only_looks() {
             return Ok(Some(question));
         }
         loop {
@@ -909,7 +909,9 @@ impl<'a> Locked<'a> {
             );
             self.note_journaled(env, &executed.mutations, lsn, out);
         }
-        self.grant_along(env, &mut question, &executed.reply);
+        if !question.only_looks() {
+            self.grant_along(env, &mut question, &executed.reply);
+        }
         let is_remote = question.from.node != env.me.node;
         let after = (durable || is_remote).then(|| self.last_lsn());
         out.push(question.answer(Body::Op(executed.reply), after));

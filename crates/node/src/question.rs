@@ -5,6 +5,10 @@ use meta::view::{Fact, Origin, Query};
 use token::message::{Granted, Revoke};
 use types::{Errno, InodeId, Instant, Lsn, NodeId, NodeLife, ShardId, Timestamp};
 
+/// In a call's name: who asks reads what is committed, waits for no holder of tokens and keeps none. Nobody would give them
+/// back: the asker is no client slice. A version that does not know the bit answers with tokens.
+pub const LOOK_CALL: u64 = 1 << 59;
+
 /// A question on its way through an owner.
 #[derive(Clone, Debug)]
 pub struct Question {
@@ -131,6 +135,15 @@ pub struct OwnerEnv<'a> {
 }
 
 impl Question {
+    /// Who asks wants to know what is committed, and keeps nothing ([`LOOK_CALL`]). What changes something never only looks.
+    pub(crate) fn only_looks(&self) -> bool {
+        let is_change = match &self.ask {
+            Ask::Op { op, .. } => op.is_change(),
+            _ => true,
+        };
+        self.call & LOOK_CALL != 0 && !is_change
+    }
+
     pub(crate) fn keep_grant(&mut self, granted: Granted) {
         self.grants.retain(|g| g.ino != granted.ino);
         self.grants.push(granted);

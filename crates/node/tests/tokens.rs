@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use client::message::Ask;
-use meta::{HashKey, Shard};
+use meta::{HashKey, Mutation, Op, Shard};
 use node::calls::question;
-use node::{Locked, OwnerEffect, OwnerEnv, OwnerSlice};
-use types::{Epoch, InodeId, Instant, Lsn, NodeId, ShardId, Timestamp, TokenNumber, Want};
+use node::{LOOK_CALL, Locked, OwnerEffect, OwnerEnv, OwnerSlice};
+use types::{Epoch, InodeId, Instant, Lsn, Name, NodeId, ShardId, Timestamp, TokenNumber, Want};
 
 mod common;
 
@@ -85,4 +85,90 @@ fn attributes_of_a_directory_come_under_its_own_token() {
         mode: types::DirectoryMode::Write,
     };
     assert!(!slice.tokens.is_clear(life(3), ino, &[change]), "{out:?}");
+}
+
+/// Who only looks (`gupfs du`) hears what is committed, takes no token and waits for nobody who has one; its other answers
+/// are those of everybody.
+#[test]
+fn who_only_looks_takes_no_tokens() {
+    let tokens = token::Manager::new(Epoch(1), token::Options::default());
+    let mut shard = Shard::new(SHARD, HashKey(7));
+    let [parent, written, idle] = [100, 101, 102].map(|index| InodeId::new(SHARD, index));
+    shard.apply(&directory(parent));
+    for (cookie, ino) in [(1000, written), (1001, idle)] {
+        shard.apply(&file(ino, 1));
+        shard.apply(&Mutation::EntryPut {
+            directory: parent.index(),
+            cookie,
+            name: Name::new(cookie.to_string().as_bytes()).unwrap(),
+            ino,
+            kind: types::FileKind::File,
+        });
+    }
+    let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
+    let env = OwnerEnv {
+        now: Instant(1),
+        timestamp: Timestamp::default(),
+        me: life(1),
+        owners: &[NodeId(1)],
+        random: 0,
+    };
+    let ask = |slice: &mut OwnerSlice, (node, call), ask| {
+        let work = question(env.now, (life(node), call), None, SHARD, ask);
+        let mut out = Vec::new();
+        let mut locked = Locked::new(std::iter::once(slice));
+        locked.run(&env, None, work, &mut out).unwrap();
+        out
+    };
+    // Node 2 writes to one of the files, and has changed the directory.
+    for (ino, want) in [
+        (
+            written,
+            Want::Inode {
+                mode: types::InodeMode::Exclusive,
+            },
+        ),
+        (
+            parent,
+            Want::Directory {
+                mode: types::DirectoryMode::Write,
+            },
+        ),
+    ] {
+        let wants = vec![want];
+        let seen = TokenNumber(0);
+        ask(&mut slice, (2, 1), Ask::Acquire { ino, seen, wants });
+    }
+    assert_eq!(slice.tokens.token_count(), 2);
+    let ops = [
+        Op::ReadDir {
+            ino: parent,
+            cookie: 0,
+            size: 4096,
+            plus: true,
+        },
+        Op::GetAttr { ino: written },
+        Op::GetAttr { ino: idle },
+        Op::GetAttr { ino: parent },
+    ];
+    let asked = |slice: &mut OwnerSlice, node, look| {
+        let asked = ops.iter().map(|op| {
+            let op = op.clone();
+            let out = ask(slice, (node, 5 | look), Ask::Op { op, durable: false });
+            match &out[..] {
+                [OwnerEffect::Answer { answer, .. }] => (true, answer.grants.len()),
+                _ => (false, 0),
+            }
+        });
+        asked.collect::<Vec<_>>()
+    };
+    for node in [1, 2, 3] {
+        assert_eq!(asked(&mut slice, node, LOOK_CALL), [(true, 0); 4]);
+        assert_eq!(slice.tokens.token_count(), 2, "node {node}");
+        assert_eq!(slice.tokens.waiting_count(), 0, "node {node}");
+    }
+    // A client's slice waits for who writes, and keeps what it is given.
+    let kept = [(false, 0), (false, 0), (true, 1), (false, 0)];
+    assert_eq!(asked(&mut slice, 3, 0), kept);
+    assert_eq!(slice.tokens.token_count(), 3);
 }

@@ -31,7 +31,7 @@ fn placed(fixture: &Fixture, path: &Path) -> (BTreeSet<u64>, u64) {
 }
 
 /// What `gupfs` says of a path on either mount, wherever its owner is.
-fn told(command: &str, path: &Path) -> Result<Value, Error> {
+pub(crate) fn told(command: &str, path: &Path) -> Result<Value, Error> {
     let mut gupfs = Command::new("timeout");
     gupfs.args([
         "-k",

@@ -343,6 +343,9 @@ impl Daemon {
             known += slice.gauges().inode_count as u64;
             cold += slice.cold_count() as u64;
         }
+        let shards = self.shards.iter().flatten();
+        let tokens = shards.map(|shard| lock(shard).token_counts().0 as u64);
+        let tokens = tokens.sum();
         let read = self.keys.counters();
         let (evicted, resident) = self.keys.evicted_and_resident();
         let all = [
@@ -352,6 +355,7 @@ impl Daemon {
             ("metadata_page_reads", read.pages),
             ("metadata_stale_reads", read.stale),
             ("metadata_read_failures", read.failures),
+            ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
             ("inodes_forgotten_now", cold),
             ("checkpoints", kept.checkpoints),

@@ -2,6 +2,8 @@
 //!
 //! A request lists a page of each of a few directories, and asks for the attributes that the owner of a listing does not
 //! have. What is left to be listed is kept by who asks: nothing stays here between two requests, and each is bounded.
+//!
+//! What is asked is what the owners have committed: no token is taken, and nobody who writes is asked to give any up.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -10,14 +12,13 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use client::message::{Answer, Ask, Body};
+use node::LOOK_CALL;
 use node::meta::{Listed, Op, Reply};
 use types::{Attr, Errno, FileKind, InodeId, SECTOR_SIZE};
 
 use super::control::quoted;
 use super::{Daemon, lock};
 
-/// Marks calls of the driver itself that list directories.
-pub(super) const USAGE_CALL: u64 = 1 << 59;
 /// Directories of one request.
 const DIRECTORY_COUNT_MAX: usize = 64;
 /// Bytes of one page of a listing.
@@ -28,7 +29,8 @@ const ATTR_COUNT_MAX: usize = 256;
 const QUESTION_COUNT_MAX: usize = 4096;
 /// Requests that are worked on at a time.
 const REQUEST_COUNT_MAX: usize = 4;
-/// How long a request takes at most: less than the command waits.
+/// How long the owners have for the answers to one round of questions. A request begins no more rounds after that time, its
+/// first of each kind excepted: it takes twice as long at the most, which is less than the command waits.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Who waits for an answer, and as which of its answers.
@@ -51,6 +53,19 @@ pub(super) struct Turn(Arc<Daemon>);
 impl Drop for Turn {
     fn drop(&mut self) {
         self.0.usage.request_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Usage {
+    /// Room for the answers to all of `calls`, each as one of `told`'s; or for none of them.
+    fn begin(&self, calls: &[u64], told: &mpsc::Sender<(usize, Body)>) -> Result<(), String> {
+        let mut questions = lock(&self.questions);
+        if questions.len() + calls.len() > QUESTION_COUNT_MAX {
+            return Err("too many questions wait for owners that do not answer".to_owned());
+        }
+        let asked = calls.iter().enumerate();
+        questions.extend(asked.map(|(at, call)| (*call, (told.clone(), at))));
+        Ok(())
     }
 }
 
@@ -81,12 +96,13 @@ impl Daemon {
         (before < REQUEST_COUNT_MAX).then_some(turn)
     }
 
-    /// Answers `usage WORDS` with a page of each directory that is named, as JSON. Waits for owners, `PATIENCE` at the most.
+    /// Answers `usage WORDS` with a page of each directory that is named, as JSON. Waits for owners, twice `PATIENCE` at the
+    /// most.
     pub(super) fn usage_json(self: &Arc<Self>, words: &str) -> String {
         let Some((wants_names, places)) = parse(words) else {
             return error("usage is asked as [names] INODE:COOKIE..., at most 64 of them");
         };
-        match self.list(&places, Instant::now() + PATIENCE) {
+        match self.list(&places) {
             Ok(pages) => {
                 let rows = places.iter().zip(&pages);
                 let rows: Vec<String> = rows
@@ -99,7 +115,8 @@ impl Daemon {
     }
 
     /// A page of each of `places`, attributes filled in but those of what is gone meanwhile.
-    fn list(self: &Arc<Self>, places: &[Place], until: Instant) -> Result<Vec<Page>, String> {
+    fn list(self: &Arc<Self>, places: &[Place]) -> Result<Vec<Page>, String> {
+        let until = Instant::now() + PATIENCE;
         let ops = places.iter().map(|(ino, cookie)| Op::ReadDir {
             ino: *ino,
             cookie: *cookie,
@@ -107,7 +124,7 @@ impl Daemon {
             plus: true,
         });
         let mut pages = Vec::new();
-        for reply in self.ask_owners(ops.collect(), until)? {
+        for reply in self.ask_owners(ops.collect())? {
             pages.push(match reply {
                 Reply::Listing {
                     entries, is_end, ..
@@ -116,41 +133,26 @@ impl Daemon {
                 other => return Err(format!("an owner refused a listing: {other:?}")),
             });
         }
-        let mut missing: Vec<&mut Listed> = pages.iter_mut().flat_map(Page::without_attr).collect();
-        for some in missing.chunks_mut(ATTR_COUNT_MAX) {
-            let ops = some.iter().map(|entry| Op::GetAttr { ino: entry.ino });
-            let replies = self.ask_owners(ops.collect(), until)?;
-            for (entry, reply) in some.iter_mut().zip(replies) {
-                entry.attr = match reply {
-                    Reply::Attr(attr) => Some(attr),
-                    Reply::Error(Errno::ENOENT | Errno::ESTALE) => None,
-                    other => return Err(format!("an owner refused attributes: {other:?}")),
-                };
-            }
-        }
+        let has_time = || Instant::now() < until;
+        fill(&mut pages, has_time, |ops| self.ask_owners(ops))?;
         Ok(pages)
     }
 
-    /// Asks each operation's owner, all at once, and waits for the answers.
-    fn ask_owners(self: &Arc<Self>, ops: Vec<Op>, until: Instant) -> Result<Vec<Reply>, String> {
+    /// Asks each operation's owner, all at once, and waits for the answers, `PATIENCE` at the most.
+    fn ask_owners(self: &Arc<Self>, ops: Vec<Op>) -> Result<Vec<Reply>, String> {
+        let until = Instant::now() + PATIENCE;
         let (told, answers) = mpsc::channel();
         let mut replies: Vec<Option<Reply>> = ops.iter().map(|_| None).collect();
         let owners: Vec<u16> = ops.iter().map(|op| self.owner(op.home()).0).collect();
+        let calls: Vec<u64> = ops.iter().map(|_| self.draw_call() | LOOK_CALL).collect();
+        self.usage.begin(&calls, &told)?;
+        drop(told);
         let mut items = VecDeque::new();
-        for (at, op) in ops.into_iter().enumerate() {
-            let call = self.draw_call() | USAGE_CALL;
-            {
-                let mut questions = lock(&self.usage.questions);
-                if questions.len() >= QUESTION_COUNT_MAX {
-                    return Err("too many questions wait for owners that do not answer".to_owned());
-                }
-                questions.insert(call, (told.clone(), at));
-            }
+        for (call, op) in calls.into_iter().zip(ops) {
             let shard = op.home();
             let ask = Ask::Op { op, durable: false };
             self.call_owner(call, shard, ask, &mut items);
         }
-        drop(told);
         self.run(items);
         for _ in 0..replies.len() {
             let left = until.saturating_duration_since(Instant::now());
@@ -194,22 +196,68 @@ enum Page {
 }
 
 impl Page {
-    fn without_attr(&mut self) -> impl Iterator<Item = &mut Listed> {
-        let entries = match self {
-            Self::Listed(entries, _) => entries.as_mut_slice(),
+    fn entries(&mut self) -> &mut [Listed] {
+        match self {
+            Self::Listed(entries, _) => entries,
             Self::Gone => &mut [],
-        };
-        entries.iter_mut().filter(|entry| entry.attr.is_none())
+        }
+    }
+
+    /// Ends it before an entry; who asks goes on from there.
+    fn end_before(&mut self, entry: usize) {
+        if let Self::Listed(entries, is_end) = self
+            && entry < entries.len()
+        {
+            entries.truncate(entry);
+            *is_end = false;
+        }
     }
 }
 
-fn page_json((ino, _): Place, page: &Page, wants_names: bool) -> String {
+/// Asks for the attributes that the pages lack, some at a time. While there is time, and once in any case: pages end before
+/// what was not asked for.
+fn fill(
+    pages: &mut [Page],
+    has_time: impl Fn() -> bool,
+    mut ask: impl FnMut(Vec<Op>) -> Result<Vec<Reply>, String>,
+) -> Result<(), String> {
+    let mut missing = Vec::new();
+    for (page, of) in pages.iter_mut().enumerate() {
+        let entries = of.entries().iter().enumerate();
+        let without = entries.filter(|(_, entry)| entry.attr.is_none());
+        missing.extend(without.map(|(entry, _)| (page, entry)));
+    }
+    for (round, some) in missing.chunks(ATTR_COUNT_MAX).enumerate() {
+        if round > 0 && !has_time() {
+            for (page, entry) in &missing[round * ATTR_COUNT_MAX..] {
+                pages[*page].end_before(*entry);
+            }
+            return Ok(());
+        }
+        let mut ops = Vec::new();
+        for (page, entry) in some {
+            let ino = pages[*page].entries()[*entry].ino;
+            ops.push(Op::GetAttr { ino });
+        }
+        for ((page, entry), reply) in some.iter().zip(ask(ops)?) {
+            pages[*page].entries()[*entry].attr = match reply {
+                Reply::Attr(attr) => Some(attr),
+                Reply::Error(Errno::ENOENT | Errno::ESTALE) => None,
+                other => return Err(format!("an owner refused attributes: {other:?}")),
+            };
+        }
+    }
+    Ok(())
+}
+
+fn page_json((ino, cookie): Place, page: &Page, wants_names: bool) -> String {
     let Page::Listed(entries, is_end) = page else {
         return format!("{{\"directory\":{},\"gone\":true}}", ino.raw());
     };
     let next = match entries.last() {
-        Some(last) if !is_end => last.cookie.to_string(),
-        _ => "null".to_owned(),
+        _ if *is_end => "null".to_owned(),
+        Some(last) => last.cookie.to_string(),
+        None => cookie.to_string(),
     };
     let (mut count, mut size, mut allocated) = (0_u64, 0_u64, 0_u64);
     let (mut links, mut directories) = (Vec::new(), Vec::new());
@@ -282,6 +330,92 @@ mod tests {
         for bad in ["", "names", "1", "1:x", "x:1", &"1:1 ".repeat(65)] {
             assert_eq!(parse(bad), None, "{bad}");
         }
+    }
+
+    /// Two pages of a round and a half each, without attributes.
+    fn without_attributes() -> Vec<Page> {
+        let count = ATTR_COUNT_MAX as u64 * 3 / 2;
+        let page = |first: u64| {
+            let entries = (first..first + count).map(|index| {
+                let mut entry = listed(index, FileKind::File, 1);
+                entry.attr = None;
+                entry
+            });
+            Page::Listed(entries.collect(), true)
+        };
+        vec![page(0), Page::Gone, page(count)]
+    }
+
+    fn answered(ops: Vec<Op>) -> Result<Vec<Reply>, String> {
+        assert!(ops.len() <= ATTR_COUNT_MAX);
+        let reply = |op: Op| match op {
+            // Gone meanwhile.
+            Op::GetAttr { ino } if ino.index() % 100 == 1 => Reply::Error(Errno::ENOENT),
+            Op::GetAttr { ino } => Reply::Attr(Attr {
+                size: 10,
+                sector_count: 1,
+                ..Attr::new(ino, 1, FileKind::File, 0o644, Timestamp::default())
+            }),
+            other => panic!("{other:?}"),
+        };
+        Ok(ops.into_iter().map(reply).collect())
+    }
+
+    #[test]
+    fn pages_end_where_the_time_is_over() {
+        let place = (InodeId::ROOT, 77);
+        let said = |page: &Page| page_json(place, page, false);
+        // Slow owners: each round takes all of the time.
+        for (rounds, wanted) in [
+            (
+                0,
+                ["\"next\":355,\"inodes\":253", "\"next\":77,\"inodes\":0"],
+            ),
+            (
+                1,
+                ["\"next\":355,\"inodes\":253", "\"next\":77,\"inodes\":0"],
+            ),
+            (
+                2,
+                [
+                    "\"next\":null,\"inodes\":380",
+                    "\"next\":611,\"inodes\":126",
+                ],
+            ),
+            (
+                9,
+                [
+                    "\"next\":null,\"inodes\":380",
+                    "\"next\":null,\"inodes\":380",
+                ],
+            ),
+        ] {
+            let asked = std::cell::Cell::new(0);
+            let mut pages = without_attributes();
+            let ask = |ops: Vec<Op>| {
+                asked.set(asked.get() + 1);
+                answered(ops)
+            };
+            fill(&mut pages, || asked.get() < rounds, ask).expect("answered");
+            assert_eq!(asked.get(), rounds.clamp(1, 3), "whoever asks gets on");
+            for (page, wanted) in [&pages[0], &pages[2]].into_iter().zip(wanted) {
+                let said = said(page);
+                assert!(said.contains(wanted), "{rounds}: {wanted} is not in {said}");
+            }
+        }
+    }
+
+    #[test]
+    fn without_room_for_all_questions_none_is_kept() {
+        let usage = Usage::default();
+        let (told, _answers) = mpsc::channel();
+        let calls: Vec<u64> = (0..QUESTION_COUNT_MAX as u64 - 3).collect();
+        usage.begin(&calls, &told).expect("room for all");
+        let more: Vec<u64> = (10_000..10_004).collect();
+        usage.begin(&more, &told).expect_err("room for three");
+        assert_eq!(lock(&usage.questions).len(), calls.len());
+        usage.begin(&more[..3], &told).expect("room for three");
+        assert_eq!(lock(&usage.questions).len(), QUESTION_COUNT_MAX);
     }
 
     #[test]

@@ -11,7 +11,9 @@ use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
 use client::{Env, Pool as _};
 use node::moves::RENAME_TOKEN;
-use node::{Deferred, FACT_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerSlice, Work};
+use node::{
+    Deferred, FACT_CALL, LOOK_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerSlice, Work,
+};
 use smallvec::{SmallVec, smallvec};
 use types::{Errno, Instant, Lsn, NodeLife, ShardId, Timestamp};
 
@@ -523,7 +525,7 @@ impl Daemon {
         if call & super::destage::DESTAGE_CALL != 0 && call & DRIVER_CALL == 0 {
             return self.destage_answered(call, &answer, items);
         }
-        if call & super::usage::USAGE_CALL != 0 && call & DRIVER_CALL != 0 {
+        if call & LOOK_CALL != 0 && call & DRIVER_CALL != 0 {
             return self.on_usage_answer(call, *answer);
         }
         if call & DRIVER_CALL != 0 {
