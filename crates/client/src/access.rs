@@ -6,6 +6,7 @@
 //! - An owner takes a time only while the file is as this node knew it (`change`), and asks nobody's tokens back for it:
 //!   no time set by utimes(2) after the read is lost by it. Other nodes show it when they next ask for attributes.
 //! - An inode with a time to tell is not forgotten before; what has to be forgotten tells at once.
+//! - But for that, no more than `IN_FLIGHT_MAX` wait for owners: a Commit never queues behind more.
 //!
 //! What this deliberately does not do: keep a time over a crash, or over a change of the file by another node within
 //! `patience`. With relatime nobody asks for more: the file has been changed since.
@@ -24,6 +25,12 @@ use crate::slice::Slice;
 
 /// Times that a slice tells at one tick.
 const PER_TICK: usize = 32;
+/// Times on their way to owners, of a slice.
+const IN_FLIGHT_MAX: usize = 8;
+/// A time that the owner refuses for a change that the read came after is told so often in all.
+const TELLS_MAX: u8 = 3;
+/// An access time so far ahead was set, and a read takes it back; one that is less ahead is of another clock. In seconds.
+const AHEAD_MAX: i64 = 2;
 /// With relatime a time older than this goes on, whatever has changed; in seconds.
 const RELATIVE_AGE_MAX: i64 = 24 * 3600;
 
@@ -47,6 +54,19 @@ pub(crate) struct Accesses {
     patience: Duration,
     /// Each inode once, with the time of its first read; oldest first.
     queue: VecDeque<(Instant, InodeId)>,
+    /// So many at its head do not wait for `patience`, nor for a tick.
+    hurried: usize,
+    /// Told, and not answered.
+    in_flight: usize,
+    /// How many may still be told before the next tick.
+    budget: usize,
+}
+
+/// A time as an owner was told it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Told {
+    at: Timestamp,
+    change: u64,
 }
 
 /// What is known of reads of an inode.
@@ -56,6 +76,8 @@ pub(crate) struct Accessed {
     at: Option<Timestamp>,
     /// It is in the queue, or its message is on its way.
     is_queued: bool,
+    /// How often the owner has refused it for a change before.
+    refusals: u8,
 }
 
 impl Accessed {
@@ -64,9 +86,11 @@ impl Accessed {
         self.at.is_some()
     }
 
-    /// The attributes become `new`: whoever has set a time knew better.
+    /// The attributes become `new`: whoever has set a time knew better. What another node has read changes nothing else,
+    /// and may be older than this.
     pub(crate) fn learn(&mut self, known: Option<&Attr>, new: &Attr) {
-        if known.is_none_or(|known| known.atime != new.atime) {
+        let is_older = |known: &Attr| known.change == new.change && self.at > Some(new.atime);
+        if !known.is_some_and(|known| known.atime == new.atime || is_older(known)) {
             self.at = None;
         }
     }
@@ -84,7 +108,7 @@ impl Accessed {
 
 impl Inode {
     /// The access time that a read makes now, if it makes another. It is never before the change that was read, by
-    /// whatever clock that has its time.
+    /// whatever clock that has its time; a modification time that was set says nothing of when.
     fn due_access(&self, kept: AccessTimes, now: Timestamp) -> Option<Timestamp> {
         let attr = self.attr.as_ref()?;
         let atime = self.accessed.shown(attr.atime);
@@ -95,8 +119,9 @@ impl Inode {
             AccessTimes::Strict => true,
             AccessTimes::Relative => atime <= changed || now.secs - atime.secs >= RELATIVE_AGE_MAX,
         };
-        let at = now.max(changed);
-        (is_due && at > atime).then_some(at)
+        let at = now.max(self.modified.map_or(attr.ctime, |at| at.max(attr.ctime)));
+        let is_set_ahead = atime.secs.saturating_sub(at.secs) > AHEAD_MAX;
+        (is_due && (at > atime || is_set_ahead)).then_some(at)
     }
 }
 
@@ -148,26 +173,40 @@ impl Slice {
 
     /// Tells owners of reads, at a tick.
     pub(crate) fn tell_accesses(&mut self, env: &Env<'_>) {
+        self.accesses.budget = PER_TICK;
+        self.tell_due_accesses(env);
+    }
+
+    /// Tells all of it, however young: the daemon stops. What may not be on its way at once follows the answers.
+    pub(crate) fn tell_all_accesses(&mut self, env: &Env<'_>) {
+        self.accesses.hurried = self.accesses.queue.len();
+        self.tell_due_accesses(env);
+    }
+
+    /// Some of what `Input::WriteBack` found has not reached its owner.
+    pub fn is_telling(&self) -> bool {
+        self.accesses.hurried > 0 || self.accesses.in_flight > 0
+    }
+
+    fn tell_due_accesses(&mut self, env: &Env<'_>) {
         if self.is_lapsed {
             return;
         }
-        let mut count = 0;
-        while count < PER_TICK {
-            let Some((since, ino)) = self.accesses.queue.front().copied() else {
+        while self.accesses.in_flight < IN_FLIGHT_MAX {
+            let accesses = &mut self.accesses;
+            let Some((since, ino)) = accesses.queue.front().copied() else {
+                accesses.hurried = 0;
                 return;
             };
-            if env.now.since(since) < self.accesses.patience {
+            let is_hurried = accesses.hurried > 0;
+            let is_due = accesses.budget > 0 && env.now.since(since) >= accesses.patience;
+            if !is_hurried && !is_due {
                 return;
             }
-            self.accesses.queue.pop_front();
-            count += usize::from(self.tell_access(ino));
-        }
-    }
-
-    /// Tells all of it now: the daemon stops.
-    pub(crate) fn tell_all_accesses(&mut self) {
-        for (_, ino) in std::mem::take(&mut self.accesses.queue) {
-            self.tell_access(ino);
+            accesses.queue.pop_front();
+            accesses.hurried = accesses.hurried.saturating_sub(1);
+            let is_told = self.tell_access(ino);
+            self.accesses.budget -= usize::from(is_told && !is_hurried);
         }
     }
 
@@ -184,31 +223,57 @@ impl Slice {
             inode.accessed = Accessed::default();
             return false;
         };
-        let op = Op::Accessed { ino, at, change };
-        self.send_op(op, Continuation::Accessed(ino, at));
+        self.send_access(ino, Told { at, change });
         true
     }
 
+    fn send_access(&mut self, ino: InodeId, told: Told) {
+        let Told { at, change } = told;
+        self.accesses.in_flight += 1;
+        let op = Op::Accessed { ino, at, change };
+        self.send_op(op, Continuation::Accessed(ino, told));
+    }
+
     /// The owner has taken a time, or knows better.
-    pub(crate) fn on_accessed(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        told: Timestamp,
-        answer: &Answer,
-    ) {
+    pub(crate) fn on_accessed(&mut self, env: &Env<'_>, ino: InodeId, told: Told, answer: &Answer) {
+        self.accesses.in_flight -= 1;
+        let new = match &answer.body {
+            Body::Op(meta::Reply::Attr(new)) => Some(new),
+            _ => None,
+        };
+        self.learn_taken(env, ino, told, new);
+        self.tell_due_accesses(env);
+    }
+
+    fn learn_taken(&mut self, env: &Env<'_>, ino: InodeId, told: Told, new: Option<&Attr>) {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
         };
+        let known_atime = inode.attr.map(|known| known.atime);
+        // Changed before the read, and told after the owner was asked: by this node's Commit, as a rule.
+        let is_before = |new: &Attr, at| {
+            new.change > told.change
+                && Some(new.atime) == known_atime
+                && new.nlink > 0
+                && new.mtime.max(new.ctime) <= at
+        };
+        if let (Some(at), Some(new)) = (inode.accessed.at, new)
+            && is_before(new, at)
+            && inode.accessed.refusals + 1 < TELLS_MAX
+        {
+            inode.accessed.refusals += 1;
+            let change = new.change;
+            return self.send_access(ino, Told { at, change });
+        }
         inode.accessed.is_queued = false;
-        if let Body::Op(meta::Reply::Attr(new)) = &answer.body
-            && let Some(known) = &mut inode.attr
+        inode.accessed.refusals = 0;
+        if let (Some(new), Some(known)) = (new, &mut inode.attr)
             && known.change == new.change
         {
             known.atime = new.atime;
         }
         match inode.accessed.at {
-            Some(at) if at > told => {
+            Some(at) if at != told.at => {
                 inode.accessed.is_queued = true;
                 self.accesses.queue.push_back((env.now, ino));
             }

@@ -142,7 +142,7 @@ impl Slice {
     }
 
     /// This life is over and the slice is not used any more: the requests that wait on inodes, to be
-    /// failed so that no page stays locked, and then the inodes of which the kernel may have pages.
+    /// failed so that no page stays locked, and then the inodes of which the kernel may have pages, open ones first.
     pub fn expired(&self) -> (Vec<Ticket>, Vec<InodeId>) {
         let (mut tickets, mut known) = (Vec::new(), Vec::new());
         for (ino, inode) in &self.inodes {
@@ -154,7 +154,12 @@ impl Slice {
             }
         }
         known.extend(self.cold.keys());
-        known.sort_unstable();
+        known.sort_unstable_by_key(|ino| (!self.has_open(*ino), *ino));
         (tickets, known)
+    }
+
+    /// Whether an application of this node has `ino` open, as far as the kernel has said.
+    pub fn has_open(&self, ino: InodeId) -> bool {
+        self.inodes.get(&ino).is_some_and(|i| i.open_count > 0)
     }
 }

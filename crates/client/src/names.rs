@@ -49,7 +49,7 @@ pub(crate) enum Continuation {
     /// The owner knows that this node has the inode no longer open; the inode if it is known here and counts them.
     Closed(Option<InodeId>),
     /// A time of a read, which the owner was told.
-    Accessed(InodeId, types::Timestamp),
+    Accessed(InodeId, crate::access::Told),
     /// A change of locks.
     Lock(InodeId),
     /// GetLock, unless it was given up.

@@ -391,7 +391,7 @@ impl Slice {
             Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::WriteBack => {
-                self.tell_all_accesses();
+                self.tell_all_accesses(env);
                 self.write_all_back(env);
             }
             Input::Lapsed(requests) => self.on_lapsed(env, requests),

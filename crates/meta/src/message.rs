@@ -312,8 +312,8 @@ pub enum Op {
         /// Its last release of tokens on the inode: what that says of opens, and those before it, is out of date.
         after: ReleaseStamp,
     },
-    /// The asking node has read the inode: its access time goes on to `at`, if nothing has changed since, and no token is
-    /// asked back for that. Answer: `Attr`, whether it was taken or not.
+    /// The asking node has read the inode: its access time goes on to `at`, or back to it where it was set ahead of the owner's
+    /// clock, if nothing has changed since, and no token is asked back for that. Answer: `Attr`, whether it was taken or not.
     Accessed {
         /// Inode.
         ino: InodeId,

@@ -66,6 +66,8 @@ const DRIVER_CALL: u64 = 1 << 63;
 const MOVE_CALL: u64 = 1 << 61;
 /// A read's time waits so long before the owner is told.
 const ACCESS_PATIENCE: Duration = Duration::from_millis(5000);
+/// A stop waits so long until owners have heard of reads.
+const TELL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(2);
 /// Between two rounds of what only time brings on.
 const TICK: std::time::Duration = std::time::Duration::from_millis(20);
 /// Journal records that nobody waits for are written after this many ticks.
@@ -350,6 +352,8 @@ struct Daemon {
     is_serving: AtomicBool,
     ends: ends::Ends,
     peers: Mutex<BTreeMap<NodeId, types::Incarnation>>,
+    /// When a link was broken last because of what came over it.
+    breaks: Mutex<BTreeMap<NodeId, types::Instant>>,
     net: OnceLock<Net>,
     server: Mutex<nsd::Server>,
     fences: Mutex<node::Fences>,
@@ -567,6 +571,7 @@ impl Daemon {
             is_serving: AtomicBool::new(false),
             ends: ends::Ends::default(),
             peers: Mutex::default(),
+            breaks: Mutex::default(),
             net: OnceLock::new(),
             server: Mutex::new(server),
             fences: Mutex::default(),
@@ -797,6 +802,7 @@ impl Daemon {
     fn write_all_back(self: &Arc<Self>, until: std::time::Instant) -> bool {
         let mut tick = 0u64;
         let mut ticked = std::time::Instant::now();
+        let told_until = ticked + TELL_PATIENCE;
         for slice in 0..SLICE_COUNT {
             self.input(slice, Input::WriteBack);
         }
@@ -808,7 +814,10 @@ impl Daemon {
                 let log = lock(&self.log);
                 log.journal.durable_lsn() < log.journal.last_lsn() && !log.journal.is_poisoned()
             };
-            if !is_dirty && !is_behind {
+            // Times of reads are nothing to lose a stop over.
+            let is_telling = std::time::Instant::now() < told_until
+                && self.slices.iter().any(|slice| lock(slice).is_telling());
+            if !is_dirty && !is_behind && !is_telling {
                 return true;
             }
             if std::time::Instant::now() > until {

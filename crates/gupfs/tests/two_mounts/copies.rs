@@ -107,12 +107,13 @@ fn copies_in_opposite_directions_end() {
 
 fn opposite(fixture: &Fixture) -> Outcome {
     const SIZE: usize = 2 << 20;
+    /// What one call copies at the most.
+    const PIECE: usize = 1 << 20;
     const ROUNDS: usize = 12;
-    for (node, name) in [(1, "a"), (2, "b")] {
-        text(
-            "write",
-            fs::write(fixture.path(node, name), pattern(9, SIZE)),
-        )?;
+    // No byte is the same in both.
+    let kinds = [9, 9 ^ 0xff].map(|round| pattern(round, SIZE));
+    for (node, name, bytes) in [(1, "a", &kinds[0]), (2, "b", &kinds[1])] {
+        text("write", fs::write(fixture.path(node, name), bytes))?;
     }
     std::thread::scope(|scope| {
         let directions = [(1, "a", "b"), (1, "b", "a"), (2, "b", "a"), (2, "a", "b")];
@@ -139,9 +140,19 @@ fn opposite(fixture: &Fixture) -> Outcome {
                 Err(_) => Err("a thread panicked".to_owned()),
             })
     })?;
-    for (node, name) in [(1, "a"), (2, "a"), (1, "b"), (2, "b")] {
-        if text("read", fs::read(fixture.path(node, name)))? != pattern(9, SIZE) {
-            return Err(format!("node {node}: {name} has other bytes"));
+    // Each piece was read and written as a whole: it is of one file or of the other, and both nodes see the same.
+    for name in ["a", "b"] {
+        let seen = [1, 2].map(|node| fs::read(fixture.path(node, name)));
+        let [seen, there] = seen.map(|bytes| text("read", bytes));
+        let seen = seen?;
+        if seen != there? || seen.len() != SIZE {
+            return Err(format!("{name} is not the same on both nodes"));
+        }
+        for (at, piece) in seen.chunks(PIECE).enumerate() {
+            let range = at * PIECE..at * PIECE + piece.len();
+            if !kinds.iter().any(|kind| piece == &kind[range.clone()]) {
+                return Err(format!("{name}: piece {at} has bytes of both, or others"));
+            }
         }
     }
     Ok(())

@@ -444,9 +444,7 @@ impl Daemon {
         if self.membership.is_alone() {
             return;
         }
-        let refused = |error| {
-            tracing::error!(node = from.0, %error, "a membership message cannot be read");
-        };
+        let refused = |error| self.break_link(from, &error);
         if kind == KIND_TO_MEMBER {
             match ToMember::from_bytes(meta, "message to a member") {
                 Ok(message) => self.with_membership(|core, from_member, _| {

@@ -35,6 +35,8 @@ pub(super) const KIND_NODE: u16 = 0x0401;
 
 /// A reply of the NSD server that was refused is sent again after this.
 const REPLY_PAUSE: types::Duration = types::Duration::from_millis(1);
+/// Between two times that a link is broken because the peer says what cannot be read.
+const BREAK_PAUSE: types::Duration = types::Duration::from_millis(5000);
 
 /// A reply of the NSD server, and its lane.
 #[derive(Debug)]
@@ -642,6 +644,7 @@ impl net::Handler for super::Hub {
             KIND_REPLY => daemon.on_nsd_reply(header.request, meta, payload),
             KIND_REQUEST => {
                 let request = nsd::Request::from_bytes(meta, "NSD request");
+                let request = request.map_err(|error| daemon.break_link(peer, &error));
                 let (Ok(request), Some(life)) = (request, daemon.peer_life(peer)) else {
                     payload
                         .iter()
@@ -663,9 +666,7 @@ impl net::Handler for super::Hub {
                     .for_each(|span| daemon.pool.release_span(*span));
                 match Message::from_bytes(meta, "message") {
                     Ok(message) => daemon.on_message(peer, message),
-                    Err(error) => {
-                        tracing::error!(node = peer.0, %error, "a message cannot be read");
-                    }
+                    Err(error) => daemon.break_link(peer, &error),
                 }
             }
             KIND_TO_MANAGER | KIND_TO_MEMBER => {
@@ -678,7 +679,7 @@ impl net::Handler for super::Hub {
                 payload
                     .iter()
                     .for_each(|span| daemon.pool.release_span(*span));
-                tracing::warn!(node = peer.0, kind, "a message of an unknown kind");
+                daemon.break_link(peer, &format_args!("kind {kind} is not known"));
             }
         }
     }
@@ -699,6 +700,26 @@ impl net::Handler for super::Hub {
 }
 
 impl Daemon {
+    /// A message of `peer` cannot be read: the link ends, so that the peer repeats what it has asked, and nothing is taken
+    /// for done. One that comes again and again breaks the link once a `BREAK_PAUSE`.
+    pub(super) fn break_link(&self, peer: NodeId, why: &dyn std::fmt::Display) {
+        let now = clock::now();
+        let former = {
+            let mut breaks = lock(&self.breaks);
+            let former = breaks.get(&peer).copied();
+            if former.is_some_and(|at| now.since(at) < BREAK_PAUSE) {
+                tracing::debug!(node = peer.0, %why, "another message that cannot be read");
+                return;
+            }
+            breaks.insert(peer, now)
+        };
+        let is_first = former.is_none();
+        tracing::error!(node = peer.0, %why, is_first, "a message cannot be read: the link is broken");
+        if let Some(net) = self.net.get() {
+            net.reset(peer);
+        }
+    }
+
     fn peer_up(self: &Arc<Self>, peer: NodeId, incarnation: Incarnation) {
         let former = lock(&self.peers).insert(peer, incarnation);
         tracing::info!(node = peer.0, "the link is up");

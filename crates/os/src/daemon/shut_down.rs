@@ -11,8 +11,9 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::sync::Arc;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use client::request::{Caller, Notice, Operation, Response};
@@ -31,6 +32,36 @@ pub(super) struct ShutDown {
     is_asked: AtomicBool,
     /// Requests are refused.
     is_down: AtomicBool,
+    /// It is over; whether all that was asked for was durable then.
+    ended: OnceLock<bool>,
+}
+
+/// The capability to shut a mount down, as bit of the sets in /proc/PID/status.
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+/// Whether the caller, who waits for the answer, has CAP_SYS_ADMIN here and not in a user namespace of its own. The kernel
+/// does not say so of requests.
+fn may_shut_down(caller: &Caller) -> bool {
+    if caller.uid != 0 {
+        return false;
+    }
+    let process = Path::new("/proc").join(caller.pid.to_string());
+    let space = |process: &Path| std::fs::read_link(process.join("ns/user"));
+    let effective = std::fs::read_to_string(process.join("status")).ok();
+    let effective = effective.and_then(|status| effective_capabilities(&status));
+    let is_same_space = match (space(&process), space(Path::new("/proc/self"))) {
+        (Ok(theirs), Ok(ours)) => theirs == ours,
+        _ => false,
+    };
+    is_same_space && effective.is_some_and(|all| all & CAP_SYS_ADMIN != 0)
+}
+
+/// The effective set in a /proc/PID/status.
+fn effective_capabilities(status: &str) -> Option<u64> {
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
 }
 
 /// What is to be durable before (the numbers of XFS_IOC_GOINGDOWN, which all file systems have taken over).
@@ -88,16 +119,18 @@ impl Daemon {
         self.is_shut_down() && !is_served_always(operation)
     }
 
-    /// The ioctl. For root alone: the kernel does not say who has CAP_SYS_ADMIN.
+    /// The ioctl. For root with CAP_SYS_ADMIN alone.
     pub(super) fn on_shut_down(self: &Arc<Self>, asked: fuse::ShutDown) {
         let refuse = |errno| {
             self.replier().reply(asked.ticket, &Response::Error(errno));
         };
-        if asked.caller.uid != 0 {
+        if !may_shut_down(&asked.caller) {
             return refuse(Errno::EPERM);
         }
-        if self.is_shut_down() {
-            return self.replier().reply_ioctl(asked.ticket);
+        match self.shut_down.ended.get() {
+            Some(true) => return self.replier().reply_ioctl(asked.ticket),
+            Some(false) => return refuse(Errno::EIO),
+            None => {}
         }
         let daemon = Arc::clone(self);
         let thread = std::thread::Builder::new().name("shutdown".to_owned());
@@ -145,20 +178,26 @@ impl Daemon {
         if !is_well {
             tracing::error!("not all was durable when the mount was shut down");
         }
+        let is_well = *self.shut_down.ended.get_or_init(|| is_well);
         is_well.then_some(()).ok_or(Errno::EIO)
     }
 
-    /// Has the kernel drop all that it has cached, and write back what mappings have changed. False: not in time.
+    /// Has the kernel drop all that it has cached, open files first, and write back what mappings have changed. False: not
+    /// in time.
     fn drop_all(self: &Arc<Self>) -> bool {
         self.notify(None, Notice::Epoch);
         let until = Instant::now() + DROP_PATIENCE;
         let outstanding = Arc::new(AtomicU64::new(0));
+        let mut known = Vec::new();
         for slice in &self.slices {
-            let (_, known) = lock(slice).expired();
-            for ino in known {
-                if !self.drop_inode(ino, &outstanding, until) {
-                    return false;
-                }
+            let slice = lock(slice);
+            let all = slice.expired().1.into_iter();
+            known.extend(all.map(|ino| (!slice.has_open(ino), ino)));
+        }
+        known.sort_unstable();
+        for (_, ino) in known {
+            if !self.drop_inode(ino, &outstanding, until) {
+                return false;
             }
         }
         while outstanding.load(Ordering::Acquire) > 0 {

@@ -23,9 +23,11 @@ const MAKES_NAMELESS: u64 = 8;
 const HAS_LISTS: u64 = 16;
 /// `Ask::Lock`, `LockReady`, and locks in `Held`: who does not know them ends the link, or would give locks away that are held.
 const LOCKS: u64 = 32;
+/// `Op::Accessed`: who does not know it never answers, and what is asked of it waits for good.
+const TAKES_READS: u64 = 64;
 /// Features that this version has.
 pub(super) const FEATURES: u64 =
-    OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS | HAS_LISTS | LOCKS;
+    OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS | HAS_LISTS | LOCKS | TAKES_READS;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

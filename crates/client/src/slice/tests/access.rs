@@ -169,6 +169,122 @@ fn a_time_that_is_set_stays() {
     assert_eq!(told(&s.late_tick()), None, "told once");
 }
 
+/// A modification time ahead of the clock says nothing of when a read was, and an access time ahead of it goes back.
+#[test]
+fn times_that_were_set_ahead_are_not_taken_over() {
+    let ahead = 10 * DAY;
+    let (mut s, handle) = Story::accessed(AccessTimes::Relative);
+    s.attr.mtime = seconds(ahead);
+    s.slice.inode(INO).attr = Some(s.attr);
+    s.read_at(100, handle);
+    assert_eq!(s.shown_atime(), 100);
+    let (_, at, _) = told(&s.late_tick()).expect("told");
+    assert_eq!(at, seconds(100));
+
+    let (mut s, handle) = Story::accessed(AccessTimes::Strict);
+    s.attr.atime = seconds(ahead);
+    s.slice.inode(INO).attr = Some(s.attr);
+    s.read_at(100, handle);
+    assert_eq!(s.shown_atime(), 100);
+    // Another clock, a little ahead: no way back and forth.
+    s.read_at(99, handle);
+    assert_eq!(s.shown_atime(), 100);
+    let (_, at, _) = told(&s.late_tick()).expect("told");
+    assert_eq!(at, seconds(100));
+}
+
+/// What another node has read before this node does not undo this node's read; a later one does, and a time that was set.
+#[test]
+fn a_newer_read_outlives_an_older_one_of_another_node() {
+    for (atime, change, shown) in [(50, 1, 100), (120, 1, 120), (7, 2, 7)] {
+        let (mut s, handle) = Story::accessed(AccessTimes::Relative);
+        s.read_at(100, handle);
+        let new = Attr {
+            atime: seconds(atime),
+            change,
+            ..s.attr
+        };
+        s.slice.inode(INO).learn_attr(&new);
+        assert_eq!(s.shown_atime(), shown);
+        assert_eq!(told(&s.late_tick()).is_some(), shown == 100);
+    }
+}
+
+/// An owner that executed this node's Commit before it heard of the read is told again, of the file as it is now; a change
+/// after the read ends it.
+#[test]
+fn a_read_after_a_change_is_told_again() {
+    for (changed, is_told_again) in [(90, true), (110, false)] {
+        let (mut s, handle) = Story::accessed(AccessTimes::Relative);
+        s.read_at(100, handle);
+        let (call, _, change) = told(&s.late_tick()).expect("told");
+        s.attr.change = change + 1;
+        s.attr.mtime = seconds(changed);
+        s.attr.ctime = seconds(changed);
+        let effects = s.answer(call, meta::Reply::Attr(s.attr));
+        let again = told(&effects).map(|(_, at, change)| (at, change));
+        assert_eq!(again, is_told_again.then_some((seconds(100), change + 1)));
+    }
+    // Not for ever.
+    let (mut s, handle) = Story::accessed(AccessTimes::Relative);
+    s.read_at(100, handle);
+    let mut effects = s.late_tick();
+    let mut count = 0;
+    while let Some((call, ..)) = told(&effects) {
+        count += 1;
+        s.attr.change += 1;
+        effects = s.answer(call, meta::Reply::Attr(s.attr));
+    }
+    assert_eq!(count, 3);
+}
+
+/// Few are on their way at once, also of a daemon that stops: each answer brings the next.
+#[test]
+fn few_times_are_told_at_once() {
+    let all = |effects: &[Effect]| -> Vec<(CallId, InodeId)> {
+        let asked = effects.iter().filter_map(|effect| match effect {
+            Effect::Call(
+                call,
+                _,
+                Ask::Op {
+                    op: meta::Op::Accessed { ino, .. },
+                    ..
+                },
+            ) => Some((*call, *ino)),
+            _ => None,
+        });
+        asked.collect()
+    };
+    for stops in [false, true] {
+        let (mut s, _) = Story::accessed(AccessTimes::Relative);
+        s.timestamp = seconds(100);
+        for number in 0..20 {
+            let ino = InodeId::new(INO.shard(), 1000 + number);
+            s.slice.inode(ino).attr = Some(Attr { ino, ..s.attr });
+            s.ask(Operation::ReadLink { ino });
+        }
+        let mut waiting = match stops {
+            true => all(&s.input(Input::WriteBack)),
+            false => all(&s.late_tick()),
+        };
+        assert_eq!(waiting.len(), 8);
+        let mut seen = std::collections::BTreeSet::new();
+        while let Some((call, ino)) = waiting.pop() {
+            assert!(seen.insert(ino), "each once");
+            let attr = Attr {
+                ino,
+                atime: seconds(100),
+                ..s.attr
+            };
+            let next = all(&s.answer(call, meta::Reply::Attr(attr)));
+            waiting.extend(next);
+            assert!(waiting.len() <= 8);
+        }
+        assert_eq!(seen.len(), 20);
+        assert!(!s.slice.is_telling());
+    }
+}
+
 /// A daemon that stops tells of all reads, and what has a read to tell is not forgotten before.
 #[test]
 fn reads_are_told_before_the_end() {

@@ -30,7 +30,7 @@ fn a_read_changes_nothing_but_the_access_time() {
     assert_eq!(reply, Reply::Attr(expected));
     assert_eq!(f.attr(made.ino), expected);
 
-    // Never back, and never ahead of the owner's clock.
+    // Never back but from a time that was set ahead, and never ahead of the owner's clock.
     assert!(
         f.executed(&accessed(&made, 499, made.change))
             .mutations
@@ -39,6 +39,10 @@ fn a_read_changes_nothing_but_the_access_time() {
     f.run(&accessed(&made, 5000, made.change));
     let now = f.now;
     assert_eq!(f.attr(made.ino).atime.secs, now);
+    f.now = now - 10;
+    f.run(&accessed(&made, 995, made.change));
+    assert_eq!(f.attr(made.ino).atime.secs, now - 10);
+    f.now = now;
     f.is_error(
         &accessed(
             &Attr {
