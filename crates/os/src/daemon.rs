@@ -373,7 +373,7 @@ struct Daemon {
     metrics_address: OnceLock<std::net::SocketAddr>,
     begun: types::Instant,
     /// Copies whose bytes are being read, by the ticket of the read.
-    copies: Mutex<FxHashMap<Ticket, fuse::CopyRange>>,
+    copies: Mutex<FxHashMap<Ticket, copies::Begun>>,
     shut_down: shut_down::ShutDown,
     stop: Stop,
 }

@@ -5,6 +5,8 @@
 //!   opposite directions never wait for one another, on one node or on several.
 //! - A request of the kernel copies one piece, to a border of the target's 1 MiB blocks at the most, and says so: who wants
 //!   more asks again. The bytes pass through one slab of the pagepool.
+//! - The kernel drops its pages of the target where the copy brings bytes. Where the write fails it would keep them, though
+//!   the bytes may be stored (an O_SYNC file that is not durable in time): the daemon has it drop them before the answer.
 //! - Where there is no slab the kernel copies by itself (EOPNOTSUPP).
 //!
 //! ```text
@@ -17,13 +19,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use client::Pool as _;
-use client::request::{Operation, Request, Response, Ticket};
+use client::request::{Notice, Operation, Request, Response, Ticket};
 use client::slice::frames_of;
 use fuse::CopyRange;
 use types::frame::FRAMES_PER_SLAB;
 use types::{Errno, FrameRef, Span, limits};
 
 use super::{Daemon, OPERATION_NAMES, lock};
+use crate::clock;
+use crate::fuse::NotifyError;
+
+/// A notification that the queue had no room for is tried again after this.
+const NOTICE_PAUSE: types::Duration = types::Duration::from_millis(5);
+
+/// A copy under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begun {
+    range: CopyRange,
+    /// So many bytes are being written to the target; none while they are read.
+    writing: Option<u32>,
+}
 
 /// Bytes of the piece that is copied first.
 fn piece(copy: &CopyRange) -> u32 {
@@ -53,7 +68,11 @@ impl Daemon {
                 fills_page_cache: false,
             },
         };
-        lock(&self.copies).insert(request.ticket, copy);
+        let begun = Begun {
+            range: copy,
+            writing: None,
+        };
+        lock(&self.copies).insert(request.ticket, begun);
         self.admit(request);
     }
 
@@ -62,7 +81,43 @@ impl Daemon {
         if !fuse::ticket::is_inner(ticket) || !matches!(response, Response::Data(_)) {
             return None;
         }
-        lock(&self.copies).remove(&ticket)
+        Some(lock(&self.copies).remove(&ticket)?.range)
+    }
+
+    /// What the kernel is to drop before this answer, which says that a copy's write has failed.
+    pub(super) fn stale_copy(&self, ticket: Ticket, response: &Response) -> Option<Notice> {
+        if !fuse::ticket::is_inner(ticket) || !matches!(response, Response::Error(_)) {
+            return None;
+        }
+        let copy = lock(&self.copies).remove(&ticket)?;
+        Some(Notice::Data {
+            ino: copy.range.target.ino,
+            offset: copy.range.target.offset,
+            length: copy.writing?.into(),
+        })
+    }
+
+    /// Has the kernel drop what `notice` says, and answers then.
+    pub(super) fn drop_copied(
+        self: &Arc<Self>,
+        ticket: Ticket,
+        response: Response,
+        notice: Notice,
+    ) {
+        let daemon = Arc::clone(self);
+        let answer = response.clone();
+        let done = move |_| daemon.answer(ticket, &answer);
+        match self.notifier().notify(&notice, Box::new(done)) {
+            Ok(()) => {}
+            // The kernel's caches are gone.
+            Err(NotifyError::Ended) => self.answer(ticket, &response),
+            Err(NotifyError::Full) => {
+                let daemon = Arc::clone(self);
+                let again = move || daemon.drop_copied(ticket, response, notice);
+                self.loops
+                    .post_at(0, clock::now() + NOTICE_PAUSE, Box::new(again));
+            }
+        }
     }
 
     /// A part of a copy is answered with its end.
@@ -96,8 +151,14 @@ impl Daemon {
             };
             return self.answer(copy.ticket, &response);
         };
+        let ticket = fuse::ticket::inner(copy.ticket);
+        let writing = Begun {
+            range: *copy,
+            writing: Some(length),
+        };
+        lock(&self.copies).insert(ticket, writing);
         self.admit(Request {
-            ticket: fuse::ticket::inner(copy.ticket),
+            ticket,
             caller: copy.caller,
             operation: Operation::Write {
                 ino: copy.target.ino,
