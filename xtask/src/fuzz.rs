@@ -27,8 +27,8 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 /// Bytes of an input: a label, or a page of 64 KiB, fits.
 const INPUT_SIZE_MAX: u32 = 70_000;
-/// Seconds of one input that count as a hang.
-const HANG_SECONDS: u32 = 2;
+/// Seconds of one input that count as a hang: other targets run beside it.
+const HANG_SECONDS: u32 = 5;
 /// MiB of one allocation, and of the whole process: more than any input is worth.
 const ALLOCATION_MIB_MAX: u32 = 16;
 const MEMORY_MIB_MAX: u32 = 1024;
@@ -38,6 +38,8 @@ const MEMORY_MIB_MAX: u32 = 1024;
 pub(crate) struct Options {
     /// Of each target.
     pub(crate) seconds: u32,
+    /// Draws the inputs; 0: a fresh one. Fixed unless given: a run of CI that fails is no news of its change otherwise.
+    pub(crate) seed: u32,
     /// Empty: all.
     pub(crate) targets: Vec<String>,
 }
@@ -47,15 +49,20 @@ impl Options {
     pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self {
             seconds: 60,
+            seed: 1,
             targets: Vec::new(),
         };
         let mut rest = arguments.iter();
         while let Some(word) = rest.next() {
-            if word == "--seconds" {
-                let count = rest.next().context("--seconds needs a number")?;
-                options.seconds = count
-                    .parse()
-                    .with_context(|| format!("--seconds {count}"))?;
+            if word == "--seconds" || word == "--seed" {
+                let count = rest
+                    .next()
+                    .with_context(|| format!("{word} needs a number"))?;
+                let count = count.parse().with_context(|| format!("{word} {count}"))?;
+                match word == "--seed" {
+                    true => options.seed = count,
+                    false => options.seconds = count,
+                }
             } else if TARGETS.contains(&word.as_str()) {
                 options.targets.push(word.clone());
             } else {
@@ -83,7 +90,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
                 loop {
                     let next = waiting.lock().expect("no panic holds it").pop_front();
                     let Some(target) = next else { return };
-                    if let Err(error) = fuzz(root, &place, target, options.seconds) {
+                    if let Err(error) = fuzz(root, &place, target, options) {
                         let mut failed = failed.lock().expect("no panic holds it");
                         failed.push(format!("{target}: {error:#}"));
                     }
@@ -120,7 +127,7 @@ fn build(root: &Path, place: &Path) -> Result<()> {
 /// Named, so that build scripts and procedural macros are built without counters.
 const HOST: &str = "x86_64-unknown-linux-gnu";
 
-fn fuzz(root: &Path, place: &Path, target: &str, seconds: u32) -> Result<()> {
+fn fuzz(root: &Path, place: &Path, target: &str, options: &Options) -> Result<()> {
     let (corpus, found) = (
         place.join("corpus").join(target),
         place.join("found").join(target),
@@ -130,7 +137,8 @@ fn fuzz(root: &Path, place: &Path, target: &str, seconds: u32) -> Result<()> {
     }
     let mut command = Command::new(place.join(HOST).join("release").join(target));
     command.args([
-        format!("-max_total_time={seconds}"),
+        format!("-max_total_time={}", options.seconds),
+        format!("-seed={}", options.seed),
         format!("-max_len={INPUT_SIZE_MAX}"),
         format!("-timeout={HANG_SECONDS}"),
         format!("-malloc_limit_mb={ALLOCATION_MIB_MAX}"),
@@ -188,8 +196,9 @@ mod tests {
         };
         let all = parse(&[]).expect("nothing is needed");
         assert_eq!((all.seconds, all.targets.len()), (60, TARGETS.len()));
-        let one = parse(&["--seconds", "5", "labels"]).expect("good");
-        assert_eq!((one.seconds, one.targets), (5, vec!["labels".to_owned()]));
+        let one = parse(&["--seconds", "5", "--seed", "0", "labels"]).expect("good");
+        assert_eq!((one.seconds, one.seed), (5, 0));
+        assert_eq!(one.targets, ["labels"]);
         for bad in [&["nothing"][..], &["--seconds"], &["--seconds", "x"]] {
             assert!(parse(bad).is_err(), "{bad:?}");
         }

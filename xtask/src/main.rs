@@ -30,9 +30,9 @@ cargo xtask COMMAND
   sim [ARGUMENTS]         the simulator: a fresh seed, or the given one replayed
   deb [--test]            a Debian package: its path is printed (needs cargo-deb)
                           --test    install it, mount through mount(8) and fstab, remove it (as root)
-  fuzz [--seconds N] [TARGET...]
+  fuzz [--seconds N] [--seed N] [TARGET...]
                           the decoders of foreign bytes, N seconds each (60), as many at a time as there are
-                          processors; `--seconds 3600` is for a night
+                          processors; `--seconds 3600 --seed 0` (a fresh seed) is for a night
   bench [ARGUMENTS]       the ratios of docs/performance.md (--quick, --only NAME)
 ";
 
