@@ -39,7 +39,7 @@ gupfs up --mount "$work/mnt" --state "$state" --size 1G >/dev/null
 gupfs umount "$work/mnt" >/dev/null
 echo "$state $work/mnt fuse.gupfs _netdev,nofail,nosuid,x-systemd.automount,pagepool_size=64M 0 0" > "$work/fstab"
 timeout -k 5 90 mount -T "$work/fstab" -a
-grep -q "^gupfs $work/mnt fuse.gupfs [^ ]*nosuid" /proc/self/mounts || fail "it is not mounted as fstab says"
+grep -q "^$state $work/mnt fuse.gupfs [^ ]*nosuid" /proc/self/mounts || fail "it is not mounted as fstab says"
 echo kept > "$work/mnt/file"
 timeout -k 5 90 umount "$work/mnt"
 grep -q " $work/mnt " /proc/self/mounts && fail "it is still mounted"
@@ -47,6 +47,7 @@ timeout -k 5 90 mount -t fuse.gupfs -o ro "$state" "$work/mnt"
 [ "$(cat "$work/mnt/file")" = kept ] || fail "what was written is not there"
 if (echo x > "$work/mnt/new") 2>/dev/null; then fail "it is not read-only"; fi
 timeout -k 5 90 umount "$work/mnt"
+[ ! -e "$state/control.sock" ] || fail "umount has not waited for the end of the daemon"
 timeout -k 5 90 gupfs down --destroy --state "$state" >/dev/null
 
 dpkg -r gupfs >/dev/null

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use stdx::prng::Prng;
@@ -253,17 +253,41 @@ pub(crate) fn make_files(
     count: u64,
     is_shared: bool,
 ) -> Result<f64> {
-    let own = std::env::current_exe().context("cannot find myself")?;
     let root = directory.join("files");
     fs::create_dir(&root)?;
+    let rate = in_directories("files", &root, process_count, count, is_shared)?;
+    fs::remove_dir_all(&root)?;
+    Ok(rate)
+}
+
+/// `process_count` processes make `count` empty files each in an own directory, and then remove them; both in
+/// operations per second of all together.
+pub(crate) fn make_and_remove(
+    directory: &Path,
+    process_count: u64,
+    count: u64,
+) -> Result<(f64, f64)> {
+    let root = directory.join("names");
+    fs::create_dir(&root)?;
+    let make = in_directories("create", &root, process_count, count, false)?;
+    let remove = in_directories("unlink", &root, process_count, count, false)?;
+    fs::remove_dir_all(&root)?;
+    Ok((make, remove))
+}
+
+/// `process_count` processes do `what` to `count` files each, in directories below `root`; per second.
+fn in_directories(
+    what: &str,
+    root: &Path,
+    process_count: u64,
+    count: u64,
+    is_shared: bool,
+) -> Result<f64> {
     let mut commands = Vec::new();
     for index in 0..process_count {
         let path = root.join(if is_shared { 0 } else { index }.to_string());
         fs::create_dir_all(&path)?;
-        let mut command = Command::new(&own);
-        let numbers = [(index * count).to_string(), count.to_string()];
-        command.args([WORKER, "files"]).arg(&path).args(numbers);
-        commands.push(command);
+        commands.push(worker(what, &path, index * count, count)?);
     }
     let begin = Instant::now();
     let started: Vec<_> = commands.iter_mut().map(Command::spawn).collect();
@@ -272,23 +296,66 @@ pub(crate) fn make_files(
         ensure!(child.wait()?.success(), "a worker failed");
     }
     let time = begin.elapsed().as_secs_f64();
-    fs::remove_dir_all(&root)?;
     Ok(as_f64(process_count * count) / time)
 }
 
-/// The work of one process of [`in_processes`] or [`make_files`].
+/// A process of our own that does `what`: see [`work`].
+pub(crate) fn worker(what: &str, path: &Path, offset: u64, size: u64) -> Result<Command> {
+    let own = std::env::current_exe().context("cannot find myself")?;
+    let mut command = Command::new(own);
+    let numbers = [offset.to_string(), size.to_string()];
+    command.args([WORKER, what]).arg(path).args(numbers);
+    Ok(command)
+}
+
+/// The work of one process of [`in_processes`], [`make_files`] or [`make_and_remove`], or one that goes on until it
+/// is killed.
 pub(crate) fn work(arguments: &[String]) -> Result<()> {
     let [what, path, offset, size] = arguments else {
-        bail!("a worker needs: write|read PATH OFFSET SIZE, or files DIRECTORY FIRST COUNT");
+        bail!(
+            "a worker needs: write|read|stream PATH OFFSET SIZE, or files|create|unlink|churn DIRECTORY FIRST COUNT"
+        );
     };
     let (offset, size): (u64, u64) = (offset.parse()?, size.parse()?);
-    if what == "files" {
-        let block = [0x66; 4096];
-        for index in offset..offset + size {
-            let path = Path::new(path).join(format!("f{index:06}"));
-            File::create_new(path)?.write_all(&block)?;
+    let name = |index: u64| Path::new(path).join(format!("f{index:06}"));
+    match what.as_str() {
+        "files" => {
+            let block = [0x66; 4096];
+            return (offset..offset + size)
+                .try_for_each(|index| Ok(File::create_new(name(index))?.write_all(&block)?));
         }
-        return Ok(());
+        "create" => {
+            return (offset..offset + size)
+                .try_for_each(|index| Ok(File::create_new(name(index)).map(drop)?));
+        }
+        "unlink" => {
+            return (offset..offset + size).try_for_each(|index| Ok(fs::remove_file(name(index))?));
+        }
+        "churn" => {
+            let block = [0x63; 1500];
+            for round in 0.. {
+                let directory = Path::new(path).join(round.to_string());
+                fs::create_dir(&directory)?;
+                for index in offset..offset + size {
+                    File::create_new(directory.join(index.to_string()))?.write_all(&block)?;
+                }
+            }
+        }
+        "stream" => {
+            let file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(path)?;
+            let block = Block::new(0x73, Alignment::Malloc);
+            loop {
+                for at in (offset..offset + size).step_by(BLOCK) {
+                    file.write_all_at(block.bytes(), at)?;
+                }
+            }
+        }
+        "read" | "write" => {}
+        other => bail!("a worker does not know {other:?}"),
     }
     let is_write = what == "write";
     let file = OpenOptions::new()
@@ -307,6 +374,74 @@ pub(crate) fn work(arguments: &[String]) -> Result<()> {
         file.sync_all()?;
     }
     Ok(())
+}
+
+/// Reads every file below `path`, one after the other; how many there were, and their bytes.
+pub(crate) fn read_tree(path: &Path) -> Result<(u64, u64)> {
+    let (mut count, mut size) = (0, 0);
+    let mut block = vec![0; BLOCK];
+    let mut left = vec![path.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(&directory)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                left.push(entry.path());
+                continue;
+            }
+            let mut file = File::open(entry.path())?;
+            count += 1;
+            loop {
+                match file.read(&mut block)? {
+                    0 => break,
+                    bytes => size += bytes as u64,
+                }
+            }
+        }
+    }
+    Ok((count, size))
+}
+
+/// 4 KiB writes at random places of the file `path`, each followed by an fsync, for at least `time`: how long each
+/// took, in microseconds, shortest first.
+pub(crate) fn write_fsync_times(path: &Path, time: Duration) -> Result<Vec<f64>> {
+    let file = small_file(path)?;
+    file.sync_all()?;
+    let block = vec![9; 4096];
+    let mut prng = Prng::new(12);
+    let mut times = Vec::new();
+    let begin = Instant::now();
+    while begin.elapsed() < time {
+        let one = Instant::now();
+        file.write_all_at(&block, prng.below(SMALL_FILE / 4096) * 4096)?;
+        file.sync_all()?;
+        times.push(one.elapsed().as_secs_f64() * 1e6);
+    }
+    drop(file);
+    fs::remove_file(path)?;
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
+
+/// What a line of /proc/PID/status that begins with `name` says, in bytes.
+pub(crate) fn status_bytes(pid: u32, name: &str) -> Result<u64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("the daemon is gone")?;
+    let line = status.lines().find(|line| line.starts_with(name));
+    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    Ok(number.with_context(|| format!("/proc has no {name}"))? << 10)
+}
+
+/// Seconds of CPU time, user and system, that the process `pid` has used so far with all its threads.
+pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
+    /// Ticks of /proc per second, on every architecture that we build for.
+    const TICKS: f64 = 100.0;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the daemon is gone")?;
+    // The name in brackets may hold anything; state is the first word behind it, utime the 12th.
+    let behind = stat.rsplit_once(')').context("stat has a name")?.1;
+    let words: Vec<&str> = behind.split_whitespace().collect();
+    let [user, system] = words.get(11..13).context("stat has times")? else {
+        bail!("stat has times");
+    };
+    Ok(as_f64(user.parse::<u64>()? + system.parse::<u64>()?) / TICKS)
 }
 
 /// Context switches so far of all threads of the process `pid`.
@@ -363,7 +498,16 @@ mod tests {
             assert_eq!(fs::metadata(&file).expect("there").len(), 4096);
             fs::remove_file(&file).expect("removed");
         }
+        work(&words(&["create", path, "7", "3"])).expect("three empty files");
+        assert_eq!(read_tree(&directory).expect("read"), (3, 0));
+        work(&words(&["unlink", path, "7", "3"])).expect("three fewer");
+        work(&words(&["dance", path, "7", "3"])).expect_err("no such work");
         assert!(write_fsync(&file, 3).expect("durable") > 0.0);
+        let times = write_fsync_times(&file, Duration::from_millis(1)).expect("durable");
+        assert!(times.first() <= times.last());
+        assert!(status_bytes(std::process::id(), "VmRSS").expect("mine") > 0);
+        status_bytes(std::process::id(), "Zebra").expect_err("no such line");
+        assert!(cpu_seconds(std::process::id()).expect("mine") >= 0.0);
         assert!(switches(std::process::id()).expect("my own") > 0);
         assert_eq!(fs::read_dir(&directory).expect("list").count(), 0);
         fs::remove_dir(&directory).expect("removed");

@@ -1,7 +1,7 @@
 //! The ratios of docs/performance.md: every row against its comparator, in one run, on devices in memory.
 //!
-//! X = xfs on such a device; T = a trivial in-memory server on our FUSE layer; T0 = the same on libfuse;
-//! G = GUPFS. Subject and comparator take many short turns, and the median of the ratios of adjacent turns
+//! X = xfs on such a device; T = a trivial in-memory server on our FUSE layer; T0 = the same on libfuse; Tp = T with each
+//! write a pwrite on such a device; R = such a device itself; G = GUPFS. Subject and comparator take many short turns, and the median of the ratios of adjacent turns
 //! counts, because the machine drifts. Idle CPUs poll meanwhile (`idle`), because waking one that sleeps costs
 //! more than what is measured.
 #![forbid(unsafe_code)]
@@ -12,12 +12,16 @@
 )]
 #![allow(clippy::print_stdout, reason = "a command prints its answer")]
 
+mod fio;
 mod idle;
 mod load;
+mod names;
 mod pair;
+mod random;
 mod report;
 mod rig;
 mod single;
+mod upkeep;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -31,6 +35,7 @@ const HELP: &str = "\
 cargo xtask bench [--quick] [--only NAMES] [--json FILE] [--no-poll] [--list]
 
   --quick       fewer and smaller runs: for a first look, not for docs/performance.md
+  --many N      files of the groups huge and memory, operations of recovery: 1,000,000, or 100,000 with --quick
   --only NAMES  only groups whose name has one of NAMES (separated by commas) in it
   --json FILE   write the rows as JSON too
   --no-poll     let idle CPUs sleep: small figures then grow up to fivefold, and jump
@@ -50,6 +55,8 @@ pub(crate) struct Scale {
     pub(crate) turn_operation_count: usize,
     /// Bytes of a large file.
     pub(crate) file_size: u64,
+    /// Files of a very large directory, or of all where memory counts, and operations before a kill.
+    pub(crate) many_count: u64,
 }
 
 const FULL: Scale = Scale {
@@ -58,6 +65,7 @@ const FULL: Scale = Scale {
     turn_count: 15,
     turn_operation_count: 3_000,
     file_size: 1 << 30,
+    many_count: 1_000_000,
 };
 const QUICK: Scale = Scale {
     run_count: 3,
@@ -65,7 +73,11 @@ const QUICK: Scale = Scale {
     turn_count: 9,
     turn_operation_count: 1_000,
     file_size: 256 << 20,
+    many_count: 100_000,
 };
+
+/// Fewer files tell nothing of many.
+const MANY_MIN: u64 = 10_000;
 
 type Group = (&'static str, fn(&mut Rig, Scale) -> Result<Vec<Row>>);
 
@@ -79,7 +91,19 @@ const GROUPS: &[Group] = &[
     ("processes", single::processes),
     ("fsync", single::small_fsync),
     ("untar", single::untar),
+    ("tree", names::tree),
     ("files", single::files),
+    ("names", names::names),
+    ("stat", names::stat),
+    ("huge", names::huge),
+    ("random-read", random::random_read),
+    ("overwrite", random::random_write),
+    ("ageing", random::ageing),
+    ("mmap", random::mapped),
+    ("cpu", upkeep::cpu),
+    ("tail", upkeep::tail),
+    ("recovery", upkeep::recovery),
+    ("memory", upkeep::memory),
     ("messages", pair::messages),
     ("remote", pair::remote),
     ("both", pair::both),
@@ -92,6 +116,7 @@ struct Options {
     quick: bool,
     only: Vec<String>,
     no_poll: bool,
+    many: Option<u64>,
     json: Option<PathBuf>,
 }
 
@@ -114,7 +139,8 @@ fn run(arguments: &[String]) -> Result<()> {
     let Some(options) = parse(arguments)? else {
         return Ok(());
     };
-    let scale = if options.quick { QUICK } else { FULL };
+    let mut scale = if options.quick { QUICK } else { FULL };
+    scale.many_count = options.many.unwrap_or(scale.many_count);
     let mut rig = Rig::new()?;
     let mut rows = Vec::new();
     let idle = idle::State::enter(!options.no_poll);
@@ -123,14 +149,20 @@ fn run(arguments: &[String]) -> Result<()> {
     };
     for (name, measure) in GROUPS.iter().filter(|(name, _)| wanted(name)) {
         eprintln!("measuring: {name}");
+        let begin = std::time::Instant::now();
         // One group that cannot be measured does not hide the others.
-        rows.extend(measure(&mut rig, scale).unwrap_or_else(|e| vec![Row::failed(name, &e)]));
+        let measured = measure(&mut rig, scale).unwrap_or_else(|e| vec![Row::failed(name, &e)]);
+        // A run that is ended early has said what it knew.
+        let took = begin.elapsed().as_secs();
+        eprintln!("{}\n({took} s)", report::table(&measured));
+        rows.extend(measured);
+        if let Some(path) = &options.json {
+            let text = report::to_json(&rows).to_string();
+            std::fs::write(path, text)
+                .with_context(|| format!("cannot write {}", path.display()))?;
+        }
     }
     println!("{}\n{idle}", report::table(&rows));
-    if let Some(path) = options.json {
-        let text = report::to_json(&rows).to_string();
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    }
     let failed = rows.iter().filter(|row| row.is_failed()).count();
     anyhow::ensure!(failed == 0, "{failed} groups could not be measured");
     Ok(())
@@ -145,6 +177,11 @@ fn parse(arguments: &[String]) -> Result<Option<Options>> {
             "--only" => {
                 let names = rest.next().context("--only needs a name")?;
                 options.only = names.split(',').map(str::to_owned).collect();
+            }
+            "--many" => {
+                let count: u64 = rest.next().context("--many needs a number")?.parse()?;
+                anyhow::ensure!(count >= MANY_MIN, "--many is at least {MANY_MIN}");
+                options.many = Some(count);
             }
             "--no-poll" => options.no_poll = true,
             "--json" => options.json = Some(rest.next().context("--json needs a file")?.into()),
@@ -181,6 +218,11 @@ mod tests {
             .expect("a run");
         assert!(options.quick);
         assert!(options.no_poll);
+        let many = parsed(&["--many", "20000"])
+            .expect("good")
+            .expect("a run")
+            .many;
+        assert_eq!(many, Some(20_000));
         assert_eq!(options.only, ["write", "untar"]);
         assert!(parsed(&["--help"]).expect("good").is_none());
         for bad in [
@@ -188,6 +230,8 @@ mod tests {
             &["--only", "zebra"],
             &["--only", "write,"],
             &["--fast"],
+            &["--many", "12"],
+            &["--many", "some"],
         ] {
             parsed(bad).expect_err("bad");
         }

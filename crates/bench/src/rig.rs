@@ -15,10 +15,18 @@ use serde_json::Value;
 
 /// Bytes of the device of X in memory.
 const DEVICE_SIZE: u64 = 4 << 30;
+/// Bytes of a raw device in memory: as many as the largest file.
+const RAW_SIZE: u64 = 1 << 30;
+/// Where the tmpfs of X, R and Tp are mounted, below the run's directory.
+const MEMORIES: [&str; 3] = ["x-memory", "r-memory", "t-memory"];
 /// Name of a run's directory, before its pid.
 const PREFIX: &str = "gupfs-bench-";
 /// Bytes of the four NSDs together.
 const GUPFS_SIZE: &str = "4G";
+/// As `gupfs up --backing ram` sets its loop devices up: tmpfs may refuse the first.
+const RAW_OPTIONS: [&str; 2] = ["--direct-io=on", "--direct-io=off"];
+/// Threads of a trivial server that waits for its disk: more of them are no quicker.
+const TRIVIAL_WRITERS: &str = "8";
 /// Percent of the free bytes that are written once before anything is measured.
 const FILL_PERCENT: u64 = 85;
 /// How long a server may take to mount.
@@ -86,56 +94,108 @@ impl Rig {
     /// xfs on a loop device over a tmpfs.
     pub(crate) fn xfs(&mut self) -> Result<Target> {
         self.once("x", |rig| {
-            let memory = rig.directory("x-memory")?;
-            run(
-                "mount",
-                &[
-                    "-t",
-                    "tmpfs",
-                    "-o",
-                    &format!("size={DEVICE_SIZE}"),
-                    "gupfs-bench",
-                    text(&memory),
-                ],
-            )?;
-            let file = memory.join("device");
-            fs::File::create(&file)?.set_len(DEVICE_SIZE - (64 << 20))?;
-            let device = run("losetup", &["--find", "--show", text(&file)])?;
+            let device = rig.device("x-memory", DEVICE_SIZE - (64 << 20), &[])?;
             let mount = rig.directory("x")?;
-            run("mkfs.xfs", &["-q", device.trim()])?;
-            run("mount", &["-t", "xfs", device.trim(), text(&mount)])?;
+            run("mkfs.xfs", &["-q", text(&device)])?;
+            run("mount", &["-t", "xfs", text(&device), text(&mount)])?;
             write_once(&mount)?;
             Ok(Target { mount, pid: None })
         })
     }
 
+    /// Mounts X anew: nothing of its data is in memory afterwards.
+    pub(crate) fn remount_xfs(&mut self) -> Result<Target> {
+        let x = self.xfs()?;
+        let device = run("findmnt", &["-n", "-o", "SOURCE", text(&x.mount)])?;
+        run("umount", &[text(&x.mount)])?;
+        run("mount", &["-t", "xfs", device.trim(), text(&x.mount)])?;
+        Ok(x)
+    }
+
+    /// R: a loop device over a tmpfs, as the NSDs of G are, written once.
+    pub(crate) fn raw(&mut self) -> Result<PathBuf> {
+        self.raw_device("r-memory")
+    }
+
+    fn raw_device(&mut self, name: &str) -> Result<PathBuf> {
+        let file = self.root.join(name).join("device");
+        if file.exists() {
+            let device = run("losetup", &["-n", "-O", "NAME", "-j", text(&file)])?;
+            return Ok(PathBuf::from(device.trim()));
+        }
+        let device = self.device(name, RAW_SIZE, &RAW_OPTIONS)?;
+        let block = vec![0xa5; 1 << 20];
+        let mut opened = fs::OpenOptions::new().write(true).open(&device)?;
+        for _ in 0..RAW_SIZE >> 20 {
+            opened.write_all(&block)?;
+        }
+        opened.sync_all()?;
+        Ok(device)
+    }
+
+    /// A loop device of `size` bytes over a tmpfs of its own.
+    fn device(&self, name: &str, size: u64, options: &[&'static str]) -> Result<PathBuf> {
+        let memory = self.directory(name)?;
+        let room = format!("size={}", size + (64 << 20));
+        run(
+            "mount",
+            &["-t", "tmpfs", "-o", &room, "gupfs-bench", text(&memory)],
+        )?;
+        let file = memory.join("device");
+        fs::File::create(&file)?.set_len(size)?;
+        let attach = |option: &str| {
+            let mut arguments = vec!["--find", "--show"];
+            arguments.extend((!option.is_empty()).then_some(option));
+            arguments.push(text(&file));
+            run("losetup", &arguments)
+        };
+        let (last, before) = options.split_last().unwrap_or((&"", &[]));
+        let attached = before.iter().find_map(|option| attach(option).ok());
+        let device = attached.map_or_else(|| attach(last), Ok)?;
+        Ok(PathBuf::from(device.trim()))
+    }
+
     /// T: the trivial server on our FUSE layer.
     pub(crate) fn trivial(&mut self) -> Result<Target> {
-        self.once("t", |rig| {
-            let program = rig.built("examples/trivial")?;
-            let mount = rig.directory("t")?;
-            let mut command = Command::new(program);
-            // A slab of 1 MiB of address space for each file with data; memory only where written.
-            command
-                .arg(&mount)
-                .args(["--mem", "--threads", "2", "--slabs", "16384"])
-                // As ours opens a file that is read again: through the page cache.
-                .args(["--direct-from", "9223372036854775807"])
-                .stdout(Stdio::piped());
-            let mut child = command.spawn().context("cannot start the trivial server")?;
-            let out = child.stdout.take().context("its output is piped")?;
-            let mut line = String::new();
-            BufReader::new(out).read_line(&mut line)?;
-            let pid = child.id();
-            rig.children.push(child);
-            ensure!(
-                line.starts_with("mounted"),
-                "the trivial server did not mount"
-            );
-            Ok(Target {
-                mount,
-                pid: Some(pid),
-            })
+        // A slab of 1 MiB of address space for each file with data; memory only where written. It opens a file that
+        // is read again as ours does: through the page cache.
+        let options = [
+            "--mem",
+            "--threads",
+            "2",
+            "--slabs",
+            "16384",
+            "--direct-from",
+            "9223372036854775807",
+        ];
+        self.once("t", |rig| rig.trivial_with("t", &options))
+    }
+
+    /// Tp: the same, each write a pwrite on a raw device.
+    pub(crate) fn trivial_on_disk(&mut self) -> Result<Target> {
+        let device = self.raw_device("t-memory")?;
+        let options = ["--threads", TRIVIAL_WRITERS, "--disk", text(&device)];
+        self.once("tp", |rig| rig.trivial_with("tp", &options))
+    }
+
+    fn trivial_with(&mut self, name: &str, options: &[&str]) -> Result<Target> {
+        let program = self.built("examples/trivial")?;
+        let mount = self.directory(name)?;
+        let mut command = Command::new(program);
+        command.arg(&mount).args(options).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start the trivial server")?;
+        let out = child.stdout.take().context("its output is piped")?;
+        let mut line = String::new();
+        BufReader::new(out).read_line(&mut line)?;
+        let pid = child.id();
+        self.children.push(child);
+        ensure!(
+            line.starts_with("mounted"),
+            "the trivial server did not mount"
+        );
+        Ok(Target {
+            mount,
+            pid: Some(pid),
         })
     }
 
@@ -198,6 +258,55 @@ impl Rig {
             self.gupfs_command(&["down", "--state", text(&state)])?;
         }
         self.gupfs()
+    }
+
+    /// Kills G, takes it off and starts it again; the time from then until it is mounted.
+    pub(crate) fn recover_gupfs(&mut self) -> Result<Duration> {
+        let g = self.gupfs()?;
+        let pid = g.pid.context("a daemon has a pid")?;
+        run("kill", &["-9", &pid.to_string()])?;
+        let begin = Instant::now();
+        while Path::new(&format!("/proc/{pid}")).exists() {
+            ensure!(
+                begin.elapsed() < MOUNT_LIMIT,
+                "a killed daemon does not end"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        run("umount", &["-l", text(&g.mount)])?;
+        self.made.remove("g");
+        let begin = Instant::now();
+        self.gupfs()?;
+        Ok(begin.elapsed())
+    }
+
+    /// A counter of G, summed over those whose name has all of `words`.
+    pub(crate) fn gupfs_counter(&self, words: &[&str]) -> Result<u64> {
+        let state = self.root.join("g-state");
+        self.counter_of(&state, words)
+    }
+
+    /// Records that the last start of G replayed, as its log says.
+    pub(crate) fn replayed(&self) -> Result<String> {
+        let log =
+            fs::read_to_string(self.root.join("g-state/log")).context("the daemon has a log")?;
+        let said = log
+            .lines()
+            .rev()
+            .find_map(|l| l.split_once("replayed operations="));
+        Ok(said
+            .context("the daemon says what it replayed")?
+            .1
+            .trim()
+            .to_owned())
+    }
+
+    fn counter_of(&self, state: &Path, words: &[&str]) -> Result<u64> {
+        let answer = self.gupfs_command(&["dump", "counters", "--state", text(state), "--json"])?;
+        let counters: Value = serde_json::from_str(&answer).context("counters are JSON")?;
+        let mut found = None;
+        sum(&counters, "", words, &mut found);
+        found.with_context(|| format!("the daemon has no counter named {words:?}"))
     }
 
     /// The lab of two nodes.
@@ -271,12 +380,7 @@ impl Pair {
 
     /// All counters of `node`, summed over those whose name has all of `words`.
     pub(crate) fn counter(&self, rig: &Rig, node: u16, words: &[&str]) -> Result<u64> {
-        let state = self.root.join(format!("n{node}"));
-        let answer = rig.gupfs_command(&["dump", "counters", "--state", text(&state), "--json"])?;
-        let counters: Value = serde_json::from_str(&answer).context("counters are JSON")?;
-        let mut found = None;
-        sum(&counters, "", words, &mut found);
-        found.with_context(|| format!("the daemon has no counter named {words:?}"))
+        rig.counter_of(&self.root.join(format!("n{node}")), words)
     }
 
     /// Messages that both nodes have sent so far, as frames on the wire: I/O requests, questions, tokens, and
@@ -446,7 +550,10 @@ impl Drop for Rig {
                 self.gupfs_command(&["lab", "down", "--dir", text(&lab)]),
             );
         }
-        let is_memory = |p: &PathBuf| p.ends_with("x-memory");
+        let is_memory = |p: &PathBuf| {
+            p.file_name()
+                .is_some_and(|name| MEMORIES.contains(&name.to_string_lossy().as_ref()))
+        };
         let (memory, others): (Vec<_>, Vec<_>) = mounts_below(&self.root)
             .unwrap_or_default()
             .into_iter()

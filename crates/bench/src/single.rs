@@ -1,7 +1,7 @@
 //! Rows of one node.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result};
@@ -15,10 +15,10 @@ use crate::rig::{Rig, Target, drop_caches, run, text};
 /// Processes that share one file.
 const PROCESS_COUNT: u64 = 4;
 /// Files of the archive that is unpacked: as many as the one of the first measurements.
-const ARCHIVE_FILE_COUNT: usize = 9_188;
+pub(crate) const ARCHIVE_FILE_COUNT: usize = 9_188;
 
 /// `subject` and `comparator` in turn, `count` times each.
-fn in_turn(
+pub(crate) fn in_turn(
     count: usize,
     mut subject: impl FnMut() -> Result<f64>,
     mut comparator: impl FnMut() -> Result<f64>,
@@ -28,6 +28,16 @@ fn in_turn(
         turns.push(subject()?, comparator()?);
     }
     Ok(turns)
+}
+
+/// As [`in_turn`], after a first turn of each that warms its caches and is not counted.
+pub(crate) fn in_turn_warm(
+    count: usize,
+    mut subject: impl FnMut() -> Result<f64>,
+    mut comparator: impl FnMut() -> Result<f64>,
+) -> Result<Turns> {
+    in_turn(1, &mut subject, &mut comparator)?;
+    in_turn(count, subject, comparator)
 }
 
 /// T against T0: what our FUSE layer itself costs.
@@ -55,9 +65,7 @@ fn compare_small(
     scale: Scale,
 ) -> Result<Turns> {
     let measure = |target: &Target| small.measure(&target.mount, scale.turn_operation_count);
-    // The first turn of each warms its caches and is not counted.
-    in_turn(1, || measure(subject), || measure(comparator))?;
-    in_turn(
+    in_turn_warm(
         scale.turn_count,
         || measure(subject),
         || measure(comparator),
@@ -207,11 +215,10 @@ pub(crate) fn small_fsync(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
 
 /// Unpacking an archive of many small files, then sync.
 pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
-    let archive = rig.scratch().join("archive.tar");
-    make_archive(rig.scratch(), &archive)?;
+    let archive = archive(rig.scratch())?;
     let (g, t, x) = (rig.gupfs()?, rig.trivial()?, rig.xfs()?);
-    // Time until all is unpacked and synced, and until each file's fsync has returned.
-    let unpack = |target: &Target| -> Result<(f64, f64)> {
+    // Time until all is unpacked and synced, until each file's fsync has returned, and of removing it all.
+    let unpack = |target: &Target| -> Result<(f64, f64, f64)> {
         let directory = target.mount.join("unpacked");
         fs::create_dir(&directory)?;
         let begin = Instant::now();
@@ -221,15 +228,19 @@ pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         let each = format!("find {} -type f -print0 | xargs -0 sync", text(&directory));
         run("sh", &["-c", &each])?;
         let durable = begin.elapsed().as_secs_f64();
-        fs::remove_dir_all(&directory)?;
-        Ok((time, durable))
+        let begin = Instant::now();
+        run("rm", &["-rf", text(&directory)])?;
+        Ok((time, durable, begin.elapsed().as_secs_f64()))
     };
     let (mut turns, mut durable, mut local) = (Turns::default(), Turns::default(), Vec::new());
+    let (mut removed, mut removed_local) = (Turns::default(), Vec::new());
     for _ in 0..scale.run_count {
         let (ours, theirs, xfs) = (unpack(&g)?, unpack(&t)?, unpack(&x)?);
         turns.push(ours.0, theirs.0);
         durable.push(ours.1, xfs.1);
         local.push(xfs.0);
+        removed.push(ours.2, theirs.2);
+        removed_local.push(xfs.2);
     }
     let note = format!(
         "X {:.2} s; no FUSE server hears of sync(2), so G may still hold data",
@@ -238,9 +249,12 @@ pub(crate) fn untar(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let name = format!("untar of {ARCHIVE_FILE_COUNT} files");
     Ok(vec![
         Row::turns(format!("{name} + sync"), "s", &turns, "T")
-            .bounds(1.4, 1.15)
+            .bounds(1.3, 1.15)
             .note(note),
         Row::turns(format!("{name} + fsync of each"), "s", &durable, "X"),
+        Row::turns("rm -rf of it", "s", &removed, "T")
+            .bounds(1.3, 1.15)
+            .note(format!("X {:.2} s", median(&mut removed_local))),
     ])
 }
 
@@ -266,6 +280,15 @@ pub(crate) fn files(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         (true, "4 processes making 4 KiB files, one directory"),
     ];
     what.into_iter().map(row).collect()
+}
+
+/// The archive that is unpacked, made when first asked for.
+pub(crate) fn archive(scratch: &Path) -> Result<PathBuf> {
+    let archive = scratch.join("archive.tar");
+    if !archive.exists() {
+        make_archive(scratch, &archive)?;
+    }
+    Ok(archive)
 }
 
 /// An archive whose sizes are those of a source tree: most files below 8 KiB.

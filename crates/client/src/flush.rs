@@ -192,7 +192,8 @@ impl Slice {
         if matches!(purpose, Purpose::Background) && inode.goals.iter().any(is_background) {
             return self.pump(env, ino);
         }
-        let is_changed = inode.is_size_dirty || inode.modified.is_some() || inode.kill_set_id;
+        let is_changed =
+            inode.is_size_dirty || inode.modified.is_some() || inode.kill_set_id.is_some();
         // A Commit under way does not have the newest.
         let commit = if is_changed {
             inode.commit_count + 1 + u64::from(inode.is_committing)
@@ -562,6 +563,7 @@ impl Slice {
             size: inode.is_size_dirty.then_some(inode.size),
             modified: inode.modified,
             kill_set_id: inode.kill_set_id,
+            drops_rights: inode.drops_rights,
             extents,
             pieces,
         };
@@ -677,8 +679,11 @@ impl Slice {
                 if running.modified == inode.modified {
                     inode.modified = None;
                 }
-                if running.commit.kill_set_id {
-                    inode.kill_set_id = false;
+                if running.commit.drops_rights {
+                    inode.drops_rights = false;
+                }
+                if running.commit.kill_set_id == inode.kill_set_id {
+                    inode.kill_set_id = None;
                 }
                 inode.learn_attr(&attr);
             }
@@ -695,7 +700,8 @@ impl Slice {
                     inode.errors.note(errno);
                     inode.is_size_dirty = false;
                     inode.modified = None;
-                    inode.kill_set_id = false;
+                    inode.kill_set_id = None;
+                    inode.drops_rights = false;
                     inode.size = inode.attr.map_or(0, |a| a.size);
                 }
             }

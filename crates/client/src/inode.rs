@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
+use types::attr::set_ids_taken;
 use types::{
     Attr, ByteRange, Errno, Extent, FrameRef, InodeId, InodeMode, Name, Piece, RangeMode, RangeSet,
     Timestamp,
@@ -114,6 +115,8 @@ fn extent_bytes(extent: &Extent) -> ByteRange {
 #[derive(Debug)]
 pub(crate) struct Load {
     pub(crate) io: IoId,
+    /// When it was asked for, if the disks have to do with it.
+    pub(crate) begun: Option<types::Instant>,
     /// Page and the frame that its bytes go to.
     pub(crate) pages: Vec<(u64, FrameRef)>,
     /// Pieces that lie over what is loaded.
@@ -156,7 +159,10 @@ pub(crate) struct Inode {
     pub(crate) is_size_dirty: bool,
     /// Written since the last Commit: the time shown as mtime.
     pub(crate) modified: Option<Timestamp>,
-    pub(crate) kill_set_id: bool,
+    /// Content that is in no Commit yet changed before a time was set: the Commit takes the rights of a program.
+    pub(crate) drops_rights: bool,
+    /// Writes take set-id bits that the owner has not heard of: the group of whoever wrote.
+    pub(crate) kill_set_id: Option<u32>,
     /// Reads that the owner has not heard of.
     pub(crate) accessed: crate::access::Accessed,
 
@@ -171,6 +177,8 @@ pub(crate) struct Inode {
     pub(crate) pages: Pages,
     pub(crate) map: MapCache,
     pub(crate) is_map_asked: bool,
+    /// To be loaded ahead as soon as it is known where it lies.
+    pub(crate) unmapped: Vec<ByteRange>,
     /// For more than tokens covered then.
     pub(crate) is_partial_map_asked: bool,
     /// What was committed or cut since, and what tokens were lost over: the answer may be of before.
@@ -260,7 +268,8 @@ impl Inode {
             size: 0,
             is_size_dirty: false,
             modified: None,
-            kill_set_id: false,
+            drops_rights: false,
+            kill_set_id: None,
             accessed: crate::access::Accessed::default(),
             holder: token::Holder::new(),
             gate: None,
@@ -270,6 +279,7 @@ impl Inode {
             pages: Pages::new(ino),
             map: MapCache::default(),
             is_map_asked: false,
+            unmapped: Vec::new(),
             is_partial_map_asked: false,
             changed_since: RangeSet::new(),
             loads: Vec::new(),
@@ -355,10 +365,23 @@ impl Inode {
             attr.mtime = time;
             attr.ctime = attr.ctime.max(time);
         }
-        if self.kill_set_id {
-            attr.permissions &= !kill_mask(attr.permissions);
+        if let Some(by) = self.kill_set_id {
+            attr.permissions &= !set_ids_taken(attr.permissions, by == attr.gid);
         }
         Some(attr)
+    }
+
+    /// Somebody of the group `by` who may not keep set-id bits changes the content.
+    pub(crate) fn take_set_ids(&mut self, by: u32) {
+        let Some(attr) = self.attr else { return };
+        if set_ids_taken(attr.permissions, by == attr.gid) == 0 {
+            return;
+        }
+        // Of several writers one of another group counts.
+        let is_first_alien = self.kill_set_id.is_some_and(|first| first != attr.gid);
+        if !is_first_alien {
+            self.kill_set_id = Some(by);
+        }
     }
 
     /// Some revoke of this inode is in progress: nothing is cached on, nothing is promised.
@@ -435,7 +458,7 @@ impl Inode {
             || self.is_committing
             || self.is_size_dirty
             || self.modified.is_some()
-            || self.kill_set_id
+            || self.kill_set_id.is_some()
     }
 
     /// Where the bytes of `range` lie is not known any more; nor does an answer say it that is on its way.
@@ -501,15 +524,5 @@ impl Inode {
         if let Some(entries) = &mut self.entries {
             entries.remove(name);
         }
-    }
-}
-
-/// Set-id bits that a write by one who may not keep them clears: set-uid, and set-gid when the group
-/// may execute.
-pub(crate) const fn kill_mask(permissions: u32) -> u32 {
-    if permissions & 0o010 != 0 {
-        0o6000
-    } else {
-        0o4000
     }
 }

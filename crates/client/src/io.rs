@@ -14,7 +14,7 @@ use types::{
 use crate::appends::NoRoom;
 use crate::env::{Env, LoadPiece};
 use crate::errors::Hears;
-use crate::inode::{Load, kill_mask, sectors_around};
+use crate::inode::{Load, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{Found, PAGE_SIZE, Pages};
@@ -166,7 +166,7 @@ impl Slice {
             // Whoever is not root takes the set-id bits by it, as by a write.
             other => types::SetAttr {
                 size: new_size(other),
-                kill_set_id: request.caller.uid != 0,
+                kill_set_id: (request.caller.uid != 0).then_some(request.caller.gid),
                 ..Default::default()
             },
         };
@@ -184,7 +184,7 @@ impl Slice {
         // back what is cut. So does what a Commit under way carries before any change, or it would stamp over
         // the times set now. And a write that takes the set-id bits takes those that were there, not those that are set now.
         let inode = self.inode(ino);
-        let takes_bits = inode.kill_set_id && set.permissions.is_some();
+        let takes_bits = inode.kill_set_id.is_some() && set.permissions.is_some();
         if inode.is_dirty() && (set.size.is_some() || inode.is_committing || takes_bits) {
             self.flush_before(env, ino, Op::SetAttr { ino, set }, then);
             return;
@@ -192,19 +192,20 @@ impl Slice {
         self.ask_change(ino, Op::SetAttr { ino, set }, then);
     }
 
-    /// Has the owner change attributes or bytes (SetAttr, Punch); what is dirty and must be there before is with it
+    /// Has the owner change attributes or bytes (SetAttr, Punch, rights of a program); what is dirty and must be there before is with it
     /// already. While a size or bytes are being changed nothing is stored or committed.
     pub(crate) fn ask_change(&mut self, ino: InodeId, op: Op, then: Continuation) {
         let inode = self.inode(ino);
         let (cuts, sets_mtime) = match &op {
             Op::SetAttr { set, .. } => (set.size.is_some(), set.mtime.is_some()),
             Op::Punch { .. } => (true, false),
+            Op::SetXattr { .. } => (false, false),
             _ => unreachable!("other operations do not wait for data"),
         };
         inode.resize_count += u32::from(cuts);
         if sets_mtime {
             // The time set now is the last one: a later Commit does not bring an older one.
-            inode.modified = None;
+            inode.drops_rights |= inode.modified.take().is_some();
         }
         self.call(ino.shard(), Ask::Op { op, durable: false }, then);
     }
@@ -372,16 +373,22 @@ impl Slice {
                 length,
                 fills_page_cache,
             } => {
-                let file = self.handles.get_mut(handle);
+                let mut file = self.handles.get_mut(handle);
                 let is_direct = file.as_ref().is_some_and(|f| f.is_direct_reader());
-                let noted = file.and_then(|f| f.note_read(env.readers, *length, *fills_page_cache));
+                let noted = file
+                    .as_mut()
+                    .and_then(|f| f.note_read(env.readers, *length, *fills_page_cache));
+                let range = ByteRange::at(*offset, u64::from(*length));
+                if let Some(file) = file {
+                    file.reading.note(env.now, range);
+                }
                 if is_direct && !fills_page_cache {
                     self.inode(*ino).direct_bytes += u64::from(*length);
                 }
                 if let Some(habit) = noted {
                     self.inode(*ino).habit.update(habit);
                 }
-                (*ino, *handle, ByteRange::at(*offset, u64::from(*length)))
+                (*ino, *handle, range)
             }
             Operation::Write {
                 ino,
@@ -431,7 +438,10 @@ impl Slice {
                     inode.unshown.remove(round_out(&range));
                 }
                 self.reply(ticket, Response::Data(spans));
-                self.prefetch(env, ino, handle, range);
+                if let Some(file) = self.handles.get_mut(&handle) {
+                    file.reading.answered(env.now);
+                }
+                self.prefetch(env, ino, handle);
                 self.served(env, ino, ticket);
             }
             Found::Missing(missing) => {
@@ -444,9 +454,7 @@ impl Slice {
                 for range in missing {
                     self.load(env, ino, range, true);
                 }
-                if self.handles.contains_key(&handle) {
-                    self.prefetch(env, ino, handle, range);
-                }
+                self.prefetch(env, ino, handle);
             }
         }
     }
@@ -547,6 +555,7 @@ impl Slice {
         let is_partial = !inode.covers(RangeMode::Read, &got);
         inode.loads.push(Load {
             io,
+            begun: (!loads.is_empty()).then_some(env.now),
             pages,
             pieces,
             is_partial,
@@ -599,10 +608,18 @@ impl Slice {
             }
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
                 inode.load_error = Some(errno);
+                inode.unmapped.clear();
             }
-            _ => inode.load_error = Some(Errno::EPROTO),
+            _ => {
+                inode.load_error = Some(Errno::EPROTO);
+                inode.unmapped.clear();
+            }
         }
+        // First who waits.
         self.retry(env, ino);
+        if self.inodes.contains_key(&ino) {
+            self.prefetch_mapped(env, ino);
+        }
     }
 
     /// Sectors arrived.
@@ -617,6 +634,9 @@ impl Slice {
             return;
         };
         let load = inode.loads.swap_remove(at);
+        if let (Some(begun), Ok(())) = (load.begun, &result) {
+            self.load_time.note(env.now.since(begun));
+        }
         let is_kept = result.is_ok() && !load.is_stale;
         let is_covered = inode.covers(RangeMode::Read, &load.range());
         for (number, frame) in &load.pages {
@@ -804,8 +824,9 @@ impl Slice {
             inode.is_size_dirty = true;
         }
         inode.modified = Some(env.timestamp);
-        let permissions = inode.attr.map_or(0, |a| a.permissions);
-        inode.kill_set_id |= kill_set_id && permissions & kill_mask(permissions) != 0;
+        if kill_set_id {
+            inode.take_set_ids(request.caller.gid);
+        }
         if sync {
             self.served(env, ino, ticket);
             return self.flush_for(env, ino, request);

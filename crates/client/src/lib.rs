@@ -25,6 +25,7 @@ mod prefetch;
 mod pressure;
 mod punch;
 pub mod readers;
+mod reading;
 pub mod reclaim;
 pub mod request;
 pub mod revoke;

@@ -182,6 +182,24 @@ impl Slice {
             {
                 return self.fail(request.ticket, Errno::ENODATA);
             }
+            // A write takes the rights of a program; the owner hears of it with the Commit. Rights that are given after the write
+            // stay: its Commit comes first.
+            Operation::GetXattr { ino, name, .. }
+                if name[..] == *meta::FILE_RIGHTS
+                    && (self.inodes.get(ino))
+                        .is_some_and(|i| i.modified.is_some() || i.drops_rights) =>
+            {
+                return self.fail(request.ticket, Errno::ENODATA);
+            }
+            Operation::SetXattr { ino, name, .. }
+                if name[..] == *meta::FILE_RIGHTS
+                    && self.inodes.get(ino).is_some_and(|i| i.is_dirty()) =>
+            {
+                let ino = *ino;
+                let op = self.op_of(&request);
+                let epoch = self.names_epoch(&request);
+                return self.flush_before(env, ino, op, Continuation::Names(request, epoch));
+            }
             // Bytes that the owner does not know of: only this node can say that the file is not empty.
             Operation::SetXattr { ino, name, .. } | Operation::RemoveXattr { ino, name }
                 if name[..] == *LAYOUT_XATTR && self.has_unsent_bytes(*ino) =>

@@ -269,9 +269,7 @@ impl Slice {
         let heard = self.inode(ino).errors.heard_at_open();
         let file = OpenFile {
             flags,
-            read_end: 0,
-            prefetch_end: 0,
-            sequential: 0,
+            reading: crate::reading::Reading::default(),
             sample: crate::readers::Sample::default(),
             heard,
         };

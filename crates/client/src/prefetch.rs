@@ -1,11 +1,11 @@
-//! What a sequential reader will want next is loaded ahead, and what it has behind it may go first.
+//! What a reader will want next is loaded ahead, and what a sequential one has behind it may go first.
 //!
 //! Invariants
 //! - A prefetch needs tokens that are held already, and frames that nobody waits for.
 //! - A file that fills the pool by itself keeps its beginning there: by age each page would go just before the next pass over the
 //!   file wants it.
 
-use types::{ByteRange, InodeId, RangeMode, limits};
+use types::{ByteRange, InodeId, RangeMode};
 
 use crate::Pool;
 use crate::env::Env;
@@ -15,12 +15,10 @@ use crate::pages::PAGE_SIZE;
 use crate::request::Handle;
 use crate::slice::Slice;
 
-/// Bytes read ahead of a sequential reader at the most.
-const PREFETCH_SIZE_MAX: u64 = 8 << 20;
-/// A reader counts as sequential from this many bytes in a row on.
-const SEQUENTIAL_SIZE_MIN: u64 = 256 << 10;
+/// Of the pool one part in so many may be ahead of one reader.
+const POOL_PART: u64 = 16;
 /// Bytes behind a sequential reader that are dropped at once at the most.
-const BEHIND_SIZE_MAX: u64 = 2 * PREFETCH_SIZE_MAX;
+const BEHIND_SIZE_MAX: u64 = 16 << 20;
 
 impl Inode {
     /// Frames get short while its only reader is at `offset`: drops pages behind it, if most of the pool is this file's.
@@ -43,55 +41,65 @@ impl Inode {
 }
 
 impl Slice {
-    /// Starts loads for what a sequential reader will want next.
-    pub(crate) fn prefetch(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        handle: Handle,
-        range: ByteRange,
-    ) {
+    /// Starts loads for what a reader will want next (`reading`).
+    pub(crate) fn prefetch(&mut self, env: &Env<'_>, ino: InodeId, handle: Handle) {
         let Some(file) = self.handles.get_mut(&handle) else {
             return;
         };
-        if file.read_end == range.begin {
-            file.sequential += range.length();
-        } else if range.begin > file.read_end + limits::MAX_WRITE as u64
-            || range.end < file.read_end.saturating_sub(limits::MAX_WRITE as u64)
-        {
-            file.sequential = 0;
-            file.prefetch_end = 0;
-        }
-        file.read_end = range.end;
-        if file.sequential < SEQUENTIAL_SIZE_MIN {
-            return;
-        }
-        let window = (file.sequential * 2).min(PREFETCH_SIZE_MAX);
-        let begin = file.prefetch_end.max(range.end);
-        let target = range.end + window;
-        // Ahead in whole blocks, and not for a few pages at a time.
-        if target < begin + window / 2 {
-            return;
-        }
         let inode = self
             .inodes
             .get_mut(&ino)
             .expect("a handle's inode is known");
-        let end = target.min(inode.size.next_multiple_of(PAGE_SIZE));
-        inode.drop_behind(range.begin, env.pool);
         let (total, free) = env.pool.frame_counts();
-        if begin >= end || inode.is_revoking() || free < total / 8 {
+        if let Some(at) = file.reading.sequential_at() {
+            inode.drop_behind(at.saturating_sub(BLOCK_SIZE), env.pool);
+        }
+        if inode.is_revoking() || free < total / 8 {
             return;
         }
-        let ahead = ByteRange::new(begin, end);
-        if !inode.covers(RangeMode::Read, &ahead) {
+        let most = (total / POOL_PART * PAGE_SIZE).max(BLOCK_SIZE);
+        let mut wanted = file.reading.next(inode.size, self.load_time, most);
+        wanted.retain(|ahead| inode.covers(RangeMode::Read, ahead));
+        if wanted.is_empty() {
             return;
         }
-        let missing = inode.pages.missing(&ahead).ranges().to_vec();
-        self.handles
-            .get_mut(&handle)
-            .expect("just seen")
-            .prefetch_end = end;
+        if !wanted.iter().all(|ahead| inode.map.known.contains(ahead)) {
+            // One question for all of them, which goes forward from the first byte.
+            wanted.sort_unstable_by_key(|ahead| ahead.begin);
+            inode.unmapped.clone_from(&wanted);
+        } else {
+            inode.unmapped.clear();
+        }
+        for ahead in wanted {
+            self.load_missing(env, ino, ahead);
+        }
+    }
+
+    /// Where bytes lie has become known: loads what was to be loaded ahead and waited for it.
+    pub(crate) fn prefetch_mapped(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inode(ino);
+        let wanted = std::mem::take(&mut inode.unmapped);
+        if inode.is_revoking() || inode.open_count == 0 {
+            return;
+        }
+        let end = inode.size.next_multiple_of(PAGE_SIZE);
+        for ahead in wanted {
+            let Some(ahead) = ahead.intersection(&ByteRange::new(0, end)) else {
+                continue;
+            };
+            if self.inode(ino).covers(RangeMode::Read, &ahead) {
+                self.load_missing(env, ino, ahead);
+            }
+        }
+    }
+
+    fn load_missing(&mut self, env: &Env<'_>, ino: InodeId, ahead: ByteRange) {
+        // Others need frames, too.
+        let (total, free) = env.pool.frame_counts();
+        if free < total / 8 {
+            return;
+        }
+        let missing = self.inode(ino).pages.missing(&ahead).ranges().to_vec();
         for range in missing {
             self.load(env, ino, range, false);
         }

@@ -10,7 +10,7 @@ use meta::Op;
 use types::{ByteRange, Errno, InodeId, InodeMode, Pattern, RangeMode, Want, limits};
 
 use crate::env::Env;
-use crate::inode::{kill_mask, sectors_around};
+use crate::inode::sectors_around;
 use crate::message::{Answer, Body};
 use crate::names::Continuation;
 use crate::pages::PAGE_SIZE;
@@ -70,8 +70,9 @@ impl Slice {
         let inode = self.inode(ino);
         // The kernel leaves the set-id bits to the daemon (HANDLE_KILLPRIV_V2), and says nothing of them here: whoever is
         // not root loses them, as by a write. They go with a Commit before the hole.
-        let permissions = inode.attr.map_or(0, |attr| attr.permissions);
-        inode.kill_set_id |= request.caller.uid != 0 && permissions & kill_mask(permissions) != 0;
+        if request.caller.uid != 0 {
+            inode.take_set_ids(request.caller.gid);
+        }
         inode.resizes.push((request.ticket, range));
         let op = Op::Punch {
             ino,

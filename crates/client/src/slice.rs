@@ -229,12 +229,8 @@ pub enum Effect {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFile {
     pub(crate) flags: crate::request::OpenFlags,
-    /// Byte behind the last read, for the detection of sequential reading.
-    pub(crate) read_end: u64,
-    /// Byte up to which a prefetch was started.
-    pub(crate) prefetch_end: u64,
-    /// Bytes read in sequence so far.
-    pub(crate) sequential: u64,
+    /// Where its reader is and goes.
+    pub(crate) reading: crate::reading::Reading,
     /// In which pieces it is read.
     pub(crate) sample: crate::readers::Sample,
     /// Of write-backs that failed.
@@ -267,6 +263,8 @@ pub struct Slice {
     pub(crate) named_count: usize,
     /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
+    /// What the disks take for a load.
+    pub(crate) load_time: crate::reading::LoadTime,
     /// Inodes that wait for frames.
     pub(crate) frameless: Vec<InodeId>,
     /// This owner has just said that there are no more sectors: who wants some now does not wait.
@@ -328,6 +326,7 @@ impl Slice {
             eviction: crate::evict::Eviction::new(),
             named_count: 0,
             starved: Vec::new(),
+            load_time: crate::reading::LoadTime::default(),
             frameless: Vec::new(),
             short: None,
             placements,

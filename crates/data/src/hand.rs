@@ -26,6 +26,8 @@ const AHEAD_MIN: u64 = 256;
 const IDLE: Duration = Duration::from_secs(5);
 /// After "there are few" or a recall nothing is asked for ahead of need for so long.
 const SHORT: Duration = Duration::from_secs(1);
+/// Who was refused asks again after so long.
+const REFUSED: Duration = Duration::from_millis(100);
 /// Sectors given back at once because they lie unused: fewer are not worth a message.
 const SURPLUS_MIN: u64 = 1024;
 /// Runs in one question.
@@ -116,6 +118,7 @@ pub struct Hand {
     rate: u64,
     last_use: Option<Instant>,
     short_until: Instant,
+    refused_until: Instant,
     recalled_until: Instant,
     counters: HandCounters,
 }
@@ -276,7 +279,7 @@ impl Hand {
             self.used = 0;
             self.period_begin = now;
         }
-        if self.asked.is_some() {
+        if self.asked.is_some() || now < self.refused_until {
             return None;
         }
         let target = self.target(now);
@@ -365,8 +368,10 @@ impl Hand {
         Some(is_enough)
     }
 
-    /// The question under way was refused: what it gave back is tried again with the next one.
-    pub fn on_refused(&mut self) {
+    /// The question under way was refused: what it gave back is tried again with the next one, after a while. Who refuses
+    /// for want of room in its journal, or because that has failed, refuses again at once.
+    pub fn on_refused(&mut self, now: Instant) {
+        self.refused_until = now + REFUSED;
         if let Some(asked) = self.asked.take() {
             for run in asked.back {
                 self.pool.adopt_spent(run);

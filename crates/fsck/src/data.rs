@@ -46,6 +46,13 @@ pub fn jobs(image: &Image) -> Vec<Job> {
     jobs
 }
 
+/// Whether jobs that lie by place have this one, with the very same extent.
+pub fn has(jobs: &[Job], job: &Job) -> bool {
+    let begin = jobs.partition_point(|other| other.at < job.at);
+    let mut there = jobs[begin..].iter().take_while(|other| other.at == job.at);
+    there.any(|other| other == job)
+}
+
 impl Job {
     /// The checksum sectors to be read first, if it has any.
     pub fn checksums(&self) -> Option<Run> {

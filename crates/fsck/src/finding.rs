@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use types::InodeId;
+use types::{InodeId, ShardId};
 
 /// Findings of one kind that are kept.
 pub const COUNT_MAX: u64 = 1000;
@@ -129,6 +129,10 @@ pub struct Finding {
     pub kind: Kind,
     /// The inode that it is about, if it is about one.
     pub ino: Option<InodeId>,
+    /// The inode that it is about, too: that of a name.
+    pub other: Option<InodeId>,
+    /// The shard whose tree it is about, where the words hold what changes: counts.
+    pub shard: Option<ShardId>,
     /// Where, and in numbers what.
     pub text: String,
 }
@@ -143,17 +147,56 @@ pub struct Findings {
 impl Findings {
     /// Something is wrong.
     pub fn add(&mut self, kind: Kind, ino: Option<InodeId>, text: impl Into<String>) {
+        self.push(kind, (ino, None), text);
+    }
+
+    fn push(
+        &mut self,
+        kind: Kind,
+        (ino, other): (Option<InodeId>, Option<InodeId>),
+        text: impl Into<String>,
+    ) {
+        self.note(kind, || Finding {
+            kind,
+            ino,
+            other,
+            shard: None,
+            text: text.into(),
+        });
+    }
+
+    /// About the tree of a shard.
+    pub fn of_tree(&mut self, kind: Kind, shard: ShardId, text: String) {
+        self.note(kind, || Finding {
+            kind,
+            ino: None,
+            other: None,
+            shard: Some(shard),
+            text,
+        });
+    }
+
+    /// This one.
+    pub(crate) fn put(&mut self, finding: Finding) {
+        self.note(finding.kind, || finding);
+    }
+
+    fn note(&mut self, kind: Kind, finding: impl FnOnce() -> Finding) {
         let count = self.counts.entry(kind).or_default();
         *count += 1;
         if *count <= COUNT_MAX {
-            let text = text.into();
-            self.list.push(Finding { kind, ino, text });
+            self.list.push(finding());
         }
     }
 
     /// About an inode.
     pub fn of(&mut self, kind: Kind, ino: InodeId, text: impl Into<String>) {
         self.add(kind, Some(ino), text);
+    }
+
+    /// About a name: its directory, and the inode that it leads to.
+    pub fn of_name(&mut self, kind: Kind, (directory, ino): (InodeId, InodeId), text: String) {
+        self.push(kind, (Some(directory), Some(ino)), text);
     }
 
     /// And these.

@@ -4,6 +4,7 @@
 //! labels -> check_head -> [Finding]
 //! journal of each owner -> Loading::apply ... -> Owner (shards, roots, space, table)
 //! all owners -> check -> [Finding]          names and inodes, sectors, regions, transactions
+//! the same once more, and again, of a file system in use -> Doubts -> [Finding]
 //! all files -> reads of all copies -> data::judge -> [Finding]
 //! ```
 //!
@@ -19,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod data;
+pub mod doubt;
 pub mod finding;
 pub mod head;
 pub mod inodes;
@@ -28,6 +30,7 @@ pub mod repair;
 pub mod sectors;
 pub mod transactions;
 
+pub use doubt::Doubts;
 pub use finding::{COUNT_MAX, Finding, Findings, Kind, Remedy};
 pub use load::{Loading, Owner, Setup};
 pub use names::Paths;

@@ -308,8 +308,8 @@ impl Loading {
         if !is_whole {
             self.owner.partial.insert(shard);
         }
-        self.findings
-            .add(kind, None, format!("tree of {shard}: {broken}"));
+        let text = format!("tree of {shard}: {broken}");
+        self.findings.of_tree(kind, shard, text);
     }
 
     /// The journal is over.

@@ -126,11 +126,8 @@ fn check_entries(
         let Some(target) = image.seen(entry.ino) else {
             let is_outside = usize::from(entry.ino.shard().0) >= image.setup.owners.len();
             if is_outside || image.is_whole(entry.ino.shard()) {
-                findings.of(
-                    Kind::NameDangling,
-                    directory,
-                    format!("{at}: inode {}", entry.ino),
-                );
+                let text = format!("{at}: inode {}", entry.ino);
+                findings.of_name(Kind::NameDangling, (directory, entry.ino), text);
             }
             subdirectories += u32::from(entry.kind == FileKind::Directory);
             continue;
@@ -140,7 +137,7 @@ fn check_entries(
                 "{at}: {:?}, inode {} is a {:?}",
                 entry.kind, entry.ino, target.attr.kind
             );
-            findings.of(Kind::NameKind, directory, text);
+            findings.of_name(Kind::NameKind, (directory, entry.ino), text);
         }
         subdirectories += u32::from(target.attr.kind == FileKind::Directory);
         let named = Named {

@@ -4,8 +4,8 @@
 mod world;
 
 use data::space::{RegionId, SpaceMutation, TableMutation};
-use fsck::Kind;
 use fsck::repair::repair;
+use fsck::{Doubts, Kind};
 use node::meta::{Mutation, Shard};
 use node::store::tree::testing::{Edit, Rig, TREE};
 use node::store::tree::{Copies, Root};
@@ -83,6 +83,7 @@ impl Planted {
             shards: self.world.shards.clone(),
             space: Default::default(),
             disk: self.rig.disk.clone(),
+            lost: Default::default(),
         };
         let root = SmallBytes::new(root);
         world.add(TREE.shard.0, Mutation::TreeRoot { root });
@@ -184,6 +185,23 @@ fn roots() {
     assert_eq!(twice, [Kind::TreePageTwice]);
     let another = planted.found_with_root(|root| root.shard = types::ShardId(5));
     assert_eq!(another, [Kind::TreeRoot]);
+}
+
+/// Of a file system in use each checkpoint counts anew: it is the tree that is counted wrong, not the number.
+#[test]
+fn wrong_counts_are_told_whatever_they_are() {
+    let planted = Planted::new();
+    let mut doubts = Doubts::default();
+    for more in 1..=3 {
+        let mut root = planted.rig.root;
+        root.entries += more;
+        root.pages += 2 * more;
+        let (found, mut image) = planted.world(&root.encode(), &planted.used()).load();
+        doubts.look(&mut image, found);
+    }
+    let told: Vec<Kind> = doubts.confirmed().counts().keys().copied().collect();
+    assert_eq!(told, [Kind::TreeEntryCount, Kind::TreePageCount]);
+    assert!(doubts.is_settled());
 }
 
 #[test]

@@ -326,7 +326,7 @@ fn decode_names(call: &Call<'_>) -> Result<Option<Operation>, Errno> {
             Operation::SetAttr {
                 ino: parent?,
                 handle: (args.valid & abi::fattr::FH != 0).then_some(Handle(args.fh)),
-                set: set_attr(&args)?,
+                set: set_attr(&args, call.header.gid)?,
             }
         }
         opcode::STATX => {
@@ -594,6 +594,8 @@ fn xattr_name(bytes: &[u8]) -> Result<SmallBytes, Errno> {
     match bytes.len() {
         0 => Err(Errno::EINVAL),
         size if size > limits::NAME_SIZE_MAX => Err(Errno::ERANGE),
+        // A name space and no name: elsewhere the kernel says so itself.
+        _ if [&b"user."[..], b"trusted.", b"security."].contains(&bytes) => Err(Errno::EINVAL),
         _ => Ok(SmallBytes::new(bytes)),
     }
 }
@@ -732,7 +734,7 @@ fn decode_setxattr(call: &Call<'_>) -> Result<Operation, Errno> {
     })
 }
 
-fn set_attr(args: &abi::SetAttrIn) -> Result<SetAttr, Errno> {
+fn set_attr(args: &abi::SetAttrIn, gid: u32) -> Result<SetAttr, Errno> {
     use crate::abi::fattr as f;
     let has = |bit| args.valid & bit != 0;
     let time = |set, now, secs: u64, nanos: u32| {
@@ -757,7 +759,7 @@ fn set_attr(args: &abi::SetAttrIn) -> Result<SetAttr, Errno> {
         size: has(f::SIZE).then_some(args.size),
         atime: time(f::ATIME, f::ATIME_NOW, args.atime, args.atimensec)?,
         mtime: time(f::MTIME, f::MTIME_NOW, args.mtime, args.mtimensec)?,
-        kill_set_id: has(f::KILL_SUIDGID),
+        kill_set_id: has(f::KILL_SUIDGID).then_some(gid),
     })
 }
 

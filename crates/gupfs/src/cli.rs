@@ -83,9 +83,12 @@ enum Command {
         /// What to log: as --set log_level=...
         #[arg(long, value_enum)]
         log_level: Option<state::LogLevel>,
-        /// How the kernel mounts: a list of ro, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime.
+        /// How the kernel mounts: a list of ro, nosuid, nodev, noexec, noatime, nodiratime, relatime, strictatime, lazytime, nosymfollow.
         #[arg(long, value_name = "LIST", default_value = "")]
         mount_options: String,
+        /// What the kernel shows as the source of the mount [default: the state directory].
+        #[arg(long, value_name = "NAME")]
+        source: Option<String>,
     },
     /// Mount a file system that is there: what mount(8) does with a line of fstab.
     #[command(
@@ -108,9 +111,9 @@ enum Command {
         /// Mount point, or state directory.
         point: PathBuf,
     },
-    /// Check a file system that nobody uses: labels, journals, trees, names, inodes, sectors; with --data every byte.
+    /// Check a file system: labels, journals, trees, names, inodes, sectors; with --data every byte; with --online while it is used.
     #[command(
-        after_help = "Examples:\n  gupfs fsck /var/lib/gupfs\n  gupfs fsck --data /var/lib/gupfs\n  gupfs fsck --data --resume /var/lib/gupfs    (goes on after Ctrl-C)\n  gupfs fsck --repair /var/lib/gupfs\n\nExit codes: 0 clean, 1 repaired, 4 something is wrong, 8 it could not be checked, 16 usage, 32 interrupted (docs/fsck.md)."
+        after_help = "Examples:\n  gupfs fsck /var/lib/gupfs\n  gupfs fsck --data /var/lib/gupfs\n  gupfs fsck --data --resume /var/lib/gupfs    (goes on after Ctrl-C)\n  gupfs fsck --repair /var/lib/gupfs\n  gupfs fsck --online /var/lib/gupfs           (while daemons serve it)\n\nExit codes: 0 clean, 1 repaired, 4 something is wrong, 8 it could not be checked, 16 usage, 32 interrupted (docs/fsck.md)."
     )]
     Fsck(fsck::FsckArgs),
     /// What the daemon is doing.
@@ -305,10 +308,12 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
             log_format,
             log_level,
             mount_options,
+            source,
         } => {
             set.extend(log_format.map(|format| format!("log_format={}", format.name())));
             set.extend(log_level.map(|level| format!("log_level={}", level.name())));
-            without_json(json, "daemon").and_then(|()| daemon::run(&state, &set, &mount_options))
+            without_json(json, "daemon")
+                .and_then(|()| daemon::run(&state, &set, &mount_options, source))
         }
         Command::Mount {
             state,

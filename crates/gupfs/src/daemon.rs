@@ -19,8 +19,14 @@ use crate::{files, filesystem, mount, service, settings};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.
 ///
-/// `overrides` are settings as `KEY=VALUE`, for this run; `mount_options` a list of words for the kernel.
-pub fn run(path: &Path, overrides: &[String], mount_options: &str) -> Result<()> {
+/// `overrides` are settings as `KEY=VALUE`, for this run; `mount_options` a list of words for the kernel; `source` what it shows as
+/// the source of the mount, or the state directory.
+pub fn run(
+    path: &Path,
+    overrides: &[String],
+    mount_options: &str,
+    source: Option<String>,
+) -> Result<()> {
     os::leave_starter();
     let mount_flags = mount::flags(mount_options)?;
     let place = Place::new(path)?;
@@ -34,10 +40,12 @@ pub fn run(path: &Path, overrides: &[String], mount_options: &str) -> Result<()>
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
     let outcome = config(&place, &state, settings).and_then(|config| {
         check_address_free(&config)?;
+        let source = source.unwrap_or_else(|| config.source.clone());
         launch(
             &place,
             Config {
                 mount_flags,
+                source,
                 ..config
             },
         )
@@ -73,9 +81,7 @@ fn launch(place: &Place, config: Config) -> Result<()> {
 
 /// What `os::daemon::run` is told.
 pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> {
-    // Our own lock is held: what is still served there is served by the daemon of another directory,
-    // and our own entry in the process list must not count as one.
-    service::clear_point(&state.mount, place)?;
+    service::clear_point(&state.mount)?;
     let (disks, hash_key) = filesystem::prepare(state)?;
     let view = place.load_view()?;
     check_view(place, state, &view)?;
@@ -88,6 +94,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         hash_key,
         mount: state.mount.clone(),
         mount_flags: 0,
+        source: place.root().display().to_string(),
         netns: state.netns.clone(),
         listen: state.listen,
         peers: state

@@ -1,9 +1,10 @@
-//! `gupfs fsck`: checks a file system that nobody uses. Exit codes are those of fsck(8).
+//! `gupfs fsck`: checks a file system that nobody uses; with `--online` one that is in use. Exit codes are those of fsck(8).
 //!
 //! Life cycle: take the state directories and disks -> labels -> journals and trees of every owner -> names, inodes, sectors ->
 //! with `--data` every byte -> with `--repair`, after asking, what can be repaired is, and all is looked at again -> report.
 //!
-//! Invariant: without `--repair` nothing is written but, where `--data` is interrupted, how far it has come.
+//! Invariant: without `--repair` nothing is written but, where `--data` is interrupted, how far it has come; with `--online` nothing
+//! at all.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ use crate::size;
 
 mod disks;
 pub(crate) mod offline;
+mod online;
 mod scrub;
 mod write;
 
@@ -46,6 +48,9 @@ pub struct FsckArgs {
     /// State directories of all nodes, or the directory of a lab.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
+    /// Check it while daemons serve it: looks several times, and tells what all looks agree on. Repairs nothing.
+    #[arg(long, conflicts_with = "resume")]
+    online: bool,
     /// Read every copy of every file's bytes, too, and verify them.
     #[arg(long)]
     data: bool,
@@ -71,6 +76,12 @@ struct Report {
     lines: Vec<Value>,
     /// After a repair: what is still wrong.
     left: Option<Findings>,
+    /// In use: suspicions that could be neither confirmed nor refuted, because what they are about never rested.
+    unsettled: Option<usize>,
+    /// In use: looks that were taken to the end.
+    looks: Option<u32>,
+    /// In use: why a later look could not be taken.
+    failure: Option<Failure>,
 }
 
 impl Report {
@@ -88,18 +99,29 @@ impl Report {
                 repaired | if left.is_empty() { CLEAN } else { UNCORRECTED }
             }
         };
-        found | if self.is_cancelled { CANCELLED } else { 0 }
+        let cancelled = if self.is_cancelled { CANCELLED } else { 0 };
+        let failed = self.failure.as_ref().map_or(0, |_| FAILED);
+        found | cancelled | failed
     }
 }
 
 /// Runs the command.
 pub fn main(args: &FsckArgs, json: bool) -> ExitCode {
+    if args.online && args.repair {
+        let failure = Failure::new("nothing is repaired while the file system is in use")
+            .help("take it down on all nodes (gupfs down), then run gupfs fsck --repair");
+        complain("gupfs fsck", &failure);
+        return ExitCode::from(USAGE);
+    }
     match run(args) {
         Ok(report) => {
             let code = report.code();
             match json {
                 true => say!("{}", to_json(&report, code)),
                 false => say!("{}", to_text(&report)),
+            }
+            if let Some(failure) = &report.failure {
+                complain("gupfs fsck", failure);
             }
             ExitCode::from(code)
         }
@@ -112,6 +134,9 @@ pub fn main(args: &FsckArgs, json: bool) -> ExitCode {
 
 fn run(args: &FsckArgs) -> Result<Report> {
     interrupt::watch().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
+    if args.online {
+        return online::run(args);
+    }
     let mut report = Report::default();
     let findings = &mut report.findings;
     let held = Held::take(&args.paths, findings)?;
@@ -240,7 +265,8 @@ fn to_json(report: &Report, code: u8) -> Value {
     json!({
         "fs": report.fs, "findings": report.lines, "counts": counts, "inodes": report.inodes,
         "bytes_verified": report.bytes, "cancelled": report.is_cancelled, "exit": code,
-        "left": report.left.as_ref().map(|left| left.counts().values().sum::<u64>()),
+        "left": report.left.as_ref().map(|left| left.counts().values().sum::<u64>()), "unsettled": report.unsettled,
+        "looks": report.looks,
     })
 }
 
@@ -265,22 +291,37 @@ fn to_text(report: &Report) -> String {
         }
     }
     let count: u64 = report.findings.counts().values().sum();
-    let verdict = match (count, report.is_cancelled) {
-        (0, false) => "clean".to_owned(),
-        (0, true) => "interrupted; nothing wrong so far".to_owned(),
-        (_, false) => match &report.left {
+    let is_over = report.failure.is_none() && !report.is_cancelled;
+    let verdict = match (count, is_over) {
+        (0, true) if report.unsettled > Some(0) => "nothing that is sure is wrong".to_owned(),
+        (0, true) => "clean".to_owned(),
+        (_, true) => match &report.left {
             None => format!("{count} findings"),
             Some(left) => {
                 let left: u64 = left.counts().values().sum();
                 format!("{count} findings, {left} after the repair")
             }
         },
-        (_, true) => format!("interrupted; {count} findings so far"),
+        (count, false) => {
+            let why = match report.is_cancelled {
+                true => "interrupted",
+                false => "not checked to the end",
+            };
+            match count {
+                0 => format!("{why}; nothing wrong so far"),
+                count => format!("{why}; {count} findings so far"),
+            }
+        }
     };
     let bytes = match report.bytes {
         0 => String::new(),
         bytes => format!(", {} of data verified", size::show(bytes)),
     };
+    if let Some(count @ 1..) = report.unsettled {
+        out.push_str(&format!(
+            "{count} suspicions are not told: no three looks, one after the other, agreed on them\n"
+        ));
+    }
     out.push_str(&format!(
         "file system {}: {verdict}; {} inodes{bytes}",
         report.fs, report.inodes

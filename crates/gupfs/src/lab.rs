@@ -417,7 +417,7 @@ pub fn status(lab: &Lab) -> Result<Value> {
 pub fn kill(lab: &Lab, node: u16) -> Result<Vec<String>> {
     system::require_root("gupfs lab kill")?;
     lab.check_node(&lab.require()?, node)?;
-    let pid = service::crash(&lab.place(node)?, &lab.mount(node))?;
+    let pid = service::crash(&lab.place(node)?)?;
     Ok(vec![format!("killed node n{node} (pid {pid}, SIGKILL)")])
 }
 

@@ -38,6 +38,7 @@ pub mod mount;
 pub mod service;
 pub mod settings;
 pub mod size;
+mod source;
 pub mod stat;
 pub mod state;
 pub mod system;

@@ -22,6 +22,8 @@ use crate::system::{mounts, process};
 
 /// How long a path may take to answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
+/// How long a mount may take that may be a dead daemon's: of such a one the kernel answers at once.
+const ENDED_LIMIT: Duration = Duration::from_secs(3);
 /// Bytes of the longest layout: more than all NSDs and a block size take.
 const LAYOUT_SIZE_MAX: usize = 4096;
 /// How long a daemon that may be another's is waited for.
@@ -121,10 +123,38 @@ pub fn of_path_with(path: &Path, errand: &Errand) -> Result<(Found, Value)> {
     })
 }
 
+/// Whether the connection of the FUSE mount at `point` has ended: the kernel itself says so, at once. It does not of one that lives, also
+/// where the daemon is stopped, hangs, is about to end, or runs in another name space and is not seen from here.
+pub fn is_ended(point: &Path) -> Result<bool> {
+    let seen = ask(point, &Errand::Look, ENDED_LIMIT)?;
+    let errno = seen.and_then(|seen| seen["errno"].as_i64());
+    // The second is of one that ended meanwhile.
+    let ends = [libc::ENOTCONN, libc::ECONNABORTED].map(i64::from);
+    Ok(errno.is_some_and(|errno| ends.contains(&errno)))
+}
+
 fn look(path: &Path, errand: &Errand) -> Result<Value> {
-    let program =
-        std::env::current_exe().map_err(|e| Failure::new(format!("cannot find myself: {e}")))?;
-    let mut command = Command::new(program);
+    let Some(value) = ask(path, errand, LOOK_LIMIT)? else {
+        return Err(Failure::new(format!(
+            "{} did not answer within {} s",
+            path.display(),
+            LOOK_LIMIT.as_secs()
+        ))
+        .help("`gupfs waiters --state DIR` says what its file system waits for"));
+    };
+    match value["error"].as_str() {
+        Some(error) => Err(Failure::new(format!(
+            "cannot look at {}: {error}",
+            path.display()
+        ))),
+        None => Ok(value),
+    }
+}
+
+/// What the child says of `path`; `None`: nothing within the limit.
+fn ask(path: &Path, errand: &Errand, limit: Duration) -> Result<Option<Value>> {
+    // Also where the file of this program has been replaced since it was started.
+    let mut command = Command::new("/proc/self/exe");
     command.arg("look-at");
     match errand {
         Errand::Look => {}
@@ -148,26 +178,15 @@ fn look(path: &Path, errand: &Errand) -> Result<Value> {
         // Nobody waits any longer: then nobody hears it.
         let _ = told.send(outcome);
     });
-    let Ok(said) = said.recv_timeout(LOOK_LIMIT) else {
-        return Err(Failure::new(format!(
-            "{} did not answer within {} s",
-            path.display(),
-            LOOK_LIMIT.as_secs()
-        ))
-        .help("`gupfs waiters --state DIR` says what its file system waits for"));
+    let Ok(said) = said.recv_timeout(limit) else {
+        return Ok(None);
     };
     // It has said all that it says; an end that takes longer is not waited for.
     let _ = child.try_wait();
     let text = said.map_err(|e| Failure::new(format!("cannot hear a helper: {e}")))?;
-    let value: Value = serde_json::from_str(&text)
+    let value = serde_json::from_str(&text)
         .map_err(|e| Failure::new(format!("a helper said nothing of {}: {e}", path.display())))?;
-    match value["error"].as_str() {
-        Some(error) => Err(Failure::new(format!(
-            "cannot look at {}: {error}",
-            path.display()
-        ))),
-        None => Ok(value),
-    }
+    Ok(Some(value))
 }
 
 /// The child: looks at `path` itself, after its errand, and prints what it is or an `error`.
@@ -198,7 +217,10 @@ pub fn look_at(path: &Path, errand: &Errand) {
             }
             say!("{seen}");
         }
-        Err(error) => say!("{}", json!({ "error": error.to_string() })),
+        Err(error) => {
+            let said = json!({ "error": error.to_string(), "errno": error.raw_os_error() });
+            say!("{said}");
+        }
     }
 }
 

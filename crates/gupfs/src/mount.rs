@@ -5,17 +5,19 @@
 //!
 //! Invariants:
 //! - Nothing is made here: what has no file system is not mounted.
-//! - What is mounted already, there, is success: mount(8) may come twice.
-//! - umount(8) refuses what is in use, and returns when all is written back.
+//! - What is mounted already, there, is success: mount(8) may come twice. Elsewhere it is mounted a second time, by the same daemon.
+//! - The source that the kernel shows is the one that was named: whoever looks a mount up by it (`mount -a`, findmnt, xfstests)
+//!   finds it.
+//! - umount(8) refuses what is in use, and returns when all is written back. It calls a helper for a subtype of FUSE only where
+//!   its own table has a line of the mount, so each mount gets one.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::failure::{Failure, Result};
-use crate::service::{self, Liveness};
-use crate::settings;
 use crate::state::{Place, State};
-use crate::system::{self, mounts};
+use crate::system::mounts::{self, Mount};
+use crate::{service, settings, source, system};
 
 /// Names under which mount(8) and umount(8) call this program.
 const MOUNT_NAMES: [&str; 2] = ["mount.fuse.gupfs", "mount.gupfs"];
@@ -25,7 +27,7 @@ const USAGE: u8 = 1;
 const FAILED: u8 = 32;
 
 /// Options of fstab that say nothing to a file system: they are for mount(8), systemd or people.
-const IGNORED: [&str; 18] = [
+const IGNORED: [&str; 20] = [
     "defaults",
     "auto",
     "noauto",
@@ -44,9 +46,12 @@ const IGNORED: [&str; 18] = [
     "exec",
     "diratime",
     "norelatime",
+    // What every mount of ours has.
+    "allow_other",
+    "default_permissions",
 ];
 /// Those that change how the kernel mounts.
-const KERNEL: [(&str, libc::c_ulong); 8] = [
+const KERNEL: [(&str, libc::c_ulong); 10] = [
     ("ro", libc::MS_RDONLY),
     ("nosuid", libc::MS_NOSUID),
     ("nodev", libc::MS_NODEV),
@@ -55,7 +60,14 @@ const KERNEL: [(&str, libc::c_ulong); 8] = [
     ("nodiratime", libc::MS_NODIRATIME),
     ("relatime", libc::MS_RELATIME),
     ("strictatime", libc::MS_STRICTATIME),
+    ("lazytime", libc::MS_LAZYTIME),
+    ("nosymfollow", NO_SYMBOLIC_LINKS),
 ];
+/// MS_NOSYMFOLLOW, which libc does not name.
+const NO_SYMBOLIC_LINKS: libc::c_ulong = 256;
+
+/// What umount(8) must find in its table, or it does not call the helper. systemd, too, wants to know that a mount needs the network.
+const NETWORK: &str = "_netdev";
 
 /// The flag of mount(2) that an option stands for.
 fn flag(option: &str) -> Option<libc::c_ulong> {
@@ -116,6 +128,8 @@ pub struct Options {
     kernel: Vec<String>,
     /// Settings for this run, `KEY=VALUE`.
     settings: Vec<String>,
+    /// What mount(8) and systemd take for themselves and look for in mount(8)'s table.
+    others: Vec<String>,
 }
 
 impl Options {
@@ -131,6 +145,9 @@ impl Options {
                 || key == "comment"
                 || (key == "subtype" || key == "fstype");
             if is_for_others {
+                if word == NETWORK || key.starts_with("x-") {
+                    options.others.push(word.to_owned());
+                }
                 continue;
             }
             if flag(word).is_some() {
@@ -142,6 +159,14 @@ impl Options {
             }
         }
         Ok(options)
+    }
+
+    /// The options of the line in mount(8)'s table.
+    fn table(&self) -> String {
+        let others = self.others.iter().map(String::as_str);
+        let others = others.filter(|word| *word != NETWORK);
+        let all: Vec<&str> = std::iter::once(NETWORK).chain(others).collect();
+        all.join(",")
     }
 
     /// Arguments of `gupfs daemon`.
@@ -157,74 +182,156 @@ impl Options {
     }
 }
 
-/// Mounts the file system of the state directory `state`, at `point` or where it was mounted last. Returns what was done.
-pub fn mount(state: &Path, point: Option<&Path>, options: &Options) -> Result<Vec<String>> {
+/// Mounts the file system that `source` names, at `point` or where it was mounted last. Returns what was done.
+pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<Vec<String>> {
     system::require_root("gupfs mount")?;
     system::require_fuse()?;
-    let place = Place::new(state)?;
+    let place = Place::new(&source::state_of(source))?;
     let found = place.require()?;
     let point = point.map_or_else(|| Ok(found.mount.clone()), system::absolute)?;
-    if let Liveness::Mounted(_) = service::look(&place)? {
-        if found.mount == point {
-            return Ok(vec![format!("already mounted on {}", point.display())]);
-        }
-        return Err(Failure::new(format!(
-            "the file system is mounted on {}, not on {}",
-            found.mount.display(),
-            point.display()
-        ))
-        .help(format!("gupfs umount {}", found.mount.display())));
+    let shown = &source::shown(source)?;
+    if let Some(status) = service::settle(&place)? {
+        let done = mount_again(&place, &status, &point, options)?;
+        return Ok(match done {
+            None => vec![format!("already mounted on {}", point.display())],
+            Some(done) => done_with_table(done, shown, &point, options),
+        });
     }
     // Said before anything is touched.
     settings::for_daemon(&place, found.clone(), &options.settings)?;
-    let mut done = service::stop(&place, Some(&found.mount))?;
+    let lock = place.try_lock()?;
+    let mut done = service::unmount_dead(&found.mount)?;
     done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
-    done.extend(service::clear_point(&point, &place)?);
+    done.extend(service::clear_point(&point)?);
     if found.mount != point {
-        let _lock = place.try_lock()?;
         place.store(&State {
             mount: point.clone(),
             ..found
         })?;
     }
-    service::start(&place, &options.arguments())?.wait()?;
+    drop(lock);
+    let mut arguments = options.arguments();
+    arguments.extend(["--source".to_owned(), shown.display().to_string()]);
+    service::start(&place, &arguments)?.wait()?;
     done.push(format!(
         "mounted {} on {}",
         place.root().display(),
         point.display()
     ));
-    Ok(done)
+    Ok(done_with_table(done, shown, &point, options))
+}
+
+/// What was done, and the line in mount(8)'s table.
+fn done_with_table(
+    mut done: Vec<String>,
+    shown: &Path,
+    point: &Path,
+    options: &Options,
+) -> Vec<String> {
+    if let Err(failure) = mounts::enter(shown, point, &options.table()) {
+        done.push(format!(
+            "umount(8) will not wait until all is written back: {failure}"
+        ));
+    }
+    done
+}
+
+/// Mounts at `point` what the daemon of `place`, which said `status`, has mounted already: as on any file system both are the same one.
+/// `None`: it is there.
+fn mount_again(
+    place: &Place,
+    status: &serde_json::Value,
+    point: &Path,
+    options: &Options,
+) -> Result<Option<Vec<String>>> {
+    let nowhere = || {
+        let root = place.root().display();
+        Failure::new(format!(
+            "the daemon of {root} has it mounted in another mount name space"
+        ))
+        .help(format!("gupfs down --state {root}"))
+    };
+    let number = status.get("connection").and_then(serde_json::Value::as_u64);
+    let ours = mounts::of_connection(number.ok_or_else(nowhere)?)?;
+    let there = mounts::at(point)?;
+    if there.is_some_and(|there| ours.contains(&there)) {
+        return Ok(None);
+    }
+    let mut done = service::clear_point(point)?;
+    let first = bind(&ours, point)?.ok_or_else(nowhere)?;
+    if !options.kernel.is_empty() {
+        let words = format!("bind,remount,{}", options.kernel.join(","));
+        if let Err(failure) = mounts::remount(point, &words) {
+            // Without what was asked for it would allow more.
+            mounts::umount(point)?;
+            return Err(failure);
+        }
+    }
+    done.push(format!(
+        "mounted what is on {} on {}, too",
+        first.point.display(),
+        point.display()
+    ));
+    Ok(Some(done))
+}
+
+/// Mounts at `point` what one of `ours` has mounted; which one, if any can be reached: another file system may be mounted over it.
+fn bind<'a>(ours: &'a [Mount], point: &Path) -> Result<Option<&'a Mount>> {
+    for first in ours {
+        mounts::bind(&first.point, point)?;
+        let there = mounts::at(point)?;
+        let is_it = |there: &Mount| {
+            there.is_whole() && (there.major, there.minor) == (first.major, first.minor)
+        };
+        if there.as_ref().is_some_and(is_it) {
+            return Ok(Some(first));
+        }
+        mounts::umount(point)?;
+    }
+    Ok(None)
+}
+
+/// What is mounted at `path`, or of the state directory `path`: where it was mounted last, or the newest.
+fn mounted(path: &Path) -> Result<Mount> {
+    // First: what is mounted there may not answer.
+    if let Some(found) = mounts::at(path)? {
+        return match found.is_gupfs() {
+            true => Ok(found),
+            false => Err(Failure::new(format!(
+                "{} is no GUPFS mount: {} is mounted there",
+                path.display(),
+                found.kind
+            ))),
+        };
+    }
+    let nothing = |point: &Path| Failure::new(format!("nothing is mounted on {}", point.display()));
+    if !path.join("gupfs.toml").is_file() {
+        return Err(nothing(path));
+    }
+    let place = Place::new(path)?;
+    let point = place.require()?.mount;
+    let mut all = service::mounts_of(&place)?;
+    all.retain(Mount::is_whole);
+    let last = all.iter().rposition(|mount| mount.point == point);
+    let last = last.or(all.len().checked_sub(1));
+    last.map(|at| all.swap_remove(at))
+        .ok_or_else(|| nothing(&point))
 }
 
 /// Unmounts what is mounted at `point`, or of the state directory `point`, and waits until all is written back. Refuses what
 /// is in use. Returns what was done.
 pub fn umount(point: &Path) -> Result<Vec<String>> {
     system::require_root("gupfs umount")?;
-    let path = system::absolute(point)?;
-    let (place, point) = if path.join("gupfs.toml").is_file() && mounts::at(&path)?.is_none() {
-        let place = Place::new(&path)?;
-        let point = place.require()?.mount;
-        (Some(place), point)
-    } else {
-        (service::place_of(&path)?, path)
-    };
-    match mounts::at(&point)? {
-        Some(found) if found.is_gupfs() => mounts::umount(&point)?,
-        Some(found) => {
-            return Err(Failure::new(format!(
-                "{} is no GUPFS mount: {} is mounted there",
-                point.display(),
-                found.kind
-            )));
-        }
-        None => {
-            return Err(Failure::new(format!(
-                "nothing is mounted on {}",
-                point.display()
-            )));
-        }
-    }
+    let found = mounted(&system::absolute(point)?)?;
+    let point = &found.point;
+    // Before: afterwards it says of no mount that it serves it.
+    let place = service::server_of(&found)?;
+    mounts::umount(point)?;
     let mut done = vec![format!("unmounted {}", point.display())];
+    if mounts::is_alive(&found)? {
+        done.push("it is mounted elsewhere, too: the daemon goes on".to_owned());
+        return Ok(done);
+    }
     if let Some(place) = place {
         if !service::wait_ended(&place, service::STOP_LIMIT)? {
             return Err(Failure::new(format!(
@@ -325,7 +432,9 @@ fn run(call: &Call) -> Result<()> {
 /// Flags with a value, of which the next word is one if none follows the letter.
 fn parse_mount(words: &[std::ffi::OsString]) -> Result<Call> {
     let usage = |what: String| {
-        Failure::new(what).help("mount -t fuse.gupfs [-o OPTIONS] STATE-DIRECTORY MOUNT-POINT")
+        Failure::new(what).help(
+            "mount -t fuse.gupfs [-o OPTIONS] STATE MOUNT-POINT; STATE is a state directory, its gupfs.toml, or its name in /var/lib/gupfs",
+        )
     };
     let (mut paths, mut options) = (Vec::new(), Vec::new());
     let (mut is_sloppy, mut is_fake, mut is_verbose) = (false, false, false);
@@ -408,14 +517,20 @@ mod tests {
     fn options_of_fstab_are_read() {
         for ignored in [
             "defaults",
-            "rw,noauto,nofail,_netdev,user",
-            "x-systemd.automount,x-systemd.requires=network-online.target,x-gvfs-show",
+            "rw,noauto,nofail,user",
+            "X-mount.mkdir,allow_other,default_permissions",
             "comment=the home of all",
             ",,",
         ] {
             assert_eq!(parse(ignored), Ok(Options::default()), "{ignored}");
         }
-        let options = parse("nosuid,_netdev,pagepool_size=2G,ro,lease_ms=4000").expect("known");
+        let words = "nosuid,_netdev,pagepool_size=2G,ro,lease_ms=4000,x-systemd.requires=network-online.target";
+        let options = parse(words).expect("known");
+        assert_eq!(
+            options.table(),
+            "_netdev,x-systemd.requires=network-online.target"
+        );
+        assert_eq!(Options::default().table(), "_netdev");
         assert_eq!(
             options.arguments(),
             [

@@ -4,6 +4,8 @@
 //! - Whoever waits here waits with a limit.
 //! - `stop` succeeds from every state that a crash can leave: running, hung, dead with its mount left
 //!   behind, dead without, never started.
+//! - A mount is taken for one that a dead daemon has left only if the kernel says that its connection has ended. State directories
+//!   do not know: a daemon serves mounts that none of them names, and one that does not answer may live.
 
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -14,9 +16,10 @@ use serde_json::Value;
 
 use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
-use crate::files;
 use crate::state::Place;
-use crate::system::{mounts, process};
+use crate::system::mounts::{self, Mount};
+use crate::system::process;
+use crate::{files, locate, source};
 
 /// How long a daemon may take until its mount answers.
 pub const START_LIMIT: Duration = Duration::from_secs(30);
@@ -52,6 +55,28 @@ pub fn look(place: &Place) -> Result<Liveness> {
     match process::daemons_of(place.root())?.is_empty() {
         true => Ok(Liveness::Absent),
         false => Ok(Liveness::Busy),
+    }
+}
+
+/// Waits until the daemon of `place` is mounted, and what it says of itself then, or has ended. One that does neither is left alone.
+pub fn settle(place: &Place) -> Result<Option<Value>> {
+    let begin = Instant::now();
+    loop {
+        match look(place)? {
+            Liveness::Mounted(status) => return Ok(Some(status)),
+            Liveness::Absent => return Ok(None),
+            Liveness::Busy if begin.elapsed() < START_LIMIT => std::thread::sleep(ASK_INTERVAL),
+            Liveness::Busy => {
+                let root = place.root().display();
+                return Err(Failure::new(format!(
+                    "{root} is in use: its daemon has not mounted, and not ended, within {} s",
+                    START_LIMIT.as_secs()
+                ))
+                .help(format!(
+                    "see the log in it; gupfs down --state {root} ends the daemon in any case"
+                )));
+            }
+        }
     }
 }
 
@@ -129,6 +154,7 @@ fn indent(text: &str) -> String {
 /// Ends the daemon of `place`, whatever state it is in, and unmounts. Returns what was done, for the user.
 pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
     let mut done = Vec::new();
+    let mounted = mounts_of(place)?;
     let asked = control::ask(&place.control(), "stop", STOP_LIMIT);
     if matches!(asked, Ok(Answer::Said(_))) && wait_ended(place, STOP_LIMIT)? {
         done.push(match place.lost().exists() {
@@ -137,6 +163,9 @@ pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
         });
     }
     done.extend(stop_hard(place, mount)?);
+    for mount in mounted {
+        mounts::leave(&mount.point)?;
+    }
     Ok(done)
 }
 
@@ -160,8 +189,8 @@ pub fn take_lost(place: &Place) -> Result<Option<Failure>> {
 pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
     let mut done = Vec::new();
     let pids = process::daemons_of(place.root())?;
-    if let (Some(point), false) = (mount, pids.is_empty()) {
-        abort(point)?;
+    if !pids.is_empty() {
+        abort_all(place)?;
     }
     for pid in pids {
         if process::kill_daemon(pid, place.root())? {
@@ -177,25 +206,46 @@ pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
         ))
         .help("see its stack in /proc/PID/stack; it may wait for a disk that does not answer"));
     }
-    if let Some(point) = mount {
-        done.extend(unmount_dead(point, place)?);
-    }
+    done.extend(clear(place, mount)?);
     for path in [place.control(), place.pid()] {
         files::remove(&path)?;
     }
     Ok(done)
 }
 
+/// Unmounts what the daemon of `place`, which has ended, has left: anywhere, and at `mount`. Returns what was done.
+fn clear(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
+    let left = mounts_of(place)?.into_iter().map(|left| left.point);
+    let points: Vec<PathBuf> = left.chain(mount.map(Path::to_owned)).collect();
+    let mut done = Vec::new();
+    for point in points.iter().rev() {
+        done.extend(unmount_dead(point)?);
+    }
+    Ok(done)
+}
+
+/// The mounts of `place`, by what the kernel shows as their source, oldest first: of the daemon that runs and of those that have died.
+pub fn mounts_of(place: &Place) -> Result<Vec<Mount>> {
+    let mut all = mounts::list()?;
+    all.retain(|mount| mount.is_gupfs() && source::is_of(&mount.source, place.root()));
+    Ok(all)
+}
+
+/// Ends the FUSE connections of all mounts of `place`.
+fn abort_all(place: &Place) -> Result<()> {
+    mounts_of(place)?.iter().try_for_each(mounts::abort)
+}
+
 /// Ends the FUSE connection of the GUPFS mount at `point`, if there is one.
 pub fn abort(point: &Path) -> Result<()> {
-    match mounts::at(point)?.filter(mounts::Mount::is_gupfs) {
+    match mounts::at(point)?.filter(Mount::is_gupfs) {
         Some(mount) => mounts::abort(&mount),
         None => Ok(()),
     }
 }
 
 /// Kills the daemon of `place` as a crash would: nothing is written back, its mount stays behind.
-pub fn crash(place: &Place, mount: &Path) -> Result<u32> {
+pub fn crash(place: &Place) -> Result<u32> {
     let pids = process::daemons_of(place.root())?;
     let Some(pid) = pids.first().copied() else {
         return Err(Failure::new(format!(
@@ -208,7 +258,7 @@ pub fn crash(place: &Place, mount: &Path) -> Result<u32> {
     }
     if !wait_ended(place, KILL_LIMIT)? {
         // It holds a file of its own mount open: only an abort ends that.
-        abort(mount)?;
+        abort_all(place)?;
         if !wait_ended(place, KILL_LIMIT)? {
             return Err(Failure::new(format!(
                 "pid {pid} does not end although it was killed"
@@ -218,34 +268,28 @@ pub fn crash(place: &Place, mount: &Path) -> Result<u32> {
     Ok(pid)
 }
 
-/// The state directory, other than that of `own`, of the running daemon that serves the mount at `point`.
-fn server_of(point: &Path, own: &Place) -> Result<Option<PathBuf>> {
+/// The daemon that serves `mount`: the one that says so, or that of the state directory that the mount shows, which may not
+/// answer just now.
+pub fn server_of(mount: &Mount) -> Result<Option<Place>> {
+    // Where nobody can be asked, as one that ends just now says half a line, the source tells.
+    let found = locate::daemons().map_or_else(|_| Vec::new(), |(found, _)| found);
+    let is_it = |found: &locate::Found| found.status["connection"] == mount.minor;
+    if let Some(found) = found.into_iter().find(is_it) {
+        return Ok(Some(found.place));
+    }
     for (_, root) in process::daemons()? {
-        let state = Place::new(&root)?.load();
-        if root != own.root() && matches!(&state, Ok(Some(state)) if state.mount == point) {
-            return Ok(Some(root));
+        if source::is_of(&mount.source, &root) {
+            return Place::new(&root).map(Some);
         }
     }
     Ok(None)
 }
 
-/// The state directory of the running daemon that serves the mount at `point`.
-pub fn place_of(point: &Path) -> Result<Option<Place>> {
-    for (_, root) in process::daemons()? {
-        let place = Place::new(&root)?;
-        if matches!(place.load(), Ok(Some(state)) if state.mount == point) {
-            return Ok(Some(place));
-        }
-    }
-    Ok(None)
-}
-
-/// Unmounts every GUPFS mount at `point` that a dead daemon left behind; one that the daemon of another
-/// state directory serves stays. The daemon of `own` must have ended, or be the caller.
-fn unmount_dead(point: &Path, own: &Place) -> Result<Vec<String>> {
+/// Unmounts every GUPFS mount at `point` that a dead daemon left behind; one whose connection lives stays.
+pub fn unmount_dead(point: &Path) -> Result<Vec<String>> {
     let mut done = Vec::new();
-    while let Some(left) = mounts::at(point)?.filter(mounts::Mount::is_gupfs) {
-        if server_of(point, own)?.is_some() {
+    while let Some(left) = mounts::at(point)?.filter(Mount::is_gupfs) {
+        if !locate::is_ended(point)? {
             break;
         }
         mounts::remove(&left)?;
@@ -254,28 +298,35 @@ fn unmount_dead(point: &Path, own: &Place) -> Result<Vec<String>> {
             point.display()
         ));
     }
+    mounts::leave(point)?;
     Ok(done)
 }
 
-/// Makes `point` ready for the daemon of `own`: clears what a dead daemon left, and fails if it still cannot
-/// be mounted on, naming who is in the way. Returns what was done.
-pub fn clear_point(point: &Path, own: &Place) -> Result<Vec<String>> {
-    let done = unmount_dead(point, own)?;
-    let outcome = mounts::check_point(point);
-    if outcome.is_err()
-        && let Some(root) = server_of(point, own)?
-    {
-        return Err(Failure::new(format!(
-            "mount point {} is in use: the daemon of {} serves it",
-            point.display(),
-            root.display()
+/// Makes `point` ready to be mounted on: clears what a dead daemon left, and fails if it still cannot be mounted on, naming
+/// who is in the way. Returns what was done.
+pub fn clear_point(point: &Path) -> Result<Vec<String>> {
+    let done = unmount_dead(point)?;
+    let Err(failure) = mounts::check_point(point) else {
+        return Ok(done);
+    };
+    let Some(mount) = mounts::at(point)?.filter(Mount::is_gupfs) else {
+        return Err(failure);
+    };
+    let in_use = |who: String| {
+        Failure::new(format!(
+            "mount point {} is in use: {who} serves it",
+            point.display()
         ))
-        .help(format!(
-            "gupfs down --state {}, or another mount point",
-            root.display()
-        )));
-    }
-    outcome.map(|()| done)
+    };
+    Err(match server_of(&mount)? {
+        Some(place) => {
+            let root = place.root().display();
+            in_use(format!("the daemon of {root}"))
+                .help(format!("gupfs down --state {root}, or another mount point"))
+        }
+        None => in_use("a daemon that is not seen from here".to_owned())
+            .help("another mount point; or see in other containers what mounts there"),
+    })
 }
 
 /// Waits until nobody holds the lock of the state directory, which a daemon does for its whole life.
@@ -310,6 +361,32 @@ mod tests {
             stop(&place, Some(Path::new("/no/such/mount"))),
             Ok(Vec::new())
         );
+    }
+
+    /// A daemon that replays a long journal is not ended by who mounts; it is waited for.
+    #[test]
+    fn a_daemon_that_starts_is_waited_for() {
+        use std::io::{BufRead as _, BufReader, Write as _};
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(directory.path()).expect("a place");
+        assert_eq!(settle(&place), Ok(None));
+        let listener = std::os::unix::net::UnixListener::bind(place.control()).expect("bound");
+        let server = std::thread::spawn(move || {
+            let mut asked = Vec::new();
+            for is_mounted in [false, false, true] {
+                let (mut stream, _) = listener.accept().expect("a caller");
+                let mut line = String::new();
+                let mut reader = BufReader::new(stream.try_clone().expect("cloned"));
+                reader.read_line(&mut line).expect("a request");
+                asked.push(line);
+                writeln!(stream, "{{\"mounted\":{is_mounted}}}").expect("answered");
+            }
+            asked
+        });
+        let status = settle(&place).expect("settled").expect("mounted");
+        assert_eq!(status["mounted"], true);
+        let asked = server.join().expect("served");
+        assert!(asked.iter().all(|line| line == "status\n"), "{asked:?}");
     }
 
     #[test]

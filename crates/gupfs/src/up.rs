@@ -62,7 +62,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     if request.make_mount_point && mounts::at(&mount)?.is_none() {
         std::fs::create_dir_all(&mount).map_err(|e| Failure::io("make mount point", &mount, &e))?;
     }
-    done.extend(service::clear_point(&mount, &place)?);
+    done.extend(service::clear_point(&mount)?);
     match found {
         Some(state) => {
             done.push(format!(

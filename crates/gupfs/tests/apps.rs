@@ -13,6 +13,8 @@
 mod builds;
 #[path = "apps/fio.rs"]
 mod fio;
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "labs/node.rs"]
 mod node;
 #[path = "apps/postgres.rs"]

@@ -9,6 +9,8 @@
     reason = "a test at the OS boundary"
 )]
 
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "commands/limits.rs"]
 mod limits;
 #[path = "labs/node.rs"]

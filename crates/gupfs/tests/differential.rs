@@ -22,6 +22,8 @@ mod draw;
 #[path = "labs/lab.rs"]
 #[allow(dead_code, reason = "other tests call the rest")]
 mod lab;
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "labs/node.rs"]
 mod node;
 #[path = "differential/play.rs"]

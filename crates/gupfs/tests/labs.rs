@@ -17,6 +17,8 @@ mod damage;
 mod fsck;
 #[path = "labs/lab.rs"]
 mod lab;
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "labs/leftovers.rs"]
 mod leftovers;
 #[path = "labs/membership.rs"]
@@ -25,6 +27,8 @@ mod membership;
 mod node;
 #[path = "labs/offline.rs"]
 mod offline;
+#[path = "labs/online.rs"]
+mod online;
 #[path = "labs/opens.rs"]
 mod opens;
 #[path = "labs/repair.rs"]

@@ -11,6 +11,8 @@
 
 #[path = "metrics/exposition.rs"]
 mod exposition;
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "labs/node.rs"]
 mod node;
 

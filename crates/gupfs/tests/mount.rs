@@ -9,6 +9,8 @@
     reason = "a test at the OS boundary"
 )]
 
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "labs/node.rs"]
 mod node;
 
@@ -37,14 +39,27 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The options of the mount at `point`; `None`: nothing is mounted there.
-fn options(point: &Path) -> Option<Vec<String>> {
+/// The words of the line that the kernel shows for the mount at `point`; `None`: nothing is mounted there.
+fn line(point: &Path) -> Option<Vec<String>> {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let mut lines = mounts
         .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>());
-    let found = lines.find(|words| Path::new(words[1]) == point && words[2] == "fuse.gupfs")?;
-    Some(found[3].split(',').map(str::to_owned).collect())
+        .map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+    lines.find(|words| Path::new(&words[1]) == point && words[2] == "fuse.gupfs")
+}
+
+/// The options of the mount at `point`.
+fn options(point: &Path) -> Option<Vec<String>> {
+    Some(line(point)?[3].split(',').map(str::to_owned).collect())
+}
+
+/// The options that mount(8) has for `point` in its own table: where there are none, umount(8) does not call a helper for a FUSE
+/// mount, and returns before anything is written back.
+fn entered(point: &Path) -> Option<String> {
+    let table = fs::read_to_string("/run/mount/utab").unwrap_or_default();
+    let target = format!(" TARGET={} ", point.display());
+    let found = table.lines().find(|line| line.contains(&target))?;
+    found.split("OPTS=").nth(1).map(str::to_owned)
 }
 
 #[test]
@@ -87,6 +102,10 @@ fn mount_8_and_umount_8_find_what_they_need() {
         let output = run(&to_mount, &[state, point, "-o", words]);
         assert!(output.status.success(), "{}", said(&output));
     }
+    assert_eq!(
+        entered(&mount).as_deref(),
+        Some("_netdev,x-systemd.automount")
+    );
     let shown = options(&mount).unwrap();
     for option in ["rw", "nosuid", "nodev", "noatime"] {
         assert!(shown.iter().any(|o| o == option), "{option}: {shown:?}");
@@ -97,11 +116,6 @@ fn mount_8_and_umount_8_find_what_they_need() {
     );
     let shown = node.gupfs(&["config", "get", "pagepool_size", "--json"]);
     assert!(shown.contains("\"running\":67108864"), "{shown}");
-    let elsewhere = node.state().with_file_name("elsewhere");
-    fs::create_dir(&elsewhere).unwrap();
-    let output = run(&to_mount, &[state, elsewhere.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(32));
-    assert!(said(&output).contains("is mounted on"), "{}", said(&output));
 
     // As mount(8) calls it for `-o remount,ro` and back.
     for (word, is_read_only) in [("ro", true), ("rw", false)] {
@@ -130,6 +144,79 @@ fn mount_8_and_umount_8_find_what_they_need() {
     assert!(run(gupfs, &["umount", point]).status.success());
 
     bad_calls_change_nothing(&node, &to_mount);
+}
+
+/// Programs that look a mount up by its source find it by the one that was named: `mount -a`, findmnt, df, xfstests. umount(8) by source
+/// works where that is no directory.
+#[test]
+fn a_mount_shows_the_source_that_was_named() {
+    let Some(node) = Node::new("1G") else { return };
+    let (state, mount) = (node.state(), node.mount());
+    let settings = state.join("gupfs.toml");
+    let to_mount = helper(&node, "mount.fuse.gupfs");
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let [state, settings, point] = [&state, &settings, &mount].map(|path| path.to_str().unwrap());
+    assert_eq!(line(&mount).unwrap()[0], state);
+    for source in [state, settings] {
+        assert!(run(gupfs, &["umount", point]).status.success());
+        assert_eq!(entered(&mount), None);
+        let output = run(&to_mount, &[source, point, "-o", "rw,lazytime,allow_other"]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(line(&mount).unwrap()[0], source);
+        assert_eq!(entered(&mount).as_deref(), Some("_netdev"));
+        let output = run(Path::new("findmnt"), &["-n", "-o", "TARGET", "-S", source]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), point);
+    }
+    let output = run(Path::new("umount"), &["-i", settings]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(line(&mount), None);
+}
+
+/// As any file system: what is done through one mount is seen through the other, and the last one takes the daemon along.
+#[test]
+fn a_file_system_can_be_mounted_twice() {
+    let Some(node) = Node::new("1G") else { return };
+    let (first, second) = (node.mount(), node.state().with_file_name("second"));
+    fs::create_dir(&second).unwrap();
+    let (state, socket) = (node.state(), node.state().join("control.sock"));
+    let (to_mount, to_umount) = (
+        helper(&node, "mount.fuse.gupfs"),
+        helper(&node, "umount.fuse.gupfs"),
+    );
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let mount = |point: &Path, options: &str| {
+        let output = run(&to_mount, &[&text(&state), &text(point), "-o", options]);
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    let umount = |point: &Path| {
+        let output = run(&to_umount, &[&text(point)]);
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    mount(&second, "nosuid");
+    mount(&second, "nosuid");
+    assert_eq!(line(&second).unwrap()[0], text(&state));
+    assert!(options(&second).unwrap().iter().any(|o| o == "nosuid"));
+    assert!(!options(&first).unwrap().iter().any(|o| o == "nosuid"));
+    fs::write(first.join("file"), "bytes").unwrap();
+    fs::rename(second.join("file"), second.join("moved")).unwrap();
+    assert_eq!(fs::read_to_string(first.join("moved")).unwrap(), "bytes");
+
+    // The first one goes, comes back and goes; the daemon stays.
+    umount(&first);
+    assert_eq!(fs::read_to_string(second.join("moved")).unwrap(), "bytes");
+    mount(&first, "rw");
+    assert_eq!(fs::read_to_string(first.join("moved")).unwrap(), "bytes");
+    umount(&first);
+    assert!(socket.exists());
+    umount(&second);
+    assert!(!socket.exists(), "the daemon has ended");
+    assert_eq!((entered(&first), entered(&second)), (None, None));
+
+    // What ends a mount in any case leaves no line in the table either.
+    mount(&first, "rw");
+    assert!(entered(&first).is_some());
+    node.gupfs(&["down"]);
+    assert_eq!(entered(&first), None);
 }
 
 fn bad_calls_change_nothing(node: &Node, to_mount: &Path) {
@@ -196,4 +283,217 @@ fn a_daemon_keeps_nothing_that_its_starter_has_open() {
     assert!(options(&node.mount()).is_some());
     let output = run(flock, &["-n", lock, "true"]);
     assert!(output.status.success(), "the daemon holds the lock");
+}
+
+/// `gupfs down` ends every mount of the file system, whichever was the first and whether it is used, and what any of them
+/// acknowledged is there afterwards.
+#[test]
+fn down_ends_all_mounts_and_loses_nothing() {
+    let Some(node) = Node::new("1G") else { return };
+    let (first, second) = (node.mount(), node.state().with_file_name("second"));
+    fs::create_dir(&second).unwrap();
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let (state, [one, two]) = (
+        node.state(),
+        [&first, &second].map(|path| path.to_str().unwrap()),
+    );
+    let state = state.to_str().unwrap();
+    for (round, has_first, is_used) in [(0, true, false), (1, false, false), (2, true, true)] {
+        let output = run(gupfs, &["mount", state, two]);
+        assert!(output.status.success(), "{}", said(&output));
+        if !has_first {
+            let output = run(gupfs, &["umount", one]);
+            assert!(output.status.success(), "{}", said(&output));
+        }
+        fs::write(second.join("kept"), format!("round {round}")).unwrap();
+        let counting = is_used.then(|| Counting::begin(&second.join("counted")));
+        let done = node.gupfs(&["down"]);
+        assert!(
+            done.contains("wrote back") && !done.contains("killed"),
+            "round {round}: {done}"
+        );
+        assert_eq!((line(&first), line(&second)), (None, None), "round {round}");
+        assert_eq!(
+            (entered(&first), entered(&second)),
+            (None, None),
+            "round {round}"
+        );
+
+        node.up(&[]).unwrap();
+        let kept = fs::read_to_string(first.join("kept")).unwrap();
+        assert_eq!(kept, format!("round {round}"));
+        if let Some(counting) = counting {
+            let (count, bytes) = (counting.end(), fs::read(first.join("counted")).unwrap());
+            let numbers = bytes.chunks_exact(8);
+            let is_right = |(at, bytes): (u64, &[u8])| bytes == at.to_le_bytes();
+            assert!(
+                numbers.len() as u64 >= count,
+                "{count} acknowledged, {} there",
+                numbers.len()
+            );
+            assert!((0..).zip(numbers).all(is_right));
+        }
+    }
+}
+
+/// Writes numbers to a file until that fails.
+struct Counting(std::thread::JoinHandle<u64>);
+
+impl Counting {
+    fn begin(path: &Path) -> Self {
+        use std::io::Write as _;
+        let mut file = File::create(path).unwrap();
+        let (begun, wait) = std::sync::mpsc::channel();
+        let writer = std::thread::spawn(move || {
+            let mut count = 0u64;
+            while file.write_all(&count.to_le_bytes()).is_ok() {
+                count += 1;
+                if count == 100 {
+                    begun.send(()).unwrap();
+                }
+            }
+            count
+        });
+        wait.recv_timeout(std::time::Duration::from_secs(20))
+            .unwrap();
+        Self(writer)
+    }
+
+    /// How many writes were acknowledged.
+    fn end(self) -> u64 {
+        self.0.join().unwrap()
+    }
+}
+
+/// Where the daemon of another file system serves a mount, the point is in use: whether it is that daemon's first mount, and whether
+/// the daemon answers.
+#[test]
+fn a_mount_of_a_living_daemon_is_not_taken_for_a_dead_one() {
+    let (Some(node), Some(other)) = (Node::new("1G"), Node::new("1G")) else {
+        return;
+    };
+    let shared = other.state().with_file_name("shared");
+    fs::create_dir(&shared).unwrap();
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let [own, others] = [node.state(), other.state()].map(|p| p.to_str().unwrap().to_owned());
+    let point = shared.to_str().unwrap();
+    // That directory was the own daemon's, and is the other one's now.
+    assert!(run(gupfs, &["umount", &own]).status.success());
+    let output = run(gupfs, &["mount", &own, point]);
+    assert!(output.status.success(), "{}", said(&output));
+    node.gupfs(&["down"]);
+    let output = run(gupfs, &["mount", &others, point]);
+    assert!(output.status.success(), "{}", said(&output));
+    fs::write(shared.join("kept"), "bytes").unwrap();
+
+    let lives = |what: &str| {
+        let seen = fs::read_to_string(other.mount().join("kept"));
+        assert_eq!(seen.expect(what), "bytes", "{what}");
+        assert_eq!(
+            fs::read_to_string(shared.join("kept")).expect(what),
+            "bytes"
+        );
+        assert_eq!(line(&shared).unwrap()[0], others, "{what}");
+    };
+    let refused = |words: &[&str]| {
+        let output = run(gupfs, words);
+        assert!(!output.status.success(), "{words:?}");
+        assert!(said(&output).contains("in use"), "{}", said(&output));
+    };
+    let calls: [&[&str]; 3] = [
+        &["mount", &own, point],
+        &["up", "--state", &own, "--mount", point],
+        &["daemon", "--state", &own],
+    ];
+    for words in calls {
+        refused(words);
+        lives(words[0]);
+    }
+    node.gupfs(&["down"]);
+    lives("down");
+
+    // One that does not answer lives, too.
+    let pid = fs::read_to_string(other.state().join("pid")).unwrap();
+    let signal = |name: &str| {
+        let output = run(Path::new("kill"), &[name, pid.trim()]);
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    signal("-STOP");
+    let output = run(gupfs, &["mount", &own, point]);
+    signal("-CONT");
+    assert!(!output.status.success());
+    assert!(said(&output).contains("in use"), "{}", said(&output));
+    lives("after a stop");
+
+    // Elsewhere the own one can be mounted: one daemon for each, and both live.
+    let output = run(gupfs, &["mount", &own, node.mount().to_str().unwrap()]);
+    assert!(output.status.success(), "{}", said(&output));
+    lives("both");
+}
+
+/// A second mount is the whole file system with the restrictions asked for, or none; and the last one waits for its daemon, whatever its
+/// state directory is called.
+#[test]
+fn a_second_mount_is_whole_and_restricted_or_not_there() {
+    let Some(node) = Node::new("1G") else { return };
+    let beside = |name: &str| node.state().with_file_name(name);
+    let (first, second, part) = (node.mount(), beside("second"), beside("part"));
+    let state = beside("a state");
+    std::os::unix::fs::symlink(node.state(), &state).unwrap();
+    fs::create_dir(&second).unwrap();
+    fs::create_dir(&part).unwrap();
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let [source, one, two, bound] =
+        [&state, &first, &second, &part].map(|path| path.to_str().unwrap());
+    let succeed = |program: &str, words: &[&str]| {
+        let output = run(Path::new(program), words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let call = |words: &[&str]| succeed(gupfs.to_str().unwrap(), words);
+    call(&["umount", one]);
+    call(&["mount", source, one]);
+
+    // A directory of it that somebody has bound is not it, and is not taken for one that is left.
+    fs::create_dir(first.join("inner")).unwrap();
+    let inner = first.join("inner");
+    succeed("mount", &["--bind", inner.to_str().unwrap(), bound]);
+    let output = run(gupfs, &["mount", source, bound]);
+    assert!(!output.status.success(), "it is a part only");
+    assert!(said(&output).contains("in use"), "{}", said(&output));
+    succeed("umount", &["-i", bound]);
+
+    // Options that cannot be set: no mount that allows more.
+    let programs = beside("programs");
+    fs::create_dir(&programs).unwrap();
+    let real = succeed("sh", &["-c", "command -v mount"]);
+    let script = format!(
+        "#!/bin/sh\ncase \"$*\" in *bind,remount*) exit 32;; esac\nexec {} \"$@\"\n",
+        real.trim()
+    );
+    fs::write(programs.join("mount"), script).unwrap();
+    succeed("chmod", &["755", programs.join("mount").to_str().unwrap()]);
+    let path = std::env::var("PATH").unwrap();
+    let path = format!("PATH={}:{path}", programs.display());
+    let words = [
+        &path,
+        gupfs.to_str().unwrap(),
+        "mount",
+        source,
+        two,
+        "-o",
+        "nosuid",
+    ];
+    assert!(!run(Path::new("env"), &words).status.success());
+    assert_eq!(line(&second), None);
+
+    call(&["mount", source, two, "-o", "nosuid"]);
+    assert!(options(&second).unwrap().iter().any(|o| o == "nosuid"));
+    fs::write(second.join("kept"), "bytes").unwrap();
+    assert!(call(&["umount", one]).contains("the daemon goes on"));
+    let done = call(&["umount", two]);
+    assert!(done.contains("wrote back"), "{done}");
+    assert!(!state.join("control.sock").exists());
+    node.up(&[]).unwrap();
+    assert_eq!(fs::read_to_string(first.join("kept")).unwrap(), "bytes");
 }

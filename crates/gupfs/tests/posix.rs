@@ -18,9 +18,15 @@ mod fsx;
 mod handles;
 #[path = "posix/ioctls.rs"]
 mod ioctls;
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "labs/node.rs"]
 mod node;
 #[path = "posix/pjdfstest.rs"]
 mod pjdfstest;
+#[path = "posix/set_ids.rs"]
+mod set_ids;
+#[path = "posix/stress.rs"]
+mod stress;
 #[path = "posix/tools.rs"]
 mod tools;

@@ -16,6 +16,8 @@
 
 #[path = "power/block.rs"]
 mod block;
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "power/model.rs"]
 mod model;
 #[path = "power/rig.rs"]

@@ -11,6 +11,8 @@
 
 #[path = "labs/lab.rs"]
 mod lab;
+#[path = "labs/left_out.rs"]
+mod left_out;
 #[path = "labs/node.rs"]
 mod node;
 

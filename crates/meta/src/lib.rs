@@ -44,7 +44,7 @@ pub use message::{Caller, Commit, Known, Listed, NewKind, Op, Reply};
 pub use mutation::Mutation;
 pub use name_hash::HashKey;
 pub use ops::rename::would_cycle;
-pub use ops::xattr::is_xattr_kept;
+pub use ops::xattr::{FILE_RIGHTS, is_xattr_kept};
 pub use shard::{Changes, Evicted, Loaded, Shard};
 pub use step::Step;
 pub use transaction::{Envelope, Finished, Plan, Progress, TransactionId, TransactionMessage};

@@ -126,6 +126,21 @@ pub fn runs_of(extents: &[Extent]) -> Vec<Run> {
     runs
 }
 
+/// Bytes of an extent's list of locations, or of checksums, as they are allocated.
+const EXTENT_LISTS_SIZE: usize = 48;
+
+/// Bytes that a `BTreeMap` of so many entries takes: its nodes have room for eleven, and beyond the first are some six and a half
+/// full. So a file with one extent takes as much as one with eleven.
+pub(crate) const fn tree_weight<K, V>(count: usize) -> usize {
+    const CAPACITY: usize = 11;
+    let node = CAPACITY * (size_of::<K>() + size_of::<V>()) + 32;
+    match count {
+        0 => 0,
+        1..=CAPACITY => node,
+        _ => count * node * 2 / 13,
+    }
+}
+
 /// Values by number, with a log of what changes while somebody wants it.
 #[derive(Clone, Debug)]
 struct Logged<V> {
@@ -276,6 +291,16 @@ impl FileMap {
     /// Bytes of all pieces.
     pub fn piece_byte_count(&self) -> u64 {
         self.piece_byte_count
+    }
+
+    /// Bytes that it takes in memory, roughly. O(1).
+    pub(crate) fn weight(&self) -> u64 {
+        let trees = tree_weight::<u64, Extent>(self.extents.len())
+            + tree_weight::<u64, SmallBytes>(self.pieces.len())
+            + tree_weight::<Location, u32>(self.runs.len())
+            + tree_weight::<u64, u64>(self.changed.0.len());
+        let all = size_of::<Self>() + trees + self.extents.len() * EXTENT_LISTS_SIZE;
+        all as u64 + self.piece_byte_count
     }
 
     /// Extents.

@@ -88,8 +88,10 @@ pub struct Commit {
     /// a time ahead of its own clock, and never an earlier one than it has told (unless that was set ahead
     /// of the clock): so a stat before the Commit and one after it show the same.
     pub modified: Option<Timestamp>,
-    /// Set-id bits are to be cleared.
-    pub kill_set_id: bool,
+    /// Set-id bits are to be cleared: the group of whoever wrote (`types::attr::set_ids_taken`).
+    pub kill_set_id: Option<u32>,
+    /// The content changed, but a time that was set since is the last one (`modified` is none): the rights of a program go all the same.
+    pub drops_rights: bool,
     /// Bytes in sectors.
     pub extents: Vec<Extent>,
     /// Bytes kept as metadata, together at most `limits::SYNC_INLINE_SIZE_MAX` and a sector.
@@ -102,6 +104,7 @@ wire_struct!(Commit {
     size,
     modified,
     kill_set_id,
+    drops_rights,
     extents,
     pieces
 });

@@ -329,6 +329,23 @@ pub fn missing(view: &View<'_>, envelope: &Envelope) -> Vec<InodeId> {
     cold
 }
 
+/// The answer to a prepare whose inodes cannot be read. One that is prepared or done has had them, and is answered as ever.
+pub fn refuse(view: &mut View<'_>, request: &Envelope, errno: Errno) -> Progress {
+    let shard = view
+        .shard_mut(request.to)
+        .expect("the receiving shard is locked");
+    let id = request.id;
+    if shard.done.contains(&id) {
+        return confirm(shard, request);
+    }
+    if shard.prepared.contains_key(&id) {
+        // A repeat finds its inodes where its locks keep them.
+        return Progress::default();
+    }
+    shard.locks.release(id);
+    vote(shard, request, Vote::No(errno))
+}
+
 /// The message is a prepare that nothing is in the way of: executed now, it would lock what its steps change. Others are
 /// answered, or wait, whoever caches what.
 pub fn would_lock(shard: &Shard, envelope: &Envelope) -> bool {

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! want -> each inode is read once, however many wait for it -> next_read .. on_read
-//!      -> next_done: the driver has it installed under the shard's lock -> settled -> the work, to be run again
+//!      -> next_done: the driver decodes it, and has it installed under the shard's lock -> settled
+//!      -> the work, to be run again; when it has run: unpin what it was given
+//! cannot be read -> read again after a pause (on_tick) -> .. -> for too long: the work is told
 //! ```
 //!
 //! Invariants
@@ -10,8 +12,13 @@
 //!   back is what left: an inode changes while it is resident alone, and leaves only when a newer root has the change.
 //! - Pages that are freed and written anew while they are read do not verify. That counts as damage only if the root is still
 //!   the shard's.
-//! - Work is parked here until all that it asked for is resident, or cannot be read; then it is given back, once.
-//! - Bounded by the work under way: each piece of work asks for the few inodes that an operation names.
+//! - Work is parked here until all that it asked for is resident, or cannot be read; then it is given back, once. What it was
+//!   given stays pinned until it has run, and while it waits for more.
+//! - A read that fails is no verdict: disks have bad moments, and a Commit that is refused loses what was acknowledged. What a
+//!   disk does not give is asked for during `PATIENCE`, what does not verify `DAMAGE_TRIES` times. Then questions hear EIO, and a
+//!   Prepare is voted against; what a transaction has decided waits on, for it must be performed. What is known to be bad is tried once for each who asks.
+//! - Bounded by the work under way: each piece of work asks for the few inodes that an operation names, and a transaction's
+//!   message that is parked is not parked twice.
 //!
 //! What this deliberately does not do: I/O, and locks.
 
@@ -22,7 +29,7 @@ use meta::{HashKey, Loaded, Shard};
 use store::tree::{
     Arrival, Fetch, FetchId, Pages, Root, Scan, ScanStep, TreeError, TreeId, Unreadable, Waiter,
 };
-use types::{FsId, InodeId, Instant, ShardId, SmallBytes};
+use types::{Duration, FsId, InodeId, Instant, ShardId, SmallBytes};
 
 use crate::log::OwnerLog;
 use crate::owner::OwnerSlice;
@@ -36,6 +43,15 @@ const READ_COUNT_MAX: usize = 16;
 const AHEAD_COUNT: usize = 4;
 /// Roots may change under a read so often before the work is told that it cannot be read.
 const TRIES_MAX: u32 = 100;
+/// So long an inode is read again that a disk does not give, before work is told. As long as work waits for room.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// So often an inode is read below a page that does not verify, before work is told.
+const DAMAGE_TRIES: u32 = 4;
+/// Pause after a read that failed; twice as long each time.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// So many inodes that cannot be read are remembered.
+const FAULT_COUNT_MAX: usize = 4096;
 
 /// Why an inode is not there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -65,26 +81,111 @@ pub enum FetchError {
     },
 }
 
-/// An inode that was read, or cannot be.
+impl FetchError {
+    /// Reading it again may help.
+    fn patience(&self) -> Patience {
+        match self {
+            Self::Tree(TreeError::Corrupt { .. }) => Patience::Tries(DAMAGE_TRIES),
+            Self::Tree(_) | Self::Restless { .. } => Patience::Time(PATIENCE),
+            // The pages are as they were written.
+            Self::Record { .. } | Self::Absent { .. } => Patience::Tries(1),
+        }
+    }
+}
+
+enum Patience {
+    Time(Duration),
+    Tries(u32),
+}
+
+/// Keys and values of an inode's records, in order.
+type Records = Vec<(SmallBytes, SmallBytes)>;
+
+/// The records of an inode, or why there are none. To be decoded with no lock held: a directory may have a million names.
 #[derive(Debug)]
 pub struct Fetched {
+    ino: InodeId,
+    root: Root,
+    works: Vec<u64>,
+    records: Result<Records, TreeError>,
+}
+
+/// An inode that was read, or cannot be.
+#[derive(Debug)]
+pub struct Decoded {
+    ino: InodeId,
+    root: Root,
+    works: Vec<u64>,
+    result: Result<Loaded, FetchError>,
+}
+
+impl Fetched {
     /// Which.
-    pub ino: InodeId,
+    pub fn ino(&self) -> InodeId {
+        self.ino
+    }
+
     /// The root of the tree that it was read from.
-    pub root: Root,
-    /// It.
-    pub result: Result<Loaded, FetchError>,
+    pub fn root_mut(&mut self) -> &mut Root {
+        &mut self.root
+    }
+
+    /// Makes the inode.
+    pub fn decode(self, key: HashKey) -> Decoded {
+        let ino = self.ino;
+        let records = self.records.map_err(FetchError::from);
+        Decoded {
+            ino,
+            root: self.root,
+            works: self.works,
+            result: records.and_then(|records| decode(key, ino, &records)),
+        }
+    }
+}
+
+impl Decoded {
+    /// Which.
+    pub fn ino(&self) -> InodeId {
+        self.ino
+    }
 }
 
 /// What became of an inode that was read.
 #[derive(Debug)]
-pub enum Installed {
-    /// It is resident, or gone for good.
+pub struct Installed {
+    ino: InodeId,
+    works: Vec<u64>,
+    how: How,
+}
+
+#[derive(Debug)]
+enum How {
+    /// It is resident and pinned, or gone for good.
     Done,
     /// The shard has another root by now: read it again from this one.
     Stale(Root),
     /// It cannot be read.
     Failed(FetchError),
+}
+
+/// Work to be run: what it asked for is resident, or known to be unreadable. Then each of `pinned` is to be unpinned.
+#[derive(Debug)]
+pub struct Ready {
+    /// The work.
+    pub work: Work,
+    /// What it was given.
+    pub pinned: Vec<InodeId>,
+}
+
+/// Something for the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Trouble {
+    /// An inode could not be read, and will be read again.
+    Begins(InodeId, FetchError),
+    /// What waited for an inode is told that it cannot be read.
+    Told(InodeId, FetchError),
+    /// An inode could be read after all, after so many reads that failed.
+    Ended(InodeId, u32),
 }
 
 /// Counted since the start.
@@ -96,8 +197,10 @@ pub struct Counters {
     pub pages: u64,
     /// Reads that a new root made worthless.
     pub stale: u64,
-    /// Inodes that could not be read.
+    /// Reads of inodes that failed.
     pub failures: u64,
+    /// Inodes that work was told cannot be read.
+    pub told: u64,
 }
 
 #[derive(Debug)]
@@ -105,7 +208,7 @@ struct Reading {
     root: Root,
     waiter: Waiter,
     scan: Scan,
-    records: Vec<(SmallBytes, SmallBytes)>,
+    records: Records,
     tries: u32,
     /// Work that waits for it.
     for_work: Vec<u64>,
@@ -116,37 +219,60 @@ struct Parked {
     work: Work,
     since: Instant,
     missing: BTreeSet<InodeId>,
+    pinned: Vec<InodeId>,
     has_failed: bool,
+}
+
+/// An inode that could not be read when it was last tried.
+#[derive(Debug)]
+struct Fault {
+    since: Instant,
+    last: Instant,
+    tries: u32,
+    error: FetchError,
+    /// Reads in a row that found this very error: an inode lies below several pages.
+    same: u32,
+    /// When it is read again; `None`: it is being read, or nobody waits for it.
+    retry_at: Option<Instant>,
+    is_told: bool,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Fetches {
     fs: FsId,
-    key: HashKey,
     pages: Pages,
     reading: BTreeMap<InodeId, Reading>,
     waiters: BTreeMap<Waiter, InodeId>,
     parked: BTreeMap<u64, Parked>,
-    done: VecDeque<Fetched>,
+    done: VecDeque<(InodeId, Result<Records, TreeError>)>,
+    faults: BTreeMap<InodeId, Fault>,
+    /// Nothing is read twice: for the simulator, which must notice.
+    gives_up: bool,
     next_number: u64,
     counters: Counters,
 }
 
 impl Fetches {
     /// Nothing is read.
-    pub fn new(fs: FsId, key: HashKey) -> Self {
+    pub fn new(fs: FsId) -> Self {
         Self {
             fs,
-            key,
             pages: Pages::new(CACHE_SIZE, READ_COUNT_MAX),
             reading: BTreeMap::new(),
             waiters: BTreeMap::new(),
             parked: BTreeMap::new(),
             done: VecDeque::new(),
+            faults: BTreeMap::new(),
+            gives_up: false,
             next_number: 1,
             counters: Counters::default(),
         }
+    }
+
+    /// From now on the first read that fails is the last: to see whether a checker notices.
+    pub fn give_up_at_once(&mut self) {
+        self.gives_up = true;
     }
 
     /// What was done.
@@ -157,11 +283,19 @@ impl Fetches {
     /// Work that waits, for `gupfs waiters`: what for, and since when.
     pub fn waiting(&self) -> impl Iterator<Item = (String, Instant)> + '_ {
         self.parked.values().map(|parked| {
-            let inodes = parked.missing.iter().map(InodeId::to_string);
+            let describe = |ino: &InodeId| match self.faults.get(ino) {
+                None => ino.to_string(),
+                Some(Fault { tries, error, .. }) => {
+                    format!("{ino} ({error}; {tries} reads have failed)")
+                }
+            };
+            let inodes = parked.missing.iter().map(describe);
             let inodes = inodes.collect::<Vec<_>>().join(", ");
             let what = match &parked.work {
                 Work::Question(q) => format!("{:?} of {:?}", q.ask, q.from.node),
-                Work::Transaction(envelope) => format!("transaction {:?}", envelope.id),
+                Work::Transaction(envelope) | Work::Unreadable(envelope) => {
+                    format!("transaction {:?}", envelope.id)
+                }
             };
             (
                 format!("{what} waits for inodes {inodes} to be read"),
@@ -170,20 +304,32 @@ impl Fetches {
         })
     }
 
+    /// Inodes that could not be read when they were last tried, and why.
+    pub fn faults(&self) -> impl Iterator<Item = (InodeId, &FetchError, Instant)> + '_ {
+        let faults = self.faults.iter();
+        faults.map(|(ino, fault)| (*ino, &fault.error, fault.since))
+    }
+
     /// Work that waits.
     pub fn count(&self) -> usize {
         self.parked.len()
     }
 
-    /// `work` is to be given back when these inodes are resident; `root_of` says which root a shard has now.
+    /// `work` is to be given back when these inodes are resident; `root_of` says which root a shard has now. `pinned` is
+    /// what it was given before, and keeps. `false`: it is parked already, and drops out; its pins are the caller's.
+    #[must_use = "who is not parked keeps its pins"]
     pub fn want(
         &mut self,
         now: Instant,
         inodes: &[InodeId],
-        work: Work,
+        ready: Ready,
         root_of: &mut dyn FnMut(ShardId) -> Root,
-    ) {
+    ) -> Result<(), Vec<InodeId>> {
         assert!(!inodes.is_empty(), "work that misses something says what");
+        let Ready { work, pinned } = ready;
+        if self.is_parked(&work) {
+            return Err(pinned);
+        }
         let number = self.draw_number();
         for ino in inodes {
             if let Some(reading) = self.reading.get_mut(ino) {
@@ -191,15 +337,46 @@ impl Fetches {
                 continue;
             }
             self.counters.misses += 1;
+            // Nobody has asked for long: what is wrong now may be another trouble. While somebody waits it is the same one, however
+            // long each read takes to fail.
+            let is_old = |fault: &Fault| now.since(fault.last) > PATIENCE;
+            if self.faults.get(ino).is_some_and(is_old) {
+                self.faults.remove(ino);
+            }
             self.begin(*ino, root_of(ino.shard()), 0, vec![number]);
         }
         let parked = Parked {
             work,
             since: now,
             missing: inodes.iter().copied().collect(),
+            pinned,
             has_failed: false,
         };
         self.parked.insert(number, parked);
+        Ok(())
+    }
+
+    /// The same message is parked: a repeat of it adds nothing.
+    fn is_parked(&self, work: &Work) -> bool {
+        let Work::Transaction(envelope) = work else {
+            return false;
+        };
+        let is_same =
+            |parked: &Parked| matches!(&parked.work, Work::Transaction(other) if other == envelope);
+        self.parked.values().any(is_same)
+    }
+
+    /// Time has passed: what could not be read is read again. True: something is; then `next_read`, `next_done`.
+    pub fn on_tick(&mut self, now: Instant, root_of: &mut dyn FnMut(ShardId) -> Root) -> bool {
+        let is_due = |fault: &Fault| fault.retry_at.is_some_and(|at| at <= now);
+        let due = self.faults.iter().filter(|(_, fault)| is_due(fault));
+        let due: Vec<InodeId> = due.map(|(ino, _)| *ino).collect();
+        for ino in &due {
+            self.faults.get_mut(ino).expect("just seen").retry_at = None;
+            let reading = self.reading.remove(ino).expect("somebody waits for it");
+            self.begin(*ino, root_of(ino.shard()), 0, reading.for_work);
+        }
+        !due.is_empty()
     }
 
     fn draw_number(&mut self) -> u64 {
@@ -227,15 +404,14 @@ impl Fetches {
         let Some(reading) = self.reading.get_mut(&ino) else {
             return;
         };
-        let result = match collect(&mut reading.scan, &mut self.pages, &mut reading.records) {
+        let records = match collect(&mut reading.scan, &mut self.pages, &mut reading.records) {
             Ok(false) => return,
-            Ok(true) => decode(self.key, ino, &std::mem::take(&mut reading.records)),
-            Err(error) => Err(error.into()),
+            Ok(true) => Ok(std::mem::take(&mut reading.records)),
+            Err(error) => Err(error),
         };
         self.pages.forget(reading.waiter);
         self.waiters.remove(&reading.waiter);
-        let root = reading.root;
-        self.done.push_back(Fetched { ino, root, result });
+        self.done.push_back((ino, records));
     }
 
     /// The next page to read; ask until there is none, after `want`, `on_read` and `settled`.
@@ -262,68 +438,185 @@ impl Fetches {
         }
     }
 
-    /// An inode that was read: to be installed (`install`), and then `settled`.
+    /// An inode that was read: to be decoded, installed (`install`), and then `settled`.
     pub fn next_done(&mut self) -> Option<Fetched> {
-        self.done.pop_front()
+        let (ino, records) = self.done.pop_front()?;
+        let reading = self.reading.get_mut(&ino).expect("it is being read");
+        Some(Fetched {
+            ino,
+            root: reading.root,
+            works: std::mem::take(&mut reading.for_work),
+            records,
+        })
     }
 
     /// An inode was installed, or not. What need not wait any longer is given back.
-    pub fn settled(&mut self, ino: InodeId, installed: Installed, out: &mut Vec<Work>) {
-        let reading = self.reading.remove(&ino).expect("it is being read");
-        let has_failed = match installed {
-            Installed::Done => false,
-            Installed::Stale(root) if reading.tries < TRIES_MAX => {
+    pub fn settled(
+        &mut self,
+        now: Instant,
+        installed: Installed,
+        out: &mut Vec<Ready>,
+    ) -> Option<Trouble> {
+        let Installed { ino, works, how } = installed;
+        let reading = self.reading.get_mut(&ino).expect("it is being read");
+        let late = std::mem::take(&mut reading.for_work);
+        let (root, tries) = (reading.root, reading.tries);
+        let error = match how {
+            How::Done => {
+                self.reading.remove(&ino);
+                self.give(ino, works, false, out);
+                if !late.is_empty() {
+                    // They came too late to be counted when it was pinned.
+                    self.begin(ino, root, 0, late);
+                }
+                let fault = self.faults.remove(&ino)?;
+                return Some(Trouble::Ended(ino, fault.tries));
+            }
+            How::Stale(root) if tries < TRIES_MAX => {
                 self.counters.stale += 1;
-                return self.begin(ino, root, reading.tries + 1, reading.for_work);
+                self.begin(ino, root, tries + 1, [works, late].concat());
+                return None;
             }
-            Installed::Stale(_) | Installed::Failed(_) => {
-                self.counters.failures += 1;
-                true
-            }
+            How::Stale(_) => FetchError::Restless { ino },
+            How::Failed(error) => error,
         };
-        for number in reading.for_work {
+        reading.for_work = [works, late].concat();
+        self.counters.failures += 1;
+        self.on_failure(now, ino, error, out)
+    }
+
+    /// It is read again after a pause, or those that wait for it are told.
+    fn on_failure(
+        &mut self,
+        now: Instant,
+        ino: InodeId,
+        error: FetchError,
+        out: &mut Vec<Ready>,
+    ) -> Option<Trouble> {
+        if self.faults.len() >= FAULT_COUNT_MAX && !self.faults.contains_key(&ino) {
+            // Of those that nobody waits for; the others are bounded by the work under way.
+            let idle = self
+                .faults
+                .iter()
+                .find(|(ino, _)| !self.reading.contains_key(ino));
+            let idle = idle.map(|(ino, _)| *ino);
+            idle.and_then(|ino| self.faults.remove(&ino));
+        }
+        let new = || Fault {
+            since: now,
+            last: now,
+            tries: 0,
+            error: error.clone(),
+            same: 0,
+            retry_at: None,
+            is_told: false,
+        };
+        let fault = self.faults.entry(ino).or_insert_with(new);
+        fault.last = now;
+        fault.tries = fault.tries.saturating_add(1);
+        fault.same = match fault.error == error {
+            true => fault.same.saturating_add(1),
+            false => 1,
+        };
+        fault.error = error.clone();
+        let is_over = self.gives_up
+            || match error.patience() {
+                Patience::Time(limit) => now.since(fault.since) >= limit,
+                // Errors may take turns.
+                Patience::Tries(count) => fault.same >= count || now.since(fault.since) >= PATIENCE,
+            };
+        let is_first = fault.tries == 1;
+        let is_news = is_over && !std::mem::replace(&mut fault.is_told, is_over);
+        let doublings = fault.tries.saturating_sub(1).min(16);
+        let pause = Duration(PAUSE_MIN.0 << doublings).min(PAUSE_MAX);
+        let reading = self.reading.get_mut(&ino).expect("it was being read");
+        let mut works = std::mem::take(&mut reading.for_work);
+        if is_over {
+            let parked = &self.parked;
+            // What a Commit brings was acknowledged: it waits as long as it may, whoever asked before it.
+            let may_hope = |p: &Parked| {
+                let has_time =
+                    matches!(error.patience(), Patience::Time(limit) if now.since(p.since) < limit);
+                has_time && p.work.is_commit() && !self.gives_up
+            };
+            let may_fail = |number: &u64| {
+                parked
+                    .get(number)
+                    .is_none_or(|p| p.work.may_fail() && !may_hope(p))
+            };
+            let told: Vec<u64> = works.extract_if(.., |number| may_fail(number)).collect();
+            self.counters.told += u64::from(is_news);
+            self.give(ino, told, true, out);
+        }
+        if works.is_empty() {
+            self.reading.remove(&ino);
+        } else {
+            self.reading.get_mut(&ino).expect("just seen").for_work = works;
+            self.faults.get_mut(&ino).expect("just made").retry_at = Some(now + pause);
+        }
+        match (is_news, is_first) {
+            (true, _) => Some(Trouble::Told(ino, error)),
+            (false, true) => Some(Trouble::Begins(ino, error)),
+            (false, false) => None,
+        }
+    }
+
+    /// Work has an inode, or is not to get it.
+    fn give(&mut self, ino: InodeId, works: Vec<u64>, has_failed: bool, out: &mut Vec<Ready>) {
+        for number in works {
             let Some(parked) = self.parked.get_mut(&number) else {
                 continue;
             };
             parked.missing.remove(&ino);
             parked.has_failed |= has_failed;
+            if !has_failed {
+                parked.pinned.push(ino);
+            }
             if parked.missing.is_empty()
                 && let Some(parked) = self.parked.remove(&number)
             {
-                out.extend(given_back(parked));
+                out.push(given_back(parked));
             }
         }
     }
 }
 
-/// A question whose inodes cannot be read is answered EIO; a transaction's message comes again.
-fn given_back(parked: Parked) -> Option<Work> {
-    match parked.work {
+/// A question whose inodes cannot be read is answered EIO, a Prepare is voted against.
+fn given_back(parked: Parked) -> Ready {
+    let work = match parked.work {
         Work::Question(mut question) => {
             question.is_unreadable |= parked.has_failed;
-            Some(Work::Question(question))
+            Work::Question(question)
         }
-        Work::Transaction(_) if parked.has_failed => None,
-        work @ Work::Transaction(_) => Some(work),
-    }
+        Work::Transaction(envelope) if parked.has_failed => Work::Unreadable(envelope),
+        work @ (Work::Transaction(_) | Work::Unreadable(_)) => work,
+    };
+    let pinned = parked.pinned;
+    Ready { work, pinned }
 }
 
-/// Installs an inode in its shard, whose lock is held, as that of `log` is.
-pub fn install(slice: &mut OwnerSlice, log: &OwnerLog, fetched: Fetched) -> Installed {
-    let root = log.root(slice.shard.id());
-    if !slice.shard.is_cold(fetched.ino) {
-        return Installed::Done;
-    }
-    if root != fetched.root {
-        return Installed::Stale(root);
-    }
-    match fetched.result {
+/// Installs an inode in its shard, whose lock is held, as that of `log` is; it is pinned for each piece of work that waits for it.
+pub fn install(slice: &mut OwnerSlice, log: &OwnerLog, decoded: Decoded) -> Installed {
+    let Decoded {
+        ino,
+        root,
+        works,
+        result,
+    } = decoded;
+    let newest = log.root(slice.shard.id());
+    let how = match result {
+        _ if !slice.shard.is_cold(ino) => How::Done,
+        _ if newest != root => How::Stale(newest),
         Ok(loaded) => {
-            slice.shard.take_in(fetched.ino.index(), loaded);
-            Installed::Done
+            slice.shard.take_in(ino.index(), loaded);
+            How::Done
         }
-        Err(error) => Installed::Failed(error),
+        Err(error) => How::Failed(error),
+    };
+    if matches!(how, How::Done) {
+        works.iter().for_each(|_| slice.shard.pin(ino));
     }
+    Installed { ino, works, how }
 }
 
 /// Reads an inode from a tree; `read` blocks. For who looks at all there is, with no lock that work waits for, or at rest.
@@ -358,11 +651,7 @@ fn scan_of(fs: FsId, root: &Root, ino: InodeId, waiter: Waiter) -> Scan {
 }
 
 /// Collects what is there; true: that is all.
-fn collect(
-    scan: &mut Scan,
-    pages: &mut Pages,
-    records: &mut Vec<(SmallBytes, SmallBytes)>,
-) -> Result<bool, TreeError> {
+fn collect(scan: &mut Scan, pages: &mut Pages, records: &mut Records) -> Result<bool, TreeError> {
     let mut key = Vec::new();
     loop {
         match scan.next(pages)? {

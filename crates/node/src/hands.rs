@@ -189,7 +189,7 @@ impl Hands {
         match &answer.body {
             Body::Space(answer) => hand.on_answer(now, answer),
             _ => {
-                hand.on_refused();
+                hand.on_refused(now);
                 Some(false)
             }
         }

@@ -269,10 +269,10 @@ impl Keeper {
         log.note_starving(self.failure_count > 0);
     }
 
-    /// A round of all shards whose trees lack anything is due now, whatever the sizes say.
+    /// A round of all shards whose trees lack anything is due now, whatever the sizes say; after one that failed not before its
+    /// pause is over.
     pub fn request_round(&mut self) {
         self.is_requested = true;
-        self.not_before = Instant(0);
     }
 
     /// The next thing to do.
@@ -621,4 +621,35 @@ pub fn checkpoint_now(
 /// Sectors that pages take which hold `bytes` of records, half full at the worst.
 pub(crate) fn sectors_for(bytes: u64) -> u64 {
     (bytes * 2).div_ceil(types::SECTOR_SIZE) + 8 * u64::from(PAGE_SECTORS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nobody;
+
+    impl Host for Nobody {
+        fn with_shard(&mut self, _: ShardId, _: &mut dyn FnMut(&mut OwnerSlice)) {
+            unreachable!("nothing is begun");
+        }
+
+        fn with_log(&mut self, _: &mut dyn FnMut(&mut OwnerLog)) {
+            unreachable!("nothing is begun");
+        }
+
+        fn with_both(&mut self, _: ShardId, _: &mut dyn FnMut(&mut OwnerSlice, &mut OwnerLog)) {
+            unreachable!("nothing is begun");
+        }
+    }
+
+    /// Who wants memory asks each second: a disk that fails must not be written to each time.
+    #[test]
+    fn a_request_does_not_end_the_pause_after_a_failure() {
+        let mut keeper = Keeper::new();
+        keeper.not_before = Instant(100);
+        keeper.request_round();
+        assert!(matches!(keeper.step(Instant(99), &mut Nobody), Act::Idle));
+        assert_eq!(keeper.counters(), Counters::default());
+    }
 }

@@ -4,6 +4,7 @@
 pub mod calls;
 pub mod checkpoint;
 pub mod durable;
+pub mod eviction;
 pub mod facts;
 pub mod fences;
 pub mod fetch;

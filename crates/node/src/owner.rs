@@ -157,7 +157,7 @@ impl OwnerSlice {
                 q.dropped(out);
                 false
             }
-            Work::Question(_) | Work::Transaction(_) => true,
+            Work::Question(_) | Work::Transaction(_) | Work::Unreadable(_) => true,
         });
         self.lose_locks(life, out);
         let mut effects = Vec::new();
@@ -228,7 +228,7 @@ impl OwnerSlice {
                         q.since,
                     ));
                 }
-                Work::Transaction(envelope) => {
+                Work::Transaction(envelope) | Work::Unreadable(envelope) => {
                     all.push((
                         format!("transaction {:?} waits for {what}", envelope.id),
                         Instant(0),
@@ -460,6 +460,13 @@ impl<'a> Locked<'a> {
                 let log = log.expect("a transaction needs the journal");
                 self.transaction(env, log, envelope, out)
             }
+            Work::Unreadable(envelope) => {
+                let log = log.expect("a transaction needs the journal");
+                let home = envelope.to;
+                let progress = transaction::refuse(&mut self.view(env), &envelope, Errno::EIO);
+                self.progress(env, log, home, progress, out);
+                Ok(())
+            }
         }
     }
 
@@ -492,7 +499,10 @@ impl<'a> Locked<'a> {
         match &question.ask {
             Ask::Op { .. } => self.operation(env, log, question, out),
             Ask::Acquire { .. } => self.acquire(env, question, out),
-            Ask::Lock { .. } => self.lock(env, question, out),
+            Ask::Lock { .. } => {
+                self.lock(env, question, out);
+                Ok(())
+            }
             Ask::Sync => {
                 // The driver knows the journal's last record; "after everything so far".
                 out.push(question.answer(Body::Synced, Some(Lsn(u64::MAX))));

@@ -1,6 +1,7 @@
 //! What an owner runs, with what, and what it wants done.
 
 use client::message::{Answer, Ask, Body};
+use meta::transaction::TransactionMessage;
 use meta::view::{Fact, Origin, Query};
 use token::message::{Granted, Revoke};
 use types::{Errno, InodeId, Instant, Lsn, NodeId, NodeLife, ShardId, Timestamp};
@@ -48,6 +49,8 @@ pub enum Work {
     Question(Box<Question>),
     /// Another owner's transaction message.
     Transaction(Box<meta::Envelope>),
+    /// Another owner's Prepare, about inodes that cannot be read: it is voted against.
+    Unreadable(Box<meta::Envelope>),
 }
 
 impl Work {
@@ -55,7 +58,7 @@ impl Work {
     pub fn shard(&self) -> ShardId {
         match self {
             Self::Question(question) => question.shard,
-            Self::Transaction(envelope) => envelope.to,
+            Self::Transaction(envelope) | Self::Unreadable(envelope) => envelope.to,
         }
     }
 
@@ -67,7 +70,30 @@ impl Work {
                 Ask::Space(_) => true,
                 Ask::Acquire { .. } | Ask::Sync | Ask::Lock { .. } => false,
             },
-            Self::Transaction(_) => true,
+            Self::Transaction(_) | Self::Unreadable(_) => true,
+        }
+    }
+
+    /// It may be told that what it needs cannot be read. What a transaction has decided may not: it has to be performed.
+    pub(crate) fn is_commit(&self) -> bool {
+        let Self::Question(question) = self else {
+            return false;
+        };
+        matches!(
+            &question.ask,
+            Ask::Op {
+                op: meta::Op::Commit(_),
+                ..
+            }
+        )
+    }
+
+    pub(crate) fn may_fail(&self) -> bool {
+        match self {
+            Self::Question(_) | Self::Unreadable(_) => true,
+            Self::Transaction(envelope) => {
+                matches!(envelope.message, TransactionMessage::Prepare { .. })
+            }
         }
     }
 }

@@ -274,7 +274,8 @@ fn with_debt(disk: &mut Disk) -> (OwnerLog, OwnerSlice, Ask) {
         size_generation: 0,
         size: Some(10),
         modified: None,
-        kill_set_id: false,
+        kill_set_id: None,
+        drops_rights: false,
         extents: Vec::new(),
         pieces: vec![piece(0, 10)],
     };

@@ -1,9 +1,12 @@
 //! T, the comparator: a trivial in-memory FUSE server on our own layer, with GUPFS's open modes.
 //!
-//! `trivial MNT [--mem] [--dio] [--direct-from BYTES] [--ttl SECONDS] [--threads N] [--transport dev|uring] [--slabs N]`
+//! `trivial MNT [--mem] [--dio] [--direct-from BYTES] [--ttl SECONDS] [--threads N] [--transport dev|uring] [--slabs N]
+//! [--disk PATH]`
 //!
 //! Does what benchmarks/fuse-ceiling.c does on libfuse: keeps data in buffers of 1 MiB (with `--mem`; else
 //! it discards writes and reads zeros), never frees an inode, answers FLUSH. Ends when it is unmounted.
+//! With `--disk` each write is a pwrite with O_DIRECT at the same offset of that device: for one file, which nobody
+//! reads.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -19,7 +22,9 @@ use os::fuse::{
     Handler, InterruptOutcome, Memory, Replier, Session, SessionConfig, Slabs, TransportKind,
 };
 use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
@@ -83,6 +88,8 @@ struct Trivial {
     memory: Arc<Slabs>,
     zeros: FrameRef,
     keeps: bool,
+    /// Takes the bytes of the one file.
+    disk: Option<File>,
     /// Files of this size and more are read past the page cache.
     direct_size_min: u64,
     timeout_ns: u64,
@@ -242,8 +249,13 @@ impl Trivial {
                 sector_free_count: 1 << 24,
                 inode_count: 0,
             }),
-            Operation::Fsync { .. }
-            | Operation::Flush { .. }
+            Operation::Fsync { .. } => {
+                if let Some(disk) = &self.disk {
+                    disk.sync_data().map_err(errno)?;
+                }
+                Response::Done
+            }
+            Operation::Flush { .. }
             | Operation::Release { .. }
             | Operation::ReleaseDir { .. }
             | Operation::FsyncDir { .. }
@@ -335,7 +347,11 @@ impl Trivial {
         if append {
             offset = node.attr.lock().expect("lock").size;
         }
-        if self.keeps {
+        if let Some(disk) = &self.disk {
+            // SAFETY: the transport holds the payload until it is answered.
+            let bytes = unsafe { self.memory.slice(payload) };
+            disk.write_all_at(bytes, offset).map_err(errno)?;
+        } else if self.keeps {
             self.store(node, offset, payload)?;
         }
         let end = offset + u64::from(payload.length);
@@ -410,6 +426,10 @@ impl Trivial {
             self.memory.release_span(part_of_slab(slab, 0, BLOCK_SIZE));
         }
     }
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, Errno)
 }
 
 fn grow(slabs: &mut Vec<Option<FrameRef>>, index: usize) {
@@ -508,6 +528,14 @@ fn main() {
         zeros: memory.alloc_slab().expect("the first slab"),
         memory: memory.clone(),
         keeps: has("--mem"),
+        disk: value("--disk").map(|path| {
+            OpenOptions::new()
+                .read(true)
+                .write(true)
+                .custom_flags(libc::O_DIRECT)
+                .open(path)
+                .expect("the disk opens")
+        }),
         direct_size_min: if has("--dio") {
             0
         } else {

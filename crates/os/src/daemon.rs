@@ -78,8 +78,8 @@ const REPEAT_TICKS: u64 = 50;
 const TRANSACTION_TICKS: u64 = 5;
 /// Bytes of the pagepool that are touched at start.
 const POPULATE_SIZE: u64 = 256 << 20;
-/// A stop waits for so many leases until dirty data is with its owners (30 s by default); what the unmount brings has
-/// the second limit at least.
+/// A stop waits for so many leases until dirty data is with its owners (30 s by default). Of that the second limit goes by before the
+/// unmount at most, as who goes on writing keeps data dirty; what the unmount brings has as long at least.
 const STOP_LEASES: u64 = 3;
 const UNMOUNT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
@@ -549,7 +549,11 @@ impl Daemon {
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),
             checkpoints: checkpoints::Checkpoints::default(),
-            keys: keys::Keys::new(config.view.fs, node::meta::HashKey(config.hash_key)),
+            keys: keys::Keys::new(
+                config.view.fs,
+                node::meta::HashKey(config.hash_key),
+                config.metadata_bytes_max,
+            ),
             hands: space::Hands::new(&nsds, config.view.block_size),
             slices,
             shards: state
@@ -657,8 +661,10 @@ impl Daemon {
         self.fail_parked();
         self.connection.store(0, Ordering::Relaxed);
         let patience = std::time::Duration::from_nanos(STOP_LEASES * self.config.lease.0);
-        let until = std::time::Instant::now() + patience;
-        self.write_all_back(until);
+        let begin = std::time::Instant::now();
+        let until = begin + patience;
+        self.write_all_back(until.min(begin + UNMOUNT_PATIENCE));
+        // From here on nobody can write, through whichever mount.
         drop(session);
         let until = until.max(std::time::Instant::now() + UNMOUNT_PATIENCE);
         let outcome = match self.write_all_back(until) {
@@ -680,6 +686,7 @@ impl Daemon {
             },
             thread_count: self.config.fuse_thread_count,
             mount_flags: self.config.mount_flags,
+            source: self.config.source.clone(),
             ..SessionConfig::new(&self.config.mount)
         };
         let session = Session::mount(config, self.pool.clone())?;

@@ -13,9 +13,11 @@ pub mod histogram;
 mod http;
 pub mod interrupt;
 pub mod loops;
+pub mod mountinfo;
 pub mod net;
 pub mod netns;
 pub mod pool;
+pub mod priority;
 mod supervisor;
 
 pub use supervisor::leave_starter;

@@ -7,6 +7,8 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::process::ExitCode;
 use std::time::Instant;
 
+use sim::whole::ace::machine::Shape;
+use sim::whole::ace::{self, ops};
 use sim::whole::node::Canary;
 use sim::{Rules, World, whole};
 
@@ -91,7 +93,144 @@ fn switch_off(rules: &mut Rules, name: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// `sim --ace [SEQUENCE | singles | pairs [EVERY [FROM]]] [--go-on] [--no-cache] [--no-pages] [--canary NAME]...`
+fn ace(words: &[String]) -> Result<bool, String> {
+    let mut shape = Shape::default();
+    let mut canary = ace::Canary::default();
+    let (mut goes_on, mut rest) = (false, Vec::new());
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--go-on" => goes_on = true,
+            "--no-cache" => shape.has_volatile_cache = false,
+            "--no-pages" => shape.round_ticks = 0,
+            "--canary" => {
+                let name = words.next().ok_or("--canary needs a name")?;
+                if !ace::set_canary(&mut shape, &mut canary, name) {
+                    return Err(format!("no canary {name}"));
+                }
+            }
+            word => rest.push(word),
+        }
+    }
+    let mut bench = ace::Bench::new(shape)?;
+    bench.canary = canary;
+    match rest.first().copied() {
+        Some("scarce") => return scarce(shape, goes_on),
+        Some("rot") => return rot(&mut bench, goes_on),
+        _ => {}
+    }
+    let number = |at: usize| rest.get(at).map_or(Ok(None), |word| word.parse().map(Some));
+    let bad = |_| "not a number".to_owned();
+    let sequences = match rest.first().copied() {
+        Some("singles") | None => ops::singles(bench.begin()),
+        Some("pairs") => {
+            let (every, from) = (number(1).map_err(bad)?, number(2).map_err(bad)?);
+            let all = ops::pairs(bench.begin());
+            println!("{} pairs", all.len());
+            let from = all.into_iter().skip(from.unwrap_or(0));
+            from.step_by(every.unwrap_or(1)).collect()
+        }
+        Some(text) => vec![text.parse()?],
+    };
+    let mut failures = 0;
+    for (index, sequence) in sequences.iter().enumerate() {
+        if let Some(violation) = sim::survive(|| bench.run(sequence).err()) {
+            println!("{sequence}: VIOLATION {violation}");
+            failures += 1;
+            if !goes_on {
+                break;
+            }
+        }
+        if index % 1000 == 999 {
+            println!("{} of {}: {:?}", index + 1, sequences.len(), bench.counts);
+        }
+    }
+    println!("{failures} violations; {:?}", bench.counts);
+    Ok(failures == 0)
+}
+
+/// Room for no sector, for one, for two ... until there is enough; then the same with the journal.
+fn scarce(shape: Shape, goes_on: bool) -> Result<bool, String> {
+    // A region holds a page of a tree, where there are any.
+    let regions = [(1, 0), (4, 0), (64, 0), (16, 3), (64, 3)];
+    let sectors = regions
+        .into_iter()
+        .flat_map(|(region_sectors, round_ticks)| {
+            let of = move |data_sectors| Shape {
+                data_sectors,
+                region_sectors,
+                round_ticks,
+                ..shape
+            };
+            (0..40).map(of)
+        });
+    // Smaller ones have no room for what is said of regions at a start; labels give a journal 16 MiB at least.
+    let journals = (640..1024).step_by(32).map(|journal_sectors| Shape {
+        journal_sectors,
+        ..shape
+    });
+    let mut failures = 0;
+    for shape in sectors.chain(journals) {
+        let text = format!(
+            "{} sectors in regions of {}, rounds {}, journal {}",
+            shape.data_sectors, shape.region_sectors, shape.round_ticks, shape.journal_sectors
+        );
+        let violation = sim::survive(|| {
+            let scarce = ace::Bench::scarce(shape, true);
+            let scarce = scarce.map(|(refused, counts)| {
+                println!("{text}: {refused} refused, {counts:?}");
+            });
+            scarce.err()
+        });
+        if let Some(violation) = violation {
+            println!("{text}: VIOLATION {violation}");
+            failures += 1;
+            if !goes_on {
+                break;
+            }
+        }
+    }
+    println!("{failures} violations");
+    Ok(failures == 0)
+}
+
+/// Damage to every sector after some sequences.
+fn rot(bench: &mut ace::Bench, goes_on: bool) -> Result<bool, String> {
+    let all = ops::pairs(bench.begin());
+    let mut failures = 0;
+    for sequence in all.iter().step_by(997) {
+        let violation = sim::survive(|| match bench.rot(sequence) {
+            Ok(counts) => {
+                println!("{sequence}: {counts:?}");
+                None
+            }
+            Err(text) => Some(text),
+        });
+        if let Some(violation) = violation {
+            println!("{sequence}: VIOLATION {violation}");
+            failures += 1;
+            if !goes_on {
+                break;
+            }
+        }
+    }
+    println!("{failures} violations");
+    Ok(failures == 0)
+}
+
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.first().is_some_and(|word| word == "--ace") {
+        return match ace(&words[1..]) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(text) => {
+                println!("{text}");
+                ExitCode::from(2)
+            }
+        };
+    }
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(text) => {

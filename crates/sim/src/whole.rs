@@ -4,6 +4,7 @@
 //! links that are models. What `os::daemon` does around the cores is repeated in `node`, as thinly as it goes.
 //! docs/testing.md says what is checked and what is not modelled.
 
+pub mod ace;
 pub mod boot;
 pub mod directory;
 pub mod disk;

@@ -185,6 +185,67 @@ fn inodes_of_older_roots_are_caught() {
     assert!(caught.is_some(), "nobody notices");
 }
 
+/// Pages of trees that cannot be read for a moment, or are misread, or take seconds.
+fn misreading(seed: u64, canary: Canary) -> Options {
+    Options {
+        page_fault_per_mille: 300,
+        page_delay_max: if seed.is_multiple_of(4) { 2000 } else { 0 },
+        page_outage_ticks: if seed.is_multiple_of(2) { 6000 } else { 0 },
+        ..evicting(seed, canary)
+    }
+}
+
+#[test]
+fn a_bad_moment_of_a_disk_shows_nowhere() {
+    let mut faults = 0;
+    for seed in 1..=5 {
+        let options = misreading(seed, Canary::default());
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        faults += report.page_fault_counts[0];
+    }
+    eprintln!("{faults} reads of pages failed");
+    assert!(faults > 20, "{faults} reads failed");
+}
+
+#[test]
+fn commits_refused_for_a_bad_moment_of_a_disk_are_caught() {
+    let canary = Canary {
+        gives_up_reads: true,
+        ..Canary::default()
+    };
+    let is_caught = |seed| {
+        let options = misreading(seed, canary);
+        let violation = survive(|| World::new(seed, options, false).run().0.violation);
+        violation.is_some_and(|text| text.contains("EIO"))
+    };
+    assert!((1..=20).any(is_caught), "nobody notices");
+}
+
+/// The pages of one node cannot be read for longer than it waits: what was lost is said, all else is as it was, and nobody hangs.
+#[test]
+fn what_a_disk_has_lost_is_said() {
+    let mut counts = [0; 2];
+    for seed in 1..=5 {
+        let options = Options {
+            page_outage_ticks: 45_000,
+            // Who has heard of a loss may be gone.
+            crash_count: 0,
+            hold_count: 0,
+            lock_count: 0,
+            ..misreading(seed, Canary::default())
+        };
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        for (sum, count) in counts.iter_mut().zip(report.page_fault_counts) {
+            *sum += count;
+        }
+    }
+    let [reads, calls] = counts;
+    eprintln!("{reads} reads of pages failed, and {calls} calls");
+    assert!(calls > 5, "{counts:?}");
+}
+
 #[test]
 fn lost_operations_are_caught() {
     must_be_caught("skips-journal", "node ", |_| true);

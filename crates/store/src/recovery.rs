@@ -419,6 +419,12 @@ impl Recovery {
         }
     }
 
+    /// Sequence number of the segment whose records have all been given to `visit`, as soon as they have: also where what
+    /// lies behind them is damage.
+    pub fn replayed(&self) -> Option<u64> {
+        Some(self.recovered.as_ref()?.previous)
+    }
+
     /// How the journal goes on. Panics while `next_read` asks for something.
     pub fn finish(self) -> Recovered {
         self.recovered

@@ -211,8 +211,20 @@ pub struct SetAttr {
     pub atime: Option<Option<Timestamp>>,
     /// New modification time; `Some(None)` is "now", stamped by the owner.
     pub mtime: Option<Option<Timestamp>>,
-    /// Set-id bits are to be cleared (a write or truncate by one who may not keep them).
-    pub kill_set_id: bool,
+    /// Set-id bits are to be cleared (a write or truncate by one who may not keep them): the group of whoever does it.
+    pub kill_set_id: Option<u32>,
+}
+
+/// Set-id bits among `permissions` that are cleared when somebody changes the content who may not keep them: set-user-id; set-group-id
+/// where the group may execute the file. Where set-user-id goes, set-group-id goes along if it is not the file's group that does it. It stays on a file
+/// that no group may execute and that has no set-user-id: as on Linux, which then does not look.
+pub const fn set_ids_taken(permissions: u32, is_of_its_group: bool) -> u32 {
+    let is_program = permissions & 0o010 != 0;
+    let taken = match is_program || permissions & 0o4000 != 0 && !is_of_its_group {
+        true => 0o6000,
+        false => 0o4000,
+    };
+    permissions & taken
 }
 wire_struct!(SetAttr {
     permissions,

@@ -36,7 +36,7 @@ const TABLE: &[(&str, &[&str])] = &[
     (
         "sim",
         &[
-            "client", "token", "meta", "store", "data", "nsd", "cluster", "node", "fuse",
+            "client", "token", "meta", "store", "data", "nsd", "cluster", "node", "fuse", "fsck",
         ],
     ),
     ("bench", &["client"]),

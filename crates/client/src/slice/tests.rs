@@ -11,6 +11,7 @@ mod mapped;
 mod nameless;
 mod names;
 mod opens;
+mod prefetch;
 mod punch;
 mod readers;
 mod space;
@@ -866,18 +867,20 @@ fn map_question(effects: &[Effect]) -> Option<CallId> {
     })
 }
 
-/// The map of before the Commit.
-fn old_map(attr: Attr) -> meta::Reply {
+/// The map of a file whose first `length` sectors lie in one place.
+fn map_of_one(length: u32, attr: Attr) -> meta::Reply {
     let extent = types::Extent {
         file_sector: 0,
-        length: 1,
+        length,
         birth: 0,
         is_shared: false,
         locations: vec![types::Location {
             nsd: types::NsdId(1),
             sector: 7,
         }],
-        checksums: types::Checksums::Inline { crcs: vec![0] },
+        checksums: types::Checksums::Inline {
+            crcs: vec![0; length as usize],
+        },
     };
     meta::Reply::Map {
         extents: vec![extent],
@@ -886,6 +889,11 @@ fn old_map(attr: Attr) -> meta::Reply {
         map_version: 1,
         attr,
     }
+}
+
+/// The map of before the Commit.
+fn old_map(attr: Attr) -> meta::Reply {
+    map_of_one(1, attr)
 }
 
 /// Evicts all that may go: what was used lately goes in the second round.

@@ -151,11 +151,26 @@ fn spent_and_burnt_sectors_go_back_when_their_writes_have_ended() {
     let mut answer = owner.last.clone().expect("asked").1;
     answer.number = u64::MAX;
     assert!(hand.on_answer(at(5), &answer).is_none());
-    hand.on_refused();
+    hand.on_refused(at(5));
     hand.ended(|run| run.at.nsd == NsdId(2));
     assert_eq!(hand.pool().counts().burnt, 8);
     hand.ended(|run| run.at.nsd == NsdId(1));
-    assert_eq!(hand.next(at(6)).expect("ended").back, runs);
+    assert_eq!(hand.next(at(200)).expect("ended").back, runs);
+}
+
+#[test]
+fn who_was_refused_does_not_ask_again_at_once() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    hand.want(40);
+    serve(&mut hand, &mut owner, at(1));
+    let runs = use_up(&mut hand, at(1), 8);
+    hand.discard(runs[0]);
+    let ask = hand.next(at(2)).expect("spent sectors are given back");
+    hand.on_refused(at(3));
+    // The driver asks for the next question as soon as it has the answer to one: it would never do anything else.
+    assert_eq!(hand.next(at(3)), None);
+    assert_eq!(hand.next(at(102)), None);
+    assert_eq!(hand.next(at(103)).expect("it is time").back, ask.back);
 }
 
 #[test]

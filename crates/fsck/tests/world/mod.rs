@@ -1,10 +1,10 @@
 //! A small healthy file system of two owners as the journals would say it, to plant damage in.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use data::space::{Geometry, RegionId, SpaceMutation, TableMutation};
-use fsck::{Findings, Image, Loading, Paths, Setup};
+use fsck::{Findings, Image, Kind, Loading, Paths, Setup};
 use node::log::SpaceRecord;
 use node::meta::inode::InodeRecord;
 use node::meta::{HashKey, Mutation};
@@ -71,6 +71,8 @@ pub(crate) struct World {
     pub(crate) space: BTreeMap<NodeId, Vec<SpaceRecord>>,
     /// Pages of trees.
     pub(crate) disk: BTreeMap<Location, Box<[u8]>>,
+    /// Owners whose journals cannot be read.
+    pub(crate) lost: BTreeSet<NodeId>,
 }
 
 /// The file with two names, of which 4 sectors lie on NSD 1 and a piece over them.
@@ -97,6 +99,7 @@ impl World {
             shards: BTreeMap::new(),
             space: BTreeMap::new(),
             disk: BTreeMap::new(),
+            lost: BTreeSet::new(),
         }
     }
 
@@ -301,9 +304,20 @@ impl World {
 
     /// All that is found, and the image that it was found in.
     pub(crate) fn look(&self) -> (Findings, Image, Paths) {
+        let (mut findings, mut image) = self.load();
+        let paths = image.check(&mut findings);
+        (findings, image, paths)
+    }
+
+    /// What is found when it is loaded, and what is loaded.
+    pub(crate) fn load(&self) -> (Findings, Image) {
         let mut findings = Findings::default();
         let mut owners = Vec::new();
         for node in [NodeId(1), NodeId(2)] {
+            if self.lost.contains(&node) {
+                findings.add(Kind::JournalUnreadable, None, format!("node {node}"));
+                continue;
+            }
             let read = &mut |fetch: &Fetch| self.read(fetch);
             let mut loading = Loading::new(&self.setup, node);
             for (shard, mutations) in &self.shards {
@@ -322,9 +336,10 @@ impl World {
             findings.extend(found);
             owners.push(owner);
         }
-        let mut image = Image::new(self.setup.clone(), owners, false);
-        let paths = image.check(&mut findings);
-        (findings, image, paths)
+        (
+            findings,
+            Image::new(self.setup.clone(), owners, !self.lost.is_empty()),
+        )
     }
 
     /// What is found in what would be written of this image.

@@ -132,7 +132,7 @@ fn setattr_maps_each_bit() {
         (
             f::KILL_SUIDGID,
             SetAttr {
-                kill_set_id: true,
+                kill_set_id: Some(2),
                 ..none
             },
         ),
@@ -263,6 +263,22 @@ fn open_flags_by_access_mode() {
     assert!(open_flags(0o4_010_000).sync);
     assert!(open_flags(0o40).exec);
     assert!(!open_flags(0).exec);
+}
+
+#[test]
+fn an_attribute_has_a_name_in_its_name_space() {
+    let is_refused = |name: &[u8]| {
+        let args = abi::GetXattrIn::default();
+        let call = call(opcode::GETXATTR, args.as_bytes(), name);
+        decode(&call) == Decoded::Refuse(Errno::EINVAL)
+    };
+    for bare in [&b"user.\0"[..], b"trusted.\0", b"security.\0", b"\0"] {
+        assert!(is_refused(bare));
+    }
+    // The owner says what it thinks of these.
+    for name in [&b"user.a\0"[..], b"user\0", b"other.\0"] {
+        assert!(!is_refused(name));
+    }
 }
 
 #[test]

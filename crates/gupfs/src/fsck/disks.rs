@@ -1,4 +1,6 @@
 //! What fsck looks at: state directories and their disks, held while it works, and each owner's journal and trees read.
+//!
+//! Invariant: `Held::take` waits for nobody and lets nobody in; `Held::look` takes no lock, and opens disks for reading only.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,13 +21,16 @@ use crate::service::{self, Liveness};
 use crate::state::{Place, State, from_hex};
 use crate::system;
 
-/// State directories that nobody else uses, and their disks, as long as this lives.
+/// State directories and their disks, as long as this lives. Nobody else uses them, unless `is_shared` says that it was only
+/// looked at.
 #[derive(Debug)]
 pub(super) struct Held {
     /// The state directories.
     pub(super) places: Vec<Place>,
     /// The newest cluster view that they have.
     pub(super) view: ClusterView,
+    /// Daemons may be using them.
+    is_shared: bool,
     disks: BTreeMap<NsdId, Disk>,
     labels: BTreeMap<NsdId, (Label, Vec<usize>)>,
     _locks: Vec<File>,
@@ -72,17 +77,17 @@ fn check_unused(place: &Place, state: &State) -> Result<()> {
         Liveness::Absent => return Ok(()),
     };
     Err(Failure::new(format!("{what}: nothing was checked"))
-        .help(format!("gupfs down --state {root}")))
+        .help(format!("gupfs down --state {root}, or gupfs fsck --online")))
 }
 
-fn open(disk: &crate::state::Disk) -> Result<Disk> {
+fn open(disk: &crate::state::Disk, is_shared: bool) -> Result<Disk> {
     // A loop device over the file knows more of it than the file, and is what a daemon would hold.
     let device = match disk.is_loop {
         true => system::loops::over(&disk.path)?.into_iter().next(),
         false => None,
     };
     let path = device.as_ref().unwrap_or(&disk.path);
-    Disk::open(path, true).map_err(|e| {
+    Disk::open(path, !is_shared).map_err(|e| {
         Failure::new(e.to_string()).help("stop the program that uses it, or bring the disk back")
     })
 }
@@ -90,6 +95,15 @@ fn open(disk: &crate::state::Disk) -> Result<Disk> {
 impl Held {
     /// Takes the state directories that `paths` name, and opens their disks.
     pub(super) fn take(paths: &[PathBuf], findings: &mut Findings) -> Result<Self> {
+        Self::open(paths, false, findings)
+    }
+
+    /// Opens the disks of the state directories that `paths` name for reading, beside daemons that use them.
+    pub(super) fn look(paths: &[PathBuf], findings: &mut Findings) -> Result<Self> {
+        Self::open(paths, true, findings)
+    }
+
+    fn open(paths: &[PathBuf], is_shared: bool, findings: &mut Findings) -> Result<Self> {
         system::require_root("gupfs fsck")?;
         let mut places = Vec::new();
         for path in paths {
@@ -98,8 +112,10 @@ impl Held {
         let (mut locks, mut states, mut view) = (Vec::new(), Vec::new(), None::<ClusterView>);
         for place in &places {
             let state = place.require()?;
-            check_unused(place, &state)?;
-            locks.push(place.lock_soon()?);
+            if !is_shared {
+                check_unused(place, &state)?;
+                locks.push(place.lock_soon()?);
+            }
             let own = place.load_view()?;
             if view.as_ref().is_some_and(|view| view.fs != own.fs) {
                 return Err(Failure::new(format!(
@@ -118,6 +134,7 @@ impl Held {
         let mut held = Self {
             places,
             view,
+            is_shared,
             disks: BTreeMap::new(),
             labels: BTreeMap::new(),
             _locks: locks,
@@ -158,7 +175,7 @@ impl Held {
                 findings.add(Kind::NsdMissing, None, text);
                 continue;
             }
-            let disk = open(entry)?;
+            let disk = open(entry, self.is_shared)?;
             let size = usize::try_from(HEAD_SECTORS * SECTOR_SIZE).expect("256 KiB");
             let mut head = vec![0; size];
             let name = format!("{nsd} ({})", disk.path().display());
@@ -247,12 +264,8 @@ impl Held {
         })
     }
 
-    /// Loads every owner that can be. `step` hears of each as it begins.
-    pub(super) fn load(
-        &self,
-        findings: &mut Findings,
-        step: &mut dyn FnMut(NodeId),
-    ) -> Result<(Image, Vec<Journal>)> {
+    /// What the cluster view and the labels say, and the owners.
+    pub(super) fn setup_and_owners(&self) -> Result<(Setup, Vec<NodeId>)> {
         let setup = self.setup().ok_or_else(|| {
             Failure::new("no NSD has a good label: nothing more can be checked")
                 .help("bring the disks back, or copies of them")
@@ -260,6 +273,16 @@ impl Held {
         let mut nodes = self.view.owners.clone();
         nodes.sort_unstable();
         nodes.dedup();
+        Ok((setup, nodes))
+    }
+
+    /// Loads every owner that can be. `step` hears of each as it begins.
+    pub(super) fn load(
+        &self,
+        findings: &mut Findings,
+        step: &mut dyn FnMut(NodeId),
+    ) -> Result<(Image, Vec<Journal>)> {
+        let (setup, nodes) = self.setup_and_owners()?;
         let (mut owners, mut journals) = (Vec::new(), Vec::new());
         for node in &nodes {
             step(*node);
@@ -272,30 +295,37 @@ impl Held {
         Ok((Image::new(setup, owners, is_partial), journals))
     }
 
+    /// Where the journal of `node` lies; its headers are checked. `None`: it cannot be read, which is a finding.
+    pub(super) fn journal_of(
+        &self,
+        fs: FsId,
+        node: NodeId,
+        findings: &mut Findings,
+    ) -> Option<(Area, &Disk)> {
+        let Some(area) = self.area_of(node) else {
+            let text = format!("no label names a journal of node {node}");
+            findings.add(Kind::JournalLost, None, text);
+            return None;
+        };
+        let disk = self.disk(area.nsd)?;
+        for half in 0..2 {
+            let mut bytes = vec![0; usize::try_from(HEADER_SECTORS * SECTOR_SIZE).expect("small")];
+            if let Err(error) = disk.read_sectors(area.at(half, 0).sector, &mut bytes) {
+                findings.add(Kind::JournalUnreadable, None, error.to_string());
+                return None;
+            }
+            head::check_header((fs, node), (area, half), &bytes, findings);
+        }
+        Some((area, disk))
+    }
+
     fn load_owner(
         &self,
         setup: &Setup,
         node: NodeId,
         findings: &mut Findings,
     ) -> Option<(Owner, Journal)> {
-        let area = self.area_of(node);
-        let Some(area) = area else {
-            let text = format!("no label names a journal of node {node}");
-            findings.add(Kind::JournalLost, None, text);
-            return None;
-        };
-        let disk = self.disk(area.nsd)?;
-        let unreadable = |error: os::disk::DiskError, findings: &mut Findings| {
-            findings.add(Kind::JournalUnreadable, None, error.to_string());
-        };
-        for half in 0..2 {
-            let mut bytes = vec![0; usize::try_from(HEADER_SECTORS * SECTOR_SIZE).expect("small")];
-            if let Err(error) = disk.read_sectors(area.at(half, 0).sector, &mut bytes) {
-                unreadable(error, findings);
-                return None;
-            }
-            head::check_header((setup.fs, node), (area, half), &bytes, findings);
-        }
+        let (area, disk) = self.journal_of(setup.fs, node, findings)?;
         let read = &mut |fetch: &Fetch| self.read_page(fetch);
         let mut loading = Loading::new(setup, node);
         let mut recovery = Recovery::new(area, setup.fs, node);
@@ -303,7 +333,7 @@ impl Held {
             let size = usize::try_from(next.count * SECTOR_SIZE).expect("one read is small");
             let mut bytes = vec![0; size];
             if let Err(error) = disk.read_sectors(next.at.sector, &mut bytes) {
-                unreadable(error, findings);
+                findings.add(Kind::JournalUnreadable, None, error.to_string());
                 return None;
             }
             let applied = recovery.on_read(&bytes, &mut |part| {
@@ -327,7 +357,7 @@ impl Held {
         Some((owner, journal))
     }
 
-    fn read_page(&self, fetch: &Fetch) -> std::result::Result<Box<[u8]>, Unreadable> {
+    pub(super) fn read_page(&self, fetch: &Fetch) -> std::result::Result<Box<[u8]>, Unreadable> {
         let size = usize::from(fetch.sectors) * usize::try_from(SECTOR_SIZE).expect("small");
         let mut bytes = vec![0; size];
         let disk = self.disk(fetch.at.nsd).ok_or(Unreadable)?;

@@ -56,7 +56,7 @@ impl Progress {
     }
 }
 
-fn bar(bytes: u64) -> ProgressBar {
+pub(super) fn bar(bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template(
         "verifying data {bar:30} {bytes}/{total_bytes} {bytes_per_sec} ETA {eta}",
     );
@@ -97,7 +97,8 @@ pub(super) fn run(
                     return;
                 };
                 for job in jobs.iter().take_while(|_| !interrupt::is_asked()) {
-                    let found = read(disk, job, (image, paths));
+                    let read = |run| sectors(disk, run);
+                    let found = judge(&read, job, (image, paths));
                     let size = u64::from(job.data().count) * SECTOR_SIZE;
                     bar.inc(size);
                     let mut shared = shared.lock().expect("no holder panics");
@@ -125,13 +126,16 @@ fn sectors(disk: &Disk, run: Run) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Reads sectors of one NSD; none: they cannot be read.
+pub(super) type Read<'a> = dyn Fn(Run) -> Option<Vec<u8>> + 'a;
+
 /// Reads one copy of an extent and compares it with its checksums.
-fn read(disk: &Disk, job: &Job, of: (&Image, &Paths)) -> Findings {
+pub(super) fn judge(read: &Read<'_>, job: &Job, of: (&Image, &Paths)) -> Findings {
     let mut findings = Findings::default();
-    let checksums = job.checksums().and_then(|run| sectors(disk, run));
+    let checksums = job.checksums().and_then(read);
     let run = job.data();
     let size = usize::try_from(SECTOR_SIZE).expect("small");
-    match sectors(disk, run) {
+    match read(run) {
         Some(bytes) => {
             let data: Vec<Option<&[u8]>> = bytes.chunks_exact(size).map(Some).collect();
             job.judge(of, checksums.as_deref(), &data, &mut findings);
@@ -141,7 +145,7 @@ fn read(disk: &Disk, job: &Job, of: (&Image, &Paths)) -> Findings {
             let one = |index: u32| {
                 let mut at = run.at;
                 at.sector += u64::from(index);
-                sectors(disk, Run { at, count: 1 })
+                read(Run { at, count: 1 })
             };
             let each: Vec<Option<Vec<u8>>> = (0..run.count).map(one).collect();
             let data: Vec<Option<&[u8]>> = each.iter().map(Option::as_deref).collect();

@@ -5,39 +5,17 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+pub use os::mountinfo::Mount;
+use os::mountinfo::{KIND, unescape};
 
 use super::shell;
 use crate::failure::{Failure, Result};
 
-/// One line of mountinfo.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mount {
-    /// Major number of the device.
-    pub major: u32,
-    /// Minor number: for FUSE the number of the connection.
-    pub minor: u32,
-    /// Where it is mounted.
-    pub point: PathBuf,
-    /// Type, such as `fuse.gupfs`.
-    pub kind: String,
-    /// Source, as given to mount.
-    pub source: String,
-}
-
-impl Mount {
-    /// Whether this is a GUPFS mount.
-    pub fn is_gupfs(&self) -> bool {
-        self.kind == "fuse.gupfs"
-    }
-}
-
 /// All mounts, oldest first.
 pub fn list() -> Result<Vec<Mount>> {
-    let path = Path::new("/proc/self/mountinfo");
-    let text = fs::read_to_string(path).map_err(|e| Failure::io("read", path, &e))?;
-    Ok(text.lines().filter_map(parse).collect())
+    os::mountinfo::list().map_err(|e| Failure::io("read", Path::new("/proc/self/mountinfo"), &e))
 }
 
 /// The newest mount at exactly `point`.
@@ -53,43 +31,6 @@ pub fn below(directory: &Path) -> Result<Vec<Mount>> {
         .collect();
     found.reverse();
     Ok(found)
-}
-
-fn parse(line: &str) -> Option<Mount> {
-    let mut words = line.split(' ');
-    let (major, minor) = words.nth(2)?.split_once(':')?;
-    let point = words.nth(1)?;
-    let mut rest = words.skip_while(|w| *w != "-").skip(1);
-    Some(Mount {
-        major: major.parse().ok()?,
-        minor: minor.parse().ok()?,
-        point: PathBuf::from(std::ffi::OsString::from_vec(unescape(point.as_bytes()))),
-        kind: rest.next()?.to_owned(),
-        source: rest.next()?.to_owned(),
-    })
-}
-
-/// Undoes the kernel's octal escapes (blank, tab, newline, backslash).
-fn unescape(word: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(word.len());
-    let mut at = 0;
-    while at < word.len() {
-        let octal = word.get(at + 1..at + 4).and_then(|digits| {
-            let digits = std::str::from_utf8(digits).ok()?;
-            u8::from_str_radix(digits, 8).ok()
-        });
-        match octal {
-            Some(byte) if word[at] == b'\\' => {
-                out.push(byte);
-                at += 4;
-            }
-            _ => {
-                out.push(word[at]);
-                at += 1;
-            }
-        }
-    }
-    out
 }
 
 /// Fails unless `point` is an empty directory on which nothing is mounted.
@@ -182,6 +123,65 @@ pub fn remount(point: &Path, options: &str) -> Result<()> {
     shell::run("mount", &words).map(drop)
 }
 
+/// Has mount(8)'s own table (/run/mount/utab) say that `source` is mounted at `point` with these options of mount(8)'s own, as if it had
+/// mounted it.
+pub fn enter(source: &Path, point: &Path, options: &str) -> Result<()> {
+    let words = [
+        "-i".as_ref(),
+        "-f".as_ref(),
+        "-t".as_ref(),
+        KIND.as_ref(),
+        "-o".as_ref(),
+        options.as_ref(),
+        source.as_os_str(),
+        point.as_os_str(),
+    ];
+    shell::run("mount", &words).map(drop)
+}
+
+/// Takes the line of `point` out of that table, where nothing is mounted there any more.
+pub fn leave(point: &Path) -> Result<()> {
+    let table = fs::read("/run/mount/utab").unwrap_or_default();
+    let lines = table.split(|byte| *byte == b'\n');
+    let mut words = lines.flat_map(|line| line.split(|byte| *byte == b' '));
+    let is_there = words.any(|word| {
+        let target = word.strip_prefix(b"TARGET=");
+        target.is_some_and(|target| unescape(target) == point.as_os_str().as_encoded_bytes())
+    });
+    if !is_there || at(point)?.is_some() {
+        return Ok(());
+    }
+    let words = ["-i".as_ref(), "--fake".as_ref(), point.as_os_str()];
+    shell::run("umount", &words).map(drop)
+}
+
+/// Where the file system with this device is mounted as a whole, in this mount name space, oldest first.
+pub fn of_connection(number: u64) -> Result<Vec<Mount>> {
+    let is_it = |m: &Mount| m.is_gupfs() && m.major == 0 && u64::from(m.minor) == number;
+    let mut all = list()?;
+    all.retain(|mount| is_it(mount) && mount.is_whole());
+    Ok(all)
+}
+
+/// Mounts what is mounted at `source` at `point` as well.
+pub fn bind(source: &Path, point: &Path) -> Result<()> {
+    let words = ["--bind".as_ref(), source.as_os_str(), point.as_os_str()];
+    shell::run("mount", &words).map(drop)
+}
+
+/// Where else the file system of `mount` is mounted, in this mount name space.
+pub fn others(mount: &Mount) -> Result<Vec<Mount>> {
+    let is_other = |m: &Mount| (m.major, m.minor) == (mount.major, mount.minor) && m != mount;
+    Ok(list()?.into_iter().filter(is_other).collect())
+}
+
+/// Whether the file system of `mount`, which is unmounted here, is mounted somewhere still, or in another mount name space: then the
+/// kernel has its connection.
+pub fn is_alive(mount: &Mount) -> Result<bool> {
+    let connection = Path::new("/sys/fs/fuse/connections").join(mount.minor.to_string());
+    Ok(connection.exists() || !others(mount)?.is_empty())
+}
+
 /// Mounts a tmpfs of `size` bytes at `point`.
 pub fn tmpfs(point: &Path, size: u64) -> Result<()> {
     let options = format!("size={size},mode=0700");
@@ -202,24 +202,6 @@ pub fn tmpfs(point: &Path, size: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_of_mountinfo_is_read() {
-        let line = "98 30 0:52 / /mnt/a\\040b rw,nosuid shared:1 master:2 - fuse.gupfs gupfs rw";
-        let mount = parse(line).expect("a mount");
-        assert_eq!(mount.point, Path::new("/mnt/a b"));
-        assert_eq!((mount.major, mount.minor), (0, 52));
-        assert!(mount.is_gupfs());
-        assert_eq!(parse("nonsense"), None);
-        assert_eq!(parse("1 2 x:y / /a rw - t s"), None);
-    }
-
-    #[test]
-    fn escapes_are_undone_and_plain_backslashes_stay() {
-        assert_eq!(unescape(b"a\\040b\\134"), b"a b\\");
-        assert_eq!(unescape(b"\\9"), b"\\9");
-        assert_eq!(unescape(b"\\"), b"\\");
-    }
 
     #[test]
     fn the_root_is_mounted_and_cannot_be_a_mount_point() {

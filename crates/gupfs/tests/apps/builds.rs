@@ -44,7 +44,6 @@ fn git_commits_clones_collects_and_finds_no_fault() {
 
 /// tar says so when a file's times change while it reads it: none does, whatever is written back meanwhile.
 #[test]
-#[ignore = "long: cargo test -p gupfs --test apps -- --ignored"]
 fn archives_and_copies_are_what_was_archived() {
     if !have(&["tar", "gzip"]) {
         return;
@@ -86,7 +85,6 @@ fn archives_and_copies_are_what_was_archived() {
 }
 
 #[test]
-#[ignore = "long: cargo test -p gupfs --test apps -- --ignored"]
 fn programs_are_built_and_run() {
     if !have(&["gcc", "make", "cargo"]) {
         return;

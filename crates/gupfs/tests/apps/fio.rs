@@ -52,7 +52,6 @@ sync=1
 ";
 
 #[test]
-#[ignore = "long: cargo test -p gupfs --test apps -- --ignored"]
 fn fio_reads_what_it_wrote() {
     if !have(&["fio"]) {
         return;

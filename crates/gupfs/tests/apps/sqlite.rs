@@ -61,9 +61,10 @@ fn sqlite_keeps_what_it_committed() {
     }
     for mode in ["wal", "delete", "truncate", "persist"] {
         let base = node.mount().join(format!("{mode}.db"));
-        // Three writers; the third is killed in the middle. What each was told is noted outside.
+        // Three writers; the third is killed in the middle. What each was told is noted outside: the lists of the mode before go first,
+        // or the third is killed for what that one's third had been told, before it has begun.
         let script = format!(
-            "db={}; python3 make.py $db {mode}
+            "db={}; python3 make.py $db {mode}; : >said1; : >said2; : >said3
             for n in 1 2; do python3 writer.py $db {mode} $n 25 >said$n & done
             python3 writer.py $db {mode} 3 100000 >said3 & third=$!
             n=0; while test $(wc -l <said3) -lt 8 && test $n -lt 2000; do sleep 0.02; n=$((n+1)); done

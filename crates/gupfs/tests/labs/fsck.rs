@@ -134,7 +134,7 @@ fn damage_is_named_and_a_healthy_file_system_is_clean() {
     assert_eq!(output.status.code(), Some(8), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        said.contains("is mounted") && said.contains("gupfs down"),
+        said.contains("is mounted") && said.contains("gupfs down") && said.contains("--online"),
         "{said}"
     );
     let usage = bounded(30, &[gupfs, "fsck", "--nonsense", state_text]);

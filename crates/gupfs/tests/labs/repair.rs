@@ -37,7 +37,7 @@ fn read(file: &File, sector: u64, count: u64) -> Vec<u8> {
 }
 
 /// Changes what the one node of a file system without trees has, as if it had been written so.
-fn plant(node: &Node, change: impl FnOnce(&mut Owner)) {
+pub(crate) fn plant(node: &Node, change: impl FnOnce(&mut Owner)) {
     let view = gupfs::state::Place::new(&node.state())
         .unwrap()
         .load_view()
@@ -116,7 +116,7 @@ fn entry(directory: InodeId, cookie: u64, text: &str, ino: InodeId) -> Mutation 
 }
 
 /// A leak, a name of nothing, wrong counts, a file without a name.
-fn damage(owner: &mut Owner, small: InodeId) {
+pub(crate) fn damage(owner: &mut Owner, small: InodeId) {
     let root = InodeId::ROOT;
     let shard = owner.shards.get_mut(&root.shard()).unwrap();
     let ghost = Name::new(b"ghost").unwrap();

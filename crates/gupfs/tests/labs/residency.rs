@@ -4,12 +4,15 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::lab::{LIMIT, Lab, bounded, can_run};
 
 const DIRECTORY_COUNT: u64 = 20;
 /// A few hundred files' worth.
 const BOUND: &str = "100K";
+const BOUND_SIZE: u64 = 100 << 10;
 
 fn path(lab: &Lab, node: usize, number: u64) -> PathBuf {
     let directory = format!("r{}", number % DIRECTORY_COUNT);
@@ -33,6 +36,20 @@ impl Lab {
         let key = format!("metadata_{what}");
         let of = |node| self.dump(node, "counters")[&key].as_u64().unwrap();
         of(1) + of(2)
+    }
+
+    /// Once nobody asks for more, each has what its bound allows.
+    fn await_bound(&self) {
+        let begin = Instant::now();
+        while self.metadata("resident_bytes_now") > 2 * BOUND_SIZE {
+            assert!(
+                begin.elapsed().as_secs() < u64::from(LIMIT),
+                "{} bytes stay in memory: {}",
+                self.metadata("resident_bytes_now"),
+                self.logs()
+            );
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn restart_all(&self) {
@@ -91,7 +108,7 @@ fn metadata_beyond_its_bound_leaves_memory() {
         let maker = 1 + usize::try_from(directory % 2).unwrap();
         fs::create_dir(lab.mount(maker).join(format!("r{directory}"))).unwrap();
     }
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for node in [1, 2] {
             let lab = &lab;
             scope.spawn(move || {
@@ -127,6 +144,7 @@ fn metadata_beyond_its_bound_leaves_memory() {
         lab.logs()
     );
     assert_eq!(lab.metadata("read_failures"), 0, "{}", lab.logs());
+    lab.await_bound();
     lab.check_walk();
     for directory in 0..DIRECTORY_COUNT {
         make(&lab.mount(1).join(format!("r{directory}/last")), "last");

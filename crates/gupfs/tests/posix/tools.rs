@@ -12,7 +12,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
     let mut places = std::env::split_paths(&path).chain(home);
     let found = places.find_map(|place| Some(place.join(name)).filter(|p| p.is_file()));
     if found.is_none() {
-        eprintln!("passed without looking: {name} is not installed (.ci/tools does it)");
+        crate::left_out::left_out(&format!("{name} is not installed (.ci/tools does it)"));
     }
     found
 }

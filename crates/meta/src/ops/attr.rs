@@ -7,7 +7,7 @@
 //!   knows the supplementary groups; the bits that arrive are taken as they are.
 //! - chmod changes the access control list where there is one: its mask, or its owning group where it has none.
 
-use types::attr::HAS_ACL;
+use types::attr::{HAS_ACL, set_ids_taken};
 use types::{Attr, Errno, FileKind, InodeId, SetAttr, SmallBytes, Timestamp, limits};
 
 use super::{settled, xattr};
@@ -19,21 +19,12 @@ use crate::mutation::Mutation;
 use crate::step::stamped;
 use crate::view::{Context, Stop, View};
 
-/// Set-user-id bit.
-const SET_UID: u32 = 0o4000;
 /// Set-group-id bit.
 pub(super) const SET_GID: u32 = 0o2000;
-/// Execution by the group.
-const GROUP_EXECUTE: u32 = 0o010;
 
-/// Permission bits without the set-id bits that a change of content or owner takes away.
-pub(super) const fn without_set_id(permissions: u32) -> u32 {
-    let gid = if permissions & GROUP_EXECUTE != 0 {
-        SET_GID
-    } else {
-        0
-    };
-    permissions & !(SET_UID | gid)
+/// Permission bits without the set-id bits that a change of content takes away, by somebody of the group `by`.
+pub(super) fn without_set_id(attr: &Attr, by: u32) -> u32 {
+    attr.permissions & !set_ids_taken(attr.permissions, by == attr.gid)
 }
 
 /// The mutation that drops the file's capability attribute, if it has one.
@@ -64,8 +55,10 @@ pub(super) fn set(
     let mut attr = stamped(&old, ctx.now);
     attr.uid = set.uid.unwrap_or(old.uid);
     attr.gid = set.gid.unwrap_or(old.gid);
-    if (is_owner_set || set.kill_set_id) && !is_directory {
-        attr.permissions = without_set_id(attr.permissions);
+    // A change of owner is the owner's or root's: as one of the file's group.
+    let taker = set.kill_set_id.or(is_owner_set.then_some(attr.gid));
+    if let (Some(by), false) = (taker, is_directory) {
+        attr.permissions = without_set_id(&attr, by);
     }
     if let Some(permissions) = set.permissions {
         attr.permissions = permissions & 0o7777 | old.permissions & HAS_ACL;

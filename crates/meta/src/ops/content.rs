@@ -180,14 +180,14 @@ pub(super) fn commit(
         new.mtime = merged(old.mtime, written, ctx.now);
         new.ctime = merged(old.ctime, written, ctx.now);
     }
-    if commit.kill_set_id {
-        new.permissions = attr::without_set_id(new.permissions);
+    if let Some(by) = commit.kill_set_id {
+        new.permissions = attr::without_set_id(&new, by);
         if commit.modified.is_none() {
             new.ctime = ctx.now;
         }
     }
     let mut mutations = vec![Mutation::AttrPut { index, attr: new }];
-    if commit.modified.is_some() || commit.kill_set_id {
+    if commit.modified.is_some() || commit.kill_set_id.is_some() || commit.drops_rights {
         mutations.extend(attr::drop_rights(inode));
     }
     if !commit.extents.is_empty() || !commit.pieces.is_empty() {

@@ -217,7 +217,8 @@ fn commit(attr: &Attr, size: u64, extents: Vec<Extent>) -> Commit {
             secs: i64::MAX,
             nanos: 0,
         }),
-        kill_set_id: false,
+        kill_set_id: None,
+        drops_rights: false,
         extents,
         pieces: vec![],
     }
@@ -334,10 +335,25 @@ fn chown_and_chmod_follow_the_set_id_rules() {
         assert_eq!(f.set(ino, chown).permissions, after);
         f.set(ino, chmod(before));
         let kill = SetAttr {
-            kill_set_id: true,
+            kill_set_id: Some(f.attr(ino).gid),
             ..SetAttr::default()
         };
         assert_eq!(f.set(ino, kill).permissions, after);
+    }
+    // By somebody of another group set-group-id goes along with set-user-id, also from what is no program.
+    for (before, after) in [
+        (0o6666, 0o666),
+        (0o6676, 0o676),
+        (0o6766, 0o766),
+        (0o2666, 0o2666),
+        (0o2676, 0o676),
+    ] {
+        f.set(ino, chmod(before));
+        let kill = SetAttr {
+            kill_set_id: Some(f.attr(ino).gid + 1),
+            ..SetAttr::default()
+        };
+        assert_eq!(f.set(ino, kill).permissions, after, "{before:o}");
     }
     let both = SetAttr {
         uid: Some(3),
@@ -372,12 +388,12 @@ fn times_are_stamped_or_set_and_the_change_counter_grows() {
 fn a_commit_has_the_times_of_its_writes() {
     let mut f = Fixture::new();
     let ino = f.create("a").ino;
-    let mut put = |now: i64, modified: Option<i64>, kill_set_id| {
+    let mut put = |now: i64, modified: Option<i64>, kill_set_id: bool| {
         let attr = f.attr(ino);
         f.now = now - 1;
         f.run(&Op::Commit(Commit {
             modified: modified.map(|secs| Timestamp { secs, nanos: 0 }),
-            kill_set_id,
+            kill_set_id: kill_set_id.then_some(0),
             ..commit(&attr, 1, vec![])
         }));
         let attr = f.attr(ino);

@@ -23,7 +23,7 @@ use crate::step::stamped;
 use crate::view::{Context, Stop, View};
 
 /// Rights that a program file gives; dropped when content or owner change.
-pub(crate) const FILE_RIGHTS: &[u8] = b"security.capability";
+pub const FILE_RIGHTS: &[u8] = b"security.capability";
 /// XATTR_CREATE.
 const CREATE: u32 = 1;
 /// XATTR_REPLACE.
@@ -126,7 +126,7 @@ pub(super) fn set(
     Err(Stop::Fail(errno))
 }
 
-/// RemoveXattr.
+/// RemoveXattr. No access control list is there afterwards, whether there was one or not; of other attributes ENODATA says that there was none.
 pub(super) fn remove(
     view: &View<'_>,
     ctx: &Context<'_>,
@@ -138,11 +138,12 @@ pub(super) fn remove(
     if name[..] == *LAYOUT_XATTR {
         return set_layout(inode, ctx, Layout::default(), REPLACE);
     }
+    if acl::is_acl(name) {
+        // Also one that is not there, as on other file systems.
+        return Ok(with_list(inode, ctx, name, None));
+    }
     if !inode.xattrs.contains_key(name) {
         return Err(Stop::Fail(Errno::ENODATA));
-    }
-    if acl::is_acl(name) {
-        return Ok(with_list(inode, ctx, name, None));
     }
     let (index, name) = (ino.index(), name.clone());
     Ok(changed(

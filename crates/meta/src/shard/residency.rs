@@ -12,6 +12,8 @@
 //! - An inode is resident with its whole map, all entries and attributes, or not at all. So what a resident inode does not
 //!   have is known to be absent, and so is an inode that is neither resident nor cold.
 //! - Nothing changes between a miss and the `NeedKeys` that it ends in.
+//! - What was read for work that has not run yet is pinned: else two that want more than there is room for could take it from
+//!   one another for ever.
 //!
 //! [Decision 0009](../../../../docs/decisions/0009-checkpoints-and-residency.md).
 
@@ -24,17 +26,10 @@ use types::{InodeId, ShardId, SmallBytes};
 
 use super::Shard;
 use crate::inode::Inode;
+use crate::map::tree_weight;
 use crate::name_hash::HashKey;
 use crate::records::{BadRecord, Loader};
 
-/// Bytes of a name in a directory in memory, beside those of the name.
-const ENTRY_WEIGHT: usize = 96;
-/// Bytes of an extent in memory.
-const EXTENT_WEIGHT: usize = 112;
-/// Bytes of a piece in memory, beside its own.
-const PIECE_WEIGHT: usize = 96;
-/// Bytes of an extended attribute in memory, beside its name and value.
-const XATTR_WEIGHT: usize = 96;
 /// Bytes that an inode takes in tables, beside itself.
 const TABLE_WEIGHT: usize = 48;
 /// So many inodes that are gone may wait for their turn of the clock, beside as many as are resident.
@@ -116,6 +111,8 @@ pub(super) struct Residency {
     is_evicting: bool,
     /// Bytes of all resident inodes, roughly.
     size: u64,
+    /// How often each is pinned.
+    pins: FxHashMap<u64, u32>,
 }
 
 impl Residency {
@@ -163,23 +160,18 @@ impl Inode {
     pub(super) fn weight(&self) -> u64 {
         let mut weight = size_of::<Self>() + TABLE_WEIGHT;
         if let Some(entries) = self.entries() {
-            weight += entries.len() * ENTRY_WEIGHT;
+            // Names that are longer than what lies in the entry itself are not counted on their own.
+            weight += tree_weight::<u64, crate::inode::Dirent>(entries.len());
         }
         if let crate::inode::Body::Symlink(target) = &self.body {
             weight += target.len();
         }
         let xattrs = self.xattrs.iter();
+        weight += tree_weight::<SmallBytes, SmallBytes>(self.xattrs.len());
         weight += xattrs
-            .map(|(name, value)| XATTR_WEIGHT + name.len() + value.len())
+            .map(|(name, value)| name.len() + value.len())
             .sum::<usize>();
-        let mut weight = weight as u64;
-        if let Some(map) = self.map() {
-            let parts = size_of::<crate::map::FileMap>()
-                + map.extent_count() * EXTENT_WEIGHT
-                + map.piece_count() * PIECE_WEIGHT;
-            weight += parts as u64 + map.piece_byte_count();
-        }
-        weight
+        weight as u64 + self.map().map_or(0, crate::map::FileMap::weight)
     }
 }
 
@@ -207,6 +199,8 @@ pub struct Evicted {
     pub visited: usize,
     /// Bytes that are free now, when this is dropped, roughly.
     pub bytes: u64,
+    /// Bytes of those that had to stay because no tree has them as they are: a checkpoint lets them go.
+    pub unsaved: u64,
     #[allow(
         clippy::vec_box,
         reason = "they are moved out of the table as they are, under a lock"
@@ -341,7 +335,11 @@ impl Shard {
                 continue;
             };
             let is_used = inode.used.swap(false, Ordering::Relaxed) && !is_strict;
-            if is_used || self.is_pinned(index) {
+            let is_unsaved = self.dirty.touches(index);
+            if is_used || is_unsaved || self.is_pinned(index) {
+                if is_unsaved {
+                    evicted.unsaved += inode.weight();
+                }
                 self.residency.clock.push_back(index);
                 continue;
             }
@@ -352,6 +350,27 @@ impl Shard {
             evicted.inodes.push(inode);
         }
         evicted
+    }
+
+    /// It stays until it is unpinned as often. Whether it is there does not matter.
+    pub fn pin(&mut self, ino: InodeId) {
+        assert_eq!(ino.shard(), self.id);
+        *self.residency.pins.entry(ino.index()).or_default() += 1;
+    }
+
+    /// See `pin`.
+    pub fn unpin(&mut self, ino: InodeId) {
+        let pins = &mut self.residency.pins;
+        let count = pins.get_mut(&ino.index()).expect("it was pinned");
+        *count -= 1;
+        if *count == 0 {
+            pins.remove(&ino.index());
+        }
+    }
+
+    /// Inodes that are pinned.
+    pub fn pinned_count(&self) -> usize {
+        self.residency.pins.len()
     }
 
     /// Forgets inodes that are gone, where most are.
@@ -367,6 +386,7 @@ impl Shard {
     fn is_pinned(&self, index: u64) -> bool {
         let ino = InodeId::new(self.id, index);
         ino == InodeId::ROOT
+            || self.residency.pins.contains_key(&index)
             || self.orphans.contains(&index)
             || self.destage_soon.contains(&index)
             || self.destage_later.contains(&index)

@@ -176,7 +176,8 @@ pub fn random_commit(world: &mut World, ino: InodeId) -> Op {
             secs: i64::try_from(world.random.below(2000)).unwrap(),
             nanos: 0,
         }),
-        kill_set_id: false,
+        kill_set_id: None,
+        drops_rights: false,
         pieces: vec![Piece {
             offset: world.random.below(4096),
             bytes: vec![1, 2, 3].into(),

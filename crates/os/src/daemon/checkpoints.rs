@@ -243,11 +243,11 @@ impl Daemon {
 
     /// Time has passed: sizes are taken, and a round may be due.
     pub(super) fn tick_checkpoints(&self) {
+        self.retry_keys();
         let shards = self.shards.iter().flatten();
         let sizes = shards.map(|slice| ShardSize::of(&lock(slice).shard));
         let sizes: Vec<ShardSize> = sizes.collect();
-        let unsaved = sizes.iter().map(|size| size.unsaved).sum();
-        let is_wanted = self.evict_keys(unsaved);
+        let is_wanted = self.evict_keys();
         let is_busy = {
             let mut keeper = lock(&self.checkpoints.keeper);
             if is_wanted {

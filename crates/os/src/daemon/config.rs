@@ -50,6 +50,8 @@ pub struct Config {
     pub mount: PathBuf,
     /// How to mount: MS_* of mount(2).
     pub mount_flags: u64,
+    /// What the kernel shows as the source of the mount.
+    pub source: String,
     /// Named network name space to enter before anything listens, if any.
     pub netns: Option<String>,
     /// Where to listen; `None` on a cluster of one.

@@ -355,6 +355,7 @@ impl Daemon {
             ("metadata_page_reads", read.pages),
             ("metadata_stale_reads", read.stale),
             ("metadata_read_failures", read.failures),
+            ("metadata_unreadable", read.told),
             ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
             ("inodes_forgotten_now", cold),

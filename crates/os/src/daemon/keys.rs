@@ -13,29 +13,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use node::fetch::{Counters, install, read_now};
+use node::eviction::{Eviction, Resident, Step};
+use node::fetch::{Counters, Ready, Trouble, install, read_now};
 use node::meta::{Evicted, HashKey, Loaded, Shard};
 use node::store::tree::{Fetch, Pages};
-use node::{Fetches, Work};
+use node::{Fetches, OwnerSlice};
 use types::{FsId, InodeId, Instant, NsdId};
 
 use super::checkpoints::read_page;
+use super::control::quoted;
 use super::work::Item;
 use super::{Daemon, Error, TICK, lock};
 use crate::clock;
 
 /// Threads that read: as many reads are under way at a time.
 const THREAD_COUNT: usize = 4;
-/// Inodes that are looked at under one lock of a shard.
-const VISIT_COUNT: usize = 256;
-/// Locks of one tick: a few milliseconds of it at the most.
-const STEP_COUNT_MAX: usize = 64;
-/// What is evicted beyond the limit, as one part in so many of it: so that not every miss brings an eviction.
-const SLACK: u64 = 16;
-/// After a round of checkpoints was asked for to make room, the next one is asked for so much later.
-const ROUND_PAUSE: types::Duration = types::Duration::from_secs(1);
-/// After an eviction that found too little that may go, the next one comes so much later: what stays is looked at in vain.
-const VAIN_PAUSE: types::Duration = types::Duration::from_millis(200);
+/// Inodes that cannot be read which `gupfs status` shows.
+const FAULTS_SHOWN_MAX: usize = 16;
 /// Bytes of pages in memory while all there is is looked at.
 const WALK_CACHE_SIZE: usize = 1 << 20;
 
@@ -43,27 +37,25 @@ const WALK_CACHE_SIZE: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Keys {
     fetches: Mutex<Fetches>,
+    key: HashKey,
     wake: Condvar,
     is_ended: AtomicBool,
     evicted: AtomicU64,
     /// Bytes of all resident inodes, as the last tick saw them.
     resident: AtomicU64,
-    /// When a round of checkpoints was last asked for to make room.
-    asked: Mutex<Instant>,
-    /// The next eviction comes no sooner.
-    not_before: Mutex<Instant>,
+    eviction: Mutex<Eviction>,
 }
 
 impl Keys {
-    pub(super) fn new(fs: FsId, key: HashKey) -> Self {
+    pub(super) fn new(fs: FsId, key: HashKey, limit: u64) -> Self {
         Self {
-            fetches: Mutex::new(Fetches::new(fs, key)),
+            fetches: Mutex::new(Fetches::new(fs)),
+            key,
             wake: Condvar::new(),
             is_ended: AtomicBool::new(false),
             evicted: AtomicU64::new(0),
             resident: AtomicU64::new(0),
-            asked: Mutex::new(Instant(0)),
-            not_before: Mutex::new(Instant(0)),
+            eviction: Mutex::new(Eviction::new(limit)),
         }
     }
 
@@ -76,6 +68,22 @@ impl Keys {
     pub(super) fn evicted_and_resident(&self) -> (u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (load(&self.evicted), load(&self.resident))
+    }
+
+    /// Inodes that could not be read when they were last tried, the first of them, as members of a JSON array.
+    pub(super) fn unreadable_facts(&self) -> String {
+        let fetches = lock(&self.fetches);
+        let now = clock::now();
+        let shown = fetches.faults().take(FAULTS_SHOWN_MAX);
+        let shown = shown.map(|(ino, error, since)| {
+            let ms = now.since(since).0 / 1_000_000;
+            let error = quoted(&error.to_string());
+            format!(
+                "{{\"inode\":{},\"for_ms\":{ms},\"error\":{error}}}",
+                ino.raw()
+            )
+        });
+        shown.collect::<Vec<_>>().join(",")
     }
 
     /// Who waits for which inodes, and since when.
@@ -99,6 +107,20 @@ impl Drop for Ended {
             if thread.join().is_err() {
                 tracing::error!("a thread that reads trees has panicked");
             }
+        }
+    }
+}
+
+fn report(trouble: &Trouble) {
+    match trouble {
+        Trouble::Begins(inode, error) => {
+            tracing::warn!(%inode, %error, "metadata cannot be read; it will be tried again");
+        }
+        Trouble::Told(inode, error) => {
+            tracing::error!(%inode, %error, "metadata cannot be read; what needs it is answered EIO");
+        }
+        Trouble::Ended(inode, tries) => {
+            tracing::warn!(%inode, tries, "metadata could be read after reads that failed");
         }
     }
 }
@@ -130,16 +152,44 @@ impl Daemon {
     pub(super) fn want_keys(
         self: &Arc<Self>,
         inodes: &[InodeId],
-        work: Work,
+        ready: Ready,
         items: &mut VecDeque<Item>,
     ) {
-        {
+        let parked = {
             let mut fetches = lock(&self.keys.fetches);
             let mut root_of = |shard| lock(&self.log).root(shard);
-            fetches.want(clock::now(), inodes, work, &mut root_of);
+            fetches.want(clock::now(), inodes, ready, &mut root_of)
+        };
+        if let Err(pinned) = parked {
+            self.unpin(&pinned);
         }
         self.settle_keys(items);
         self.keys.wake.notify_all();
+    }
+
+    /// Work has run, or will not.
+    pub(super) fn unpin(&self, pinned: &[InodeId]) {
+        for ino in pinned {
+            lock(self.own_slice(*ino)).shard.unpin(*ino);
+        }
+    }
+
+    fn own_slice(&self, ino: InodeId) -> &Mutex<OwnerSlice> {
+        let slice = self.shards.get(usize::from(ino.shard().0));
+        let slice = slice.and_then(Option::as_ref);
+        slice.expect("only own shards miss inodes")
+    }
+
+    /// Time has passed: what could not be read is read again.
+    pub(super) fn retry_keys(&self) {
+        let is_any = {
+            let mut fetches = lock(&self.keys.fetches);
+            let mut root_of = |shard| lock(&self.log).root(shard);
+            fetches.on_tick(clock::now(), &mut root_of)
+        };
+        if is_any {
+            self.keys.wake.notify_all();
+        }
     }
 
     /// Installs what has been read.
@@ -148,21 +198,18 @@ impl Daemon {
             let Some(fetched) = lock(&self.keys.fetches).next_done() else {
                 return;
             };
-            let ino = fetched.ino;
-            let slice = self.shards.get(usize::from(ino.shard().0));
-            let slice = slice.and_then(Option::as_ref);
-            let slice = slice.expect("only own shards miss inodes");
+            let decoded = fetched.decode(self.keys.key);
             let installed = {
-                let mut slice = lock(slice);
+                let mut slice = lock(self.own_slice(decoded.ino()));
                 let log = lock(&self.log);
-                install(&mut slice, &log, fetched)
+                install(&mut slice, &log, decoded)
             };
-            if let node::fetch::Installed::Failed(error) = &installed {
-                tracing::error!(%error, "metadata cannot be read");
-            }
             let mut ready = Vec::new();
-            lock(&self.keys.fetches).settled(ino, installed, &mut ready);
-            items.extend(ready.into_iter().map(Item::Owner));
+            let trouble = lock(&self.keys.fetches).settled(clock::now(), installed, &mut ready);
+            if let Some(trouble) = trouble {
+                report(&trouble);
+            }
+            items.extend(ready.into_iter().map(Item::Fetched));
         }
     }
 
@@ -171,19 +218,20 @@ impl Daemon {
         while !keys.is_ended.load(Ordering::Acquire) {
             let fetch = {
                 let mut fetches = lock(&keys.fetches);
-                match fetches.next_read() {
-                    Some(fetch) => fetch,
-                    None => {
-                        let waited = keys.wake.wait_timeout(fetches, TICK);
-                        drop(waited.unwrap_or_else(PoisonError::into_inner));
-                        continue;
-                    }
+                let fetch = fetches.next_read();
+                if fetch.is_none() {
+                    let waited = keys.wake.wait_timeout(fetches, TICK);
+                    drop(waited.unwrap_or_else(PoisonError::into_inner));
                 }
+                fetch
             };
-            let bytes = self.read_tree(&fetch);
-            lock(&keys.fetches).on_read(fetch.id, bytes);
-            // It may have made more reads due than this thread takes.
-            keys.wake.notify_all();
+            if let Some(fetch) = fetch {
+                let bytes = self.read_tree(&fetch);
+                lock(&keys.fetches).on_read(fetch.id, bytes);
+                // It may have made more reads due than this thread takes.
+                keys.wake.notify_all();
+            }
+            // Also what a retry found in the pages that were there: nobody else looks for that.
             let mut items = VecDeque::new();
             self.settle_keys(&mut items);
             self.run(items);
@@ -198,53 +246,33 @@ impl Daemon {
 
     /// Time has passed: what is clean and has not been used leaves memory, as far as there is too much. True: what is left is
     /// mostly not in the trees yet, and a round of checkpoints should begin.
-    pub(super) fn evict_keys(&self, unsaved: u64) -> bool {
-        let limit = self.config.metadata_bytes_max;
-        let sizes = self.shards.iter().flatten();
-        let sizes: Vec<u64> = sizes.map(|s| lock(s).shard.resident_size()).collect();
-        let all: u64 = sizes.iter().sum();
-        self.keys.resident.store(all, Ordering::Relaxed);
-        if limit == 0 || all <= limit || !self.is_serving() {
-            return false;
-        }
-        let now = clock::now();
-        if now < *lock(&self.keys.not_before) {
-            return false;
-        }
-        let goal = all - (limit - limit / SLACK);
-        let mut freed = 0;
-        let mut steps = STEP_COUNT_MAX;
-        for (slice, size) in self.shards.iter().flatten().zip(sizes) {
-            // Each gives as it has.
-            let share = u64::try_from(u128::from(goal) * u128::from(size) / u128::from(all));
-            let share = share.expect("no more than the goal").max(1);
-            let mut left = share;
-            let mut visits = lock(slice).shard.resident_count();
-            while left > 0 && visits > 0 && steps > 0 && freed < goal {
-                steps -= 1;
-                let evicted: Evicted = lock(slice).shard.evict(VISIT_COUNT, left, false);
-                if evicted.visited == 0 {
-                    break;
-                }
-                visits = visits.saturating_sub(evicted.visited as u64);
-                left = left.saturating_sub(evicted.bytes);
-                freed += evicted.bytes;
-                let count = evicted.count() as u64;
-                self.keys.evicted.fetch_add(count, Ordering::Relaxed);
+    pub(super) fn evict_keys(&self) -> bool {
+        let shards: Vec<&Mutex<OwnerSlice>> = self.shards.iter().flatten().collect();
+        let resident = |slice: &&Mutex<OwnerSlice>| {
+            let slice = lock(slice);
+            Resident {
+                bytes: slice.shard.resident_size(),
+                count: slice.shard.resident_count(),
             }
-        }
-        if freed < goal / 2 {
-            *lock(&self.keys.not_before) = now + VAIN_PAUSE;
-        }
-        if freed >= goal || unsaved < limit / 4 {
+        };
+        let resident: Vec<Resident> = shards.iter().map(resident).collect();
+        let all = resident.iter().map(|shard| shard.bytes).sum();
+        self.keys.resident.store(all, Ordering::Relaxed);
+        if !self.is_serving() {
             return false;
         }
-        let mut asked = lock(&self.keys.asked);
-        if now.since(*asked) < ROUND_PAUSE {
-            return false;
-        }
-        *asked = now;
-        true
+        let mut evict = |shard: usize, visits: usize, bytes: u64| {
+            // Dropped when the shard is unlocked again.
+            let evicted: Evicted = lock(shards[shard]).shard.evict(visits, bytes, false);
+            let count = evicted.count() as u64;
+            self.keys.evicted.fetch_add(count, Ordering::Relaxed);
+            Step {
+                visited: evicted.visited as u64,
+                freed: evicted.bytes,
+                unsaved: evicted.unsaved,
+            }
+        };
+        lock(&self.keys.eviction).on_tick(clock::now(), &resident, &mut evict)
     }
 
     /// Shows all cold inodes of an own shard; blocks, with the shard and the log locked by the caller: for who looks at all

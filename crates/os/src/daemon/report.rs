@@ -64,7 +64,7 @@ impl Daemon {
              \"journal\":{{\"last_lsn\":{last},\"durable_lsn\":{durable},\"failed\":{is_poisoned}}},\
              \"space\":{{\"held\":{},\"free\":{},\"granted\":{},\"used\":{},\"pending\":{},\
              \"quarantined\":{}}},\"checkpoints\":{{{}}},\"in_hand\":{},\"pagepool\":{{\"frames\":{},\"free\":{}}},\
-             \"metrics\":{metrics},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
+             \"unreadable\":[{}],\"metrics\":{metrics},\"connection\":{},\"peers\":[{}],\"nsds\":[{}]}}",
             self.is_mounted(),
             quoted(&config.mount.to_string_lossy()),
             quoted(env!("CARGO_PKG_VERSION")),
@@ -89,6 +89,7 @@ impl Daemon {
             self.hands.with(|hands| hands.unreserved()),
             pool.frame_count,
             pool.free_frame_count,
+            self.keys.unreadable_facts(),
             self.connection_number(),
             peers.join(","),
             nsds.join(","),

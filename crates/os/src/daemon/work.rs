@@ -10,6 +10,7 @@ use client::message::{Answer, Body};
 use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
 use client::{Env, Pool as _};
+use node::fetch::Ready;
 use node::moves::RENAME_TOKEN;
 use node::{
     Deferred, FACT_CALL, LOOK_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerSlice, Work,
@@ -30,6 +31,8 @@ pub(super) enum Item {
     Effect(Effect),
     /// Work for an owner.
     Owner(Work),
+    /// The same, when what it had missed was read.
+    Fetched(Ready),
     /// What an owner wants.
     OwnerEffect(OwnerEffect),
 }
@@ -133,7 +136,12 @@ impl Daemon {
                 }
                 Item::Effect(effect) => self.perform(effect, items),
                 Item::Owner(work) => {
-                    self.run_owner(work, owner_effects, items);
+                    let pinned = Vec::new();
+                    self.run_owner(Ready { work, pinned }, owner_effects, items);
+                    self.perform_all_of_owner(owner_effects, items);
+                }
+                Item::Fetched(ready) => {
+                    self.run_owner(ready, owner_effects, items);
                     self.perform_all_of_owner(owner_effects, items);
                 }
                 Item::OwnerEffect(effect) => self.perform_owner(effect, items),
@@ -329,16 +337,18 @@ impl Daemon {
     /// Runs an owner's work under the locks of the shards it needs.
     fn run_owner(
         self: &Arc<Self>,
-        work: Work,
+        ready: Ready,
         out: &mut Vec<OwnerEffect>,
         items: &mut VecDeque<Item>,
     ) {
+        let Ready { work, pinned } = ready;
         if !self.is_serving() {
             let mut held = lock(&self.held_work);
             // The grace period may have ended meanwhile.
             if !self.is_serving() {
                 held.push(work);
-                return;
+                drop(held);
+                return self.unpin(&pinned);
             }
         }
         let mut wanted: SmallVec<[ShardId; 4]> = smallvec![work.shard()];
@@ -359,7 +369,8 @@ impl Daemon {
                     Some(slice) => guards.push(lock(slice)),
                     None => {
                         self.not_mine(now, items);
-                        return;
+                        drop(guards);
+                        return self.unpin(&pinned);
                     }
                 }
             }
@@ -375,8 +386,9 @@ impl Daemon {
             }
         }
         // All is unlocked here.
-        if let Some((inodes, work)) = missed {
-            self.want_keys(&inodes, work, items);
+        match missed {
+            Some((inodes, work)) => self.want_keys(&inodes, Ready { work, pinned }, items),
+            None => self.unpin(&pinned),
         }
     }
 

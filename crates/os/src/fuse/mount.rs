@@ -1,15 +1,22 @@
 //! mount(2), umount(2), and the files of /sys that belong to a FUSE connection.
 
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+
 use types::limits;
+
+use crate::mountinfo;
 
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+/// How long the kernel may take from the end of the last mount to that of its connection. It takes longer only where another mount
+/// name space has the file system mounted.
+const END_LIMIT_MS: i32 = 1000;
 
 /// Why a mount failed.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +54,11 @@ pub enum MountError {
 #[derive(Debug)]
 pub struct Connection {
     mount_point: PathBuf,
+    /// What the kernel shows as the source of every mount of it.
+    source: OsString,
     number: u32,
+    /// A descriptor of the connection, which knows its end. The number does not: the kernel gives it to the next file system.
+    watch: OnceLock<OwnedFd>,
     is_mounted: AtomicBool,
 }
 
@@ -114,7 +125,9 @@ pub(super) fn mount(
     }
     let mut connection = Connection {
         mount_point: path.clone(),
+        source: config.source.clone().into(),
         number: 0,
+        watch: OnceLock::new(),
         is_mounted: AtomicBool::new(true),
     };
     connection.number = device_minor(&target).map_err(|source| MountError::Settings {
@@ -192,32 +205,87 @@ impl Connection {
         })
     }
 
-    /// Unmounts; what is in use is detached and its connection aborted, unless it `has_ended` already.
-    /// Does nothing a second time.
-    pub(super) fn unmount(&self, has_ended: bool) {
+    /// Has `device`, a descriptor of this connection, tell its end.
+    pub(super) fn watch(&self, device: OwnedFd) {
+        let _ = self.watch.set(device);
+    }
+
+    /// Whether the connection has ended, unmounted everywhere or aborted, or does so within this time. One without a descriptor never
+    /// began.
+    fn ends_within(&self, limit_ms: i32) -> bool {
+        let Some(device) = self.watch.get() else {
+            return true;
+        };
+        let mut poll = libc::pollfd {
+            fd: device.as_raw_fd(),
+            events: 0,
+            revents: 0,
+        };
+        // SAFETY: one descriptor, which lives through the call.
+        let count = unsafe { libc::poll(&raw mut poll, 1, limit_ms) };
+        count == 1 && poll.revents & libc::POLLERR != 0
+    }
+
+    /// Where it is mounted, newest first: the order in which it can be unmounted. Its source tells it from a later file system that was
+    /// given the same number.
+    fn mounts(&self) -> io::Result<Vec<PathBuf>> {
+        let is_ours = |mount: &mountinfo::Mount| {
+            (mount.major, mount.minor) == (0, self.number)
+                && mount.is_gupfs()
+                && mount.source == self.source
+        };
+        let ours = mountinfo::list()?.into_iter().filter(is_ours);
+        Ok(ours.map(|mount| mount.point).rev().collect())
+    }
+
+    /// Unmounts at `point`; false: that is in use, or another file system is mounted over it.
+    fn unmount_at(&self, point: &Path, flags: libc::c_int) -> bool {
+        let Ok(target) = c_string(point.as_os_str().as_bytes()) else {
+            return false;
+        };
+        if device_minor(&target).ok() != Some(self.number) {
+            return false;
+        }
+        // SAFETY: a NUL-terminated path.
+        unsafe { libc::umount2(target.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) == 0 }
+    }
+
+    /// Unmounts wherever it is mounted; what is in use is detached, and the connection aborted. When this returns nobody can
+    /// reach the file system any more. Does nothing a second time.
+    ///
+    /// A connection that has been aborted is unmounted only where it was mounted first: at the other places callers go on to
+    /// get errors, and do not write to the directories below.
+    pub(super) fn unmount(&self) {
         if !self.is_mounted.swap(false, Ordering::AcqRel) {
             return;
         }
-        let target = self.c_path();
-        // Somebody else may have unmounted it and mounted another file system there.
-        if device_minor(&target).ok() != Some(self.number) {
-            if !has_ended {
-                let _ = self.abort();
+        let mut points = self.mounts().unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot read where it is mounted");
+            vec![self.mount_point.clone()]
+        });
+        let had_ended = self.ends_within(0);
+        if had_ended {
+            points.retain(|point| *point == self.mount_point);
+        }
+        points.retain(|point| !self.unmount_at(point, 0));
+        if had_ended || (points.is_empty() && self.ends_within(END_LIMIT_MS)) {
+            for point in &points {
+                self.unmount_at(point, libc::MNT_DETACH);
             }
             return;
         }
-        // SAFETY: a NUL-terminated path.
-        let plain = unsafe { libc::umount2(target.as_ptr(), libc::UMOUNT_NOFOLLOW) };
-        if plain != 0 {
-            // SAFETY: as above.
-            unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
-            let _ = self.abort();
+        for point in &points {
+            tracing::info!(point = %point.display(), "in use: detached");
+            self.unmount_at(point, libc::MNT_DETACH);
+        }
+        if let Err(error) = self.abort() {
+            tracing::error!(%error, "the connection cannot be aborted");
         }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.unmount(false);
+        self.unmount();
     }
 }

@@ -327,6 +327,7 @@ impl Session {
         let mut device = Device::open()?;
         let connection = mount::mount(&config, device.main())?;
         // From here on dropping `connection` unmounts.
+        connection.watch(device.duplicate()?);
         device.handshake(over_ring, config.readahead_size)?;
         connection.set_readahead(config.readahead_size)?;
         let notifier = Notifier::start(device.duplicate()?, config.notify_thread_count)?;
@@ -397,9 +398,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Threads end with their connection only. Its number may belong to another one then.
-        let has_ended = self.threads.iter().any(JoinHandle::is_finished);
-        self.connection.unmount(has_ended);
+        self.connection.unmount();
         self.join();
     }
 }

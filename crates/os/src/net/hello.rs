@@ -25,9 +25,17 @@ const HAS_LISTS: u64 = 16;
 const LOCKS: u64 = 32;
 /// `Op::Accessed`: who does not know it never answers, and what is asked of it waits for good.
 const TAKES_READS: u64 = 64;
+/// Set-id bits are taken by somebody of a group (`SetAttr`, `Commit`): who does not know it ends the link.
+const TAKES_SET_IDS: u64 = 128;
 /// Features that this version has.
-pub(super) const FEATURES: u64 =
-    OPENS_TOLD | GIVES_BACK | PUNCHES | MAKES_NAMELESS | HAS_LISTS | LOCKS | TAKES_READS;
+pub(super) const FEATURES: u64 = OPENS_TOLD
+    | GIVES_BACK
+    | PUNCHES
+    | MAKES_NAMELESS
+    | HAS_LISTS
+    | LOCKS
+    | TAKES_READS
+    | TAKES_SET_IDS;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

@@ -13,10 +13,13 @@ use store::journal::{Config, Journal};
 use store::recovery::Recovery;
 use store::tree::{Fetch, Unreadable};
 use token::Manager;
-use types::{Epoch, InodeId, Instant, Location, NsdId, ShardId};
+use types::{Epoch, InodeId, Instant, Location, NsdId, NsdView, ShardId};
 
 use super::disk::Disk;
 use super::node::{HASH_KEY, Node, Setting, timestamp};
+
+/// Writes of a journal that may be under way at once.
+pub const FLIGHT_COUNT_MAX: usize = 2;
 
 /// Disks by NSD.
 pub type Disks = BTreeMap<NsdId, Disk>;
@@ -41,8 +44,19 @@ fn journal_config(setting: &Setting) -> Config {
         owner: setting.me.node,
         incarnation: setting.me.incarnation,
         area: setting.area,
-        flight_count_max: 2,
+        flight_count_max: FLIGHT_COUNT_MAX,
     }
+}
+
+/// How the NSDs are cut into regions.
+pub fn geometry(setting: &Setting) -> Vec<Geometry> {
+    let of = |n: &NsdView| Geometry {
+        nsd: n.id,
+        data_begin: n.data_begin,
+        sector_count: n.sector_count,
+        region_sectors: setting.region_sectors,
+    };
+    setting.view.nsds.iter().map(of).collect()
 }
 
 /// Starts a node from what its journal says.
@@ -51,16 +65,7 @@ fn journal_config(setting: &Setting) -> Config {
 /// The journal cannot be replayed, or the state does not fit: what a crash may never bring about.
 pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Node, String> {
     let view = &setting.view;
-    let geometry: Vec<Geometry> = view
-        .nsds
-        .iter()
-        .map(|n| Geometry {
-            nsd: n.id,
-            data_begin: n.data_begin,
-            sector_count: n.sector_count,
-            region_sectors: setting.region_sectors,
-        })
-        .collect();
+    let geometry = geometry(&setting);
     let levels = Levels {
         reserve: setting.space_reserve,
         low: setting.ask_sectors,

@@ -7,7 +7,10 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use stdx::Prng;
+use types::NsdId;
 use types::frame::FRAME_SIZE;
+
+use super::ace::tape::Tape;
 
 /// A sector.
 pub type Sector = Rc<[u8]>;
@@ -19,6 +22,8 @@ pub struct Disk {
     /// Written since the last flush, in the device's cache.
     cache: BTreeMap<u64, Sector>,
     has_volatile_cache: bool,
+    /// Where all that happens to it is written down, if anywhere.
+    tape: Option<(NsdId, Tape)>,
 }
 
 impl Disk {
@@ -28,6 +33,25 @@ impl Disk {
             has_volatile_cache,
             ..Self::default()
         }
+    }
+
+    /// A disk that holds these sectors.
+    pub fn holding(stable: BTreeMap<u64, Sector>, has_volatile_cache: bool) -> Self {
+        Self {
+            stable,
+            has_volatile_cache,
+            ..Self::default()
+        }
+    }
+
+    /// From now on what is written at once, and flushed, is written down.
+    pub fn record(&mut self, nsd: NsdId, tape: Tape) {
+        self.tape = Some((nsd, tape));
+    }
+
+    /// What is on the medium, where nothing is in the cache.
+    pub const fn sectors(&self) -> &BTreeMap<u64, Sector> {
+        &self.stable
     }
 
     /// Reads sectors; what was never written is zero.
@@ -42,8 +66,18 @@ impl Disk {
         bytes
     }
 
-    /// Writes whole sectors. `is_durable`: behind the cache.
+    /// Writes whole sectors at once. `is_durable`: behind the cache.
     pub fn write(&mut self, sector: u64, bytes: &[u8], is_durable: bool) {
+        if let Some((nsd, tape)) = &self.tape {
+            let is_durable = is_durable || !self.has_volatile_cache;
+            let begun = tape.write_begins((*nsd, sector), bytes, is_durable);
+            tape.write_ends(begun);
+        }
+        self.put(sector, bytes, is_durable);
+    }
+
+    /// A write whose way is written down by others has ended.
+    pub fn put(&mut self, sector: u64, bytes: &[u8], is_durable: bool) {
         assert!(bytes.len().is_multiple_of(FRAME_SIZE));
         for (at, part) in (sector..).zip(bytes.chunks(FRAME_SIZE)) {
             if is_durable || !self.has_volatile_cache {
@@ -57,6 +91,15 @@ impl Disk {
 
     /// What is in the cache is stable.
     pub fn flush(&mut self) {
+        if let Some((nsd, tape)) = &self.tape {
+            let begun = tape.flush_begins(*nsd);
+            tape.flush_ends(begun);
+        }
+        self.settle();
+    }
+
+    /// A flush whose way is written down by others has ended.
+    pub fn settle(&mut self) {
         self.stable.append(&mut self.cache);
     }
 

@@ -320,7 +320,7 @@ pub fn no_change() -> SetAttr {
         size: None,
         atime: None,
         mtime: None,
-        kill_set_id: false,
+        kill_set_id: None,
     }
 }
 

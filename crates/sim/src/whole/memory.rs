@@ -53,7 +53,7 @@ impl Memory {
         let count = SLAB_COUNT * FRAMES_PER_SLAB;
         assert!(limit <= count.into());
         let inner = Inner {
-            frames: (0..count).map(|_| Frame::default()).collect(),
+            frames: Vec::new(),
             free: BTreeSet::new(),
             slabs: (0..SLAB_COUNT).collect(),
             limit,
@@ -108,12 +108,22 @@ fn parts(span: Span) -> Vec<(FrameRef, usize, usize)> {
 }
 
 impl Inner {
+    /// The first frame of a whole slab.
+    fn take_slab(&mut self) -> Option<u32> {
+        let first = self.slabs.pop_first()? * FRAMES_PER_SLAB;
+        let end = (first + FRAMES_PER_SLAB) as usize;
+        if self.frames.len() < end {
+            self.frames.resize_with(end, Frame::default);
+        }
+        Some(first)
+    }
+
     /// The first `count` frames of a whole slab.
     fn take_run(&mut self, count: u32) -> Option<FrameRef> {
         if self.used + u64::from(count) > self.limit {
             return None;
         }
-        let first = self.slabs.pop_first()? * FRAMES_PER_SLAB;
+        let first = self.take_slab()?;
         self.used += u64::from(count);
         for frame in first..first + count {
             self.frames[frame as usize].references = 1;
@@ -144,8 +154,7 @@ impl Pool for Memory {
             return None;
         }
         if inner.free.is_empty() {
-            let slab = inner.slabs.pop_first()?;
-            let first = slab * FRAMES_PER_SLAB;
+            let first = inner.take_slab()?;
             inner.free.extend(first..first + FRAMES_PER_SLAB);
         }
         let frame = inner.free.pop_first().expect("filled above");

@@ -19,6 +19,7 @@ use client::request::{Notice, Request, Response, Ticket};
 use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
+use node::fetch::Ready;
 use node::{
     Deferred, FACT_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work,
 };
@@ -56,6 +57,8 @@ pub enum Item {
     Effect(Effect),
     /// Work for an owner.
     Owner(Work),
+    /// The same, when what it had missed was read.
+    Fetched(Ready),
     /// What an owner wants.
     OwnerEffect(OwnerEffect),
 }
@@ -142,6 +145,8 @@ pub struct Canary {
     pub loses_pages: bool,
     /// Inodes are read from the first root of their tree, whatever it is by now.
     pub stale_keys: bool,
+    /// An inode that cannot be read once counts as unreadable.
+    pub gives_up_reads: bool,
 }
 
 impl Canary {
@@ -161,6 +166,7 @@ impl Canary {
             "keeps-sectors" => &mut self.keeps_sectors,
             "loses-pages" => &mut self.loses_pages,
             "stale-keys" => &mut self.stale_keys,
+            "gives-up-reads" => &mut self.gives_up_reads,
             _ => return false,
         };
         *switch = true;
@@ -291,7 +297,7 @@ impl Node {
             in_progress: node::InProgress::default(),
             durable,
             transfers: transfer::Transfers::default(),
-            keys: keys::Keys::new(view.fs, evict_ticks),
+            keys: keys::Keys::new(view.fs, evict_ticks, canary.gives_up_reads),
             has_volatile_nsd: view.nsds.iter().any(|n| n.has_volatile_cache),
             readers: client::Readers::new(types::limits::DIRECT_SIZE_MIN, 0),
             view,
@@ -362,7 +368,8 @@ impl Node {
                 items.extend(effects.into_iter().map(Item::Effect));
             }
             Item::Effect(effect) => self.perform(effect, items),
-            Item::Owner(work) => self.run_owner(work, items),
+            Item::Owner(work) => self.run_owner(work, Vec::new(), items),
+            Item::Fetched(ready) => self.run_owner(ready.work, ready.pinned, items),
             Item::OwnerEffect(effect) => self.perform_owner(effect, items),
         }
     }
@@ -463,8 +470,9 @@ impl Node {
         items.extend(out.into_iter().map(Item::OwnerEffect));
     }
 
-    fn run_owner(&mut self, work: Work, items: &mut VecDeque<Item>) {
+    fn run_owner(&mut self, work: Work, pinned: Vec<InodeId>, items: &mut VecDeque<Item>) {
         if !self.is_serving() {
+            self.unpin(&pinned);
             return self.hold_work(work);
         }
         let random = self.random();
@@ -480,7 +488,7 @@ impl Node {
             };
             if !wanted.iter().all(is_mine) {
                 self.not_mine(now, items);
-                return;
+                return self.unpin(&pinned);
             }
             let env = owner_env(self.now, self.me, &self.view, random);
             let needs_log = now.needs_log();
@@ -498,8 +506,9 @@ impl Node {
             }
         }
         items.extend(out.into_iter().map(Item::OwnerEffect));
-        if let Some((inodes, work)) = missed {
-            self.want_keys(&inodes, work, items);
+        match missed {
+            Some((inodes, work)) => self.want_keys(&inodes, Ready { work, pinned }, items),
+            None => self.unpin(&pinned),
         }
     }
 
@@ -641,6 +650,7 @@ impl Node {
         self.run(items);
         self.tick_checkpoints();
         self.evict_some();
+        self.tick_keys();
         self.snapshot_if_due();
         if self.tick_count.is_multiple_of(REPEAT_TICKS) {
             self.repeat_stale();

@@ -81,6 +81,12 @@ pub struct Options {
     pub round_ticks: u64,
     /// Clean inodes leave memory every so many ticks; 0: never.
     pub evict_ticks: u64,
+    /// Of a thousand reads of trees' pages so many fail, or bring a wrong bit.
+    pub page_fault_per_mille: u64,
+    /// Longest delay of the read of a page in ticks; 0: as of others.
+    pub page_delay_max: u64,
+    /// Once, the pages of one node cannot be read for so many ticks; 0: never.
+    pub page_outage_ticks: u64,
     /// How the nodes are broken.
     pub canary: Canary,
 }
@@ -112,16 +118,7 @@ impl Options {
         let hold_count = pick(&mut aside, &[0, 0, 0, 1, 3]);
         let has_reclaims = aside.chance(1, 4);
         let is_little = aside.chance(1, 5);
-        let (data_sectors, region_sectors, space_reserve) = if is_little {
-            let sectors = pick(&mut aside, &[2, 3, 4, 6, 8]);
-            (
-                sectors,
-                pick(&mut aside, &[1, 2, 4]),
-                pick(&mut aside, &[0, 1]),
-            )
-        } else {
-            (PLENTY, 16 << 10, 256)
-        };
+        let (data_sectors, region_sectors, space_reserve) = draw_space(&mut aside, is_little);
         let mut round_ticks = pick(&mut aside, &[0, 0, 1, 3, 20]);
         if canary != Canary::default() && !canary.loses_pages && !canary.stale_keys {
             // Which seeds show what is switched off was found without.
@@ -137,6 +134,11 @@ impl Options {
             true => (data_sectors + pick(&mut aside, &[24, 32, 48]), 8),
             false => (data_sectors, region_sectors),
         };
+        let mut page_faults = draw_page_faults(&mut aside);
+        if evict_ticks == 0 || canary != Canary::default() {
+            page_faults = [0; 3];
+        }
+        let [page_fault_per_mille, page_delay_max, page_outage_ticks] = page_faults;
         // A store through a mapping may be lost for want of room: there is nothing to be judged.
         let has_mappings = has_mappings && !is_little;
         Self {
@@ -183,6 +185,9 @@ impl Options {
             journal_sectors: 2048,
             round_ticks,
             evict_ticks,
+            page_fault_per_mille,
+            page_delay_max,
+            page_outage_ticks,
             steps_per_tick: pick(prng, &[4, 16, 64]),
             canary,
         }
@@ -196,6 +201,15 @@ impl Options {
     }
 }
 
+/// Sectors of an NSD, of a region, and those that an owner keeps back.
+fn draw_space(aside: &mut Prng, is_little: bool) -> (u64, u32, u64) {
+    if !is_little {
+        return (PLENTY, 16 << 10, 256);
+    }
+    let sectors = pick(aside, &[2, 3, 4, 6, 8]);
+    (sectors, pick(aside, &[1, 2, 4]), pick(aside, &[0, 1]))
+}
+
 /// Only what is in trees leaves memory.
 fn draw_evict_ticks(aside: &mut Prng, round_ticks: u64, canary: Canary) -> u64 {
     let ticks = pick(aside, &[0, 1, 1, 7]);
@@ -203,6 +217,14 @@ fn draw_evict_ticks(aside: &mut Prng, round_ticks: u64, canary: Canary) -> u64 {
         true => 0,
         false => ticks,
     }
+}
+
+/// Most reads that fail do so once; now and then a disk is away, for less time than an owner waits.
+fn draw_page_faults(aside: &mut Prng) -> [u64; 3] {
+    let per_mille = pick(aside, &[0, 50, 400]);
+    let delay_max = pick(aside, &[0, 0, 2000]);
+    let outage_ticks = pick(aside, &[0, 0, 300, 6000]);
+    [per_mille, delay_max, outage_ticks]
 }
 
 fn pick<T: Copy>(prng: &mut Prng, all: &[T]) -> T {

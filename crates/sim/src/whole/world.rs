@@ -8,6 +8,7 @@ mod apps;
 mod crash;
 mod holds;
 mod locks;
+mod pages;
 mod record;
 mod rest;
 mod setup;
@@ -26,7 +27,7 @@ use super::boot::Disks;
 use super::directory::Directory;
 use super::front::{Front, OWN_TICKET};
 use super::network::Network;
-use super::node::{Kind, Later, Node, Out, Source, TICK_MS, Tag, Wire};
+use super::node::{DiskIo, Kind, Later, Node, Out, Source, TICK_MS, Tag, Wire};
 use super::options::Options;
 use crate::history::History;
 use crate::kernel::Kernel;
@@ -56,6 +57,8 @@ pub struct Report {
     pub checkpoint_counts: [u64; 3],
     /// Inodes that were evicted, that were read again, and reads that a new root made worthless, of all lives.
     pub key_counts: [u64; 3],
+    /// Reads of pages that failed, and calls that failed for it.
+    pub page_fault_counts: [u64; 2],
     /// Locks granted to applications, and refused to them.
     pub lock_counts: [u64; 2],
     /// What was wrong, if anything.
@@ -145,6 +148,7 @@ pub struct World {
     no_space_count: usize,
     checkpoint_counts: [u64; 3],
     key_counts: [u64; 3],
+    page_faults: pages::PageFaults,
     /// The last step in which it was nearly full.
     was_full_at: u64,
     may_begin: bool,
@@ -162,6 +166,7 @@ impl World {
             let at = self.now + self.prng.between(10, 1500);
             self.crashes_due.push(at);
         }
+        self.plan_outage();
         let limit = self.options.call_count;
         let is_done = |m: &Machine| {
             let mut threads = m.threads.iter();
@@ -182,6 +187,7 @@ impl World {
             no_space_count: self.no_space_count,
             checkpoint_counts: self.checkpoint_counts,
             key_counts: self.key_counts,
+            page_fault_counts: self.page_faults.counts,
             lock_counts: self.lockers.counts,
             violation: self.violation,
         };
@@ -371,7 +377,7 @@ impl World {
         match self.due.remove(&key).expect("picked from it") {
             Due::Later(index, later) => self.machines[index].node.on_later(later),
             Due::Disk(index, tag) => {
-                let node = &mut self.machines[index].node;
+                let node = &self.machines[index].node;
                 let io = node.disk_io(tag).expect("it has not ended").clone();
                 let disk = self.disks.get_mut(&io.at.nsd).expect("an own disk");
                 let bytes = match io.kind {
@@ -397,7 +403,11 @@ impl World {
                         Vec::new()
                     }
                 };
-                node.on_disk(tag, Ok(bytes));
+                let result = match io.is_page_read() {
+                    true => self.page_read(index, io.at, bytes),
+                    false => Ok(bytes),
+                };
+                self.machines[index].node.on_disk(tag, result);
             }
         }
         true
@@ -450,7 +460,13 @@ impl World {
                 self.network.send((from, to), lane, wire, at);
             }
             Out::Disk(tag) => {
-                let at = self.now + self.prng.between(1, self.options.disk_delay_max);
+                let node = &self.machines[index].node;
+                let is_page = node.disk_io(tag).is_some_and(DiskIo::is_page_read);
+                let delay_max = match is_page && self.may_begin && self.options.page_delay_max > 0 {
+                    true => self.options.page_delay_max,
+                    false => self.options.disk_delay_max,
+                };
+                let at = self.now + self.prng.between(1, delay_max);
                 self.add_due(at, Due::Disk(index, tag));
             }
             Out::Later(ms, later) => self.add_due(self.now + ms, Due::Later(index, later)),

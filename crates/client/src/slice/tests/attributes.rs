@@ -50,7 +50,7 @@ fn an_open_that_truncates_stamps_an_empty_file_and_takes_set_id_bits() {
             _ => None,
         });
         let set = set.expect("the owner is asked");
-        assert_eq!((set.size, set.kill_set_id), (Some(0), is_taken));
+        assert_eq!((set.size, set.kill_set_id.is_some()), (Some(0), is_taken));
     }
 }
 
@@ -128,7 +128,7 @@ fn a_chmod_comes_after_the_bits_that_a_write_takes() {
         if takes_bits {
             let effects = s.carry_out(effects);
             let (call, commit) = commit_of(&effects).expect("what was written goes first");
-            assert!(commit.kill_set_id);
+            assert!(commit.kill_set_id.is_some());
             s.attr.permissions = 0o757;
             s.attr.change += 1;
             let effects = s.answer(call, meta::Reply::Attr(s.attr));

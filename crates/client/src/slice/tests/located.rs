@@ -7,7 +7,7 @@ use crate::request::Response;
 const COUNT: u64 = 64;
 
 /// Opens the file for reading under these read tokens.
-fn open(s: &mut Story, held: ByteRange) -> Handle {
+pub(super) fn open(s: &mut Story, held: ByteRange) -> Handle {
     let effects = s.ask(Operation::Open {
         ino: INO,
         flags: OpenFlags::default(),
@@ -26,7 +26,7 @@ fn grant_read(s: &mut Story, effects: &[Effect], held: ByteRange) -> Vec<Effect>
 }
 
 /// A read past the kernel's page cache.
-fn read(s: &mut Story, handle: Handle, range: ByteRange) -> Vec<Effect> {
+pub(super) fn read(s: &mut Story, handle: Handle, range: ByteRange) -> Vec<Effect> {
     s.ask(Operation::Read {
         ino: INO,
         handle,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use meta::HashKey;
-use node::fetch::{Counters, install};
-use node::{Fetches, Work};
+use node::Fetches;
+use node::fetch::{Counters, Ready, install};
 use store::tree::{Fetch, FetchId, Pages, Root, Unreadable};
 use types::{FsId, InodeId, ShardId};
 
@@ -26,9 +26,13 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn new(fs: FsId, evict_ticks: u64) -> Self {
+    pub(super) fn new(fs: FsId, evict_ticks: u64, gives_up: bool) -> Self {
+        let mut fetches = Fetches::new(fs);
+        if gives_up {
+            fetches.give_up_at_once();
+        }
         Self {
-            fetches: Fetches::new(fs, HASH_KEY),
+            fetches,
             evict_ticks,
             first_roots: BTreeMap::new(),
             evicted_count: 0,
@@ -72,30 +76,57 @@ impl Node {
     }
 
     /// Work waits until these are resident.
-    pub(super) fn want_keys(&mut self, inodes: &[InodeId], work: Work, items: &mut VecDeque<Item>) {
+    pub(super) fn want_keys(
+        &mut self,
+        inodes: &[InodeId],
+        ready: Ready,
+        items: &mut VecDeque<Item>,
+    ) {
         let (log, first_roots) = (&self.log, &mut self.keys.first_roots);
         let is_stale = self.canary.stale_keys;
         let mut root_of = |shard| match is_stale {
             true => *first_roots.entry(shard).or_insert_with(|| log.root(shard)),
             false => log.root(shard),
         };
-        self.keys.fetches.want(self.now, inodes, work, &mut root_of);
+        let fetches = &mut self.keys.fetches;
+        if let Err(pinned) = fetches.want(self.now, inodes, ready, &mut root_of) {
+            self.unpin(&pinned);
+        }
         self.drive_keys(items);
+    }
+
+    /// Work has run, or will not.
+    pub(super) fn unpin(&mut self, pinned: &[InodeId]) {
+        for ino in pinned {
+            let slice = self.shards[usize::from(ino.shard().0)].as_mut();
+            slice.expect("only own shards are read").shard.unpin(*ino);
+        }
+    }
+
+    /// Time has passed: what could not be read is read again.
+    pub(super) fn tick_keys(&mut self) {
+        let log = &self.log;
+        let mut root_of = |shard| log.root(shard);
+        self.keys.fetches.on_tick(self.now, &mut root_of);
+        let mut items = VecDeque::new();
+        self.drive_keys(&mut items);
+        self.run(items);
     }
 
     fn drive_keys(&mut self, items: &mut VecDeque<Item>) {
         while let Some(mut fetched) = self.keys.fetches.next_done() {
-            let ino = fetched.ino;
-            let slice = self.shards.get_mut(usize::from(ino.shard().0));
+            let shard = fetched.ino().shard();
+            let slice = self.shards.get_mut(usize::from(shard.0));
             let slice = slice.and_then(Option::as_mut);
             let slice = slice.expect("only own shards are read");
             if self.canary.stale_keys {
-                fetched.root = self.log.root(ino.shard());
+                *fetched.root_mut() = self.log.root(shard);
             }
-            let installed = install(slice, &self.log, fetched);
+            let installed = install(slice, &self.log, fetched.decode(HASH_KEY));
             let mut ready = Vec::new();
-            self.keys.fetches.settled(ino, installed, &mut ready);
-            items.extend(ready.into_iter().map(Item::Owner));
+            let fetches = &mut self.keys.fetches;
+            let _trouble = fetches.settled(self.now, installed, &mut ready);
+            items.extend(ready.into_iter().map(Item::Fetched));
         }
         while let Some(fetch) = self.keys.fetches.next_read() {
             let source = Source::Count(u64::from(fetch.sectors));

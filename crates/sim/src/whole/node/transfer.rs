@@ -74,6 +74,16 @@ pub struct DiskIo {
 }
 
 impl DiskIo {
+    /// It reads a page of a tree.
+    pub fn is_page_read(&self) -> bool {
+        matches!(self.done, Done::PageRead(_) | Done::KeyRead(_))
+    }
+
+    /// It makes pages of trees durable.
+    pub const fn is_of_pages(&self) -> bool {
+        matches!(self.done, Done::PageFlush)
+    }
+
     /// Sectors that a read wants.
     pub fn sector_count(&self) -> u64 {
         match &self.source {

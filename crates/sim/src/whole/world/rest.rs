@@ -15,6 +15,7 @@ impl World {
         self.end_locks();
         self.end_holds();
         self.sync_mappings();
+        self.end_outage();
         self.settle();
         self.read_all();
         self.look_up_all();

@@ -89,6 +89,7 @@ impl World {
             no_space_count: 0,
             checkpoint_counts: [0; 3],
             key_counts: [0; 3],
+            page_faults: super::pages::PageFaults::default(),
             was_full_at: 0,
             may_begin: false,
             trace: seed,

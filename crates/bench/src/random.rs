@@ -1,0 +1,180 @@
+//! Rows of one node: small requests at random places, what they leave behind, and mapped files.
+
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use anyhow::Result;
+use stdx::prng::Prng;
+
+use crate::Scale;
+use crate::fio::Job;
+use crate::load;
+use crate::report::{Row, Turns};
+use crate::rig::{Rig, drop_caches};
+
+/// Bytes of a small request.
+const SMALL: u64 = 4096;
+/// How often each sector is written over, on the average, before a file counts as aged.
+const AGE: u64 = 10;
+/// Requests in flight where there are many.
+const DEPTH: u32 = 32;
+
+/// The requests of each turn fall into an own part of the file: none is read twice, so that nothing of it is
+/// in memory.
+fn part<'a>(path: &'a Path, pattern: &'static str, depth: u32, size: u64, turn: u64) -> Job<'a> {
+    Job {
+        path,
+        pattern,
+        request_size: SMALL,
+        depth,
+        offset: turn * size,
+        size,
+        is_mapped: false,
+    }
+}
+
+/// 4 KiB reads at random places of a file that is not in memory, one or many at a time, against a raw device.
+pub(crate) fn random_read(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let raw = rig.raw()?;
+    let file = rig.gupfs()?.mount.join("large");
+    let turns = scale.run_count as u64;
+    // One turn of each depth is not counted: it brings tokens and the file's map.
+    let part_size = scale.file_size / (2 * (turns + 1)) / SMALL * SMALL;
+    load::write_file(&file, scale.file_size, false)?;
+    rig.remount_gupfs()?;
+    drop_caches()?;
+    let mut measured = [Turns::default(), Turns::default()];
+    for turn in 0..=turns {
+        for (which, depth) in [1, DEPTH].into_iter().enumerate() {
+            let at = 2 * turn + which as u64;
+            let ours = part(&file, "randread", depth, part_size, at).rate()?;
+            let theirs = part(&raw, "randread", depth, part_size, at).rate()?;
+            if turn > 0 {
+                measured[which].push(per_second(ours), per_second(theirs));
+            }
+        }
+    }
+    fs::remove_file(&file)?;
+    let row = |depth: u32, turns: &Turns| {
+        Row::turns(
+            format!("4 KiB random read, cold, QD{depth}"),
+            "1/s",
+            turns,
+            "R",
+        )
+    };
+    Ok(vec![
+        row(1, &measured[0]).bounds(0.65, 0.75),
+        row(DEPTH, &measured[1]).bounds(0.3, 0.4),
+    ])
+}
+
+fn per_second(bytes: f64) -> f64 {
+    bytes / load::as_f64(SMALL)
+}
+
+/// 4 KiB overwrites at random places, many at a time, and an fsync; against a trivial server that does the same
+/// pwrite on a raw device.
+pub(crate) fn random_write(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (g, t) = (rig.gupfs()?, rig.trivial_on_disk()?);
+    let files = [g.mount.join("large"), t.mount.join("large")];
+    let size = scale.file_size / 4;
+    for file in &files {
+        load::write_file(file, size, false)?;
+    }
+    let mut turns = Turns::default();
+    for turn in 0..=scale.run_count {
+        let rate = |file: &Path| part(file, "randwrite", DEPTH, size, 0).rate();
+        let (ours, theirs) = (rate(&files[0])?, rate(&files[1])?);
+        if turn > 0 {
+            turns.push(per_second(ours), per_second(theirs));
+        }
+    }
+    for file in files {
+        fs::remove_file(file)?;
+    }
+    Ok(vec![
+        Row::turns("4 KiB random overwrite, QD32, + fsync", "1/s", &turns, "Tp")
+            .bounds(0.6, 0.8)
+            .note("Tp: a trivial server that does each write as pwrite on a raw device, 8 threads"),
+    ])
+}
+
+/// 1 MiB reads of a file that was written over at random ten times, against one that is as it was written; both cold.
+pub(crate) fn ageing(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let size = scale.file_size / 4;
+    let mount = rig.gupfs()?.mount;
+    let (aged, fresh) = (mount.join("aged"), mount.join("fresh"));
+    for file in [&aged, &fresh] {
+        load::write_file(file, size, false)?;
+    }
+    let file = OpenOptions::new().write(true).open(&aged)?;
+    let mut prng = Prng::new(10);
+    let block = [0xa6; 4096];
+    for count in 0..AGE * size / SMALL {
+        file.write_all_at(&block, prng.below(size / SMALL) * SMALL)?;
+        // As a program does that wants to keep what it has: not all at the end.
+        if count % (size / SMALL) == 0 {
+            file.sync_all()?;
+        }
+    }
+    file.sync_all()?;
+    drop(file);
+    let mut turns = Turns::default();
+    for _ in 0..scale.run_count {
+        rig.remount_gupfs()?;
+        drop_caches()?;
+        turns.push(load::read_file(&aged)?, load::read_file(&fresh)?);
+    }
+    for file in [aged, fresh] {
+        fs::remove_file(file)?;
+    }
+    Ok(vec![
+        Row::turns(
+            "1 MiB read, cold, after 10 x random overwriting",
+            "MB/s",
+            &turns,
+            "fresh",
+        )
+        .bounds(0.5, 0.8),
+    ])
+}
+
+/// Reading through a mapping, cold and warm, against xfs.
+pub(crate) fn mapped(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
+    let (g, x) = (rig.gupfs()?, rig.xfs()?);
+    let files = [g.mount.join("large"), x.mount.join("large")];
+    let size = scale.file_size / 2;
+    for file in &files {
+        load::write_file(file, size, false)?;
+    }
+    let read = |file: &Path| -> Result<f64> {
+        let job = Job {
+            path: file,
+            pattern: "read",
+            request_size: 1 << 20,
+            depth: 1,
+            offset: 0,
+            size,
+            is_mapped: true,
+        };
+        Ok(job.rate()? / 1e6)
+    };
+    let (mut cold, mut warm) = (Turns::default(), Turns::default());
+    for _ in 0..scale.run_count {
+        rig.remount_gupfs()?;
+        drop_caches()?;
+        cold.push(read(&files[0])?, read(&files[1])?);
+    }
+    for _ in 0..scale.turn_count {
+        warm.push(read(&files[0])?, read(&files[1])?);
+    }
+    for file in files {
+        fs::remove_file(file)?;
+    }
+    Ok(vec![
+        Row::turns("mmap read, cold", "MB/s", &cold, "X").bounds(0.5, 0.7),
+        Row::turns("mmap read, warm", "MB/s", &warm, "X").bounds(0.95, 1.0),
+    ])
+}

@@ -1,0 +1,548 @@
+//! Work whose inodes have to be read first, on a disk that fails: nothing that was acknowledged is lost for a bad moment of a disk,
+//! nobody waits for ever, and what was read stays until it was of use.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeMap;
+
+use client::message::{Ask, Body};
+use data::space::{Geometry, Levels, RegionId, Space};
+use meta::transaction::Vote;
+use meta::{Envelope, HashKey, Op, Reply, Shard, Step, TransactionId, TransactionMessage};
+use node::calls::question;
+use node::fetch::{PATIENCE, Ready, Trouble, install};
+use node::keeper::{Disks, PlainHost, Write, checkpoint_now};
+use node::{Fetches, Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
+use stdx::Prng;
+use store::format::Area;
+use store::journal::{Config, Journal};
+use store::testing::{Disk, recover};
+use store::tree::{Fetch, Root, Unreadable};
+use token::locks::message::{LockAction, LockAnswer, LockAsk};
+use types::{
+    ByteRange, Duration, Epoch, Errno, FsId, InodeId, InodeMode, Instant, Location, Lock, LockKind,
+    LockMode, LockOwner, Lsn, NodeId, NsdId, Pattern, Piece, RangeMode, ShardId, SmallBytes,
+    Timestamp, TokenNumber, Want,
+};
+
+mod common;
+
+const KEY: HashKey = HashKey(7);
+const NSD: NsdId = NsdId(2);
+const SHARD: ShardId = ShardId(0);
+const LOCKER: LockOwner = LockOwner {
+    kind: LockKind::Posix,
+    id: 1,
+};
+
+/// What reads of pages come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Reads {
+    Good,
+    /// The disk gives nothing.
+    Failing,
+    /// A bit is wrong.
+    Rotten,
+    /// A bit is wrong, or all of it is blank, by turns.
+    InTurns,
+    /// They do not end.
+    Hanging,
+}
+
+#[derive(Default)]
+struct PageDisk(BTreeMap<Location, Vec<u8>>);
+
+impl Disks for PageDisk {
+    fn read(&mut self, fetch: &Fetch) -> Result<Box<[u8]>, Unreadable> {
+        let bytes = self.0.get(&fetch.at).cloned();
+        bytes.map(Vec::into_boxed_slice).ok_or(Unreadable)
+    }
+
+    fn write(&mut self, writes: Vec<Write>) -> Vec<(Write, bool)> {
+        for write in &writes {
+            let bytes = write.page.page.bytes().to_vec();
+            self.0.insert(write.page.at, bytes);
+        }
+        writes.into_iter().map(|write| (write, true)).collect()
+    }
+
+    fn flush(&mut self, _: &[NsdId]) -> bool {
+        true
+    }
+}
+
+struct World {
+    now: Instant,
+    slices: Vec<Option<OwnerSlice>>,
+    log: OwnerLog,
+    pages: PageDisk,
+    fetches: Fetches,
+    reads: Reads,
+    /// Reads that do not end.
+    hanging: Vec<Fetch>,
+    read_count: u32,
+    out: Vec<OwnerEffect>,
+    troubles: Vec<Trouble>,
+}
+
+fn ino(index: u64) -> InodeId {
+    InodeId::new(SHARD, index)
+}
+
+fn log() -> OwnerLog {
+    let area = Area {
+        nsd: NsdId(1),
+        begin: 0,
+        count: 16 << 10,
+    };
+    let config = Config {
+        fs: FsId(0),
+        owner: NodeId(1),
+        incarnation: common::life(1).incarnation,
+        area,
+        flight_count_max: 1,
+    };
+    let mut disk = Disk::new();
+    disk.format(config);
+    let recovered = recover(&disk, area, FsId(0), NodeId(1), &mut |_| Ok(())).unwrap();
+    let geometry = Geometry {
+        nsd: NSD,
+        data_begin: 0,
+        sector_count: 2048,
+        region_sectors: 1024,
+    };
+    let space = Space::new(&[geometry], Levels { reserve: 0, low: 0 });
+    let journal = Journal::start(config, &recovered);
+    let mut log = OwnerLog::new(journal, space, None, Epoch(1), vec![NSD], Prng::new(1));
+    log.journal.end_snapshot();
+    flush(&mut log);
+    let mut changes = Vec::new();
+    let region = RegionId { nsd: NSD, index: 0 };
+    log.space.take_region(region, &mut changes).unwrap();
+    log.space
+        .use_region_for_pages(region, &mut changes)
+        .unwrap();
+    log.append_space(changes);
+    flush(&mut log);
+    let root: [Root; 0] = [];
+    log.set_trees(root, vec![NSD]);
+    log
+}
+
+fn flush(log: &mut OwnerLog) {
+    while let Some(flush) = log.journal.take_flush() {
+        log.journal.on_flushed(flush.id, Ok(()));
+    }
+    log.space.on_durable(log.journal.durable_lsn());
+}
+
+impl World {
+    /// A shard with some files, in its tree and not in memory; node 1 may write file 100, and has it locked.
+    fn new() -> Self {
+        let mut shard = Shard::new(SHARD, KEY);
+        shard.track();
+        for index in 100..110 {
+            shard.apply(&common::file(ino(index), 1));
+        }
+        let tokens = token::Manager::new(Epoch(1), token::Options::default());
+        let mut slices = vec![Some(OwnerSlice::new(shard, tokens, Lsn(0)))];
+        let mut log = log();
+        let mut pages = PageDisk::default();
+        // So little is not worth a region for pages.
+        log.note_starving(true);
+        let mut host = PlainHost {
+            shards: &mut slices,
+            log: &mut log,
+        };
+        let (counters, failure) = checkpoint_now(Instant(1), &mut host, &mut pages);
+        assert_eq!((counters.checkpoints, failure), (1, None));
+        let mut world = Self {
+            now: Instant(1),
+            slices,
+            log,
+            pages,
+            fetches: Fetches::new(FsId(0)),
+            reads: Reads::Good,
+            hanging: Vec::new(),
+            read_count: 0,
+            out: Vec::new(),
+            troubles: Vec::new(),
+        };
+        let all = Pattern::plain(ByteRange::ALL);
+        let wants = vec![
+            Want::Inode {
+                mode: InodeMode::Exclusive,
+            },
+            Want::Range {
+                mode: RangeMode::Write,
+                required: all,
+                desired: all,
+            },
+        ];
+        let (seen, ino) = (TokenNumber(0), ino(100));
+        world.ask(1, Ask::Acquire { ino, seen, wants });
+        let lock = Lock {
+            owner: LOCKER,
+            mode: LockMode::Write,
+            range: ByteRange::ALL,
+            pid: 1,
+        };
+        let waits = false;
+        world.lock(2, LockAction::Set { lock, waits });
+        assert_eq!(world.out.len(), 2);
+        world.out.clear();
+        world.shard().allow_eviction();
+        world.evict();
+        // The root, which is none of these, is not there.
+        assert_eq!(world.shard().resident_count(), 0);
+        world
+    }
+
+    fn shard(&mut self) -> &mut Shard {
+        &mut self.slices[0].as_mut().unwrap().shard
+    }
+
+    fn evict(&mut self) {
+        drop(self.shard().evict(usize::MAX, u64::MAX, true));
+        self.shard().check();
+    }
+
+    fn ask(&mut self, call: u64, ask: Ask) {
+        self.run(question(
+            self.now,
+            (common::life(1), call),
+            None,
+            SHARD,
+            ask,
+        ));
+    }
+
+    fn lock(&mut self, number: u64, action: LockAction) {
+        let ask = LockAsk { number, action };
+        let ino = ino(100);
+        self.ask(number, Ask::Lock { ino, ask });
+    }
+
+    fn commit(&mut self, call: u64) {
+        let piece = Piece {
+            offset: 0,
+            bytes: SmallBytes::new(&[1; 10]),
+        };
+        let commit = meta::Commit {
+            ino: ino(100),
+            generation: 1,
+            size_generation: 0,
+            size: Some(10),
+            modified: None,
+            kill_set_id: None,
+            drops_rights: false,
+            extents: Vec::new(),
+            pieces: vec![piece],
+        };
+        let op = Op::Commit(commit);
+        let durable = false;
+        self.ask(call, Ask::Op { op, durable });
+    }
+
+    /// Another owner's transaction wants to take a name from each of these.
+    fn prepare(&mut self, number: u64, indices: &[u64]) {
+        let drop = |index: &u64| Step::LinkDrop {
+            ino: ino(*index),
+            open_at: None,
+        };
+        let envelope = Envelope {
+            id: TransactionId {
+                coordinator: ShardId(1),
+                number,
+            },
+            from: ShardId(1),
+            to: SHARD,
+            message: TransactionMessage::Prepare {
+                now: Timestamp::default(),
+                steps: indices.iter().map(drop).collect(),
+            },
+        };
+        self.run(Work::Transaction(Box::new(envelope)));
+    }
+
+    fn run(&mut self, work: Work) {
+        let pinned = Vec::new();
+        self.run_ready(Ready { work, pinned });
+        self.drive();
+    }
+
+    fn run_ready(&mut self, ready: Ready) {
+        let Ready { work, pinned } = ready;
+        let env = OwnerEnv {
+            now: self.now,
+            timestamp: Timestamp::default(),
+            me: common::life(1),
+            owners: &[NodeId(1), NodeId(2)],
+            random: 0,
+        };
+        let slice = self.slices[0].as_mut().unwrap();
+        let ran =
+            Locked::new(std::iter::once(slice)).run(&env, Some(&mut self.log), work, &mut self.out);
+        let pinned = match ran {
+            Ok(()) => pinned,
+            Err(Need::Keys(inodes, work)) => {
+                let log = &self.log;
+                let ready = Ready { work, pinned };
+                let want = self
+                    .fetches
+                    .want(self.now, &inodes, ready, &mut |s| log.root(s));
+                want.err().unwrap_or_default()
+            }
+            Err(need @ Need::Shards(..)) => panic!("{need:?}"),
+        };
+        pinned.iter().for_each(|ino| self.shard().unpin(*ino));
+    }
+
+    fn drive(&mut self) {
+        loop {
+            if let Some(fetch) = self.fetches.next_read() {
+                self.read_count += 1;
+                let bytes = self.pages.read(&fetch);
+                let is_blank = self.reads == Reads::InTurns && self.read_count.is_multiple_of(2);
+                let bytes = match self.reads {
+                    Reads::Good => bytes,
+                    Reads::InTurns if is_blank => bytes.map(|bytes| vec![0; bytes.len()].into()),
+                    Reads::Failing => Err(Unreadable),
+                    Reads::Rotten | Reads::InTurns => bytes.map(|mut bytes| {
+                        bytes[100] ^= 1;
+                        bytes
+                    }),
+                    Reads::Hanging => {
+                        self.hanging.push(fetch);
+                        continue;
+                    }
+                };
+                self.fetches.on_read(fetch.id, bytes);
+            } else if let Some(fetched) = self.fetches.next_done() {
+                let slice = self.slices[0].as_mut().unwrap();
+                let installed = install(slice, &self.log, fetched.decode(KEY));
+                let mut ready = Vec::new();
+                let trouble = self.fetches.settled(self.now, installed, &mut ready);
+                self.troubles.extend(trouble);
+                ready.into_iter().for_each(|ready| self.run_ready(ready));
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Time passes, a hundredth of a second at a time, until somebody is answered; how long it took.
+    fn wait(&mut self, limit: Duration) -> Duration {
+        let begin = self.now;
+        while self.out.is_empty() && self.now.since(begin) < limit {
+            self.now = self.now + Duration::from_millis(10);
+            let log = &self.log;
+            self.fetches.on_tick(self.now, &mut |shard| log.root(shard));
+            self.drive();
+        }
+        self.now.since(begin)
+    }
+
+    /// The one answer that was given.
+    fn answer(&mut self) -> Body {
+        match &self.out.drain(..).collect::<Vec<_>>()[..] {
+            [OwnerEffect::Answer { answer, .. }] => answer.body.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn vote(&mut self) -> Vote {
+        match &self.out.drain(..).collect::<Vec<_>>()[..] {
+            [OwnerEffect::Transaction(envelope, _)] => match &envelope.message {
+                TransactionMessage::Voted(vote) => vote.clone(),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn is_quiet(&mut self) -> bool {
+        self.fetches.count() == 0 && self.shard().pinned_count() == 0
+    }
+}
+
+const REFUSED: Body = Body::Refused(Errno::EIO);
+
+fn is_committed(body: &Body) -> bool {
+    matches!(body, Body::Op(Reply::Attr(_)))
+}
+
+/// A Commit carries what was acknowledged: it waits until the page can be read.
+#[test]
+fn a_commit_outlives_a_bad_moment_of_the_disk() {
+    for reads in [Reads::Failing, Reads::Rotten] {
+        let mut world = World::new();
+        world.reads = reads;
+        world.commit(3);
+        world.wait(Duration::from_millis(20));
+        assert!(world.out.is_empty(), "{reads:?}: {:?}", world.out);
+        assert!(
+            matches!(world.troubles[..], [Trouble::Begins(..)]),
+            "{:?}",
+            world.troubles
+        );
+        let waiting: Vec<String> = world.fetches.waiting().map(|(what, _)| what).collect();
+        assert!(waiting[0].contains("sector"), "{waiting:?}");
+        world.reads = Reads::Good;
+        world.wait(Duration::from_secs(2));
+        let body = world.answer();
+        assert!(is_committed(&body), "{reads:?}: {body:?}");
+        assert!(
+            matches!(world.troubles[1..], [Trouble::Ended(..)]),
+            "{:?}",
+            world.troubles
+        );
+        assert_eq!(world.fetches.faults().count(), 0);
+        assert!(world.is_quiet());
+    }
+}
+
+/// What stays unreadable is told, and when it can be read again it is.
+#[test]
+fn what_cannot_be_read_for_long_is_told() {
+    for (reads, limit) in [
+        (Reads::Failing, PATIENCE),
+        (Reads::Rotten, Duration::from_millis(200)),
+    ] {
+        let mut world = World::new();
+        world.reads = reads;
+        world.commit(3);
+        let waited = world.wait(Duration::from_secs(60));
+        assert_eq!(world.answer(), REFUSED);
+        assert!(waited.0 <= limit.0 + 1_000_000_000, "{reads:?}: {waited:?}");
+        assert!(
+            matches!(world.troubles[1..], [Trouble::Told(..)]),
+            "{:?}",
+            world.troubles
+        );
+        assert!(world.read_count < 50, "{} reads", world.read_count);
+        let faults: Vec<InodeId> = world.fetches.faults().map(|(ino, ..)| ino).collect();
+        assert_eq!(faults, [ino(100)]);
+        // Known to be bad: who asks now is told after one try; but a Commit brings what was acknowledged, and waits for the disk.
+        world.commit(4);
+        let waited = world.wait(Duration::from_secs(60));
+        assert_eq!(world.answer(), REFUSED);
+        assert!(waited.0 <= limit.0 + 1_000_000_000, "{reads:?}: {waited:?}");
+        assert_eq!(
+            waited.0 >= PATIENCE.0,
+            reads == Reads::Failing,
+            "{waited:?}"
+        );
+        assert_eq!(world.troubles.len(), 2);
+        // Much later it may be another trouble.
+        world.now = world.now + PATIENCE + PATIENCE;
+        world.commit(5);
+        assert!(world.out.is_empty(), "{:?}", world.out);
+        world.reads = Reads::Good;
+        world.wait(Duration::from_secs(2));
+        assert!(is_committed(&world.answer()));
+        assert_eq!(world.fetches.faults().count(), 0);
+        assert!(world.is_quiet());
+    }
+}
+
+/// A disk may take longer to say no than anybody has patience.
+#[test]
+fn a_disk_that_fails_late_is_told_all_the_same() {
+    let mut world = World::new();
+    world.reads = Reads::Hanging;
+    world.commit(3);
+    for round in 0.. {
+        assert!(round < 4, "nobody is told");
+        while world.hanging.is_empty() {
+            world.wait(Duration::from_millis(500));
+        }
+        world.now = world.now + PATIENCE + Duration::from_secs(10);
+        for fetch in std::mem::take(&mut world.hanging) {
+            world.fetches.on_read(fetch.id, Err(Unreadable));
+        }
+        world.drive();
+        if !world.out.is_empty() {
+            break;
+        }
+    }
+    assert_eq!(world.answer(), REFUSED);
+}
+
+/// Errors that take turns are no new ones each time.
+#[test]
+fn pages_that_are_bad_in_turns_are_told_all_the_same() {
+    let mut world = World::new();
+    world.reads = Reads::InTurns;
+    world.commit(3);
+    let waited = world.wait(Duration(3 * PATIENCE.0));
+    assert!(waited.0 <= PATIENCE.0 + 2_000_000_000, "{waited:?}");
+    assert_eq!(world.answer(), REFUSED);
+}
+
+/// A coordinator that hears nothing keeps its names locked for ever.
+#[test]
+fn a_prepare_whose_inodes_cannot_be_read_is_voted_against() {
+    let mut world = World::new();
+    world.reads = Reads::Failing;
+    world.prepare(5, &[101, 102]);
+    world.wait(Duration::from_secs(60));
+    assert_eq!(world.vote(), Vote::No(Errno::EIO));
+    world.reads = Reads::Good;
+    world.prepare(6, &[101, 102]);
+    assert!(matches!(world.vote(), Vote::Yes { .. }));
+    assert!(world.is_quiet());
+}
+
+/// They come every few milliseconds while a read may take seconds.
+#[test]
+fn repeats_of_a_prepare_do_not_pile_up() {
+    let mut world = World::new();
+    world.reads = Reads::Hanging;
+    for number in [5, 5, 5, 6, 5] {
+        world.prepare(number, &[101]);
+    }
+    assert_eq!(world.fetches.count(), 2);
+}
+
+/// A file stays locked for ever if who unlocks it hears an error.
+#[test]
+fn an_unlock_reads_nothing() {
+    let mut world = World::new();
+    world.reads = Reads::Failing;
+    let range = ByteRange::ALL;
+    world.lock(
+        3,
+        LockAction::Clear {
+            owner: LOCKER,
+            range,
+        },
+    );
+    let body = world.answer();
+    assert_eq!(body, Body::Lock(LockAnswer::Done));
+    assert_eq!(world.read_count, 0);
+}
+
+/// What was read for work that waits for more does not leave before it has run; then it may.
+#[test]
+fn what_parked_work_was_given_stays() {
+    let mut world = World::new();
+    world.reads = Reads::Hanging;
+    world.prepare(5, &[101, 102]);
+    let fetch = world.hanging.pop().unwrap();
+    let bytes = world.pages.read(&fetch);
+    world.fetches.on_read(fetch.id, bytes);
+    let mut ready = Vec::new();
+    for read in [101, 102] {
+        let fetched = world.fetches.next_done().unwrap();
+        assert_eq!((fetched.ino(), ready.len()), (ino(read), 0));
+        let slice = world.slices[0].as_mut().unwrap();
+        let installed = install(slice, &world.log, fetched.decode(KEY));
+        world.fetches.settled(world.now, installed, &mut ready);
+        world.evict();
+        let is_cold = world.shard().is_cold(ino(read));
+        assert!(!is_cold, "{read} was read for nothing");
+    }
+    ready.into_iter().for_each(|ready| world.run_ready(ready));
+    assert!(matches!(world.vote(), Vote::Yes { .. }));
+    assert!(world.is_quiet());
+}
