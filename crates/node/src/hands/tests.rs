@@ -64,7 +64,9 @@ fn of_a_failed_store_only_what_may_still_be_written_is_burnt() {
     // Refused: they go back with the next question.
     let refused = Answer::bare(Body::Refused(types::Errno::EIO));
     assert_eq!(hands.on_answer(Instant(5), OWNER, &refused), Some(false));
-    let ask = hands.next(Instant(6), OWNER).expect("again");
+    assert_eq!(hands.next(Instant(6), OWNER), None, "not at once");
+    let later = Instant(6) + types::Duration::from_secs(1);
+    let ask = hands.next(later, OWNER).expect("again");
     assert_eq!(ask.back.iter().map(|r| r.count).sum::<u32>(), 12);
 }
 
