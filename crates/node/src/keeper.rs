@@ -174,6 +174,8 @@ pub struct Keeper {
     is_due: bool,
     /// A round of all shards that lack anything is due, whatever the sizes say.
     is_requested: bool,
+    /// One is to be requested as soon as there is room for its pages.
+    is_wished: bool,
     sizes: Vec<ShardSize>,
     next_number: u64,
     not_before: Instant,
@@ -206,6 +208,7 @@ impl Keeper {
             has_installed: false,
             is_due: false,
             is_requested: false,
+            is_wished: false,
             sizes: Vec::new(),
             next_number: 1,
             not_before: Instant(0),
@@ -258,7 +261,12 @@ impl Keeper {
     pub fn on_tick(&mut self, now: Instant, sizes: Vec<ShardSize>, log: &mut OwnerLog) {
         log.settle(RUN_COUNT);
         self.is_settling = log.space.pages().is_settling();
-        log.note_sizes(&sizes);
+        // Also while one is about to begin: else its room is given back before it has taken any.
+        let is_coming = self.is_wished || self.is_requested || self.round.is_some();
+        log.note_sizes(&sizes, is_coming);
+        if self.is_wished && !log.lacks_page_room() {
+            (self.is_wished, self.is_requested) = (false, true);
+        }
         let unsaved: u64 = sizes.iter().map(|size| size.unsaved).sum();
         self.sizes = sizes;
         self.is_due = unsaved > log.unsaved_size_due() && !log.journal.is_poisoned();
@@ -273,6 +281,12 @@ impl Keeper {
     /// pause is over.
     pub fn request_round(&mut self) {
         self.is_requested = true;
+    }
+
+    /// A round of all shards whose trees lack anything would be welcome. From now on room is taken for its pages, and when that is
+    /// there it is requested: a round that finds none fails, and what fails is tried with everything that the file system has.
+    pub fn wish_round(&mut self) {
+        self.is_wished = true;
     }
 
     /// The next thing to do.

@@ -486,7 +486,7 @@ fn checkpoint_if_large(disks: &start::Disks, state: &mut start::State) {
     let sizes: Vec<ShardSize> = slices.map(|slice| ShardSize::of(&slice.shard)).collect();
     let log = &mut state.log;
     log.measure_space();
-    log.note_sizes(&sizes);
+    log.note_sizes(&sizes, false);
     if log.journal.overlay_size() <= log.journal.segment_size() / 2 {
         return;
     }

@@ -75,14 +75,15 @@ impl OwnerLog {
         self.trees.roots.values()
     }
 
-    /// The shards have these sizes now: what a snapshot would take, and the room that checkpoints need.
-    pub fn note_sizes(&mut self, sizes: &[ShardSize]) {
+    /// The shards have these sizes now: what a snapshot would take, and the room that checkpoints need. `is_coming`: there will be some, or
+    /// are, however little the trees lack.
+    pub fn note_sizes(&mut self, sizes: &[ShardSize], is_coming: bool) {
         let shards: u64 = sizes.iter().map(|size| size.all).sum();
         self.journal.set_overlay_size(self.fixed_size() + shards);
         let unsaved: u64 = sizes.iter().map(|size| size.unsaved).sum();
         let due = self.unsaved_size_due();
         let pages = self.roots().map(|root| root.pages).max().unwrap_or(0);
-        let may_come = pages > 0 || unsaved > due / 4 || self.trees.is_failing;
+        let may_come = is_coming || pages > 0 || unsaved > due / 4 || self.trees.is_failing;
         let all: u64 = (self.trees.nsds.iter())
             .map(|nsd| self.space.sector_count_of(*nsd))
             .sum();
@@ -249,10 +250,14 @@ impl OwnerLog {
         !self.journal.is_serving() || self.journal.has_room(CHANGE_SIZE, Urgency::Urgent)
     }
 
+    /// There are fewer free sectors for pages than there should be.
+    pub fn lacks_page_room(&self) -> bool {
+        self.space.pages().counts().free < self.trees.need
+    }
+
     /// NSDs of which regions for pages should be taken, and whether others should give some up for that: checkpoints fail.
     pub fn page_shortage(&self) -> Option<(Vec<NsdId>, bool)> {
-        let is_short = self.space.pages().counts().free < self.trees.need;
-        (is_short && !self.trees.nsds.is_empty() && self.has_room_for_regions())
+        (self.lacks_page_room() && !self.trees.nsds.is_empty() && self.has_room_for_regions())
             .then(|| (self.trees.nsds.clone(), self.trees.is_failing))
     }
 

@@ -251,7 +251,7 @@ impl Daemon {
         let is_busy = {
             let mut keeper = lock(&self.checkpoints.keeper);
             if is_wanted {
-                keeper.request_round();
+                keeper.wish_round();
             }
             keeper.on_tick(clock::now(), sizes, &mut lock(&self.log));
             if let Some((shard, failure)) = keeper.take_report() {
