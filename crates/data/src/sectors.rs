@@ -88,23 +88,26 @@ impl SectorSet {
 
     /// The sectors of `run` that are in the set, as runs in order.
     pub fn intersection(&self, run: Run) -> Vec<Run> {
-        let mut found = Vec::new();
-        let behind = run.at.sector + u64::from(run.count);
-        let first = self.before(run.at).map_or(run.at, |(begin, _)| begin);
-        for (at, count) in self.runs.range(first..end(run.at, u64::from(run.count))) {
-            let (from, to) = (
-                at.sector.max(run.at.sector),
-                (at.sector + count).min(behind),
-            );
-            if from < to {
-                let begin = Location {
-                    nsd: run.at.nsd,
-                    sector: from,
-                };
-                found.extend(split(begin, to - from));
-            }
-        }
-        found
+        let parts = self.parts(run.at, u64::from(run.count));
+        parts.flat_map(|(at, count)| split(at, count)).collect()
+    }
+
+    /// How many of the `count` sectors from `at` on are in the set.
+    pub fn count_within(&self, at: Location, count: u64) -> u64 {
+        self.parts(at, count).map(|(_, count)| count).sum()
+    }
+
+    fn parts(&self, at: Location, count: u64) -> impl Iterator<Item = (Location, u64)> + '_ {
+        let behind = at.sector + count;
+        let first = self.before(at).map_or(at, |(begin, _)| begin);
+        let runs = self.runs.range(first..end(at, count));
+        runs.filter_map(move |(begin, count)| {
+            let from = begin.sector.max(at.sector);
+            let to = (begin.sector + count).min(behind);
+            let nsd = at.nsd;
+            let begin = Location { nsd, sector: from };
+            (from < to).then(|| (begin, to - from))
+        })
     }
 
     /// Adds sectors that are not in the set (else this is a bug of the caller).

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use types::{Attr, FileKind, InodeId, Name, SmallBytes, wire_struct};
 
-use crate::map::FileMap;
+use crate::map::{FileMap, tree_weight};
 
 /// The part of an inode that is journaled when it is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,6 +34,44 @@ pub struct Dirent {
     pub kind: FileKind,
 }
 
+/// The names of a directory by cookie, and how much memory they take.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Entries {
+    map: BTreeMap<u64, Dirent>,
+    /// Bytes of names that are too long to lie in their entries.
+    long_size: usize,
+}
+
+impl Entries {
+    /// All of them.
+    pub(crate) const fn map(&self) -> &BTreeMap<u64, Dirent> {
+        &self.map
+    }
+
+    /// Puts one in; what had its cookie before.
+    pub(crate) fn insert(&mut self, cookie: u64, entry: Dirent) -> Option<Dirent> {
+        self.long_size += entry.name.heap_size();
+        let old = self.map.insert(cookie, entry);
+        self.forget(old)
+    }
+
+    /// Takes one out.
+    pub(crate) fn remove(&mut self, cookie: u64) -> Option<Dirent> {
+        let old = self.map.remove(&cookie);
+        self.forget(old)
+    }
+
+    fn forget(&mut self, old: Option<Dirent>) -> Option<Dirent> {
+        self.long_size -= old.as_ref().map_or(0, |old| old.name.heap_size());
+        old
+    }
+
+    /// Bytes that they take in memory, roughly. O(1).
+    pub(crate) fn weight(&self) -> usize {
+        tree_weight::<u64, Dirent>(self.map.len()) + self.long_size
+    }
+}
+
 /// What belongs to an inode beside its attributes, by kind.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
@@ -44,7 +82,7 @@ pub(crate) enum Body {
         /// Parent.
         parent: InodeId,
         /// Names by cookie.
-        entries: BTreeMap<u64, Dirent>,
+        entries: Entries,
     },
     /// Symbolic link.
     Symlink(SmallBytes),
@@ -72,7 +110,7 @@ impl Inode {
             FileKind::File => Body::File(None),
             FileKind::Directory => Body::Directory {
                 parent: record.parent,
-                entries: BTreeMap::new(),
+                entries: Entries::default(),
             },
             FileKind::Symlink => Body::Symlink(record.target),
             FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
@@ -129,7 +167,7 @@ impl Inode {
     /// The names of a directory.
     pub(crate) fn entries(&self) -> Option<&BTreeMap<u64, Dirent>> {
         match &self.body {
-            Body::Directory { entries, .. } => Some(entries),
+            Body::Directory { entries, .. } => Some(entries.map()),
             Body::File(_) | Body::Symlink(_) | Body::Special => None,
         }
     }

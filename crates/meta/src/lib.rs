@@ -45,7 +45,7 @@ pub use mutation::Mutation;
 pub use name_hash::HashKey;
 pub use ops::rename::would_cycle;
 pub use ops::xattr::{FILE_RIGHTS, is_xattr_kept};
-pub use shard::{Changes, Evicted, Loaded, Shard};
+pub use shard::{Changes, Evicted, Loaded, Moved, PushRecord, Shard};
 pub use step::Step;
 pub use transaction::{Envelope, Finished, Plan, Progress, TransactionId, TransactionMessage};
 pub use view::{Context, Executed, Fact, Held, Origin, Outcome, Query, View};

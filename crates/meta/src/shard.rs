@@ -21,7 +21,7 @@ use types::{
 };
 
 use crate::dirty::Dirty;
-use crate::inode::{Body, Dirent, Inode, InodeRecord};
+use crate::inode::{Body, Dirent, Entries, Inode, InodeRecord};
 use crate::locks::Locks;
 use crate::message::Reply;
 use crate::mutation::Mutation;
@@ -35,7 +35,7 @@ mod checkpoint;
 pub mod inspect;
 mod residency;
 
-pub use residency::{Evicted, Loaded};
+pub use residency::{Evicted, Loaded, Moved, PushRecord};
 
 /// Extents in one mutation of a snapshot.
 const SNAPSHOT_EXTENT_COUNT: usize = 256;
@@ -452,7 +452,7 @@ impl Shard {
                 });
             }
             Mutation::EntryRemove { directory, cookie } => {
-                let old = self.reweighed(*directory, |inode| entries_of(inode).remove(cookie));
+                let old = self.reweighed(*directory, |inode| entries_of(inode).remove(*cookie));
                 assert!(old.is_some(), "an entry is removed once");
             }
             Mutation::XattrPut { index, name, value } => {
@@ -817,7 +817,7 @@ fn runs_of(inode: &Inode) -> Vec<Run> {
     crate::map::runs_of(&extents)
 }
 
-fn entries_of(inode: &mut Inode) -> &mut BTreeMap<u64, Dirent> {
+fn entries_of(inode: &mut Inode) -> &mut Entries {
     match &mut inode.body {
         Body::Directory { entries, .. } => entries,
         Body::File(_) | Body::Symlink(_) | Body::Special => panic!("only directories have entries"),

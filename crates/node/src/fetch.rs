@@ -27,9 +27,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use meta::records::BadRecord;
 use meta::{HashKey, Loaded, Shard};
 use store::tree::{
-    Arrival, Fetch, FetchId, Pages, Root, Scan, ScanStep, TreeError, TreeId, Unreadable, Waiter,
+    Arrival, Entries, Fetch, FetchId, Pages, Root, Scan, ScanStep, TreeError, TreeId, Unreadable,
+    Waiter,
 };
-use types::{Duration, FsId, InodeId, Instant, ShardId, SmallBytes};
+use types::{Duration, FsId, InodeId, Instant, ShardId};
 
 use crate::log::OwnerLog;
 use crate::owner::OwnerSlice;
@@ -98,25 +99,27 @@ enum Patience {
     Tries(u32),
 }
 
-/// Keys and values of an inode's records, in order.
-type Records = Vec<(SmallBytes, SmallBytes)>;
+/// The leaves that have an inode's records, in order: as they are, for a directory may have a million names, and they are collected
+/// under the lock of all that is fetched.
+type Leaves = Vec<Entries>;
 
-/// The records of an inode, or why there are none. To be decoded with no lock held: a directory may have a million names.
+/// The records of an inode, or why there are none. To be decoded with no lock held.
 #[derive(Debug)]
 pub struct Fetched {
     ino: InodeId,
     root: Root,
     works: Vec<u64>,
-    records: Result<Records, TreeError>,
+    leaves: Result<Leaves, TreeError>,
 }
 
-/// An inode that was read, or cannot be.
+/// An inode that was read, or cannot be. What is left of it when it was installed is to be dropped under no lock.
 #[derive(Debug)]
 pub struct Decoded {
     ino: InodeId,
     root: Root,
     works: Vec<u64>,
-    result: Result<Loaded, FetchError>,
+    /// Taken when it is installed.
+    result: Option<Result<Loaded, FetchError>>,
 }
 
 impl Fetched {
@@ -133,12 +136,12 @@ impl Fetched {
     /// Makes the inode.
     pub fn decode(self, key: HashKey) -> Decoded {
         let ino = self.ino;
-        let records = self.records.map_err(FetchError::from);
+        let leaves = self.leaves.map_err(FetchError::from);
         Decoded {
             ino,
             root: self.root,
             works: self.works,
-            result: records.and_then(|records| decode(key, ino, &records)),
+            result: Some(leaves.and_then(|leaves| decode(key, ino, &leaves))),
         }
     }
 }
@@ -208,7 +211,7 @@ struct Reading {
     root: Root,
     waiter: Waiter,
     scan: Scan,
-    records: Records,
+    leaves: Leaves,
     tries: u32,
     /// Work that waits for it.
     for_work: Vec<u64>,
@@ -245,7 +248,7 @@ pub struct Fetches {
     reading: BTreeMap<InodeId, Reading>,
     waiters: BTreeMap<Waiter, InodeId>,
     parked: BTreeMap<u64, Parked>,
-    done: VecDeque<(InodeId, Result<Records, TreeError>)>,
+    done: VecDeque<(InodeId, Result<Leaves, TreeError>)>,
     faults: BTreeMap<InodeId, Fault>,
     /// Nothing is read twice: for the simulator, which must notice.
     gives_up: bool,
@@ -390,7 +393,7 @@ impl Fetches {
             root,
             waiter,
             scan: scan_of(self.fs, &root, ino, waiter),
-            records: Vec::new(),
+            leaves: Vec::new(),
             tries,
             for_work,
         };
@@ -404,14 +407,14 @@ impl Fetches {
         let Some(reading) = self.reading.get_mut(&ino) else {
             return;
         };
-        let records = match collect(&mut reading.scan, &mut self.pages, &mut reading.records) {
+        let leaves = match collect(&mut reading.scan, &mut self.pages, &mut reading.leaves) {
             Ok(false) => return,
-            Ok(true) => Ok(std::mem::take(&mut reading.records)),
+            Ok(true) => Ok(std::mem::take(&mut reading.leaves)),
             Err(error) => Err(error),
         };
         self.pages.forget(reading.waiter);
         self.waiters.remove(&reading.waiter);
-        self.done.push_back((ino, records));
+        self.done.push_back((ino, leaves));
     }
 
     /// The next page to read; ask until there is none, after `want`, `on_read` and `settled`.
@@ -440,13 +443,13 @@ impl Fetches {
 
     /// An inode that was read: to be decoded, installed (`install`), and then `settled`.
     pub fn next_done(&mut self) -> Option<Fetched> {
-        let (ino, records) = self.done.pop_front()?;
+        let (ino, leaves) = self.done.pop_front()?;
         let reading = self.reading.get_mut(&ino).expect("it is being read");
         Some(Fetched {
             ino,
             root: reading.root,
             works: std::mem::take(&mut reading.for_work),
-            records,
+            leaves,
         })
     }
 
@@ -596,22 +599,23 @@ fn given_back(parked: Parked) -> Ready {
 }
 
 /// Installs an inode in its shard, whose lock is held, as that of `log` is; it is pinned for each piece of work that waits for it.
-pub fn install(slice: &mut OwnerSlice, log: &OwnerLog, decoded: Decoded) -> Installed {
-    let Decoded {
-        ino,
-        root,
-        works,
-        result,
-    } = decoded;
+/// What was read in vain stays in `decoded`.
+pub fn install(slice: &mut OwnerSlice, log: &OwnerLog, decoded: &mut Decoded) -> Installed {
+    let ino = decoded.ino;
+    let works = std::mem::take(&mut decoded.works);
     let newest = log.root(slice.shard.id());
-    let how = match result {
-        _ if !slice.shard.is_cold(ino) => How::Done,
-        _ if newest != root => How::Stale(newest),
-        Ok(loaded) => {
-            slice.shard.take_in(ino.index(), loaded);
-            How::Done
+    let how = if !slice.shard.is_cold(ino) {
+        How::Done
+    } else if newest != decoded.root {
+        How::Stale(newest)
+    } else {
+        match decoded.result.take().expect("it is installed once") {
+            Ok(loaded) => {
+                slice.shard.take_in(ino.index(), loaded);
+                How::Done
+            }
+            Err(error) => How::Failed(error),
         }
-        Err(error) => How::Failed(error),
     };
     if matches!(how, How::Done) {
         works.iter().for_each(|_| slice.shard.pin(ino));
@@ -632,15 +636,15 @@ pub fn read_now(
     read: &mut crate::replay::ReadPage<'_>,
 ) -> Result<Loaded, FetchError> {
     let mut scan = scan_of(fs, root, ino, Waiter(0));
-    let mut records = Vec::new();
-    while !collect(&mut scan, pages, &mut records)? {
+    let mut leaves = Vec::new();
+    while !collect(&mut scan, pages, &mut leaves)? {
         while let Some(fetch) = pages.next_fetch() {
             if let Some(arrival) = pages.on_fetched(fetch.id, read(&fetch)) {
                 scan.on_page(&arrival);
             }
         }
     }
-    decode(key, ino, &records)
+    decode(key, ino, &leaves)
 }
 
 fn scan_of(fs: FsId, root: &Root, ino: InodeId, waiter: Waiter) -> Scan {
@@ -651,29 +655,27 @@ fn scan_of(fs: FsId, root: &Root, ino: InodeId, waiter: Waiter) -> Scan {
 }
 
 /// Collects what is there; true: that is all.
-fn collect(scan: &mut Scan, pages: &mut Pages, records: &mut Records) -> Result<bool, TreeError> {
-    let mut key = Vec::new();
+fn collect(scan: &mut Scan, pages: &mut Pages, leaves: &mut Leaves) -> Result<bool, TreeError> {
     loop {
         match scan.next(pages)? {
-            ScanStep::Entries(entries) => {
-                for at in entries.begin..entries.end {
-                    entries.page.key_into(at, &mut key);
-                    let value = SmallBytes::new(entries.page.value(at));
-                    records.push((SmallBytes::new(&key), value));
-                }
-            }
+            ScanStep::Entries(entries) => leaves.push(entries),
             ScanStep::Waiting => return Ok(false),
             ScanStep::Done => return Ok(true),
         }
     }
 }
 
-fn decode(
-    key: HashKey,
-    ino: InodeId,
-    records: &[(SmallBytes, SmallBytes)],
-) -> Result<Loaded, FetchError> {
-    let loaded = Shard::decode(ino.shard(), key, ino.index(), records);
+fn decode(key: HashKey, ino: InodeId, leaves: &[Entries]) -> Result<Loaded, FetchError> {
+    let mut record = Vec::new();
+    let loaded = Shard::decode(ino.shard(), key, ino.index(), |push| {
+        for leaf in leaves {
+            for at in leaf.begin..leaf.end {
+                leaf.page.key_into(at, &mut record);
+                push(&record, leaf.page.value(at))?;
+            }
+        }
+        Ok(())
+    });
     let loaded = loaded.map_err(|error| FetchError::Record { ino, error })?;
     loaded.ok_or(FetchError::Absent { ino })
 }

@@ -2,32 +2,26 @@
 //! nobody waits for ever, and what was read stays until it was of use.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::collections::BTreeMap;
-
 use client::message::{Ask, Body};
-use data::space::{Geometry, Levels, RegionId, Space};
 use meta::transaction::Vote;
 use meta::{Envelope, HashKey, Op, Reply, Shard, Step, TransactionId, TransactionMessage};
 use node::calls::question;
 use node::fetch::{PATIENCE, Ready, Trouble, install};
-use node::keeper::{Disks, PlainHost, Write, checkpoint_now};
+use node::keeper::{Disks, PlainHost, checkpoint_now};
 use node::{Fetches, Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
-use stdx::Prng;
-use store::format::Area;
-use store::journal::{Config, Journal};
-use store::testing::{Disk, recover};
-use store::tree::{Fetch, Root, Unreadable};
+use store::tree::{Fetch, Unreadable};
 use token::locks::message::{LockAction, LockAnswer, LockAsk};
 use types::{
-    ByteRange, Duration, Epoch, Errno, FsId, InodeId, InodeMode, Instant, Location, Lock, LockKind,
-    LockMode, LockOwner, Lsn, NodeId, NsdId, Pattern, Piece, RangeMode, ShardId, SmallBytes,
-    Timestamp, TokenNumber, Want,
+    ByteRange, Duration, Epoch, Errno, FsId, InodeId, InodeMode, Instant, Lock, LockKind, LockMode,
+    LockOwner, Lsn, NodeId, Pattern, Piece, RangeMode, ShardId, SmallBytes, Timestamp, TokenNumber,
+    Want,
 };
 
 mod common;
 
+use common::owner::{PageDisk, log};
+
 const KEY: HashKey = HashKey(7);
-const NSD: NsdId = NsdId(2);
 const SHARD: ShardId = ShardId(0);
 const LOCKER: LockOwner = LockOwner {
     kind: LockKind::Posix,
@@ -48,28 +42,6 @@ enum Reads {
     Hanging,
 }
 
-#[derive(Default)]
-struct PageDisk(BTreeMap<Location, Vec<u8>>);
-
-impl Disks for PageDisk {
-    fn read(&mut self, fetch: &Fetch) -> Result<Box<[u8]>, Unreadable> {
-        let bytes = self.0.get(&fetch.at).cloned();
-        bytes.map(Vec::into_boxed_slice).ok_or(Unreadable)
-    }
-
-    fn write(&mut self, writes: Vec<Write>) -> Vec<(Write, bool)> {
-        for write in &writes {
-            let bytes = write.page.page.bytes().to_vec();
-            self.0.insert(write.page.at, bytes);
-        }
-        writes.into_iter().map(|write| (write, true)).collect()
-    }
-
-    fn flush(&mut self, _: &[NsdId]) -> bool {
-        true
-    }
-}
-
 struct World {
     now: Instant,
     slices: Vec<Option<OwnerSlice>>,
@@ -86,53 +58,6 @@ struct World {
 
 fn ino(index: u64) -> InodeId {
     InodeId::new(SHARD, index)
-}
-
-fn log() -> OwnerLog {
-    let area = Area {
-        nsd: NsdId(1),
-        begin: 0,
-        count: 16 << 10,
-    };
-    let config = Config {
-        fs: FsId(0),
-        owner: NodeId(1),
-        incarnation: common::life(1).incarnation,
-        area,
-        flight_count_max: 1,
-    };
-    let mut disk = Disk::new();
-    disk.format(config);
-    let recovered = recover(&disk, area, FsId(0), NodeId(1), &mut |_| Ok(())).unwrap();
-    let geometry = Geometry {
-        nsd: NSD,
-        data_begin: 0,
-        sector_count: 2048,
-        region_sectors: 1024,
-    };
-    let space = Space::new(&[geometry], Levels { reserve: 0, low: 0 });
-    let journal = Journal::start(config, &recovered);
-    let mut log = OwnerLog::new(journal, space, None, Epoch(1), vec![NSD], Prng::new(1));
-    log.journal.end_snapshot();
-    flush(&mut log);
-    let mut changes = Vec::new();
-    let region = RegionId { nsd: NSD, index: 0 };
-    log.space.take_region(region, &mut changes).unwrap();
-    log.space
-        .use_region_for_pages(region, &mut changes)
-        .unwrap();
-    log.append_space(changes);
-    flush(&mut log);
-    let root: [Root; 0] = [];
-    log.set_trees(root, vec![NSD]);
-    log
-}
-
-fn flush(log: &mut OwnerLog) {
-    while let Some(flush) = log.journal.take_flush() {
-        log.journal.on_flushed(flush.id, Ok(()));
-    }
-    log.space.on_durable(log.journal.durable_lsn());
 }
 
 impl World {
@@ -319,7 +244,7 @@ impl World {
                 self.fetches.on_read(fetch.id, bytes);
             } else if let Some(fetched) = self.fetches.next_done() {
                 let slice = self.slices[0].as_mut().unwrap();
-                let installed = install(slice, &self.log, fetched.decode(KEY));
+                let installed = install(slice, &self.log, &mut fetched.decode(KEY));
                 let mut ready = Vec::new();
                 let trouble = self.fetches.settled(self.now, installed, &mut ready);
                 self.troubles.extend(trouble);
@@ -536,7 +461,7 @@ fn what_parked_work_was_given_stays() {
         let fetched = world.fetches.next_done().unwrap();
         assert_eq!((fetched.ino(), ready.len()), (ino(read), 0));
         let slice = world.slices[0].as_mut().unwrap();
-        let installed = install(slice, &world.log, fetched.decode(KEY));
+        let installed = install(slice, &world.log, &mut fetched.decode(KEY));
         world.fetches.settled(world.now, installed, &mut ready);
         world.evict();
         let is_cold = world.shard().is_cold(ino(read));

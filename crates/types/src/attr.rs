@@ -15,6 +15,11 @@ impl Name {
         (fits && clean && bytes != b"." && bytes != b"..").then(|| Self(SmallBytes::new(bytes)))
     }
 
+    /// Bytes that it takes beside itself, roughly.
+    pub fn heap_size(&self) -> usize {
+        self.0.heap_size()
+    }
+
     /// The name's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.0

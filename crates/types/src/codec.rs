@@ -207,6 +207,8 @@ pub struct SmallBytes(Place);
 
 /// Bytes that lie in the value itself; with them it has 32 bytes.
 const SHORT_SIZE_MAX: usize = 30;
+/// What an allocator takes of its own for one allocation, and loses by rounding, on average.
+const ALLOCATION_OVERHEAD: usize = 16;
 
 #[derive(Clone)]
 enum Place {
@@ -220,6 +222,14 @@ impl SmallBytes {
     /// Copies `bytes`.
     pub fn new(bytes: &[u8]) -> Self {
         Self::short(bytes).unwrap_or_else(|| Self(Place::Long(bytes.into())))
+    }
+
+    /// Bytes that it takes beside itself, roughly.
+    pub fn heap_size(&self) -> usize {
+        match &self.0 {
+            Place::Short(..) => 0,
+            Place::Long(bytes) => bytes.len() + ALLOCATION_OVERHEAD,
+        }
     }
 
     fn short(bytes: &[u8]) -> Option<Self> {

@@ -30,7 +30,7 @@ pub(super) fn read_dir(
     let mut is_end = true;
     // Cookies up to 2 are the start and the client's own entries; the first of ours is far behind them.
     let from = (Bound::Excluded(cookie), Bound::Unbounded);
-    for (cookie, entry) in entries.range(from) {
+    for (cookie, entry) in entries.map().range(from) {
         size += listed_size(entry.name.bytes().len(), plus);
         if size > size_max && !listed.is_empty() {
             is_end = false;

@@ -80,7 +80,7 @@ impl Shard {
                 is_made_well(is_new, ino)
             }
             Mutation::InodeRemove { index } => self.has(*index, |body| match body {
-                Body::Directory { entries, .. } => entries.is_empty(),
+                Body::Directory { entries, .. } => entries.map().is_empty(),
                 Body::File(_) | Body::Symlink(_) | Body::Special => true,
             }),
             Mutation::AttrPut { index, attr } => {
@@ -98,7 +98,7 @@ impl Shard {
             } => self.has(*index, |body| matches!(body, Body::Directory { .. })),
             Mutation::EntryRemove { directory, cookie } => {
                 self.has(*directory, |body| match body {
-                    Body::Directory { entries, .. } => entries.contains_key(cookie),
+                    Body::Directory { entries, .. } => entries.map().contains_key(cookie),
                     Body::File(_) | Body::Symlink(_) | Body::Special => false,
                 })
             }

@@ -21,11 +21,11 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rustc_hash::FxHashMap;
-use types::{InodeId, ShardId, SmallBytes};
+use rustc_hash::{FxHashMap, FxHashSet};
+use types::{InodeId, Run, ShardId, SmallBytes};
 
 use super::Shard;
-use crate::inode::Inode;
+use crate::inode::{Body, Inode};
 use crate::map::tree_weight;
 use crate::name_hash::HashKey;
 use crate::records::{BadRecord, Loader};
@@ -83,9 +83,10 @@ impl Indices {
         was_in
     }
 
-    /// Ascending.
-    fn list(&self) -> Vec<u64> {
-        let mut groups: Vec<u64> = self.groups.keys().copied().collect();
+    /// Those from `first` on, ascending.
+    fn from(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
+        let groups = self.groups.keys().copied();
+        let mut groups: Vec<u64> = groups.filter(|group| *group >= first / GROUP).collect();
         groups.sort_unstable();
         let indices = groups.into_iter().flat_map(|group| {
             let words = &self.groups[&group];
@@ -94,7 +95,7 @@ impl Indices {
                 words[word] & bit != 0
             })
         });
-        indices.collect()
+        indices.skip_while(move |index| *index < first)
     }
 }
 
@@ -113,6 +114,25 @@ pub(super) struct Residency {
     size: u64,
     /// How often each is pinned.
     pins: FxHashMap<u64, u32>,
+    look: Option<Look>,
+}
+
+/// Somebody goes through all cold inodes, in order, while others come and go.
+#[derive(Debug, Default)]
+struct Look {
+    /// Those before it have been seen, but for `missed`, which could not be.
+    next: u64,
+    missed: FxHashSet<u64>,
+    moved: Moved,
+}
+
+/// Runs of inodes that have moved behind the back of somebody who goes through the cold ones.
+#[derive(Debug, Default)]
+pub struct Moved {
+    /// Of inodes that were seen and are resident since.
+    pub came: Vec<Run>,
+    /// Of inodes that are cold since, and are not going to be seen.
+    pub went: Vec<Run>,
 }
 
 impl Residency {
@@ -159,17 +179,15 @@ impl Inode {
     /// Bytes that it takes in memory, roughly. O(extended attributes).
     pub(super) fn weight(&self) -> u64 {
         let mut weight = size_of::<Self>() + TABLE_WEIGHT;
-        if let Some(entries) = self.entries() {
-            // Names that are longer than what lies in the entry itself are not counted on their own.
-            weight += tree_weight::<u64, crate::inode::Dirent>(entries.len());
-        }
-        if let crate::inode::Body::Symlink(target) = &self.body {
-            weight += target.len();
+        match &self.body {
+            Body::Directory { entries, .. } => weight += entries.weight(),
+            Body::Symlink(target) => weight += target.heap_size(),
+            Body::File(_) | Body::Special => {}
         }
         let xattrs = self.xattrs.iter();
         weight += tree_weight::<SmallBytes, SmallBytes>(self.xattrs.len());
         weight += xattrs
-            .map(|(name, value)| name.len() + value.len())
+            .map(|(name, value)| name.heap_size() + value.heap_size())
             .sum::<usize>();
         weight as u64 + self.map().map_or(0, crate::map::FileMap::weight)
     }
@@ -185,11 +203,14 @@ impl Loaded {
         &self.0.attr
     }
 
-    /// Visits every run of sectors that its map names, each once.
-    pub fn visit_runs(&self, visit: &mut dyn FnMut(types::Run)) {
-        super::runs_of(&self.0).into_iter().for_each(visit);
+    /// Every run of sectors that its map names, each once.
+    pub fn runs(&self) -> Vec<Run> {
+        super::runs_of(&self.0)
     }
 }
+
+/// Takes a record: its key, its value.
+pub type PushRecord<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), BadRecord> + 'a;
 
 /// What an eviction did. Drop it under no lock.
 #[derive(Debug, Default)]
@@ -216,7 +237,7 @@ impl Evicted {
 }
 
 impl Shard {
-    /// Makes the inode of `index` of its records, in order.
+    /// Makes the inode of `index` of its records: `visit` gives each, in order, to what it is called with.
     ///
     /// # Errors
     /// They are not what a shard has. `Ok(None)`: there are none.
@@ -224,13 +245,11 @@ impl Shard {
         id: ShardId,
         key: HashKey,
         index: u64,
-        records: &[(SmallBytes, SmallBytes)],
+        visit: impl FnOnce(&mut PushRecord<'_>) -> Result<(), BadRecord>,
     ) -> Result<Option<Loaded>, BadRecord> {
         let mut scratch = Self::new(id, key);
         let mut loader = Loader::new(&mut scratch, Vec::new())?;
-        for (key, value) in records {
-            loader.push(key, value)?;
-        }
+        visit(&mut |key, value| loader.push(key, value))?;
         loader.finish()?;
         Ok(scratch.inodes.remove(&index).map(Loaded))
     }
@@ -267,8 +286,39 @@ impl Shard {
 
     /// All inodes that are in the tree alone, ascending.
     pub fn cold_inodes(&self) -> Vec<InodeId> {
-        let indices = self.residency.cold.list().into_iter();
+        self.cold_inodes_within(0, u64::MAX, usize::MAX)
+    }
+
+    /// Up to `count_max` of them, from `first` to `last`.
+    pub fn cold_inodes_within(&self, first: u64, last: u64, count_max: usize) -> Vec<InodeId> {
+        let indices = self.residency.cold.from(first);
+        let indices = indices.take_while(|index| *index <= last).take(count_max);
         indices.map(|index| InodeId::new(self.id, index)).collect()
+    }
+
+    /// Somebody begins to go through the cold inodes, in order, with the shard unlocked while they are read. From now on what moves
+    /// behind his back is noted (`moved`).
+    pub fn begin_look(&mut self) {
+        assert!(self.residency.look.is_none(), "one at a time");
+        self.residency.look = Some(Look::default());
+    }
+
+    /// He has seen all cold inodes before `next`, but for these, which cannot be read.
+    pub fn looked(&mut self, next: u64, missed: &[u64]) {
+        let look = self.residency.look.as_mut().expect("it has begun");
+        look.next = next;
+        look.missed.extend(missed);
+    }
+
+    /// What has moved since the last call.
+    pub fn moved(&mut self) -> Moved {
+        let look = self.residency.look.as_mut().expect("it has begun");
+        std::mem::take(&mut look.moved)
+    }
+
+    /// He has done.
+    pub fn end_look(&mut self) {
+        self.residency.look = None;
     }
 
     /// There is such an inode, resident or cold.
@@ -305,6 +355,12 @@ impl Shard {
         let Loaded(inode) = loaded;
         assert_eq!(inode.attr.ino, InodeId::new(self.id, index));
         inode.used.store(true, Ordering::Relaxed);
+        if let Some(look) = &mut self.residency.look
+            && index < look.next
+            && !look.missed.remove(&index)
+        {
+            look.moved.came.extend(super::runs_of(&inode));
+        }
         self.residency.came(index, &inode);
         self.note_orphan(index, inode.attr.nlink);
         if let Some(map) = inode.map() {
@@ -346,6 +402,11 @@ impl Shard {
             let inode = self.inodes.remove(&index).expect("just seen");
             self.residency.went(&inode);
             self.residency.cold.insert(index);
+            if let Some(look) = &mut self.residency.look
+                && index < look.next
+            {
+                look.moved.went.extend(super::runs_of(&inode));
+            }
             evicted.bytes += inode.weight();
             evicted.inodes.push(inode);
         }
@@ -398,7 +459,7 @@ impl Shard {
     pub(super) fn check_residency(&self) {
         let size: u64 = self.inodes.values().map(|inode| inode.weight()).sum();
         assert_eq!(self.residency.size, size);
-        for index in self.residency.cold.list() {
+        for index in self.residency.cold.from(0) {
             assert!(!self.inodes.contains_key(&index) && !self.is_pinned(index));
             assert!(index < self.next_index);
         }

@@ -242,10 +242,11 @@ impl World {
         for ino in inodes {
             let first = &ino.index().to_be_bytes()[2..];
             let records = self.trees[&ino.shard()].iter();
-            let own = records.filter(|(key, _)| key.starts_with(first));
-            let own: Vec<_> = own.map(|(k, v)| (k.clone(), v.clone())).collect();
-            let loaded = Shard::decode(ino.shard(), KEY, ino.index(), &own).unwrap();
-            let loaded = loaded.expect("the tree has what is cold");
+            let mut own = records.filter(|(key, _)| key.starts_with(first));
+            let loaded = Shard::decode(ino.shard(), KEY, ino.index(), |push| {
+                own.try_for_each(|(key, value)| push(key, value))
+            });
+            let loaded = loaded.unwrap().expect("the tree has what is cold");
             let owner = self.owner_of(ino.shard());
             let shard = self.owners[owner].shards.get_mut(&ino.shard()).unwrap();
             assert!(

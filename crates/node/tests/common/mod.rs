@@ -1,5 +1,7 @@
 //! Lives and files that the tests of a shard have in common.
 
+pub(crate) mod owner;
+
 use meta::Mutation;
 use meta::inode::InodeRecord;
 use types::{Attr, FileKind, Incarnation, InodeId, NodeId, NodeLife, SmallBytes, Timestamp};

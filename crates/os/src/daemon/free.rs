@@ -6,13 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use client::request::{Response, Space, Ticket};
 use data::space::RegionTable;
+use node::OwnerLog;
 use node::message::{FreeSpace, Message};
-use node::{OwnerSlice, Walk};
-use types::{Duration, Instant, NodeId};
+use types::{Duration, Instant, NodeId, NsdId};
 
 use super::{Daemon, lock};
 use crate::clock;
@@ -184,49 +184,13 @@ impl Daemon {
     }
 
     /// Sectors by NSD and state, and whether what the files of this owner use is what its space says: as JSON,
-    /// for `gupfs dump space`. All shards are locked meanwhile.
+    /// for `gupfs dump space`. Blocks.
     pub(super) fn space_json(&self) -> String {
-        let mut walk = Walk::default();
-        let guards: Vec<MutexGuard<'_, OwnerSlice>> = self
-            .shards
-            .iter()
-            .flatten()
-            .map(|slice| lock(slice))
-            .collect();
-        let log = lock(&self.log);
-        for guard in &guards {
-            let shard = &guard.shard;
-            shard.visit_runs(&mut |run| walk.visit(run));
-            let root = log.root(shard.id());
-            self.visit_cold(shard, &root, &mut |_, loaded| {
-                // What cannot be read shows as leaked, and in the log.
-                if let Some(loaded) = loaded {
-                    loaded.visit_runs(&mut |run| walk.visit(run));
-                }
-            });
-        }
-        let used = log.space.used();
-        walk.compare(&used);
-        let mut nsds = Vec::new();
-        for nsd in &self.config.view.nsds {
-            let counts = log.space.counts_by_nsd(nsd.id);
-            let (held, free) = log.space.regions_of(nsd.id);
-            let unheld = log.table.as_ref().map(|table| table.free_count(nsd.id));
-            nsds.push(format!(
-                "{{\"nsd\":{},\"regions_held\":{held},\"regions_free\":{free},\"regions_unheld\":{},\
-                 \"held\":{},\"free\":{},\"granted\":{},\"used\":{},\"pending\":{},\"quarantined\":{}}}",
-                nsd.id.0,
-                unheld.map_or_else(|| "null".to_owned(), |count| count.to_string()),
-                counts.total,
-                counts.free,
-                counts.granted,
-                counts.used,
-                counts.pending,
-                counts.quarantined,
-            ));
-        }
-        drop(log);
-        drop(guards);
+        let (walk, nsds) = self.walk_space(|log| {
+            let nsds = self.config.view.nsds.iter();
+            let nsds = nsds.map(|nsd| nsd_json(log, nsd.id));
+            nsds.collect::<Vec<_>>().join(",")
+        });
         let mut hands = Vec::new();
         let now = clock::now();
         self.hands.each(|owner, hand| {
@@ -250,14 +214,33 @@ impl Daemon {
             out,
             "{{\"nsds\":[{}],\"in_hand\":[{}],\"walk\":{{\"mapped\":{},\"used\":{},\"leaked\":{},\
              \"missing\":{},\"twice\":{}}}}}",
-            nsds.join(","),
+            nsds,
             hands.join(","),
-            walk.mapped.count(),
-            used.count(),
+            walk.mapped,
+            walk.used,
             walk.leaked,
             walk.missing,
             walk.twice,
         );
         out
     }
+}
+
+/// Sectors of an NSD by state.
+fn nsd_json(log: &OwnerLog, nsd: NsdId) -> String {
+    let counts = log.space.counts_by_nsd(nsd);
+    let (held, free) = log.space.regions_of(nsd);
+    let unheld = log.table.as_ref().map(|table| table.free_count(nsd));
+    format!(
+        "{{\"nsd\":{},\"regions_held\":{held},\"regions_free\":{free},\"regions_unheld\":{},\
+         \"held\":{},\"free\":{},\"granted\":{},\"used\":{},\"pending\":{},\"quarantined\":{}}}",
+        nsd.0,
+        unheld.map_or_else(|| "null".to_owned(), |count| count.to_string()),
+        counts.total,
+        counts.free,
+        counts.granted,
+        counts.used,
+        counts.pending,
+        counts.quarantined,
+    )
 }

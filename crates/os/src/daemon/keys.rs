@@ -5,19 +5,19 @@
 //!
 //! Invariants
 //! - Lock order: that of the reads, then shards, then journal and space; the first is never held while a shard is locked.
-//! - Nothing is read under a lock, but for who asks to look at an inode, or at all of them, by a command.
+//! - Nothing is read under a lock.
 //! - The threads end before the disks do (`Ended`).
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use node::eviction::{Eviction, Resident, Step};
 use node::fetch::{Counters, Ready, Trouble, install, read_now};
-use node::meta::{Evicted, HashKey, Loaded, Shard};
+use node::meta::{Evicted, HashKey};
 use node::store::tree::{Fetch, Pages};
-use node::{Fetches, OwnerSlice};
+use node::{Fetches, Look, OwnerLog, OwnerSlice, Walk};
 use types::{FsId, InodeId, Instant, NsdId};
 
 use super::checkpoints::read_page;
@@ -44,6 +44,8 @@ pub(super) struct Keys {
     /// Bytes of all resident inodes, as the last tick saw them.
     resident: AtomicU64,
     eviction: Mutex<Eviction>,
+    /// Somebody looks at all there is.
+    looking: Mutex<()>,
 }
 
 impl Keys {
@@ -56,6 +58,7 @@ impl Keys {
             evicted: AtomicU64::new(0),
             resident: AtomicU64::new(0),
             eviction: Mutex::new(Eviction::new(limit)),
+            looking: Mutex::new(()),
         }
     }
 
@@ -198,11 +201,11 @@ impl Daemon {
             let Some(fetched) = lock(&self.keys.fetches).next_done() else {
                 return;
             };
-            let decoded = fetched.decode(self.keys.key);
+            let mut decoded = fetched.decode(self.keys.key);
             let installed = {
                 let mut slice = lock(self.own_slice(decoded.ino()));
                 let log = lock(&self.log);
-                install(&mut slice, &log, decoded)
+                install(&mut slice, &log, &mut decoded)
             };
             let mut ready = Vec::new();
             let trouble = lock(&self.keys.fetches).settled(clock::now(), installed, &mut ready);
@@ -275,52 +278,85 @@ impl Daemon {
         lock(&self.keys.eviction).on_tick(clock::now(), &resident, &mut evict)
     }
 
-    /// Shows all cold inodes of an own shard; blocks, with the shard and the log locked by the caller: for who looks at all
-    /// there is.
-    pub(super) fn visit_cold(
-        &self,
-        shard: &Shard,
-        root: &node::store::tree::Root,
-        visit: &mut dyn FnMut(InodeId, Option<Loaded>),
-    ) {
-        let mut pages = Pages::new(WALK_CACHE_SIZE, 1);
-        for ino in shard.cold_inodes() {
-            visit(ino, self.read_cold(shard, root, ino, &mut pages));
+    /// The walk over all files of the own shards, and what the space has in use at that moment. Blocks, and holds everybody up only
+    /// while what is in memory is looked at.
+    pub(super) fn walk_space<T>(&self, show: impl FnOnce(&OwnerLog) -> T) -> (Walk, T) {
+        let _one = lock(&self.keys.looking);
+        let mut walk = Walk::default();
+        let shards: Vec<&Mutex<OwnerSlice>> = self.shards.iter().flatten().collect();
+        for (done, shard) in shards.iter().enumerate() {
+            self.look_at(shard, &mut walk);
+            for seen in &shards[..=done] {
+                Look::moved(&mut lock(seen), &mut walk);
+            }
         }
+        let mut guards: Vec<MutexGuard<'_, OwnerSlice>> =
+            shards.iter().map(|shard| lock(shard)).collect();
+        let log = lock(&self.log);
+        for slice in &mut guards {
+            Look::moved(slice, &mut walk);
+            slice.shard.end_look();
+            slice.shard.visit_runs(&mut |run| walk.visit(run));
+        }
+        let used = log.space.used();
+        let shown = show(&log);
+        drop((guards, log));
+        walk.compare(&used);
+        (walk, shown)
     }
 
-    /// A cold inode of an own shard, read from its tree; blocks. `None`: it cannot be read.
-    pub(super) fn read_cold(
-        &self,
-        shard: &Shard,
-        root: &node::store::tree::Root,
-        ino: InodeId,
-        pages: &mut Pages,
-    ) -> Option<Loaded> {
-        let (fs, key) = (self.config.view.fs, shard.hash_key());
-        let read = &mut |fetch: &Fetch| self.read_tree(fetch);
-        match read_now(fs, key, root, ino, pages, read) {
-            Ok(loaded) => Some(loaded),
-            Err(error) => {
-                tracing::error!(%error, "metadata cannot be read");
-                None
+    fn look_at(&self, shard: &Mutex<OwnerSlice>, walk: &mut Walk) {
+        let mut pages = Pages::new(WALK_CACHE_SIZE, 1);
+        let mut look = Look::begin(&mut lock(shard));
+        let next = |look: &mut Look| look.next(&mut lock(shard), &lock(&self.log));
+        while let Some(mut batch) = next(&mut look) {
+            loop {
+                let (fs, key) = (self.config.view.fs, self.keys.key);
+                batch.read(fs, key, &mut pages, &mut |fetch| self.read_tree(fetch));
+                let took = look.took(&mut lock(shard), &lock(&self.log), batch, walk);
+                match took {
+                    Ok(errors) => {
+                        for error in errors {
+                            tracing::error!(%error, "metadata cannot be read");
+                        }
+                        break;
+                    }
+                    Err(more) => batch = *more,
+                }
             }
         }
     }
 
-    /// Takes a cold inode of an own shard in, for who looks at it alone. False: it cannot be read.
+    /// Takes a cold inode of an own shard in, for who looks at it alone; blocks. False: it cannot be read.
     pub(super) fn take_in_now(&self, ino: InodeId) -> bool {
-        let Some(Some(slice)) = self.shards.get(usize::from(ino.shard().0)) else {
+        let Some(Some(shard)) = self.shards.get(usize::from(ino.shard().0)) else {
             return false;
         };
-        let mut slice = lock(slice);
-        if !slice.shard.is_cold(ino) {
-            return true;
-        }
-        // While the shard is locked its root does not change.
-        let root = lock(&self.log).root(ino.shard());
+        let (fs, key) = (self.config.view.fs, self.keys.key);
         let mut pages = Pages::new(WALK_CACHE_SIZE, 1);
-        let loaded = self.read_cold(&slice.shard, &root, ino, &mut pages);
-        loaded.is_some_and(|loaded| slice.shard.take_in(ino.index(), loaded))
+        let root_if_cold = |slice: &OwnerSlice| {
+            let is_cold = slice.shard.is_cold(ino);
+            is_cold.then(|| lock(&self.log).root(ino.shard()))
+        };
+        loop {
+            let Some(root) = root_if_cold(&lock(shard)) else {
+                return true;
+            };
+            let read = &mut |fetch: &Fetch| self.read_tree(fetch);
+            let loaded = read_now(fs, key, &root, ino, &mut pages, read);
+            let mut slice = lock(shard);
+            // From another root it may be as it was once, or nothing at all.
+            if root_if_cold(&slice) != Some(root) {
+                continue;
+            }
+            match loaded {
+                Ok(loaded) => return slice.shard.take_in(ino.index(), loaded),
+                Err(error) => {
+                    drop(slice);
+                    tracing::error!(%error, "metadata cannot be read");
+                    return false;
+                }
+            }
+        }
     }
 }

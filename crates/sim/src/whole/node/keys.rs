@@ -122,7 +122,8 @@ impl Node {
             if self.canary.stale_keys {
                 *fetched.root_mut() = self.log.root(shard);
             }
-            let installed = install(slice, &self.log, fetched.decode(HASH_KEY));
+            let mut decoded = fetched.decode(HASH_KEY);
+            let installed = install(slice, &self.log, &mut decoded);
             let mut ready = Vec::new();
             let fetches = &mut self.keys.fetches;
             let _trouble = fetches.settled(self.now, installed, &mut ready);
