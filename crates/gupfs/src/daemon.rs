@@ -15,7 +15,7 @@ use types::{Incarnation, NodeId};
 use crate::failure::{Failure, Result};
 use crate::state::{self, LogFormat, LogLevel, Place, State};
 use crate::system;
-use crate::{files, filesystem, mount, service, settings};
+use crate::{files, filesystem, mount, service, settings, size};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.
 ///
@@ -127,13 +127,32 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
             Some(_) => 0,
         },
         inode_count_max: usize::try_from(state.inode_count_max).unwrap_or(usize::MAX),
-        metadata_bytes_max: state.metadata_bytes_max,
+        metadata_bytes_max: metadata_bytes_max(state)?,
         slow: types::Duration::from_millis(state.slow_ms),
         metrics: state.metrics.0,
         settings,
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),
         lives_path: place.lives(),
+    })
+}
+
+/// GUPFS_METADATA_BYTES_MAX stands in for the setting where that is the default: so every test can be run with little metadata in
+/// memory.
+fn metadata_bytes_max(state: &State) -> Result<u64> {
+    let set = state.metadata_bytes_max;
+    let Ok(text) = std::env::var("GUPFS_METADATA_BYTES_MAX") else {
+        return Ok(set);
+    };
+    let size = size::parse(&text).ok();
+    let size = size.filter(|size| state::is_metadata_bound(*size));
+    let size = size.ok_or_else(|| {
+        Failure::new(format!("GUPFS_METADATA_BYTES_MAX is {text:?}"))
+            .help("write a size of 64K at least, or 0")
+    })?;
+    Ok(match set == state::METADATA_BYTES_MAX_DEFAULT {
+        true => size,
+        false => set,
     })
 }
 
