@@ -76,8 +76,9 @@ impl Hands {
     /// `Grants::reserve_spare`.
     pub fn reserve_spare(&mut self, owner: NodeId, sectors: u64) -> bool {
         let hand = self.of(owner);
+        let unreserved = hand.pool().unreserved();
         hand.reserve(sectors)
-            .map_err(|more| hand.wish(more.sectors))
+            .map_err(|more| hand.wish(unreserved + more.sectors))
             .is_ok()
     }
 

@@ -89,3 +89,15 @@ fn spare_sectors_are_wished_for_and_not_needed() {
     assert_eq!(hands.reserved(), 0);
     assert_eq!(hands.unreserved(), 20);
 }
+
+/// What is in hand and too little counts: 20 sectors, of 30 that are wished for.
+#[test]
+fn a_wish_for_more_than_is_in_hand_is_asked_for() {
+    let mut hands = with_sectors(10);
+    assert_eq!(hands.unreserved(), 20);
+    assert!(!hands.reserve_spare(OWNER, 30));
+    let later = Instant(7) + types::Duration::from_secs(2);
+    let ask = hands.next(later, OWNER).expect("wished for");
+    assert_eq!(ask.need, 0);
+    assert!(ask.want >= 30, "{ask:?}");
+}
