@@ -2,7 +2,7 @@
 
 use types::{Duration, Extent, Instant, NodeId, Run, ShardId, Timestamp};
 
-use crate::{Pool, Readers};
+use crate::{Pace, Pool, Readers};
 
 /// Free sectors in this node's hands, by the owner node that granted them. Shared by all slices; the
 /// driver keeps it behind a lock of its own that is held for these calls only.
@@ -66,6 +66,8 @@ pub struct Env<'a> {
     pub grants: &'a dyn Grants,
     /// How processes read large files.
     pub readers: &'a Readers,
+    /// How fast this node rewrites blocks.
+    pub pace: &'a Pace,
     /// Owner of each shard.
     pub owners: &'a [NodeId],
     /// Some NSD has a volatile cache: a flush precedes each Commit.

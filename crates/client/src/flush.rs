@@ -125,6 +125,10 @@ impl Batch {
     pub(crate) fn page_count(&self) -> usize {
         self.numbers.len()
     }
+
+    pub(crate) fn numbers(&self) -> &[u64] {
+        &self.numbers
+    }
 }
 
 /// What a running Commit carries beside its batches.
@@ -435,7 +439,9 @@ impl Slice {
                     env.grants.discard(owner, &batch.runs);
                 }
                 if inode.store_failures > STORE_FAILURES_MAX {
-                    inode.errors.note(Errno::EIO);
+                    if !inode.is_only_rewritten(&batch.numbers) {
+                        inode.errors.note(Errno::EIO);
+                    }
                     inode.pages.on_flushed(&batch.numbers, false, true);
                 } else {
                     inode.write_again(env, &batch.numbers);
@@ -697,7 +703,9 @@ impl Slice {
                     }
                 }
                 if let Some(errno) = errno {
-                    inode.errors.note(errno);
+                    if !inode.is_only_rewritten_by(&running.commit, &done) {
+                        inode.errors.note(errno);
+                    }
                     inode.is_size_dirty = false;
                     inode.modified = None;
                     inode.kill_set_id = None;
@@ -707,6 +715,9 @@ impl Slice {
             }
         }
         inode.commit_count += 1;
+        if result.is_ok() {
+            self.note_committed(env, ino, &running.commit);
+        }
         if !self.frameless.is_empty() {
             // Pages are clean by it.
             self.out.push(Effect::ForSlice(ino, Input::Shrink));

@@ -206,6 +206,8 @@ pub(crate) struct Inode {
     /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
     pub(crate) hasty: std::collections::BTreeSet<u64>,
     pub(crate) is_on_dirty_list: bool,
+    /// Dirty for the sake of a rewrite alone (`rewrite`).
+    pub(crate) rewritten: RangeSet,
     /// End of the last write.
     pub(crate) write_end: u64,
     /// Appended where the kernel does not expect it and not READ since: its pages hold what was there before.
@@ -296,6 +298,7 @@ impl Inode {
             goals: Vec::new(),
             hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,
+            rewritten: RangeSet::new(),
             write_end: 0,
             unshown: RangeSet::new(),
             errors: crate::errors::Errors::default(),

@@ -405,6 +405,7 @@ impl Slice {
             }
             _ => return,
         };
+        env.pace.note_use(env.now);
         self.inode(ino).activity.note(env.now, handle.0, range);
     }
 
@@ -461,25 +462,7 @@ impl Slice {
 
     /// Loads the pages of `range` (page aligned) that are neither cached nor on their way.
     pub(crate) fn load(&mut self, env: &Env<'_>, ino: InodeId, range: ByteRange, is_wanted: bool) {
-        let inode = self.inodes.get_mut(&ino).expect("its request is here");
-        let unknown = inode.map.known.missing(&range);
-        if let Some(first) = unknown.ranges().first().copied()
-            && !inode.is_map_asked
-        {
-            inode.is_map_asked = true;
-            inode.changed_since = RangeSet::new();
-            let wide = self.map_range(ino, first);
-            let inode = self.inode(ino);
-            inode.is_partial_map_asked = !inode.covers(RangeMode::Read, &wide);
-            let op = Op::GetMap {
-                ino,
-                begin: wide.begin,
-                end: wide.end,
-                count_max: MAP_COUNT_MAX,
-            };
-            let then = Continuation::Map(ino, wide, first);
-            self.call(ino.shard(), Ask::Op { op, durable: false }, then);
-        }
+        self.learn_map(ino, &range);
         // What is known is loaded meanwhile; a large range is learnt in parts.
         let inode = self.inodes.get_mut(&ino).expect("its request is here");
         let mut wanted = inode.map.known.intersection(&range);
@@ -499,6 +482,29 @@ impl Slice {
                 self.load_part(env, ino, ByteRange::new(begin, end), is_wanted);
                 begin = end;
             }
+        }
+    }
+
+    /// Asks where the bytes of `range` lie of which that is not known, if nothing is being asked yet.
+    pub(crate) fn learn_map(&mut self, ino: InodeId, range: &ByteRange) {
+        let inode = self.inode(ino);
+        let unknown = inode.map.known.missing(range);
+        if let Some(first) = unknown.ranges().first().copied()
+            && !inode.is_map_asked
+        {
+            inode.is_map_asked = true;
+            inode.changed_since = RangeSet::new();
+            let wide = self.map_range(ino, first);
+            let inode = self.inode(ino);
+            inode.is_partial_map_asked = !inode.covers(RangeMode::Read, &wide);
+            let op = Op::GetMap {
+                ino,
+                begin: wide.begin,
+                end: wide.end,
+                count_max: MAP_COUNT_MAX,
+            };
+            let then = Continuation::Map(ino, wide, first);
+            self.call(ino.shard(), Ask::Op { op, durable: false }, then);
         }
     }
 
@@ -549,6 +555,7 @@ impl Slice {
                 env.pool.zero(Span::whole(*frame));
             }
         }
+        self.note_loaded(env, ino, &got, loads.len());
         let io = IoId(self.draw_id());
         self.ios.insert(io, ino);
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
@@ -877,6 +884,7 @@ impl Slice {
             return Err(NoRoom::Yet(Waiting::Frames));
         }
         inode.reserved += sectors;
+        inode.is_rewritten_no_more(&range);
         // What lies in metadata is not what these pages hold now: a release must not take them for committed.
         self.hasty_count -= inode.forget_hasty(&range);
         Ok(())

@@ -66,6 +66,7 @@ impl Slice {
     /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.
     fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inodes.get_mut(&ino).expect("just seen");
+        let mut is_rewrite = true;
         loop {
             let all = &ByteRange::ALL;
             let lost = inode
@@ -75,13 +76,16 @@ impl Slice {
                 break;
             }
             let numbers: Vec<u64> = numbers_of(&lost).collect();
+            is_rewrite &= inode.is_only_rewritten(&numbers);
             lost.iter().for_each(|page| env.pool.release(page.frame));
             inode.pages.on_flushed(&numbers, false, true);
         }
         env.grants
             .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
         inode.starved_since = None;
-        inode.errors.note(Errno::ENOSPC);
+        if !is_rewrite {
+            inode.errors.note(Errno::ENOSPC);
+        }
         self.pump(env, ino);
     }
 

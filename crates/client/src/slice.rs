@@ -280,6 +280,7 @@ pub struct Slice {
     /// Locks of applications.
     pub(crate) locks: crate::locks::Locks,
     pub(crate) accesses: crate::access::Accesses,
+    pub(crate) rewriter: crate::rewrite::Rewriter,
     /// Closes that wait until locks are dropped.
     pub(crate) closing: FxHashMap<Ticket, (InodeId, Handle)>,
     /// The node has no valid lease.
@@ -303,6 +304,8 @@ pub struct Gauges {
     pub handle_count: usize,
     /// Since the slice was made; in the order of `Waiting::NAMES`.
     pub wait_counts: [u64; Waiting::NAMES.len()],
+    /// Blocks that were rewritten.
+    pub rewrites: crate::rewrite::RewriteCounts,
 }
 
 impl Slice {
@@ -335,6 +338,7 @@ impl Slice {
             payloads: FxHashMap::default(),
             locks: crate::locks::Locks::default(),
             accesses: crate::access::Accesses::default(),
+            rewriter: crate::rewrite::Rewriter::default(),
             closing: FxHashMap::default(),
             is_lapsed: false,
             undropped: rustc_hash::FxHashSet::default(),
@@ -390,6 +394,7 @@ impl Slice {
             Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::WriteBack => {
+                self.stop_rewriting();
                 self.tell_all_accesses(env);
                 self.write_all_back(env);
             }
@@ -405,6 +410,7 @@ impl Slice {
                 self.give_up_idle(env);
                 self.evict_inodes(env);
                 self.end_signalled(env);
+                self.rewrite_some(env);
                 self.on_tick(env);
             }
         }
@@ -599,6 +605,7 @@ impl Slice {
             dirty_count: self.dirty.len(),
             handle_count: self.handles.len(),
             wait_counts: self.wait_counts,
+            rewrites: self.rewrite_counts(),
         }
     }
 

@@ -9,6 +9,8 @@
     reason = "a test of mounts does I/O"
 )]
 
+#[path = "labs/ageing.rs"]
+mod ageing;
 #[path = "labs/checkpoints.rs"]
 mod checkpoints;
 #[path = "labs/damage.rs"]

@@ -39,6 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 use client::request::{Operation, Request, Response, Ticket, TicketPart};
+use client::rewrite::Rules;
 use client::slice::{Input, SLICE_COUNT, Slice, home_slice};
 use node::keeper::{Counters as Kept, PlainHost, ShardSize, checkpoint_now};
 use node::message::CLASS_NAMES;
@@ -329,6 +330,7 @@ struct Daemon {
     disks: BTreeMap<NsdId, Arc<DiskQueue>>,
     has_volatile_nsd: bool,
     readers: client::Readers,
+    pace: client::Pace,
     io: sectors::Sectors,
     transfers: transfer::Transfers,
     journal: journal::JournalDriver,
@@ -475,6 +477,9 @@ fn slices(shards: &[Option<OwnerSlice>], config: &Config) -> Vec<Mutex<Slice>> {
             slice.limit_inodes(config.inode_count_max);
             let (kept, has_directories) = config.access_times();
             slice.keep_access_times(kept, has_directories, ACCESS_PATIENCE);
+            if !config.is_read_only() {
+                slice.rewrite_aged(Rules::new(config.view.block_size));
+            }
             Mutex::new(slice)
         })
         .collect()
@@ -545,6 +550,7 @@ impl Daemon {
             disks: queues,
             has_volatile_nsd: disks.has_volatile,
             readers: client::Readers::new(config.direct_size_min, config.again_size_max),
+            pace: client::Pace::default(),
             io,
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),

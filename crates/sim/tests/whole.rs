@@ -1,5 +1,6 @@
 //! The whole: fixed seeds pass (CI runs fresh ones too), a seed replays exactly, and each checker finds what it is there for.
 
+use client::rewrite::RewriteCounts;
 use sim::survive;
 use sim::whole::node::Canary;
 use sim::whole::{self, Options, Report, World};
@@ -137,6 +138,30 @@ fn checkpoints_outlive_crashes() {
     let [rounds, checkpoints, failures] = counts;
     eprintln!("{rounds} rounds, {checkpoints} checkpoints, {failures} failures");
     assert!(checkpoints > 100 && failures > 0, "{counts:?}");
+}
+
+/// Blocks of more than one extent are rewritten as soon as they rest, while nodes write, cut and revoke, links break and
+/// machines crash.
+#[test]
+fn rewritten_blocks_are_what_they_were() {
+    let mut sum = RewriteCounts::default();
+    for seed in 1..=16 {
+        let drawn = whole::options(seed, Canary::default());
+        let options = Options {
+            rewrite_ms: 1 + seed % 3 * 20,
+            crash_count: usize::from(seed.is_multiple_of(4)),
+            data_sectors: 1 << 20,
+            frame_count: 1 << 14,
+            call_count: 60,
+            name_percent: 0,
+            ..drawn
+        };
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        sum.add(report.rewrites);
+    }
+    eprintln!("{sum:?}");
+    assert!(sum.blocks > 20, "{sum:?}");
 }
 
 /// Clean inodes leave memory all the time, while rounds of checkpoints change the roots that they are read from, with

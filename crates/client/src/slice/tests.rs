@@ -14,6 +14,7 @@ mod opens;
 mod prefetch;
 mod punch;
 mod readers;
+mod rewrite;
 mod space;
 mod stores;
 mod torn;
@@ -159,6 +160,7 @@ struct Story {
     now: Instant,
     timestamp: Timestamp,
     readers: crate::Readers,
+    pace: crate::Pace,
 }
 
 impl Story {
@@ -180,6 +182,7 @@ impl Story {
             now: Instant(1),
             timestamp: Timestamp { secs: 9, nanos: 0 },
             readers: crate::Readers::new(types::limits::DIRECT_SIZE_MIN, 0),
+            pace: crate::Pace::default(),
         }
     }
 
@@ -198,6 +201,7 @@ impl Story {
                 has_sectors: self.has_sectors,
             },
             readers: &self.readers,
+            pace: &self.pace,
             owners: &[NodeId(2)],
             has_volatile_nsd: self.has_volatile_nsd,
         };

@@ -95,6 +95,11 @@ pub struct Config {
 }
 
 impl Config {
+    /// Mounted for reading only.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.mount_flags & libc::MS_RDONLY != 0
+    }
+
     /// Which reads change access times, and whether those of directories do: as mounted.
     pub(super) fn access_times(&self) -> (AccessTimes, bool) {
         let has = |flag: libc::c_ulong| self.mount_flags & flag != 0;

@@ -338,9 +338,12 @@ impl Daemon {
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
         let (mut known, mut cold) = (0, 0);
+        let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
-            known += slice.gauges().inode_count as u64;
+            let seen = slice.gauges();
+            known += seen.inode_count as u64;
+            rewrites.add(seen.rewrites);
             cold += slice.cold_count() as u64;
         }
         let shards = self.shards.iter().flatten();
@@ -358,6 +361,10 @@ impl Daemon {
             ("metadata_unreadable", read.told),
             ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
+            ("rewrite_blocks", rewrites.blocks),
+            ("rewrite_bytes", rewrites.bytes),
+            ("rewrite_parts_before", rewrites.parts_before),
+            ("rewrite_parts_after", rewrites.parts_after),
             ("inodes_forgotten_now", cold),
             ("checkpoints", kept.checkpoints),
             ("checkpoint_rounds", kept.rounds),

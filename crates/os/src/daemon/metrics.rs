@@ -252,6 +252,8 @@ impl Writer<'_> {
         self.gauge(&table::HANDLES, get(&gauges.handles))?;
         self.counter(&table::LOADS, get(&c.loads))?;
         self.counter(&table::STORES, get(&c.stores))?;
+        self.counter(&table::REWRITTEN, get(&gauges.rewritten))?;
+        self.counter(&table::REWRITTEN_SIZE, get(&gauges.rewritten_size))?;
         self.counter(&table::NOTICES, get(&c.notices))?;
         let pending = [
             (["kernel".to_owned()], get(&gauges.notices_busy)),

@@ -197,6 +197,7 @@ impl Daemon {
             pool: &*self.pool,
             grants: &self.hands,
             readers: &self.readers,
+            pace: &self.pace,
             owners: &self.config.view.owners,
             has_volatile_nsd: self.has_volatile_nsd,
         };

@@ -197,6 +197,8 @@ pub struct Setting {
     pub round_ticks: u64,
     /// Clean inodes leave memory every so many ticks; 0: never.
     pub evict_ticks: u64,
+    /// Which blocks are rewritten; none without.
+    pub rewrites: Option<client::rewrite::Rules>,
     /// How it is broken.
     pub canary: Canary,
 }
@@ -227,6 +229,7 @@ pub struct Node {
     transfers: transfer::Transfers,
     has_volatile_nsd: bool,
     readers: client::Readers,
+    pace: client::Pace,
     prng: Prng,
     next_call: u64,
     tick_count: u64,
@@ -250,6 +253,7 @@ impl Node {
             inode_count_max,
             round_ticks,
             evict_ticks,
+            rewrites,
             canary,
             ..
         } = setting;
@@ -272,6 +276,9 @@ impl Node {
             // Told soon, while other things are under way.
             let patience = Duration::from_millis(30);
             slice.keep_access_times(client::AccessTimes::Strict, true, patience);
+            if let Some(rules) = rewrites {
+                slice.rewrite_aged(rules);
+            }
             slice
         });
         let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
@@ -300,6 +307,7 @@ impl Node {
             keys: keys::Keys::new(view.fs, evict_ticks, canary.gives_up_reads),
             has_volatile_nsd: view.nsds.iter().any(|n| n.has_volatile_cache),
             readers: client::Readers::new(types::limits::DIRECT_SIZE_MIN, 0),
+            pace: client::Pace::default(),
             view,
             prng,
             next_call: 0,
@@ -384,6 +392,7 @@ impl Node {
             pool: &self.memory,
             grants: &self.hands,
             readers: &self.readers,
+            pace: &self.pace,
             owners: &self.view.owners,
             has_volatile_nsd: self.has_volatile_nsd,
         };
@@ -715,6 +724,14 @@ impl Node {
     pub fn is_dirty(&self) -> bool {
         let is_behind = self.log.journal.durable_lsn() < self.log.journal.last_lsn();
         is_behind || self.slices.iter().any(Slice::is_dirty)
+    }
+
+    /// Blocks rewritten in this life.
+    pub fn rewrite_counts(&self) -> client::rewrite::RewriteCounts {
+        let mut sum = client::rewrite::RewriteCounts::default();
+        let slices = self.slices.iter();
+        slices.for_each(|slice| sum.add(slice.gauges().rewrites));
+        sum
     }
 
     /// Drops a reference of each frame of a span, as the front end does after an answer.

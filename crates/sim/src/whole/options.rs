@@ -81,6 +81,8 @@ pub struct Options {
     pub round_ticks: u64,
     /// Clean inodes leave memory every so many ticks; 0: never.
     pub evict_ticks: u64,
+    /// Blocks of several extents are rewritten when they have rested for so many milliseconds; 0: never.
+    pub rewrite_ms: u64,
     /// Of a thousand reads of trees' pages so many fail, or bring a wrong bit.
     pub page_fault_per_mille: u64,
     /// Longest delay of the read of a page in ticks; 0: as of others.
@@ -185,6 +187,7 @@ impl Options {
             journal_sectors: 2048,
             round_ticks,
             evict_ticks,
+            rewrite_ms: draw_rewrite_ms(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -216,6 +219,14 @@ fn draw_evict_ticks(aside: &mut Prng, round_ticks: u64, canary: Canary) -> u64 {
     match round_ticks == 0 || (canary != Canary::default() && !canary.stale_keys) {
         true => 0,
         false => ticks,
+    }
+}
+
+fn draw_rewrite_ms(aside: &mut Prng, canary: Canary) -> u64 {
+    let ms = pick(aside, &[0, 1, 50]);
+    match canary == Canary::default() {
+        true => ms,
+        false => 0,
     }
 }
 

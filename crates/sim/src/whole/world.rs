@@ -17,6 +17,7 @@ mod space;
 use std::collections::{BTreeMap, BTreeSet};
 
 use client::request::{Notice, Operation, Response, Ticket};
+use client::rewrite::RewriteCounts;
 use client::slice::{Input, NotifyId, slice_of};
 use stdx::Prng;
 use stdx::prng::splitmix64;
@@ -55,6 +56,8 @@ pub struct Report {
     pub no_space_count: usize,
     /// Rounds of checkpoints, checkpoints, and those that failed, of all lives.
     pub checkpoint_counts: [u64; 3],
+    /// Blocks rewritten, of all lives.
+    pub rewrites: RewriteCounts,
     /// Inodes that were evicted, that were read again, and reads that a new root made worthless, of all lives.
     pub key_counts: [u64; 3],
     /// Reads of pages that failed, and calls that failed for it.
@@ -147,6 +150,7 @@ pub struct World {
     /// Writes that were refused for want of room.
     no_space_count: usize,
     checkpoint_counts: [u64; 3],
+    rewrites: RewriteCounts,
     key_counts: [u64; 3],
     page_faults: pages::PageFaults,
     /// The last step in which it was nearly full.
@@ -186,6 +190,7 @@ impl World {
             access_count: self.history.count() + self.directory.count(),
             no_space_count: self.no_space_count,
             checkpoint_counts: self.checkpoint_counts,
+            rewrites: self.rewrites,
             key_counts: self.key_counts,
             page_fault_counts: self.page_faults.counts,
             lock_counts: self.lockers.counts,
@@ -199,6 +204,8 @@ impl World {
         let counts = self.machines[index].node.checkpoint_counts();
         let sums = self.checkpoint_counts.iter_mut();
         sums.zip(counts).for_each(|(sum, count)| *sum += count);
+        self.rewrites
+            .add(self.machines[index].node.rewrite_counts());
         let (evicted, counters) = self.machines[index].node.key_counts();
         let counts = [evicted, counters.misses, counters.stale];
         let sums = self.key_counts.iter_mut();

@@ -28,6 +28,8 @@ pub(in super::super) struct Gauges {
     pub(super) dirty: AtomicU64,
     pub(super) handles: AtomicU64,
     pub(super) waits: [AtomicU64; Waiting::NAMES.len()],
+    pub(super) rewritten: AtomicU64,
+    pub(super) rewritten_size: AtomicU64,
     pub(super) notices_busy: AtomicU64,
     pub(super) notices_waiting: AtomicU64,
     pub(super) last_lsn: AtomicU64,
@@ -73,11 +75,13 @@ impl Daemon {
         let gauges = &self.gauges;
         let (mut inodes, mut dirty, mut handles) = (0, 0, 0);
         let mut waits = [0; Waiting::NAMES.len()];
+        let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let seen = lock(slice).gauges();
             inodes += seen.inode_count;
             dirty += seen.dirty_count;
             handles += seen.handle_count;
+            rewrites.add(seen.rewrites);
             waits
                 .iter_mut()
                 .zip(seen.wait_counts)
@@ -86,6 +90,8 @@ impl Daemon {
         set(&gauges.inodes, inodes);
         set(&gauges.dirty, dirty);
         set(&gauges.handles, handles);
+        set(&gauges.rewritten, rewrites.blocks);
+        set(&gauges.rewritten_size, rewrites.bytes);
         gauges
             .waits
             .iter()

@@ -60,6 +60,8 @@ metrics! {
     HANDLES: Gauge "gupfs_open_handles" [] "Files and directories open on this node; looked at once a second";
     LOADS: Counter "gupfs_data_loads" [] "Times that file data was not in the pagepool and was read from NSDs";
     STORES: Counter "gupfs_data_stores" [] "Times that file data was written to NSDs";
+    REWRITTEN: Counter "gupfs_rewritten_blocks" [] "Blocks of many extents that were written again as one run; looked at once a second";
+    REWRITTEN_SIZE: Counter "gupfs_rewritten_bytes" [] "Bytes of these blocks; looked at once a second";
     NOTICES: Counter "gupfs_kernel_notifications" [] "Times that the kernel was told to drop what it caches";
     NOTICES_PENDING: Gauge "gupfs_kernel_notifications_pending" ["state"] "Notifications with the kernel, or waiting for a thread; looked at once a second";
 

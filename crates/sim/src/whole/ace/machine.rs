@@ -120,6 +120,7 @@ impl Shape {
             ask_sectors: self.data_sectors.min(64),
             round_ticks: self.round_ticks,
             evict_ticks: 0,
+            rewrites: None,
             canary: self.node,
         }
     }

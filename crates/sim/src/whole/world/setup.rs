@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use client::request::{Handle, NewKind, OpenFlags, Operation, Response};
+use client::rewrite::{RewriteCounts, Rules};
 use stdx::Prng;
 use types::id::NodeLife;
 use types::{
-    ClusterId, ClusterView, Epoch, FsId, Incarnation, InodeId, Name, NodeId, NodeView, NsdId,
-    NsdView, Span,
+    ClusterId, ClusterView, Duration, Epoch, FsId, Incarnation, InodeId, Name, NodeId, NodeView,
+    NsdId, NsdView, Span,
 };
 
 use super::super::boot;
@@ -88,6 +89,7 @@ impl World {
             last_finished: 0,
             no_space_count: 0,
             checkpoint_counts: [0; 3],
+            rewrites: RewriteCounts::default(),
             key_counts: [0; 3],
             page_faults: super::pages::PageFaults::default(),
             was_full_at: 0,
@@ -143,6 +145,11 @@ impl World {
             ask_sectors: options.data_sectors.min(16 << 10),
             round_ticks: options.round_ticks,
             evict_ticks: options.evict_ticks,
+            rewrites: (options.rewrite_ms > 0).then(|| Rules {
+                parts_max: 1,
+                rest: Duration::from_millis(options.rewrite_ms),
+                ..Rules::new(view.block_size)
+            }),
             canary: options.canary,
         }
     }
