@@ -231,7 +231,7 @@ pub const INODE_COUNT_MAX_DEFAULT: u64 = types::limits::INODE_COUNT_MAX as u64;
 pub const INODE_COUNT_MAX: std::ops::RangeInclusive<u64> = 256..=100_000_000;
 
 /// Bytes of owned metadata that a daemon keeps in memory, unless it is said otherwise.
-pub const METADATA_BYTES_MAX_DEFAULT: u64 = 0;
+pub const METADATA_BYTES_MAX_DEFAULT: u64 = 128 << 20;
 /// Below this a directory of some hundred names would go as soon as it comes.
 const METADATA_BYTES_MIN: u64 = 64 << 10;
 

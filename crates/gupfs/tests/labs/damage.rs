@@ -18,7 +18,7 @@ fn kill(node: &Node) {
     }
 }
 
-fn disk(node: &Node, number: u16) -> PathBuf {
+pub(crate) fn disk(node: &Node, number: u16) -> PathBuf {
     node.state().join(format!("nsd/{number}.img"))
 }
 

@@ -1,13 +1,18 @@
 //! Far less memory for metadata than there is of it: what owners have in their trees leaves it all the time, and is read again
 //! when it is used; through renames and removals, kill -9 and a check of everything.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::damage::disk;
 use crate::lab::{LIMIT, Lab, bounded, can_run};
+use crate::node::Node;
 
 const DIRECTORY_COUNT: u64 = 20;
 /// A few hundred files' worth.
@@ -156,4 +161,86 @@ fn metadata_beyond_its_bound_leaves_memory() {
         lab.gupfs(&["kill", name]);
     }
     lab.fsck();
+}
+
+impl Node {
+    fn count(&self, what: &str) -> u64 {
+        let counters = self.gupfs(&["dump", "counters", "--json"]);
+        let counters: serde_json::Value = serde_json::from_str(&counters).unwrap();
+        counters[format!("metadata_{what}")].as_u64().unwrap()
+    }
+
+    fn await_count(&self, what: &str, least: u64) {
+        let begin = Instant::now();
+        while self.count(what) < least {
+            let log = fs::read_to_string(self.state().join("log")).unwrap();
+            assert!(begin.elapsed().as_secs() < 20, "{what} < {least}: {log}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Disks that give nothing for a moment: what is not in memory is read again until it is there. Two inodes lie in one page, and are read
+/// again at different times: the second finds the page in memory, and hears of it although nothing is read for it (a wake-up that
+/// was lost once in the daemon, where no simulator could see it).
+#[test]
+fn pages_that_no_disk_gives_for_a_moment_are_waited_for() {
+    const COUNT: u64 = 100;
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    node.gupfs(&["config", "set", "metadata_bytes_max", "64K"]);
+    let directory = |number: u64| node.mount().join(format!("d{number}"));
+    let mut shards: BTreeMap<u64, Vec<PathBuf>> = BTreeMap::new();
+    for number in 0..COUNT {
+        let path = directory(number);
+        fs::create_dir(&path).unwrap();
+        for file in 0..10 {
+            fs::write(path.join(format!("f{file}")), "text").unwrap();
+        }
+        let shard = fs::metadata(&path).unwrap().ino() >> 48;
+        shards.entry(shard).or_default().push(path);
+    }
+    let two = shards.into_values().find(|paths| paths.len() > 1);
+    let two = two.expect("there are 64 shards");
+    node.gupfs(&["down"]);
+    node.up(&[]).expect("and nobody knows anything");
+    node.await_count("evictions", COUNT * 10);
+    let disks = (1..=4).map(|number| disk(&node, number));
+    let disks = disks.map(|path| File::options().read(true).write(true).open(path).unwrap());
+    let disks: Vec<(File, Vec<u8>)> = disks
+        .map(|disk| {
+            let mut bytes = vec![0; usize::try_from(disk.metadata().unwrap().len()).unwrap()];
+            disk.read_exact_at(&mut bytes, 0).unwrap();
+            (disk, bytes)
+        })
+        .collect();
+    for (disk, _) in &disks {
+        disk.set_len(0).unwrap();
+    }
+    let (tell, told) = mpsc::channel();
+    let mut failures = 0;
+    for path in &two[..2] {
+        let (path, tell) = (path.clone(), tell.clone());
+        thread::spawn(move || tell.send(fs::metadata(path).map(|m| m.is_dir())));
+        // The pauses grow: the second begins some 300 ms behind the first.
+        failures += 4;
+        node.await_count("read_failures", failures);
+    }
+    let waiters = node.gupfs(&["waiters"]);
+    assert!(waiters.contains("reads have failed"), "{waiters}");
+    assert_eq!(node.count("unreadable"), 0);
+    for (disk, bytes) in &disks {
+        disk.write_all_at(bytes, 0).unwrap();
+    }
+    for _ in 0..2 {
+        let log = || fs::read_to_string(node.state().join("log")).unwrap();
+        let found = told.recv_timeout(Duration::from_secs(10));
+        let found = found.unwrap_or_else(|_| panic!("it waits: {}", log()));
+        assert!(
+            found.as_ref().is_ok_and(|is_dir| *is_dir),
+            "{found:?}: {}",
+            log()
+        );
+    }
 }

@@ -248,6 +248,13 @@ impl Writer<'_> {
     fn write_caches(&mut self, daemon: &Daemon) -> Done {
         let (c, gauges) = (&daemon.counters, &daemon.gauges);
         self.gauge(&table::INODES_CACHED, get(&gauges.inodes))?;
+        let (evicted, resident) = daemon.keys.evicted_and_resident();
+        let [misses, pages, failures] = &gauges.metadata;
+        self.gauge(&table::METADATA_BYTES, resident)?;
+        self.counter(&table::METADATA_EVICTIONS, evicted)?;
+        self.counter(&table::METADATA_MISSES, get(misses))?;
+        self.counter(&table::METADATA_READS, get(pages))?;
+        self.counter(&table::METADATA_FAILURES, get(failures))?;
         self.gauge(&table::INODES_DIRTY, get(&gauges.dirty))?;
         self.gauge(&table::HANDLES, get(&gauges.handles))?;
         self.counter(&table::LOADS, get(&c.loads))?;

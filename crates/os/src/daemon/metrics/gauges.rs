@@ -47,6 +47,8 @@ pub(in super::super) struct Gauges {
     /// Bytes by `SPACE_NAMES`.
     pub(super) space: [AtomicU64; SPACE_NAMES.len()],
     pub(super) in_hand: AtomicU64,
+    /// Inodes that were missed, pages read for them, reads that failed.
+    pub(super) metadata: [AtomicU64; 3],
 }
 
 fn set(gauge: &AtomicU64, value: impl TryInto<u64>) {
@@ -125,6 +127,10 @@ impl Daemon {
         set(&gauges.parked, self.parked_count());
         let in_hand = self.hands.with(|hands| hands.unreserved());
         set(&gauges.in_hand, in_hand * SECTOR_SIZE);
+        let read = self.keys.counters();
+        let read = [read.misses, read.pages, read.failures];
+        let metadata = gauges.metadata.iter().zip(read);
+        metadata.for_each(|(gauge, n)| set(gauge, n));
         self.look_at_log(tick.is_multiple_of(LONG_LOOK_TICKS));
         set(&gauges.looked_at, clock::now().0);
     }

@@ -56,6 +56,11 @@ metrics! {
     CLIENT_WAITS: Counter "gupfs_client_waits" ["cause"] "Times that a request was set aside to wait; looked at once a second";
 
     INODES_CACHED: Gauge "gupfs_cached_inodes" [] "Inodes that the client half knows; looked at once a second";
+    METADATA_BYTES: Gauge "gupfs_metadata_resident_bytes" [] "Metadata of this owner that is in memory, roughly; looked at 50 times a second";
+    METADATA_EVICTIONS: Counter "gupfs_metadata_evictions" [] "Inodes of this owner that have left memory, for the setting metadata_bytes_max";
+    METADATA_MISSES: Counter "gupfs_metadata_misses" [] "Inodes of this owner that were wanted, not in memory, and being read for nobody else; looked at once a second";
+    METADATA_READS: Counter "gupfs_metadata_page_reads" [] "Pages of trees that were read for them; looked at once a second";
+    METADATA_FAILURES: Counter "gupfs_metadata_read_failures" [] "Reads of such inodes that failed; looked at once a second";
     INODES_DIRTY: Gauge "gupfs_dirty_inodes" [] "Inodes that write-behind will look at; looked at once a second";
     HANDLES: Gauge "gupfs_open_handles" [] "Files and directories open on this node; looked at once a second";
     LOADS: Counter "gupfs_data_loads" [] "Times that file data was not in the pagepool and was read from NSDs";
