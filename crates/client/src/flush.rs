@@ -196,8 +196,7 @@ impl Slice {
         if matches!(purpose, Purpose::Background) && inode.goals.iter().any(is_background) {
             return self.pump(env, ino);
         }
-        let is_changed =
-            inode.is_size_dirty || inode.modified.is_some() || inode.kill_set_id.is_some();
+        let is_changed = inode.is_size_dirty || inode.takes_rights() || inode.kill_set_id.is_some();
         // A Commit under way does not have the newest.
         let commit = if is_changed {
             inode.commit_count + 1 + u64::from(inode.is_committing)

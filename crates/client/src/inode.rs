@@ -460,8 +460,13 @@ impl Inode {
             || !self.batches.is_empty()
             || self.is_committing
             || self.is_size_dirty
-            || self.modified.is_some()
+            || self.takes_rights()
             || self.kill_set_id.is_some()
+    }
+
+    /// A write takes the rights of a program, and no Commit has told the owner.
+    pub(crate) fn takes_rights(&self) -> bool {
+        self.modified.is_some() || self.drops_rights
     }
 
     /// Where the bytes of `range` lie is not known any more; nor does an answer say it that is on its way.

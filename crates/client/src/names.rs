@@ -186,8 +186,7 @@ impl Slice {
             // stay: its Commit comes first.
             Operation::GetXattr { ino, name, .. }
                 if name[..] == *meta::FILE_RIGHTS
-                    && (self.inodes.get(ino))
-                        .is_some_and(|i| i.modified.is_some() || i.drops_rights) =>
+                    && self.inodes.get(ino).is_some_and(|i| i.takes_rights()) =>
             {
                 return self.fail(request.ticket, Errno::ENODATA);
             }
@@ -791,6 +790,17 @@ impl Slice {
     }
 
     fn reply_bytes(&mut self, request: &Request, bytes: SmallBytes) {
+        // The owner may not have heard that a write has taken the rights of a program.
+        let bytes = match &request.operation {
+            Operation::ListXattr { ino, .. }
+                if self.inodes.get(ino).is_some_and(|i| i.takes_rights()) =>
+            {
+                let names = bytes.split_inclusive(|byte| *byte == 0);
+                let left = names.filter(|name| name.strip_suffix(&[0]) != Some(meta::FILE_RIGHTS));
+                SmallBytes::new(&left.collect::<Vec<_>>().concat())
+            }
+            _ => bytes,
+        };
         let size = match &request.operation {
             Operation::GetXattr { size, .. } | Operation::ListXattr { size, .. } => *size,
             _ => return self.reply(request.ticket, Response::Bytes(bytes)),

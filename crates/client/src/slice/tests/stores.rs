@@ -1,6 +1,7 @@
 //! Stores that have ended, and what the driver hears of them.
 
 use super::*;
+use crate::request::Response;
 
 fn open(has_volatile_nsd: bool) -> Story {
     let mut s = Story::new(PAGE);
@@ -186,4 +187,73 @@ fn a_rename_whose_data_is_lost_fails() {
         )
     };
     assert!(!effects.iter().any(renames), "{effects:?}");
+}
+
+/// A write takes the rights of a program, a time is set, and then the bytes can be stored nowhere: the owner hears of the rights
+/// all the same.
+#[test]
+fn rights_that_a_lost_write_takes_are_told() {
+    let mut s = open(false);
+    s.write_back(1);
+    let set = types::SetAttr {
+        mtime: Some(None),
+        ..types::SetAttr::default()
+    };
+    let effects = s.ask(Operation::SetAttr {
+        ino: INO,
+        handle: None,
+        set,
+    });
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, _, Ask::Op { .. }) => Some(*call),
+        _ => None,
+    });
+    s.attr.change += 1;
+    s.answer(call.expect("a change of times"), meta::Reply::Attr(s.attr));
+    let mut effects = s.input(Input::WriteBack);
+    while let Some(io) = effects.iter().find_map(|effect| match effect {
+        Effect::Store(io, ..) => Some(*io),
+        _ => None,
+    }) {
+        effects = s.input(Input::Stored(io, Err(IoFailure::Unreachable)));
+    }
+    assert!(s.slice.inode(INO).errors.is_untold(), "the bytes are lost");
+    let (call, commit) = commit_of(&effects).expect("the owner is told");
+    assert!(commit.drops_rights);
+    assert!(commit.extents.is_empty() && commit.modified.is_none());
+    assert!(s.slice.is_dirty(), "until it has answered");
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    assert!(!s.slice.is_dirty());
+}
+
+/// The names that the owner tells while it does not know of a write yet.
+#[test]
+fn a_list_of_attributes_is_without_rights_that_a_write_has_taken() {
+    for is_written in [true, false] {
+        let mut s = open(false);
+        if is_written {
+            s.write_back(1);
+        }
+        let effects = s.ask(Operation::ListXattr {
+            ino: INO,
+            size: 100,
+        });
+        let call = effects.iter().find_map(|effect| match effect {
+            Effect::Call(call, _, Ask::Op { .. }) => Some(*call),
+            _ => None,
+        });
+        let names = b"user.a\0security.capability\0user.b\0";
+        let names = SmallBytes::new(names);
+        let effects = s.answer(call.expect("asked"), meta::Reply::Bytes(names));
+        let told = effects.iter().find_map(|effect| match effect {
+            Effect::Reply(_, Response::Bytes(bytes), _) => Some(bytes.to_vec()),
+            _ => None,
+        });
+        let expected: &[u8] = match is_written {
+            true => b"user.a\0user.b\0",
+            false => b"user.a\0security.capability\0user.b\0",
+        };
+        assert_eq!(told.as_deref(), Some(expected), "written: {is_written}");
+    }
 }
