@@ -46,6 +46,7 @@ impl Slice {
             Continuation::Map(ino, range, narrow) => {
                 self.on_map(env, ino, range, narrow, answer);
             }
+            Continuation::Promised(ino, begin) => self.on_promised(env, ino, begin, answer),
             Continuation::Commit(ino) => self.on_committed(env, ino, answer),
             Continuation::Synced(ticket, response) => {
                 let response = match answer.body {

@@ -1,5 +1,6 @@
 //! What a slice is given with every input: time, memory, grants and the view. Arguments, not state.
 
+use data::SetAside;
 use types::{Duration, Extent, Instant, NodeId, Run, ShardId, Timestamp};
 
 use crate::{Pace, Pool, Readers};
@@ -11,11 +12,19 @@ pub trait Grants {
     fn reserve(&self, owner: NodeId, sectors: u64) -> bool;
     /// As `reserve`, for work that nobody waits for: where there are not enough, nobody is made to give some back.
     fn reserve_spare(&self, owner: NodeId, sectors: u64) -> bool;
+    /// As `reserve`, for a write into promised ranges (fallocate): also of what is for these alone. `None`: not enough in
+    /// hand; they are asked for with the next question, and come.
+    fn reserve_promised(&self, owner: NodeId, sectors: u64) -> Option<SetAside>;
     /// Gives back what was reserved and is not needed.
-    fn unreserve(&self, owner: NodeId, sectors: u64);
+    fn unreserve(&self, owner: NodeId, part: SetAside);
     /// Cuts dirty sectors into runs: each of `wanted` becomes one or more runs. The sectors are used up
-    /// and the reservation of `reserved` sectors with them. `None`: not enough in hand (nothing taken).
-    fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>>;
+    /// and what was `reserved` with them. `None`: not enough in hand (nothing taken).
+    fn take(
+        &self,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>>;
     /// The owner has committed these runs to a file: they are no longer in hand.
     fn committed(&self, owner: NodeId, runs: &[Run]);
     /// The outcome of writes to these runs is unknown: they are not written again.
@@ -35,6 +44,9 @@ pub struct WantedRun {
     pub file_sector: u64,
     /// Sectors.
     pub count: u32,
+    /// All of them are promised: what is held back for that may be taken. At most as many sectors as go without checksum
+    /// sectors then.
+    pub is_promised: bool,
 }
 
 /// Where a part of a wanted run goes.

@@ -306,6 +306,7 @@ fn concerned(then: &Continuation) -> Option<InodeId> {
         Continuation::Attributes(ino, _, _)
         | Continuation::Acquire(ino, _)
         | Continuation::Map(ino, _, _)
+        | Continuation::Promised(ino, _)
         | Continuation::Commit(ino)
         | Continuation::Accessed(ino, _)
         | Continuation::Lock(ino) => Some(*ino),

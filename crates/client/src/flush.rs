@@ -8,17 +8,19 @@
 //! at the latest, so that a busy writer starves nobody; a revoke's goal ends when the range is clean (the
 //! gate keeps new writes away).
 
+use data::SetAside;
 use meta::{Commit, Op};
 use types::{
-    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Layout, Piece, RangeMode, Run,
+    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Piece, RangeMode, Run,
     Timestamp, limits,
 };
 
-use crate::env::{Env, StorePiece, TakenRun, WantedRun};
+use crate::env::{Env, StorePiece, TakenRun};
 use crate::errors::Hears;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{DirtyPage, PAGE_SIZE, parts_of, pieces_of};
+use crate::promise::wanted_runs;
 use crate::request::{Operation, Request, Response};
 use crate::revoke::{FlushOutcome, RevokeId};
 use crate::slice::{Effect, Input, IoFailure, IoId, Slice, slice_of};
@@ -320,16 +322,12 @@ impl Slice {
         let rest = cap_pieces(inode, rest, env);
         let later = whole_pieces(inode, &rest);
         let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
-        let wanted = wanted_runs(
-            ino,
-            inode.attr.map_or_else(Layout::default, |a| a.layout),
-            &sectors,
-        );
+        let wanted = wanted_runs(inode, &sectors);
+        let mut rest_reserved = inode.reserved;
         let reserved = if inode.pages.dirty_count() == 0 {
-            inode.reserved
+            std::mem::take(&mut rest_reserved)
         } else {
-            let pages = numbers.len() as u64;
-            inode.reserved.min(pages)
+            rest_reserved.part(numbers.len() as u64)
         };
         let taken = if wanted.is_empty() {
             env.grants.unreserve(owner, reserved);
@@ -342,7 +340,9 @@ impl Slice {
                 env.pool.release(page.frame);
             }
             inode.pages.on_flushed(&numbers, false, false);
-            inode.starved_since.get_or_insert(env.now);
+            if !wanted.iter().all(|run| run.is_promised) {
+                inode.starved_since.get_or_insert(env.now);
+            }
             if self.short != Some(owner) {
                 self.out.push(Effect::WantSpace(owner));
             }
@@ -351,7 +351,7 @@ impl Slice {
             }
             return false;
         };
-        inode.reserved -= reserved;
+        inode.reserved = rest_reserved;
         inode.starved_since = None;
         let size = inode.size;
         let mut pieces = Vec::new();
@@ -481,9 +481,8 @@ impl Slice {
     pub(crate) fn give_back(&mut self, env: &Env<'_>, ino: InodeId, pages: usize) {
         let owner = env.owner(ino.shard());
         let inode = self.inode(ino);
-        let sectors = inode.reserved.min(pages as u64);
-        inode.reserved -= sectors;
-        env.grants.unreserve(owner, sectors);
+        let part = inode.reserved.part(pages as u64);
+        env.grants.unreserve(owner, part);
     }
 
     /// Drives an inode's write-back: starts batches that a goal needs, commits, ends goals.
@@ -756,10 +755,10 @@ impl Slice {
                 && inode.covers(RangeMode::Write, &bytes)
                 && inode.pages.redirty(number, &whole)
             {
-                inode.reserved += 1;
+                inode.reserved.plain += 1;
                 has_some = true;
             } else {
-                env.grants.unreserve(owner, 1);
+                env.grants.unreserve(owner, SetAside::plain(1));
             }
         }
         if has_some {
@@ -893,10 +892,15 @@ impl crate::inode::Inode {
     /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
     /// the write-back asks for some.
     fn write_again(&mut self, env: &Env<'_>, numbers: &[u64]) {
-        let sectors = numbers.len() as u64;
-        if env.grants.reserve(env.owner(self.ino.shard()), sectors) {
-            self.reserved += sectors;
-        }
+        let (owner, sectors) = (env.owner(self.ino.shard()), numbers.len() as u64);
+        let part = match numbers.iter().all(|number| self.is_page_promised(*number)) {
+            true => env.grants.reserve_promised(owner, sectors),
+            false => {
+                let is_there = env.grants.reserve(owner, sectors);
+                is_there.then_some(SetAside::plain(sectors))
+            }
+        };
+        self.reserved += part.unwrap_or_default();
         self.pages.on_flushed(numbers, false, false);
     }
 }
@@ -975,21 +979,4 @@ fn store_pieces(taken: &[TakenRun], pages: &[DirtyPage]) -> Vec<StorePiece> {
         }
     };
     taken.iter().map(piece).collect()
-}
-
-/// Adjacent pages as runs.
-fn wanted_runs(ino: InodeId, layout: Layout, pages: &[DirtyPage]) -> Vec<WantedRun> {
-    let mut runs: Vec<WantedRun> = Vec::new();
-    for page in pages {
-        match runs.last_mut() {
-            Some(run) if run.file_sector + u64::from(run.count) == page.number => run.count += 1,
-            _ => runs.push(WantedRun {
-                ino,
-                layout,
-                file_sector: page.number,
-                count: 1,
-            }),
-        }
-    }
-    runs
 }

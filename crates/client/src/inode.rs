@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use data::SetAside;
 use rustc_hash::FxHashMap;
 use types::attr::set_ids_taken;
 use types::{
@@ -198,7 +199,10 @@ pub(crate) struct Inode {
     pub(crate) store_failures: u32,
     /// Since when stores have failed or their links broken, without one that ended well.
     pub(crate) failing_since: Option<types::Instant>,
-    pub(crate) reserved: u64,
+    /// Sectors set aside for its dirty pages.
+    pub(crate) reserved: SetAside,
+    /// What is known of its promised ranges.
+    pub(crate) promise: crate::promise::Promise,
     /// Since when dirty pages have found no sectors: what was written to sectors that cannot be used needs
     /// others.
     pub(crate) starved_since: Option<types::Instant>,
@@ -293,7 +297,8 @@ impl Inode {
             commit_count: 0,
             store_failures: 0,
             failing_since: None,
-            reserved: 0,
+            reserved: SetAside::default(),
+            promise: crate::promise::Promise::default(),
             starved_since: None,
             goals: Vec::new(),
             hasty: std::collections::BTreeSet::new(),
@@ -343,6 +348,9 @@ impl Inode {
         self.is_size_dirty &= is_same_size_life && self.size > attr.size;
         if !self.is_size_dirty {
             self.size = attr.size;
+        }
+        if !is_same_size_life {
+            self.promise.forget();
         }
         self.attr = Some(*attr);
     }

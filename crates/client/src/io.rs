@@ -4,6 +4,7 @@
 //! A read that waits for sectors stays in service, so that a revoke waits for it (rule R4); everything else
 //! that waits holds nothing (rule R9).
 
+use data::SetAside;
 use meta::Op;
 use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
 use types::{
@@ -192,13 +193,13 @@ impl Slice {
         self.ask_change(ino, Op::SetAttr { ino, set }, then);
     }
 
-    /// Has the owner change attributes or bytes (SetAttr, Punch, rights of a program); what is dirty and must be there before is with it
+    /// Has the owner change attributes or bytes (SetAttr, Punch, Allocate, rights of a program); what is dirty and must be there before is with it
     /// already. While a size or bytes are being changed nothing is stored or committed.
     pub(crate) fn ask_change(&mut self, ino: InodeId, op: Op, then: Continuation) {
         let inode = self.inode(ino);
         let (cuts, sets_mtime) = match &op {
             Op::SetAttr { set, .. } => (set.size.is_some(), set.mtime.is_some()),
-            Op::Punch { .. } => (true, false),
+            Op::Punch { .. } | Op::Allocate { .. } => (true, false),
             Op::SetXattr { .. } => (false, false),
             _ => unreachable!("other operations do not wait for data"),
         };
@@ -861,29 +862,27 @@ impl Slice {
     ) -> Result<(), NoRoom> {
         let owner = env.owner(ino.shard());
         let inode = self.inodes.get_mut(&ino).expect("admitted");
-        let mut sectors = inode.pages.newly_dirty_count(&range);
-        let has_sectors = env.grants.reserve(owner, sectors);
-        if !has_sectors && is_write_back && self.is_lapsed {
+        let sectors = inode.pages.newly_dirty_count(&range);
+        let reserved = if is_write_back && self.is_lapsed {
             // The kernel drops the page now or never, and no owner can be asked. Stores through a mapping were never
             // promised sectors: they are asked for when the page is stored.
-            self.out.push(Effect::WantSpace(owner));
-            sectors = 0;
-        } else if !has_sectors {
-            if self.short == Some(owner) {
-                return Err(NoRoom::None);
+            match env.grants.reserve(owner, sectors) {
+                true => SetAside::plain(sectors),
+                false => {
+                    self.out.push(Effect::WantSpace(owner));
+                    SetAside::default()
+                }
             }
-            self.out.push(Effect::WantSpace(owner));
-            if !self.starved.contains(&ino) {
-                self.starved.push(ino);
-            }
-            return Err(NoRoom::Yet(Waiting::Space));
-        }
+        } else {
+            self.reserve(env, ino, &range, sectors)?
+        };
+        let inode = self.inodes.get_mut(&ino).expect("admitted");
         if inode.pages.write(range.begin, source, env.pool).is_err() {
-            env.grants.unreserve(owner, sectors);
+            env.grants.unreserve(owner, reserved);
             self.starve(ino);
             return Err(NoRoom::Yet(Waiting::Frames));
         }
-        inode.reserved += sectors;
+        inode.reserved += reserved;
         inode.is_rewritten_no_more(&range);
         // What lies in metadata is not what these pages hold now: a release must not take them for committed.
         self.hasty_count -= inode.forget_hasty(&range);

@@ -23,6 +23,7 @@ pub mod pages;
 pub mod pool;
 mod prefetch;
 mod pressure;
+mod promise;
 mod punch;
 pub mod readers;
 mod reading;

@@ -42,8 +42,10 @@ pub(crate) enum Continuation {
     Synced(Ticket, Response),
     /// Attributes changed by setattr.
     SetAttr(InodeId, Request),
-    /// A hole made.
+    /// A hole made, or space promised.
     Punch(InodeId, Request),
+    /// Which sectors from this one on are promised.
+    Promised(InodeId, u64),
     /// A listing.
     Listing(Request),
     /// The owner knows that this node has the inode no longer open; the inode if it is known here and counts them.
@@ -592,6 +594,7 @@ impl Slice {
             | meta::Reply::Resized(_)
             | meta::Reply::Listing { .. }
             | meta::Reply::Map { .. }
+            | meta::Reply::Promised { .. }
             | meta::Reply::Chain(_)
             | meta::Reply::Statistics { .. } => self.fail(request.ticket, Errno::EPROTO),
         }

@@ -40,6 +40,9 @@ impl Slice {
             }
         }
         self.short = None;
+        if !is_there {
+            self.write_promised_back(env);
+        }
     }
 
     /// There is too little for the writes of `ino` that wait, once more; those that wait for a token now may have

@@ -1,4 +1,5 @@
-//! fallocate with PUNCH_HOLE and ZERO_RANGE: bytes read as zero, and what they took is free.
+//! fallocate. With PUNCH_HOLE and ZERO_RANGE bytes read as zero, and what they took is free; with mode 0 or KEEP_SIZE
+//! space is promised to them (`promise`), in the same way: whoever writes hears of it by the size generation.
 //!
 //! As a change of size (`Slice::resize`): under the exclusive inode token and the right to write to every byte touched,
 //! after what is dirty is with the owner, and nothing is stored or committed until the owner has answered
@@ -22,15 +23,22 @@ use crate::tokens::Admission;
 impl Slice {
     /// FALLOCATE.
     pub(crate) fn punch(&mut self, env: &Env<'_>, request: Request) {
-        let Operation::Punch {
-            ino,
-            begin,
-            end,
-            keeps_size,
-            ..
-        } = request.operation
-        else {
-            unreachable!("only holes come here");
+        let (ino, begin, end, keeps_size) = match request.operation {
+            Operation::Punch {
+                ino,
+                begin,
+                end,
+                keeps_size,
+                ..
+            }
+            | Operation::Allocate {
+                ino,
+                begin,
+                end,
+                keeps_size,
+                ..
+            } => (ino, begin, end, keeps_size),
+            _ => unreachable!("only holes and promises come here"),
         };
         if begin >= end || end > limits::FILE_SIZE_MAX {
             let errno = if begin >= end {
@@ -74,11 +82,19 @@ impl Slice {
             inode.take_set_ids(request.caller.gid);
         }
         inode.resizes.push((request.ticket, range));
-        let op = Op::Punch {
-            ino,
-            begin,
-            end,
-            keeps_size,
+        let op = match request.operation {
+            Operation::Punch { .. } => Op::Punch {
+                ino,
+                begin,
+                end,
+                keeps_size,
+            },
+            _ => Op::Allocate {
+                ino,
+                begin,
+                end,
+                keeps_size,
+            },
         };
         let (is_dirty, then) = (inode.is_dirty(), Continuation::Punch(ino, request));
         match is_dirty {
@@ -87,7 +103,7 @@ impl Slice {
         }
     }
 
-    /// The owner has made the hole, or not.
+    /// The owner has made the hole, or promised the space, or not.
     pub(crate) fn on_punched(
         &mut self,
         env: &Env<'_>,
@@ -120,7 +136,8 @@ impl Slice {
     /// What is cached or on its way of the bytes that are zero now is of before.
     fn forget_bytes(&mut self, env: &Env<'_>, ino: InodeId, operation: &Operation) {
         let Operation::Punch { begin, end, .. } = *operation else {
-            unreachable!("only holes come here");
+            // What is promised holds what it held.
+            return;
         };
         let range = ByteRange::new(begin, end);
         let inode = self.inode(ino);

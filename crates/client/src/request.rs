@@ -160,6 +160,19 @@ pub enum Operation {
         /// They do not make the file longer.
         keeps_size: bool,
     },
+    /// Promise space to bytes of a file (fallocate: mode 0, KEEP_SIZE).
+    Allocate {
+        /// Inode.
+        ino: InodeId,
+        /// Open file.
+        handle: Handle,
+        /// First byte.
+        begin: u64,
+        /// First byte behind them.
+        end: u64,
+        /// They do not make the file longer.
+        keeps_size: bool,
+    },
     /// Make a name and what it names (mknod, mkdir, symlink).
     Make {
         /// Directory.
@@ -476,7 +489,7 @@ pub struct Space {
 pub enum Response {
     /// Any operation: it failed.
     Error(Errno),
-    /// Punch, SetXattr, RemoveXattr, Unlink, Rmdir, Rename, Fsync, Flush, Release, ReleaseDir, FsyncDir,
+    /// Punch, Allocate, SetXattr, RemoveXattr, Unlink, Rmdir, Rename, Fsync, Flush, Release, ReleaseDir, FsyncDir,
     /// Access, SyncFs, SetLock, ClearLock: done.
     Done,
     /// Lookup*, Make, Link: what the name leads to. Lookup only: `None` is a name known to be absent.

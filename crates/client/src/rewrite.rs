@@ -20,6 +20,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use data::SetAside;
 use meta::Commit;
 use types::{
     ByteRange, Duration, Extent, InodeId, Instant, Pattern, Piece, RangeMode, RangeSet, Want,
@@ -354,7 +355,9 @@ impl Slice {
         let has_changed = self.rewriter.blocks.contains_key(&job.key);
         let inode = self.inodes.get_mut(&ino)?;
         let range = inode.block(rules, block);
-        let is_named = inode.attr.is_some_and(|attr| attr.nlink > 0);
+        // What is promised to goes to short runs: it would not become fewer.
+        let is_worth = |attr: types::Attr| attr.nlink > 0 && !attr.has_promise();
+        let is_named = inode.attr.is_some_and(is_worth);
         if range.is_empty() || !is_named || !inode.covers(RangeMode::Read, &range) {
             return None;
         }
@@ -451,8 +454,9 @@ impl Slice {
             self.hasty_count -= inode.forget_hasty(part);
             inode.rewritten.insert(*part);
         }
-        inode.reserved += count;
-        env.grants.unreserve(owner, sectors * SPARE_BLOCKS - count);
+        inode.reserved += SetAside::plain(count);
+        let rest = SetAside::plain(sectors * SPARE_BLOCKS - count);
+        env.grants.unreserve(owner, rest);
         job.written = mapped;
         job.parts_before = parts_before;
         self.add_goal(env, ino, Purpose::Background);

@@ -57,6 +57,7 @@ pub fn home_inode(operation: &Operation) -> InodeId {
         | Operation::GetAttr { ino, .. }
         | Operation::SetAttr { ino, .. }
         | Operation::Punch { ino, .. }
+        | Operation::Allocate { ino, .. }
         | Operation::Link { ino, .. }
         | Operation::ReadLink { ino }
         | Operation::Open { ino, .. }
@@ -461,7 +462,7 @@ impl Slice {
             }
             Operation::Read { .. } => self.read(env, request),
             Operation::Seek { .. } => self.seek(env, request),
-            Operation::Punch { .. } => self.punch(env, request),
+            Operation::Punch { .. } | Operation::Allocate { .. } => self.punch(env, request),
             Operation::Write { .. } => self.write(env, request),
             Operation::Open { .. } => self.open(env, request),
             Operation::GetAttr { .. } => self.get_attr(env, request),
@@ -672,16 +673,18 @@ pub enum Waiting {
     Flush,
     /// The owner to hear that the file was closed.
     Closed,
+    /// Sectors that were promised: they come back with Commits.
+    Promise,
 }
 
 impl Waiting {
     /// In the order of the variants.
-    pub const NAMES: [&str; 7] = [
-        "token", "revoke", "load", "space", "frames", "flush", "closed",
+    pub const NAMES: [&str; 8] = [
+        "token", "revoke", "load", "space", "frames", "flush", "closed", "promise",
     ];
 }
 
-const _: () = assert!(Waiting::Closed as usize + 1 == Waiting::NAMES.len());
+const _: () = assert!(Waiting::Promise as usize + 1 == Waiting::NAMES.len());
 
 /// What a parked write brings, with a reference of each frame.
 #[derive(Clone, Copy, Debug)]

@@ -876,7 +876,9 @@ fn gate_kind(request: &Request) -> (RequestKind, ByteRange) {
         Operation::Seek { offset, .. } => {
             (RequestKind::DirectRead, ByteRange::new(offset, u64::MAX))
         }
-        Operation::Punch { begin, end, .. } => (RequestKind::Write, ByteRange::new(begin, end)),
+        Operation::Punch { begin, end, .. } | Operation::Allocate { begin, end, .. } => {
+            (RequestKind::Write, ByteRange::new(begin, end))
+        }
         _ if new_size(&request.operation).is_some() => {
             // What is cut is not known here: all that may be.
             (resize_kind(request), ByteRange::ALL)

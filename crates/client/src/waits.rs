@@ -85,7 +85,7 @@ impl Slice {
                     asking(|then, ino| matches!(then, Continuation::Map(of, ..) if *of == ino)),
                 ),
                 Waiting::Load => Wait::Load,
-                Waiting::Space => Wait::Space,
+                Waiting::Space | Waiting::Promise => Wait::Space,
                 Waiting::Frames => Wait::Frames,
                 Waiting::Flush => flush(),
                 Waiting::Closed => Wait::Owner(
@@ -128,6 +128,7 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         Continuation::Attributes(_, ticket, _) | Continuation::LockTest(ticket) => *ticket,
         Continuation::Acquire(..)
         | Continuation::Map(..)
+        | Continuation::Promised(..)
         | Continuation::Commit(_)
         | Continuation::Lock(_)
         | Continuation::Accessed(..)

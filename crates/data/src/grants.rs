@@ -6,6 +6,8 @@
 //!   ended) or no longer ours (committed, given back).
 //! - A sector leaves `free` towards a write once: `take` never gives a sector twice, and only
 //!   `put_back`, for what was never submitted, returns it.
+//! - Sectors granted for writes into promised ranges are for these alone, until they are taken or given back; which of
+//!   the free ones they are does not matter.
 //! - What is reserved can be taken: `reserved + reserved / 17 <= free`. A run carries checksum sectors
 //!   only beyond 16 data sectors, and then at most one for each 17 (`checksum_sector_count`), so this
 //!   bound is exact in sum and no reservation rounds up. However scattered the free sectors are, runs
@@ -23,35 +25,84 @@ use crate::sectors::SectorSet;
 /// Data sectors per checksum sector in the worst case.
 const OVERHEAD: u64 = INLINE_CHECKSUM_COUNT_MAX as u64 + 1;
 
+/// Data sectors set aside for writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAside {
+    /// Of what is in hand for any write.
+    pub plain: u64,
+    /// Of what was granted for writes into promised ranges.
+    pub promised: u64,
+}
+
+impl SetAside {
+    /// So many for any write.
+    pub const fn plain(sectors: u64) -> Self {
+        Self {
+            plain: sectors,
+            promised: 0,
+        }
+    }
+
+    /// Both.
+    pub const fn sectors(&self) -> u64 {
+        self.plain + self.promised
+    }
+
+    /// Takes `sectors` of it, or all there are: plain ones first.
+    #[must_use]
+    pub fn part(&mut self, sectors: u64) -> Self {
+        let plain = self.plain.min(sectors);
+        let promised = self.promised.min(sectors - plain);
+        self.plain -= plain;
+        self.promised -= promised;
+        Self { plain, promised }
+    }
+}
+
+impl std::ops::AddAssign for SetAside {
+    fn add_assign(&mut self, more: Self) {
+        self.plain += more.plain;
+        self.promised += more.promised;
+    }
+}
+
 /// Sectors set aside for writes that were acknowledged. Goes back by `take` or `release`; dropping it
 /// leaks the room until the pool is dropped.
 #[must_use = "reserved sectors are given back by take or release"]
 #[derive(Debug, PartialEq, Eq, Default)]
 pub struct Reservation {
-    sectors: u64,
+    aside: SetAside,
 }
 
 impl Reservation {
     /// Of nothing.
     pub const fn none() -> Self {
-        Self { sectors: 0 }
+        Self {
+            aside: SetAside::plain(0),
+        }
     }
 
     /// Data sectors.
     pub const fn sectors(&self) -> u64 {
-        self.sectors
+        self.aside.sectors()
     }
 
-    /// Moves `sectors` into a reservation of their own.
-    pub fn split(&mut self, sectors: u64) -> Self {
-        assert!(sectors <= self.sectors);
-        self.sectors -= sectors;
-        Self { sectors }
+    /// The same, by what they are for.
+    pub const fn aside(&self) -> SetAside {
+        self.aside
+    }
+
+    /// Moves `part` into a reservation of its own.
+    pub fn split(&mut self, part: SetAside) -> Self {
+        assert!(part.plain <= self.aside.plain && part.promised <= self.aside.promised);
+        self.aside.plain -= part.plain;
+        self.aside.promised -= part.promised;
+        Self { aside: part }
     }
 
     /// Moves all of `other`, of the same pool, into this one.
     pub fn merge(&mut self, other: Self) {
-        self.sectors += other.sectors;
+        self.aside += other.aside;
     }
 }
 
@@ -75,6 +126,8 @@ pub struct Taken {
 /// Sectors of a pool by state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PoolCounts {
+    /// Of the free ones: granted for writes into promised ranges, set aside for acknowledged ones or not.
+    pub promised: u64,
     /// Free, reserved ones included.
     pub free: u64,
     /// Of the free ones: set aside for acknowledged writes, checksum sectors included.
@@ -92,6 +145,9 @@ pub struct PoolCounts {
 pub struct GrantPool {
     free: SectorSet,
     reserved: u64,
+    /// Set aside of what is for writes into promised ranges, and the rest of that.
+    reserved_promised: u64,
+    unreserved_promised: u64,
     taken: SectorSet,
     burnt: SectorSet,
     spent: SectorSet,
@@ -116,6 +172,8 @@ impl GrantPool {
         Self {
             free: SectorSet::new(),
             reserved: 0,
+            reserved_promised: 0,
+            unreserved_promised: 0,
             taken: SectorSet::new(),
             burnt: SectorSet::new(),
             spent: SectorSet::new(),
@@ -136,14 +194,50 @@ impl GrantPool {
     /// Sets room for `sectors` data sectors aside, checksum sectors included. A write is acknowledged
     /// only with its reservation in hand.
     pub fn reserve(&mut self, sectors: u64) -> Result<Reservation, NeedMore> {
-        let need = with_overhead(self.reserved + sectors);
+        let need = with_overhead(self.reserved + sectors) + self.promised();
         if need > self.free.count() {
             return Err(NeedMore {
                 sectors: need - self.free.count(),
             });
         }
         self.reserved += sectors;
-        Ok(Reservation { sectors })
+        Ok(Reservation {
+            aside: SetAside::plain(sectors),
+        })
+    }
+
+    /// As `reserve`, of what was granted for promised ranges. These go to runs without checksum sectors: each sector
+    /// that is written over comes back by itself, so that they never become more.
+    pub fn reserve_promised(&mut self, sectors: u64) -> Result<Reservation, NeedMore> {
+        if sectors > self.unreserved_promised {
+            return Err(NeedMore {
+                sectors: sectors - self.unreserved_promised,
+            });
+        }
+        self.unreserved_promised -= sectors;
+        self.reserved_promised += sectors;
+        Ok(Reservation {
+            aside: SetAside {
+                plain: 0,
+                promised: sectors,
+            },
+        })
+    }
+
+    /// So many of the sectors that were added now are for writes into promised ranges.
+    pub fn keep_promised(&mut self, sectors: u64) {
+        self.unreserved_promised += sectors;
+        assert!(with_overhead(self.reserved) + self.promised() <= self.free.count());
+    }
+
+    /// Sectors for writes into promised ranges.
+    fn promised(&self) -> u64 {
+        self.reserved_promised + self.unreserved_promised
+    }
+
+    /// Those of them that are not set aside for a write.
+    pub fn unreserved_promised(&self) -> u64 {
+        self.unreserved_promised
     }
 
     /// Gives up a reservation that is not needed (the write was overtaken, or went inline).
@@ -152,8 +246,11 @@ impl GrantPool {
         reason = "a reservation is given back once"
     )]
     pub fn release(&mut self, reservation: Reservation) {
-        assert!(reservation.sectors <= self.reserved);
-        self.reserved -= reservation.sectors;
+        let SetAside { plain, promised } = reservation.aside;
+        assert!(plain <= self.reserved && promised <= self.reserved_promised);
+        self.reserved -= plain;
+        self.reserved_promised -= promised;
+        self.unreserved_promised += promised;
     }
 
     /// Takes `data` reserved sectors for writing, in as few runs as can be, on the first NSD of `order`
@@ -164,12 +261,17 @@ impl GrantPool {
         order: &[NsdId],
         data: u32,
     ) -> Vec<Taken> {
-        assert!(u64::from(data) <= reservation.sectors);
+        assert!(u64::from(data) <= reservation.sectors());
         let mut taken = Vec::new();
         let mut left = data;
         while left > 0 {
-            let piece = self.piece(order, left);
-            let data = left.min(data_that_fits(piece.count));
+            // What is set aside for promised ranges has no room for checksum sectors.
+            let wanted = match reservation.aside.promised {
+                0 => left,
+                _ => left.min(INLINE_CHECKSUM_COUNT_MAX),
+            };
+            let piece = self.piece(order, wanted);
+            let data = wanted.min(data_that_fits(piece.count));
             let count = data + checksum_sector_count(data);
             let run = Run {
                 at: piece.at,
@@ -177,8 +279,9 @@ impl GrantPool {
             };
             self.free.remove(run);
             self.taken.insert(run);
-            self.reserved -= u64::from(data);
-            reservation.sectors -= u64::from(data);
+            let used = reservation.aside.part(data.into());
+            self.reserved -= used.plain;
+            self.reserved_promised -= used.promised;
             taken.push(Taken { run, data });
             left -= data;
         }
@@ -263,7 +366,20 @@ impl GrantPool {
     /// Answers a recall, or empties the pool: up to `sectors` unreserved ones leave it, in at most
     /// `run_count_max` runs. Nothing was ever submitted to them.
     pub fn give_up(&mut self, sectors: u64, run_count_max: usize) -> Vec<Run> {
-        let mut left = self.unreserved().min(sectors);
+        let sectors = self.unreserved().min(sectors);
+        self.remove_free(sectors, run_count_max)
+    }
+
+    /// As `give_up`, of what was granted for promised ranges.
+    pub fn give_up_promised(&mut self, run_count_max: usize) -> Vec<Run> {
+        let runs = self.remove_free(self.unreserved_promised, run_count_max);
+        let count: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+        self.unreserved_promised -= count;
+        runs
+    }
+
+    fn remove_free(&mut self, sectors: u64, run_count_max: usize) -> Vec<Run> {
+        let mut left = sectors;
         // The shortest first: what stays is in long runs. But few messages rather than the last sector.
         let mut all: Vec<Run> = self.free.iter().collect();
         all.sort_by_key(|run| run.count);
@@ -297,7 +413,7 @@ impl GrantPool {
 
     /// Sectors free and not set aside.
     pub fn unreserved(&self) -> u64 {
-        self.free.count() - with_overhead(self.reserved)
+        self.free.count() - with_overhead(self.reserved) - self.promised()
     }
 
     /// Sectors burnt: shown in status.
@@ -310,6 +426,7 @@ impl GrantPool {
         PoolCounts {
             free: self.free.count(),
             reserved: with_overhead(self.reserved),
+            promised: self.promised(),
             taken: self.taken.count(),
             burnt: self.burnt.count(),
             spent: self.spent.count(),
@@ -339,7 +456,7 @@ impl GrantPool {
 
     /// Asserts the invariants; O(runs).
     pub fn check(&self) {
-        assert!(with_overhead(self.reserved) <= self.free.count());
+        assert!(with_overhead(self.reserved) + self.promised() <= self.free.count());
         let sets = [&self.free, &self.taken, &self.burnt, &self.spent];
         for (index, set) in sets.iter().enumerate() {
             set.check();

@@ -12,7 +12,7 @@
 
 use types::{Duration, Grant, Instant, NsdId, Run, wire_struct};
 
-use crate::grants::{GrantPool, NeedMore, Reservation};
+use crate::grants::{GrantPool, NeedMore, Reservation, SetAside};
 
 /// Use is measured over this long.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -40,7 +40,9 @@ pub struct SpaceAsk {
     pub number: u64,
     /// Sectors that acknowledged or waiting writes need now.
     pub need: u64,
-    /// Sectors wanted, `need` among them.
+    /// Sectors that writes into promised ranges wait for: all of them, or none of these comes.
+    pub promised: u64,
+    /// Sectors wanted, `need` and `promised` among them.
     pub want: u64,
     /// On these NSDs if they have room; empty: on all.
     pub nsds: Vec<NsdId>,
@@ -54,6 +56,7 @@ pub struct SpaceAsk {
 wire_struct!(SpaceAsk {
     number,
     need,
+    promised,
     want,
     nsds,
     back,
@@ -68,12 +71,15 @@ pub struct SpaceAnswer {
     pub number: u64,
     /// Granted, and durably so.
     pub grants: Vec<Grant>,
+    /// So many of these sectors are for writes into promised ranges alone.
+    pub promised: u64,
     /// Everything that is granted to the life, if it was asked.
     pub held: Option<Vec<Run>>,
 }
 wire_struct!(SpaceAnswer {
     number,
     grants,
+    promised,
     held
 });
 
@@ -104,6 +110,9 @@ pub struct Hand {
     number: u64,
     asked: Option<SpaceAsk>,
     need: u64,
+    need_promised: u64,
+    /// When sectors for promised ranges came last.
+    promised_at: Instant,
     /// Sectors that work in the background could use.
     wish: u64,
     /// NSDs of a file's layout on which little or nothing is left in hand: asked for next.
@@ -149,33 +158,63 @@ impl Hand {
         Ok(())
     }
 
+    /// As `reserve`, for a write into promised ranges that finds nothing else in hand. False: asked for with `next`.
+    pub fn reserve_promised(&mut self, sectors: u64) -> bool {
+        match self.pool.reserve_promised(sectors) {
+            Ok(more) => self.reservation.merge(more),
+            Err(more) => {
+                self.want_promised(more.sectors);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn want_promised(&mut self, sectors: u64) {
+        self.need_promised = self.need_promised.max(sectors);
+        self.rate = self.rate.max(BEGIN / 2);
+    }
+
     /// Sectors set aside for flushes to come.
     pub fn reserved(&self) -> u64 {
         self.reservation.sectors()
     }
 
     /// Gives room back that was reserved.
-    pub fn unreserve(&mut self, sectors: u64) {
-        let part = self.reservation.split(sectors);
+    pub fn unreserve(&mut self, part: SetAside) {
+        let part = self.reservation.split(part);
         self.pool.release(part);
     }
 
-    /// Lets `plan` take `needed` sectors out of the pool: those reserved for it, `reserved` of them, and
-    /// others. `None`: not enough, nothing was taken.
+    /// Lets `plan` take `needed` sectors out of the pool: those reserved for it, and others; for a promised range
+    /// (`is_promised`) also of what is for these. `None`: not enough, nothing was taken; they are asked for with `next`.
     pub fn take<T>(
         &mut self,
         now: Instant,
-        needed: u64,
-        reserved: u64,
+        (needed, is_promised): (u64, bool),
+        reserved: SetAside,
         plan: impl FnOnce(&mut GrantPool, &mut Reservation) -> T,
     ) -> Option<T> {
-        let reserved = reserved.min(self.reservation.sectors());
+        let there = self.reservation.aside();
+        let reserved = SetAside {
+            plain: reserved.plain.min(there.plain),
+            promised: reserved.promised.min(there.promised),
+        };
         let mut part = self.reservation.split(reserved);
         if part.sectors() < needed {
-            match self.pool.reserve(needed - part.sectors()) {
+            let missing = needed - part.sectors();
+            let mut more = self.pool.reserve(missing);
+            if more.is_err() && is_promised {
+                more = self.pool.reserve_promised(missing);
+            }
+            match more {
                 Ok(more) => part.merge(more),
-                Err(_) => {
+                Err(more) => {
                     self.reservation.merge(part);
+                    match is_promised {
+                        true => self.want_promised(more.sectors),
+                        false => self.want(needed + needed / 16 + 1),
+                    }
                     return None;
                 }
             }
@@ -286,12 +325,14 @@ impl Hand {
         let in_hand = self.pool.unreserved();
         let mut ask = SpaceAsk {
             need: std::mem::take(&mut self.need),
+            promised: std::mem::take(&mut self.need_promised),
             ..SpaceAsk::default()
         };
-        if ask.need > 0 {
+        let needed = ask.need + ask.promised;
+        if needed > 0 {
             self.last_use = Some(now);
             let is_short = now < self.short_until.max(self.recalled_until);
-            ask.want = ask.need + if is_short { 0 } else { target.max(BEGIN) };
+            ask.want = needed + if is_short { 0 } else { target.max(BEGIN) };
         } else if in_hand < target / 2 && now >= self.short_until {
             ask.want = target - in_hand;
         }
@@ -303,10 +344,10 @@ impl Hand {
         if !self.short.is_empty() {
             self.last_use = Some(now);
             ask.nsds = std::mem::take(&mut self.short);
-            ask.want = ask.want.max(ask.need + self.short_need + BEGIN);
+            ask.want = ask.want.max(needed + self.short_need + BEGIN);
         }
         let is_recalled = self.recall != 0;
-        let surplus = if is_recalled && ask.need == 0 {
+        let surplus = if is_recalled && needed == 0 {
             in_hand
         } else if ask.want > 0 {
             0
@@ -318,6 +359,14 @@ impl Hand {
             let runs = self.pool.give_up(surplus, BACK_RUN_COUNT_MAX);
             self.counters.returned += runs.iter().map(|r| u64::from(r.count)).sum::<u64>();
             ask.back = runs;
+        }
+        // What was granted for promised ranges and is not used soon is others'.
+        let is_idle = now.since(self.promised_at) > SHORT;
+        if self.pool.unreserved_promised() > 0 && ask.promised == 0 && (is_recalled || is_idle) {
+            let room = BACK_RUN_COUNT_MAX - ask.back.len();
+            let runs = self.pool.give_up_promised(room);
+            self.counters.returned += runs.iter().map(|r| u64::from(r.count)).sum::<u64>();
+            ask.back.extend(runs);
         }
         let room = BACK_RUN_COUNT_MAX - ask.back.len();
         let spent = self.pool.take_spent(room);
@@ -354,12 +403,16 @@ impl Hand {
             }
         }
         self.counters.granted += granted;
+        if answer.promised > 0 {
+            self.pool.keep_promised(answer.promised.min(granted));
+            self.promised_at = now;
+        }
         if let Some(held) = &answer.held {
             for run in self.pool.unknown(held) {
                 self.pool.adopt_spent(run);
             }
         }
-        let is_enough = granted >= asked.need;
+        let is_enough = granted >= asked.need + asked.promised;
         // The owner has little: what is in hand stays, but it is not asked again and again.
         if !is_enough || granted < asked.want / 8 {
             self.short_until = now + SHORT;

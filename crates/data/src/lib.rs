@@ -26,7 +26,7 @@ pub mod stripe;
 pub mod write;
 
 pub use checksum::crc32c;
-pub use grants::{GrantPool, NeedMore, Reservation, Taken};
+pub use grants::{GrantPool, NeedMore, Reservation, SetAside, Taken};
 pub use hand::{Hand, SpaceAnswer, SpaceAsk};
 pub use plan::{ChecksumCache, Fetch, ReadPiece, RunKey, Verify, join_reads, plan_read};
 pub use sectors::SectorSet;

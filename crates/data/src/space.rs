@@ -148,6 +148,8 @@ pub struct Ask {
     pub nsd: NsdId,
     /// Sectors. Fewer may be granted.
     pub sectors: u64,
+    /// For writes into promised ranges: of what is held back for these, too.
+    pub is_promised: bool,
 }
 
 /// Sectors by state.
@@ -188,6 +190,8 @@ struct Region {
 pub struct Space {
     geometry: BTreeMap<NsdId, Geometry>,
     levels: Levels,
+    /// Free sectors held back for promised ranges. What is promised lies with the files: the owner says how much it is.
+    held_back: u64,
     regions: BTreeMap<RegionId, Region>,
     granted: BTreeMap<NodeLife, SectorSet>,
     quarantined: BTreeMap<NodeLife, SectorSet>,
@@ -214,6 +218,7 @@ impl Space {
         Self {
             geometry: geometry.iter().map(|g| (g.nsd, *g)).collect(),
             levels,
+            held_back: 0,
             regions: BTreeMap::new(),
             granted: BTreeMap::new(),
             quarantined: BTreeMap::new(),
@@ -261,8 +266,11 @@ impl Space {
         random: &mut dyn FnMut() -> u128,
         out: &mut Vec<SpaceMutation>,
     ) -> Result<Vec<Grant>, NoSpace> {
-        let free = self.free_count();
-        let mut left = ask.sectors.min(free.saturating_sub(self.levels.reserve));
+        let there = match ask.is_promised {
+            true => self.grantable_for_promises(),
+            false => self.grantable(),
+        };
+        let mut left = ask.sectors.min(there);
         if left == 0 || self.quarantined.contains_key(&ask.life) {
             return Err(NoSpace);
         }
@@ -408,9 +416,36 @@ impl Space {
             .flat_map(SectorSet::iter)
     }
 
-    /// Sectors that can be granted now: free ones above the reserve.
+    /// Sectors that can be granted now: free ones above the reserve and what is held back for promises.
     pub fn grantable(&self) -> u64 {
+        self.grantable_for_promises().saturating_sub(self.held_back)
+    }
+
+    /// Sectors that can be granted now to writes into promised ranges: free ones above the reserve.
+    pub fn grantable_for_promises(&self) -> u64 {
         self.free_count().saturating_sub(self.levels.reserve)
+    }
+
+    /// Sectors that can be promised now: what is freed and not yet durable will be there.
+    pub fn promisable(&self) -> u64 {
+        (self.free_count() + self.pending_count)
+            .saturating_sub(self.levels.reserve)
+            .saturating_sub(self.held_back)
+    }
+
+    /// Free sectors held back for promised ranges.
+    pub fn held_back(&self) -> u64 {
+        self.held_back
+    }
+
+    /// So many are held back from now on: after replay, and when what is promised has changed.
+    pub fn hold_back(&mut self, sectors: u64) {
+        self.held_back = sectors;
+    }
+
+    /// A free region may go: what is promised is there without it.
+    pub fn can_spare(&self, region: RegionId) -> bool {
+        self.free_count() >= self.held_back + self.region_sectors(region)
     }
 
     /// A life was declared dead: what it holds is not reused until `release_quarantine`.

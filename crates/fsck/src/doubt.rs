@@ -108,6 +108,7 @@ fn standing(kind: Kind) -> Standing {
         | Kind::SectorTwice
         | Kind::SectorFree
         | Kind::SectorGranted
+        | Kind::PromiseBroken
         | Kind::SectorLeak
         | Kind::RegionTwice
         | Kind::RegionUnrecorded

@@ -108,6 +108,7 @@ kinds! {
     SectorTwice, "sector-twice", None, "Two files, or a file and a tree, use the same sectors.";
     SectorFree, "sector-free", Rebuilt, "Sectors of a file count as free.";
     SectorGranted, "sector-granted", Rebuilt, "Sectors of a file count as granted, or are in quarantine.";
+    PromiseBroken, "promise-broken", None, "More free sectors are promised to files than their owner has.";
     SectorLeak, "sector-leak", Rebuilt, "Sectors count as used, and no file has them.";
     RegionTwice, "region-twice", None, "Two owners hold the same region.";
     RegionUnrecorded, "region-unrecorded", Rebuilt, "An owner holds a region that the region table does not give it.";

@@ -3,7 +3,7 @@
 use node::meta::acl::{self, Acl};
 use node::meta::map::{FileMap, check_extents};
 use node::meta::shard::inspect::Seen;
-use types::attr::HAS_ACL;
+use types::attr::{HAS_ACL, HAS_PROMISE};
 use types::{FileKind, InodeId, SECTOR_SIZE, ShardId, limits};
 
 use crate::finding::{Findings, Kind};
@@ -52,7 +52,11 @@ fn check_root(image: &Image, findings: &mut Findings) {
 fn check_attr(setup: &Setup, seen: &Seen<'_>, findings: &mut Findings) {
     let attr = seen.attr;
     let ino = attr.ino;
-    if attr.permissions & !(0o7777 | HAS_ACL) != 0 {
+    let of_files = match attr.kind {
+        FileKind::File => HAS_PROMISE,
+        _ => 0,
+    };
+    if attr.permissions & !(0o7777 | HAS_ACL | of_files) != 0 {
         let text = format!("inode {ino}: permissions {:o}", attr.permissions);
         findings.of(Kind::InodeMode, ino, text);
     }

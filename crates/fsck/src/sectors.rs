@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ::data::sectors::SectorSet;
 use ::data::space::RegionId;
+use node::meta::Shard;
 use node::meta::map::runs_of;
-use types::{InodeId, NodeId, Run};
+use types::{InodeId, NodeId, Promised, Run};
 
 use crate::finding::{Findings, Kind};
 use crate::load::{Claim, SECTOR_END};
@@ -152,6 +153,7 @@ fn check_files(
             findings.add(Kind::SectorFree, ino, text);
         }
     }
+    check_promises(owner, findings);
     // What cannot be seen may have them.
     if !owner.partial.is_empty() {
         return;
@@ -159,6 +161,21 @@ fn check_files(
     for run in used.iter().flat_map(|run| missing(files, run)) {
         let text = format!("{}, owner {}", show(run), owner.node);
         findings.add(Kind::SectorLeak, None, text);
+    }
+}
+
+/// What is promised is free, or in the hands of nodes, which give it back or commit it.
+fn check_promises(owner: &Owner, findings: &mut Findings) {
+    let shards = owner.shards.values().map(Shard::promised);
+    let promised = shards.fold(Promised::default(), |sum, more| sum + more);
+    let counts = owner.space.counts();
+    let there = counts.free + counts.granted + counts.pending + counts.quarantined;
+    if promised.unpaid > there {
+        let text = format!(
+            "{} sectors are promised, {there} are free, owner {}",
+            promised.unpaid, owner.node
+        );
+        findings.add(Kind::PromiseBroken, None, text);
     }
 }
 

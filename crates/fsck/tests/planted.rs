@@ -411,6 +411,10 @@ fn sectors_and_regions() {
             let run = run(1, BEGIN + 500, 2);
             w.space(1, SpaceMutation::Consumed { life: LIFE, run });
         }),
+        ("promised, and not there", vec![Kind::PromiseBroken], |w| {
+            let (index, begin, end) = (FILE.1, 0, 1 << 40);
+            w.add(0, Mutation::MapPromise { index, begin, end });
+        }),
         ("used by no file", vec![Kind::SectorLeak], |w| {
             w.granted(run(1, BEGIN + 500, 2));
             let run = run(1, BEGIN + 500, 2);

@@ -654,23 +654,33 @@ fn open_flags(flags: u32) -> OpenFlags {
     }
 }
 
-/// Holes. Not room for later writes: each of these takes new sectors.
+/// Holes, and room for later writes.
 fn decode_fallocate(call: &Call<'_>) -> Result<Operation, Errno> {
     use crate::abi::fallocate_mode as m;
     let args: abi::FallocateIn = call.args()?;
     let keeps_size = args.mode & m::KEEP_SIZE != 0;
     match args.mode & !m::KEEP_SIZE {
         m::PUNCH_HOLE if keeps_size => {}
-        m::ZERO_RANGE => {}
+        m::ZERO_RANGE | 0 => {}
         _ => return Err(Errno::EOPNOTSUPP),
     }
-    let end = args.offset.checked_add(args.length);
-    Ok(Operation::Punch {
-        ino: call.ino()?,
-        handle: Handle(args.fh),
-        begin: args.offset,
-        end: end.ok_or(Errno::EFBIG)?,
-        keeps_size,
+    let (ino, handle, begin) = (call.ino()?, Handle(args.fh), args.offset);
+    let end = begin.checked_add(args.length).ok_or(Errno::EFBIG)?;
+    Ok(match args.mode & !m::KEEP_SIZE {
+        0 => Operation::Allocate {
+            ino,
+            handle,
+            begin,
+            end,
+            keeps_size,
+        },
+        _ => Operation::Punch {
+            ino,
+            handle,
+            begin,
+            end,
+            keeps_size,
+        },
     })
 }
 

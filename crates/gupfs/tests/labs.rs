@@ -33,6 +33,8 @@ mod offline;
 mod online;
 #[path = "labs/opens.rs"]
 mod opens;
+#[path = "labs/promise.rs"]
+mod promise;
 #[path = "labs/repair.rs"]
 mod repair;
 #[path = "labs/residency.rs"]

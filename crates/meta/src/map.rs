@@ -7,6 +7,9 @@
 //!   that fills a sector removes the extent's sector under it.
 //! - A run with checksum sectors is counted per extent that is a piece of it, and freed, checksum sectors
 //!   included, when the last of them goes; a run with inline checksums is freed sector by sector.
+//! - A promised sector (fallocate) holds back one free sector until an extent with inline checksums maps it: then
+//!   another one comes back whenever it is written over. Under a run with checksum sectors none does before all of
+//!   that run goes. Only `cut`, `punch` and `clear` take a promise back.
 //! - What a reader sees at a byte: the piece there, else the extent, else zero. Bytes at and behind the
 //!   file's end read as zero, so that a later extension shows zeros: `cut` puts a piece of zeros over the
 //!   rest of a last sector that stays in an extent, and Commits keep it so (their last sector is zero
@@ -20,6 +23,10 @@ use types::extent::{Checksums, Extent, Location, Piece, checksum_sector_count};
 use types::{Run, SECTOR_SIZE, SmallBytes, limits};
 
 use crate::view::MapPart;
+
+mod promised;
+
+use promised::{Promises, is_inline};
 
 /// Pieces of more bytes than this are to be moved to sectors soon.
 pub const DESTAGE_BYTES_MAX: u64 = limits::SYNC_INLINE_SIZE_MAX;
@@ -211,11 +218,13 @@ impl<V: PartialEq> PartialEq for Logged<V> {
 
 impl<V: Eq> Eq for Logged<V> {}
 
-/// What a change of a map has changed: extents by file sector and pieces by offset, with what was there.
+/// What a change of a map has changed: extents by file sector, pieces by offset and promised ranges by their first sector, with
+/// what was there.
 #[derive(Debug, Default)]
 pub(crate) struct MapChanges {
     pub(crate) extents: Vec<(u64, Option<Extent>)>,
     pub(crate) pieces: Vec<(u64, Option<SmallBytes>)>,
+    pub(crate) promised: Vec<(u64, Option<u64>)>,
 }
 
 /// A file's map.
@@ -231,6 +240,10 @@ pub struct FileMap {
     extent_sector_count: u64,
     /// File sectors that have pieces and no extent.
     piece_sector_count: u64,
+    /// Promised file sectors: first sector and end of each range. Ranges never touch.
+    promised: Logged<u64>,
+    /// Promised file sectors: all, those that no extent maps, and those that no extent with inline checksums maps.
+    promises: Promises,
     /// Bytes of all pieces.
     piece_byte_count: u64,
     /// Grows with every change.
@@ -259,6 +272,8 @@ pub struct PieceSector {
     pub file_sector: u64,
     /// What lies under the pieces.
     pub extent: Option<Extent>,
+    /// It is promised.
+    pub is_promised: bool,
     /// The pieces, in order.
     pub pieces: Vec<Piece>,
 }
@@ -283,9 +298,15 @@ impl FileMap {
         self.version
     }
 
-    /// File sectors with bytes in extents or pieces.
+    /// File sectors with bytes in extents or pieces, or promised.
     pub fn sector_count(&self) -> u64 {
-        self.extent_sector_count + self.piece_sector_count
+        let all = self.extent_sector_count + self.piece_sector_count + self.promises.unmapped;
+        if self.promises.unmapped == 0 || self.piece_sector_count == 0 {
+            return all;
+        }
+        let sectors = self.changed.0.keys().copied();
+        let is_counted_twice = |s: &u64| self.is_promised(*s) && !self.is_mapped(*s);
+        all - sectors.filter(is_counted_twice).count() as u64
     }
 
     /// Bytes of all pieces.
@@ -296,6 +317,7 @@ impl FileMap {
     /// Bytes that it takes in memory, roughly. O(1).
     pub(crate) fn weight(&self) -> u64 {
         let trees = tree_weight::<u64, Extent>(self.extents.len())
+            + tree_weight::<u64, u64>(self.promised.len())
             + tree_weight::<u64, SmallBytes>(self.pieces.len())
             + tree_weight::<Location, u32>(self.runs.len())
             + tree_weight::<u64, u64>(self.changed.0.len());
@@ -370,6 +392,7 @@ impl FileMap {
             sectors.push(PieceSector {
                 file_sector: sector,
                 extent: extent.map(|e| e.slice(sector, sector + 1)),
+                is_promised: self.is_promised(sector),
                 pieces: pieces
                     .map(|(offset, bytes)| Piece {
                         offset: *offset,
@@ -403,6 +426,7 @@ impl FileMap {
         self.version += 1;
         self.remove_pieces(size, u64::MAX);
         self.cut_extents(size.div_ceil(SECTOR_SIZE), u64::MAX, freed);
+        self.take_promise_back(size.div_ceil(SECTOR_SIZE), u64::MAX);
         let last = sector_of(size);
         if !size.is_multiple_of(SECTOR_SIZE) && self.is_mapped(last) {
             let end = (last + 1) * SECTOR_SIZE;
@@ -421,6 +445,7 @@ impl FileMap {
         let (first, last) = (begin.div_ceil(SECTOR_SIZE), sector_of(end));
         if first <= last {
             self.cut_extents(first, last, freed);
+            self.take_promise_back(first, last);
             self.put_zeros(begin, first * SECTOR_SIZE, freed);
             self.put_zeros(last * SECTOR_SIZE, end, freed);
         } else {
@@ -441,6 +466,7 @@ impl FileMap {
         self.version += 1;
         self.remove_pieces(0, u64::MAX);
         self.cut_extents(0, u64::MAX, freed);
+        self.take_promise_back(0, u64::MAX);
     }
 
     /// Adds part of a snapshot's map as it is.
@@ -448,6 +474,8 @@ impl FileMap {
         for extent in extents {
             self.count_runs(extent);
             self.extent_sector_count += u64::from(extent.length);
+            let sectors = (extent.file_sector, extent.file_sector_end());
+            self.note_mapped(sectors, is_inline(extent), true);
             let old = self.extents.insert(extent.file_sector, extent.clone());
             assert!(old.is_none(), "a snapshot names an extent once");
         }
@@ -497,6 +525,7 @@ impl FileMap {
     pub(crate) fn begin_log(&mut self, wants_old: bool) {
         self.extents.begin(wants_old);
         self.pieces.begin(wants_old);
+        self.promised.begin(wants_old);
     }
 
     /// What has changed since `begin_log`, in the order of the changes.
@@ -504,6 +533,7 @@ impl FileMap {
         MapChanges {
             extents: self.extents.end(),
             pieces: self.pieces.end(),
+            promised: self.promised.end(),
         }
     }
 
@@ -597,6 +627,7 @@ impl FileMap {
             }
         }
         assert_eq!(sectors, self.extent_sector_count);
+        self.check_promises();
         assert_eq!(runs, self.runs);
         let mut before: Option<u64> = None;
         let mut alone = std::collections::BTreeSet::new();
@@ -670,6 +701,7 @@ impl FileMap {
         self.cut_extents(first, last, freed);
         self.extent_sector_count += u64::from(extent.length);
         self.extents.insert(first, extent.clone());
+        self.note_mapped((first, last), is_inline(extent), true);
     }
 
     fn count_runs(&mut self, extent: &Extent) {
@@ -703,6 +735,7 @@ impl FileMap {
                 self.extents.insert(rest.file_sector, rest);
             }
             self.extent_sector_count -= to - from;
+            self.note_mapped((from, to), is_inline(&extent), false);
             if !self.pieces.is_empty() {
                 let alone = (from..to).filter(|s| self.has_pieces(*s)).count();
                 self.piece_sector_count += alone as u64;

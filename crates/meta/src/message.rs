@@ -109,6 +109,16 @@ wire_struct!(Commit {
     pieces
 });
 
+/// Adjacent sectors of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SectorRange {
+    /// First.
+    pub begin: u64,
+    /// First behind them.
+    pub end: u64,
+}
+wire_struct!(SectorRange { begin, end });
+
 /// What a client node asks the owner of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
@@ -147,6 +157,25 @@ pub enum Op {
         end: u64,
         /// They do not make the file longer.
         keeps_size: bool,
+    },
+    /// Promise space to bytes of a file: later writes there find sectors (fallocate with mode 0 or KEEP_SIZE). The owner's
+    /// space is asked before it is executed. Answer: `Attr`.
+    Allocate {
+        /// File.
+        ino: InodeId,
+        /// First byte.
+        begin: u64,
+        /// First byte behind them.
+        end: u64,
+        /// They do not make the file longer.
+        keeps_size: bool,
+    },
+    /// Which sectors of a file are promised. Answer: `Promised`.
+    GetPromised {
+        /// File.
+        ino: InodeId,
+        /// First file sector asked about.
+        begin: u64,
     },
     /// Make a regular file without a name, which the asking node counts as having open from the beginning (O_TMPFILE).
     /// Answer: `Made`.
@@ -364,6 +393,8 @@ wire_enum!(Op {
     24 => CreateNameless { parent, permissions, caller },
     25 => LinkNameless { ino, parent, name },
     26 => Accessed { ino, at, change },
+    27 => Allocate { ino, begin, end, keeps_size },
+    28 => GetPromised { ino, begin },
 });
 
 impl Op {
@@ -383,6 +414,8 @@ impl Op {
             | Self::GetAttr { ino }
             | Self::SetAttr { ino, .. }
             | Self::Punch { ino, .. }
+            | Self::Allocate { ino, .. }
+            | Self::GetPromised { ino, .. }
             | Self::ReadLink { ino }
             | Self::ReadDir { ino, .. }
             | Self::GetXattr { ino, .. }
@@ -411,10 +444,12 @@ impl Op {
             | Self::GetXattr { .. }
             | Self::ListXattr { .. }
             | Self::GetMap { .. }
+            | Self::GetPromised { .. }
             | Self::Ancestors { .. }
             | Self::StatFs { .. } => false,
             Self::SetAttr { .. }
             | Self::Punch { .. }
+            | Self::Allocate { .. }
             | Self::Make { .. }
             | Self::Create { .. }
             | Self::CreateNameless { .. }
@@ -498,7 +533,7 @@ pub enum Reply {
     },
     /// Lookup: the name is not there. Closed: the inode is not there any more.
     Absent,
-    /// GetAttr, SetAttr, Punch, SetXattr, RemoveXattr, Commit, Destage: the inode's attributes after it.
+    /// GetAttr, SetAttr, Punch, Allocate, SetXattr, RemoveXattr, Commit, Destage: the inode's attributes after it.
     Attr(Attr),
     /// Make, Create, Link.
     Made {
@@ -570,6 +605,15 @@ pub enum Reply {
     /// Ancestors: the directory itself first, each followed by its parent. The last is the root, or the
     /// first of another owner's: ask there for the rest.
     Chain(Vec<InodeId>),
+    /// GetPromised: promised ranges of file sectors from the one asked about on, as far as `end`.
+    Promised {
+        /// First sector and end of each, in order.
+        ranges: Vec<SectorRange>,
+        /// First file sector not told of.
+        end: u64,
+        /// The inode's attributes.
+        attr: Attr,
+    },
 }
 wire_enum!(Reply {
     1 => Error(errno),
@@ -587,4 +631,5 @@ wire_enum!(Reply {
     13 => Statistics { inode_count },
     14 => Resized(attr),
     15 => Chain(chain),
+    16 => Promised { ranges, end, attr },
 });

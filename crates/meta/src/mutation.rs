@@ -113,6 +113,15 @@ pub enum Mutation {
         /// First byte behind it.
         end: u64,
     },
+    /// File sectors `begin..end` are promised. The map's version grows by one.
+    MapPromise {
+        /// Index.
+        index: u64,
+        /// First sector.
+        begin: u64,
+        /// First sector behind them.
+        end: u64,
+    },
     /// Snapshot: part of a map as it is, under this version.
     MapLoad {
         /// Index.
@@ -224,6 +233,7 @@ wire_enum!(Mutation {
     20 => OutcomePut { id, participants },
     21 => OutcomeForget { id },
     22 => MapHole { index, begin, end },
+    23 => MapPromise { index, begin, end },
     30 => TreeRoot { root },
     31 => TreeRecord { key, value },
 });

@@ -13,6 +13,7 @@
 //! | 20 entry | cookie (8) | name, inode, kind |
 //! | 30 extent | first file sector (8) | extent |
 //! | 31 piece | offset (8) | bytes, in slices |
+//! | 32 promise | first file sector (8) | first file sector behind the promised range (8) |
 //! | 40 xattr | name, 0 | value, in slices |
 //!
 //! Invariants
@@ -33,6 +34,8 @@ pub const SLICE_SIZE: usize = 2048;
 pub const KEY_OF_INODE_SIZE: usize = 6;
 /// Bytes of a head, at the most.
 pub(crate) const HEAD_SIZE_MAX: u32 = 176;
+/// Bytes of the value of a promised range.
+pub(crate) const PROMISE_SIZE: u32 = 8;
 /// Bytes of an entry, but for its name, at the most.
 const ENTRY_SIZE: u32 = 24;
 
@@ -41,6 +44,7 @@ const TARGET: u8 = 0x11;
 const ENTRY: u8 = 0x20;
 const EXTENT: u8 = 0x30;
 const PIECE: u8 = 0x31;
+const PROMISE: u8 = 0x32;
 const XATTR: u8 = 0x40;
 
 /// Key of something that changes as a whole, as bytes: without the number of a slice.
@@ -59,6 +63,7 @@ pub(crate) enum Named<'a> {
     Entry(u64),
     Extent(u64),
     Piece(u64),
+    Promise(u64),
     Xattr(&'a [u8]),
 }
 
@@ -72,6 +77,7 @@ impl Key {
             Named::Entry(cookie) => (ENTRY, Some(cookie)),
             Named::Extent(sector) => (EXTENT, Some(sector)),
             Named::Piece(offset) => (PIECE, Some(offset)),
+            Named::Promise(sector) => (PROMISE, Some(sector)),
             Named::Xattr(name) => {
                 bytes[6] = XATTR;
                 return Self([&bytes[..7], name, &[0]].concat().into());
@@ -125,6 +131,7 @@ impl Key {
             ENTRY => Named::Entry(number()?),
             EXTENT => Named::Extent(number()?),
             PIECE => Named::Piece(number()?),
+            PROMISE => Named::Promise(number()?),
             XATTR => match rest.split_last()? {
                 (0, name) if !name.is_empty() && !name.contains(&0) => Named::Xattr(name),
                 _ => return None,
@@ -213,6 +220,7 @@ impl Inode {
             }
             Named::Extent(sector) => self.map()?.extent_from(sector).map(Encode::to_bytes),
             Named::Piece(offset) => self.map()?.piece_from(offset).map(|bytes| bytes.to_vec()),
+            Named::Promise(sector) => self.map()?.promise_from(sector).map(|end| end.to_bytes()),
             Named::Xattr(name) => self.xattrs.get(&SmallBytes::new(name)).map(|v| v.to_vec()),
         }
     }
@@ -229,6 +237,7 @@ impl Inode {
             }
             Named::Extent(sector) => self.map()?.extent_from(sector).map(length_of_extent),
             Named::Piece(offset) => self.map()?.piece_from(offset).map(short),
+            Named::Promise(sector) => self.map()?.promise_from(sector).map(|_| PROMISE_SIZE),
             Named::Xattr(name) => self.xattrs.get(&SmallBytes::new(name)).map(short),
         }
     }
@@ -245,6 +254,8 @@ impl Inode {
         if let Some(map) = self.map() {
             keys.extend(map.extents().map(|e| key(Named::Extent(e.file_sector))));
             keys.extend(map.piece_offsets().map(|offset| key(Named::Piece(offset))));
+            let promises = map.promise_begins();
+            keys.extend(promises.map(|sector| key(Named::Promise(sector))));
         }
         keys.extend(self.xattrs.keys().map(|name| key(Named::Xattr(name))));
         keys
@@ -553,6 +564,10 @@ impl<'a> Loader<'a> {
             Named::Piece(offset) => {
                 let bytes = SmallBytes::new(value);
                 self.shard.load_map(index, &[], &[Piece { offset, bytes }])
+            }
+            Named::Promise(sector) => {
+                let end = u64::from_bytes(value, "promise").map_err(bad_value)?;
+                self.shard.load_promise(index, sector, end)
             }
             Named::Xattr(name) => {
                 let (name, value) = (SmallBytes::new(name), SmallBytes::new(value));

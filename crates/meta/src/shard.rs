@@ -14,19 +14,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use rustc_hash::FxHashMap;
+use types::attr::HAS_PROMISE;
 use types::extent::{Extent, Piece};
 use types::{
-    Attr, Encode as _, FileKind, InodeId, Name, NodeLife, RequestId, Run, ShardId, SmallBytes,
-    Timestamp,
+    Attr, Encode as _, FileKind, InodeId, Name, NodeLife, Promised, RequestId, Run, SECTOR_SIZE,
+    ShardId, SmallBytes, Timestamp,
 };
 
 use crate::dirty::Dirty;
 use crate::inode::{Body, Dirent, Entries, Inode, InodeRecord};
 use crate::locks::Locks;
-use crate::message::Reply;
+use crate::map::FileMap;
+use crate::message::{Op, Reply};
 use crate::mutation::Mutation;
 use crate::name_hash::{HashKey, TIE_COUNT_MAX};
-use crate::records::{Key, Named, length_of_extent};
+use crate::records::{Key, Named, PROMISE_SIZE, length_of_extent};
 use crate::step::Step;
 use crate::transaction::{Active, TransactionId};
 use crate::view::Origin;
@@ -95,6 +97,8 @@ pub struct Shard {
     destage_later: BTreeSet<u64>,
     /// Bytes of pieces of the files in `destage_later`.
     piece_debt: u64,
+    /// Promised to its files, cold ones included.
+    promised: Promised,
     // Volatile from here on.
     /// What the shard's tree does not have yet.
     dirty: Dirty,
@@ -127,6 +131,7 @@ impl Shard {
             destage_soon: BTreeSet::new(),
             destage_later: BTreeSet::new(),
             piece_debt: 0,
+            promised: Promised::default(),
             dirty: Dirty::default(),
             residency: residency::Residency::default(),
             active: BTreeMap::new(),
@@ -346,6 +351,29 @@ impl Shard {
         self.piece_debt
     }
 
+    /// What is promised to its files.
+    pub fn promised(&self) -> Promised {
+        self.promised
+    }
+
+    /// What an operation adds to that. Its inode is resident, or it adds nothing.
+    pub fn promise_adds(&self, op: &Op) -> Promised {
+        let Op::Allocate {
+            ino, begin, end, ..
+        } = *op
+        else {
+            return Promised::default();
+        };
+        let (first, last) = (begin / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE));
+        match self.inode(ino) {
+            Some(inode) if first < last => match inode.map() {
+                Some(map) => map.promise_adds(first, last),
+                None => FileMap::default().promise_adds(first, last),
+            },
+            _ => Promised::default(),
+        }
+    }
+
     /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now.
     pub fn destage_plan(
         &self,
@@ -413,13 +441,7 @@ impl Shard {
             Mutation::InodeRemove { index } => self.remove_inode(*index, freed),
             Mutation::AttrPut { index, attr } => {
                 let old = &mut self.inode_mut(*index).attr;
-                assert_eq!((old.ino, old.kind), (attr.ino, attr.kind));
-                // The sector count follows from the map.
-                let sector_count = old.sector_count;
-                *old = Attr {
-                    sector_count,
-                    ..*attr
-                };
+                put_attr(old, attr);
                 self.note_orphan(*index, attr.nlink);
             }
             Mutation::DirectoryTouch { index, now, nlink } => {
@@ -467,6 +489,7 @@ impl Shard {
             Mutation::MapPut { .. }
             | Mutation::MapCut { .. }
             | Mutation::MapHole { .. }
+            | Mutation::MapPromise { .. }
             | Mutation::MapLoad { .. } => self.apply_map(mutation, freed),
             Mutation::OpenPut {
                 index,
@@ -516,6 +539,9 @@ impl Shard {
             }
             Mutation::MapHole { index, begin, end } => {
                 self.change_map(*index, |map| map.punch(*begin, *end, freed));
+            }
+            Mutation::MapPromise { index, begin, end } => {
+                self.change_map(*index, |map| map.promise(*begin, *end));
             }
             Mutation::MapLoad {
                 index,
@@ -591,6 +617,7 @@ impl Shard {
             if map.may_destage() {
                 self.piece_debt -= map.piece_byte_count();
             }
+            self.promised = self.promised - map.promised();
             inode.map_mut().expect("just seen").clear(freed);
         }
         self.orphans.remove(&index);
@@ -633,16 +660,17 @@ impl Shard {
         changed
     }
 
-    fn change_map(&mut self, index: u64, change: impl FnOnce(&mut crate::map::FileMap)) {
+    fn change_map(&mut self, index: u64, change: impl FnOnce(&mut FileMap)) {
         let inode = self.inodes.get_mut(&index);
         let inode = inode.expect("mutations name inodes that are there");
         let weight = inode.weight();
         let map = inode.map_mut().expect("only files have maps");
-        let debt = |map: &crate::map::FileMap| match map.may_destage() {
+        let debt = |map: &FileMap| match map.may_destage() {
             true => map.piece_byte_count(),
             false => 0,
         };
         let before = debt(map);
+        let promised = map.promised();
         if self.dirty.is_tracked() {
             map.begin_log(self.dirty.wants_old());
             change(map);
@@ -660,12 +688,22 @@ impl Shard {
                 self.dirty
                     .note(key, length, || old.map(|bytes| bytes.to_vec()));
             }
+            for (sector, old) in changes.promised {
+                let key = Key::new(index, Named::Promise(sector));
+                let length = map.promise_from(sector).map(|_| PROMISE_SIZE);
+                self.dirty
+                    .note(key, length, || old.map(|end| end.to_bytes()));
+            }
         } else {
             change(map);
         }
         let after = debt(map);
         let (soon, later) = (map.needs_destage(), map.may_destage());
-        inode.attr.sector_count = inode.map().map_or(0, crate::map::FileMap::sector_count);
+        self.promised = self.promised + map.promised() - promised;
+        let has_promise = map.promised().total > 0;
+        inode.attr.permissions &= !HAS_PROMISE;
+        inode.attr.permissions |= if has_promise { HAS_PROMISE } else { 0 };
+        inode.attr.sector_count = inode.map().map_or(0, FileMap::sector_count);
         self.residency.resized(weight, inode.weight());
         self.piece_debt = self.piece_debt - before + after;
         for (set, is_in) in [
@@ -793,6 +831,7 @@ impl Shard {
             if let Some(map) = inode.map() {
                 map.check();
                 assert_eq!(inode.attr.sector_count, map.sector_count());
+                assert_eq!(inode.attr.has_promise(), map.promised().total > 0);
                 assert_eq!(self.destage_soon.contains(index), map.needs_destage());
                 assert_eq!(self.destage_later.contains(index), map.may_destage());
             }
@@ -810,6 +849,17 @@ impl Shard {
     }
 }
 
+/// New attributes, but for what follows from the map: the sector count, and whether anything is promised.
+fn put_attr(old: &mut Attr, attr: &Attr) {
+    assert_eq!((old.ino, old.kind), (attr.ino, attr.kind));
+    let promise = old.permissions & HAS_PROMISE;
+    *old = Attr {
+        permissions: attr.permissions & !HAS_PROMISE | promise,
+        sector_count: old.sector_count,
+        ..*attr
+    };
+}
+
 /// The runs that an inode's map names.
 fn runs_of(inode: &Inode) -> Vec<Run> {
     let extents = inode.map().into_iter().flat_map(|map| map.extents());
@@ -824,8 +874,11 @@ fn entries_of(inode: &mut Inode) -> &mut Entries {
     }
 }
 
-fn snapshot_map(index: u64, map: &crate::map::FileMap, out: &mut dyn FnMut(Mutation)) {
+fn snapshot_map(index: u64, map: &FileMap, out: &mut dyn FnMut(Mutation)) {
     let version = map.version();
+    for (begin, end) in map.promised_in(0, u64::MAX) {
+        out(Mutation::MapPromise { index, begin, end });
+    }
     let mut load = |extents: Vec<Extent>, pieces: Vec<Piece>| {
         out(Mutation::MapLoad {
             index,

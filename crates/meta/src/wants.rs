@@ -52,14 +52,13 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
         Op::SetAttr { ino, set } => {
             list.alone(*ino, false);
             if let Some(size) = set.size {
-                let old = view
-                    .shard(ino.shard())
-                    .and_then(|s| s.attr(*ino))
-                    .map_or(0, |a| a.size);
-                list.range(*ino, ByteRange::new(size.min(old), u64::MAX));
+                list.cut(*ino, size);
             }
         }
         Op::Punch {
+            ino, begin, end, ..
+        }
+        | Op::Allocate {
             ino, begin, end, ..
         } => {
             list.alone(*ino, false);
@@ -119,6 +118,7 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
         Op::CreateNameless { .. }
         | Op::ReadLink { .. }
         | Op::GetMap { .. }
+        | Op::GetPromised { .. }
         | Op::Commit(_)
         | Op::Destage { .. }
         | Op::Closed { .. }
@@ -199,6 +199,13 @@ impl List<'_, '_> {
         } else {
             self.inode(ino, InodeMode::Exclusive, true);
         }
+    }
+
+    /// To change the size to this one.
+    fn cut(&mut self, ino: InodeId, size: u64) {
+        let attr = self.view.shard(ino.shard()).and_then(|s| s.attr(ino));
+        let old = attr.map_or(0, |a| a.size);
+        self.range(ino, ByteRange::new(size.min(old), u64::MAX));
     }
 
     /// To change these bytes.

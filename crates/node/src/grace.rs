@@ -193,6 +193,7 @@ impl OwnerSlice {
                 ..Changes::default()
             };
             self.last_lsn = log.append_changes(id, &changes);
+            log.note_promised(&self.shard);
         }
     }
 

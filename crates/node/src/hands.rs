@@ -13,7 +13,7 @@ use client::env::{TakenRun, WantedRun};
 use client::message::{Answer, Body};
 use data::stripe::Striping;
 use data::write::{Dirty, plan_write};
-use data::{Hand, SectorSet, SpaceAsk};
+use data::{Hand, SectorSet, SetAside, SpaceAsk};
 use types::{Instant, Layout, NodeId, NsdId, Run, SECTOR_SIZE};
 
 /// See the module.
@@ -82,10 +82,22 @@ impl Hands {
             .is_ok()
     }
 
+    /// `Grants::reserve_promised`.
+    pub fn reserve_promised(&mut self, owner: NodeId, sectors: u64) -> Option<SetAside> {
+        let hand = self.of(owner);
+        if hand.reserve(sectors).is_ok() {
+            return Some(SetAside::plain(sectors));
+        }
+        hand.reserve_promised(sectors).then_some(SetAside {
+            plain: 0,
+            promised: sectors,
+        })
+    }
+
     /// `Grants::unreserve`.
-    pub fn unreserve(&mut self, owner: NodeId, sectors: u64) {
-        if sectors > 0 {
-            self.of(owner).unreserve(sectors);
+    pub fn unreserve(&mut self, owner: NodeId, part: SetAside) {
+        if part.sectors() > 0 {
+            self.of(owner).unreserve(part);
         }
     }
 
@@ -95,7 +107,7 @@ impl Hands {
         now: Instant,
         owner: NodeId,
         wanted: &[WantedRun],
-        reserved: u64,
+        reserved: SetAside,
     ) -> Option<Vec<TakenRun>> {
         let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
         // All of one file.
@@ -115,13 +127,10 @@ impl Hands {
         if !hand.has_room_on(named, needed) {
             return None;
         }
-        let plan = hand.take(now, needed, reserved, |pool, part| {
+        let is_promised = wanted.iter().all(|run| run.is_promised);
+        let writes = hand.take(now, (needed, is_promised), reserved, |pool, part| {
             plan_write(&dirty, pool, part)
-        });
-        let Some(writes) = plan else {
-            hand.want(needed + needed / 16 + 1);
-            return None;
-        };
+        })?;
         let pieces = writes.into_iter().flat_map(|write| write.pieces);
         let taken = pieces.map(|piece| TakenRun {
             wanted: piece.dirty,

@@ -13,8 +13,8 @@ use store::format::PartKey;
 use store::journal::{Journal, Part, Urgency};
 use store::tree::Root;
 use types::{
-    Decode, DecodeError, Encode, Epoch, Errno, Grant, Lsn, NodeLife, NsdId, Reader, Run, ShardId,
-    SmallBytes, wire_enum,
+    Decode, DecodeError, Encode, Epoch, Errno, Grant, Lsn, NodeLife, NsdId, Promised, Reader, Run,
+    ShardId, SmallBytes, wire_enum,
 };
 
 use crate::question::Question;
@@ -42,6 +42,8 @@ pub struct OwnerLog {
     pub journal: Journal,
     /// Sectors.
     pub space: Space,
+    /// What is promised to files, by shard: `space` holds it back.
+    promised: BTreeMap<ShardId, Promised>,
     /// Who holds which region; at shard 0's owner.
     pub table: Option<RegionTable>,
     /// Questions whose transactions run, by transaction.
@@ -141,6 +143,7 @@ impl OwnerLog {
         Self {
             journal,
             space,
+            promised: BTreeMap::new(),
             table,
             transactions: BTreeMap::new(),
             epoch,
@@ -208,14 +211,40 @@ impl OwnerLog {
         let Op::Commit(commit) = op else {
             return PieceRoom::Go;
         };
+        let is_promised = || shard.attr(commit.ino).is_some_and(|a| a.has_promise());
         if commit.pieces.is_empty() || shard.piece_debt() <= PIECE_DEBT_MAX {
             return PieceRoom::Go;
         }
         match self.destage_state {
             DestageState::Works => PieceRoom::Wait,
+            // Sectors for what is promised are there.
+            DestageState::NoSpace if is_promised() => PieceRoom::Go,
             DestageState::NoSpace => PieceRoom::Full,
             DestageState::Stalled => PieceRoom::Go,
         }
+    }
+
+    /// Sectors are held back for what is promised to files of a shard: to be called after replay, and when something has
+    /// changed in the shard, under its lock and this one.
+    pub fn note_promised(&mut self, shard: &meta::Shard) {
+        let old = self.promised.get(&shard.id()).copied();
+        if old.unwrap_or_default() == shard.promised() {
+            return;
+        }
+        self.promised.insert(shard.id(), shard.promised());
+        self.space.hold_back(self.promised().held_back());
+    }
+
+    /// What is promised to files of this owner.
+    pub fn promised(&self) -> Promised {
+        let all = self.promised.values().copied();
+        all.fold(Promised::default(), |sum, more| sum + more)
+    }
+
+    /// So much more can be promised now.
+    pub(crate) fn can_promise(&self, adds: Promised) -> bool {
+        let after = (self.promised() + adds).held_back();
+        adds == Promised::default() || after - self.space.held_back() <= self.space.promisable()
     }
 
     /// A layout names NSDs of this file system only.
@@ -345,7 +374,7 @@ impl OwnerLog {
     /// all of `need`, on others.
     pub(crate) fn grant(
         &mut self,
-        life: NodeLife,
+        (life, is_promised): (NodeLife, bool),
         (need, sectors): (u64, u64),
         of: &[NsdId],
         mutations: &mut Vec<SpaceMutation>,
@@ -354,12 +383,13 @@ impl OwnerLog {
         let asked: Vec<NsdId> = all.iter().copied().filter(|n| of.contains(n)).collect();
         let mut grants = match asked.is_empty() {
             true => Vec::new(),
-            false => self.grant_on(life, sectors, &asked, mutations),
+            false => self.grant_on((life, is_promised), sectors, &asked, mutations),
         };
         let granted: u64 = grants.iter().map(|g| u64::from(g.run.count)).sum();
         // They are full: the bytes go elsewhere rather than nowhere.
         let wanted = if granted == 0 { sectors } else { need };
-        grants.extend(self.grant_on(life, wanted.saturating_sub(granted), &all, mutations));
+        let left = wanted.saturating_sub(granted);
+        grants.extend(self.grant_on((life, is_promised), left, &all, mutations));
         self.nsds = all;
         grants
     }
@@ -367,7 +397,7 @@ impl OwnerLog {
     /// A share on every one of `nsds`, so that files stripe over all of them.
     fn grant_on(
         &mut self,
-        life: NodeLife,
+        (life, is_promised): (NodeLife, bool),
         sectors: u64,
         nsds: &[NsdId],
         mutations: &mut Vec<SpaceMutation>,
@@ -387,7 +417,12 @@ impl OwnerLog {
                     break;
                 };
                 let sectors = share.min(left);
-                let ask = space::Ask { life, nsd, sectors };
+                let ask = space::Ask {
+                    life,
+                    nsd,
+                    sectors,
+                    is_promised,
+                };
                 if let Ok(more) = self.space.grant(ask, &mut random, mutations) {
                     left -= more.iter().map(|g| u64::from(g.run.count)).sum::<u64>();
                     grants.extend(more);

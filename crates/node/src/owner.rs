@@ -36,6 +36,7 @@ use crate::steps::{attribute_want, progress_id};
 use crate::supply;
 
 mod locks;
+mod promises;
 mod transactions;
 
 /// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
@@ -124,6 +125,7 @@ impl OwnerSlice {
                 .note_open(released.ino, from, released.still_open);
             if !changes.mutations.is_empty() {
                 self.last_lsn = log.append_changes(self.shard.id(), &changes);
+                log.note_promised(&self.shard);
             }
             for (_, mutation) in &changes.mutations {
                 self.note_removal(env.now, mutation, out);
@@ -148,6 +150,7 @@ impl OwnerSlice {
         let changes = self.shard.on_node_lost(life);
         if !changes.mutations.is_empty() {
             self.last_lsn = log.append_changes(self.shard.id(), &changes);
+            log.note_promised(&self.shard);
         }
         for (_, mutation) in &changes.mutations {
             self.note_removal(env.now, mutation, out);
@@ -830,6 +833,7 @@ impl<'a> Locked<'a> {
         let room = self
             .slice(home)
             .map_or(PieceRoom::Go, |slice| log.room_for_pieces(op, &slice.shard));
+        let question = self.admit_promise(log, question, op, out)?;
         match room {
             PieceRoom::Wait if may_wait => {
                 self.wait(
@@ -918,6 +922,7 @@ impl<'a> Locked<'a> {
                 &executed.freed,
             );
             self.note_journaled(env, &executed.mutations, lsn, out);
+            self.note_promised(log);
         }
         if !question.only_looks() {
             self.grant_along(env, &mut question, &executed.reply);

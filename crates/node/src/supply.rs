@@ -106,7 +106,14 @@ impl OwnerLog {
             self.supply_counters.given_back += freed;
         }
         let grantable = self.space.grantable();
-        let is_short = grantable < ask.need;
+        // While there is enough for everybody, nothing is taken of what is held back.
+        let (needed, promised) = match grantable >= ask.need + ask.promised {
+            true => (ask.need + ask.promised, 0),
+            false => (ask.need, ask.promised),
+        };
+        let need = needed.min(grantable);
+        let can_keep = self.space.grantable_for_promises() >= need + promised;
+        let is_short = grantable < needed || !can_keep;
         if is_short && (!is_last || self.space.counts().pending > 0) {
             if !mutations.is_empty() {
                 self.append_space(mutations);
@@ -115,10 +122,17 @@ impl OwnerLog {
             return if is_soon { Supply::Soon } else { Supply::Short };
         }
         // Ahead of need only a part of what is left: others want some too.
-        let ahead = ask.want.saturating_sub(ask.need);
-        let ahead = ahead.min(grantable.saturating_sub(ask.need) / 8);
-        let need = ask.need.min(grantable);
-        let grants = self.grant(from, (need, need + ahead), &ask.nsds, &mut mutations);
+        let ahead = ask.want.saturating_sub(ask.need + ask.promised);
+        let ahead = ahead.min(grantable.saturating_sub(needed) / 8);
+        // A part of what is promised would do for nobody, and be missed by who needs no more.
+        let promised = if can_keep { promised } else { 0 };
+        let mut grants = match promised {
+            0 => Vec::new(),
+            all => self.grant((from, true), (all, all), &ask.nsds, &mut mutations),
+        };
+        let promised: u64 = grants.iter().map(|g| u64::from(g.run.count)).sum();
+        let plain = (need, need + ahead);
+        grants.extend(self.grant((from, false), plain, &ask.nsds, &mut mutations));
         self.supply_counters.asks += 1;
         self.supply_counters.granted += grants.iter().map(|g| u64::from(g.run.count)).sum::<u64>();
         self.supply_counters.no_space += u64::from(is_short);
@@ -132,6 +146,7 @@ impl OwnerLog {
         let answer = SpaceAnswer {
             number: ask.number,
             grants,
+            promised,
             held,
         };
         self.space_answers.insert(from, (answer.clone(), lsn));
@@ -144,7 +159,10 @@ impl OwnerLog {
         let mut regions = self.space.returnable();
         regions.truncate(regions.len().div_ceil(2).min(GIVE_COUNT_MAX));
         let mut mutations = Vec::new();
-        regions.retain(|region| self.space.return_region(*region, &mut mutations).is_ok());
+        let space = &mut self.space;
+        regions.retain(|region| {
+            space.can_spare(*region) && space.return_region(*region, &mut mutations).is_ok()
+        });
         self.supply_counters.regions_given += regions.len() as u64;
         let lsn = (!mutations.is_empty()).then(|| self.append_space(mutations));
         (regions, lsn)
@@ -211,7 +229,7 @@ pub(crate) fn answer(
     mut question: Box<Question>,
     out: &mut Vec<OwnerEffect>,
 ) -> Option<Work> {
-    let is_last = question.space_round >= ROUND_LAST;
+    let is_last = is_all_gathered(&question);
     let Ask::Space(ask) = &mut question.ask else {
         unreachable!("the caller matched it");
     };
@@ -241,6 +259,16 @@ enum Waiter {
     },
     /// The table wants regions of this owner for another one: its name for that.
     Give(u64),
+}
+
+/// Who asks for sectors has none to spare itself, and may be waiting for us. Who wants some promised may have.
+fn busy_asker(question: &Question) -> Option<NodeLife> {
+    matches!(question.ask, Ask::Space(_)).then_some(question.from)
+}
+
+/// All that can be gathered for the question has been.
+pub(crate) fn is_all_gathered(question: &Question) -> bool {
+    question.space_round >= ROUND_LAST
 }
 
 /// What a round wants done.
@@ -288,11 +316,11 @@ impl Gather {
         clients: &[NodeLife],
         out: &mut Vec<GatherEffect>,
     ) {
-        let from = question.from;
         match &mut self.round {
             Some(round) => {
-                // It has nothing to spare itself, and may be waiting for us.
-                round.lives.remove(&from);
+                if let Some(from) = busy_asker(&question) {
+                    round.lives.remove(&from);
+                }
                 round.waiters.push(Waiter::Question {
                     question,
                     has_joined: true,
@@ -341,10 +369,10 @@ impl Gather {
         self.next_id += 1;
         self.counters.0 += 1;
         let asker = match &waiter {
-            Waiter::Question { question, .. } => Some(question.from),
+            Waiter::Question { question, .. } => busy_asker(question),
             Waiter::Give(_) => None,
         };
-        let awaits_regions = asker.is_some();
+        let awaits_regions = matches!(waiter, Waiter::Question { .. });
         let lives: BTreeSet<NodeLife> = clients
             .iter()
             .copied()

@@ -77,6 +77,11 @@ fn sectors_that_do_not_come_back_are_caught() {
     must_be_caught("keeps-sectors", "not free again", |o| o.has_little_space());
 }
 
+#[test]
+fn promises_that_are_not_kept_are_caught() {
+    must_be_caught("breaks-promises", "stuck", |o| o.has_little_space());
+}
+
 /// Two files on disks of one sector: writes are refused when there is no room, and nothing else
 /// fails.
 #[test]

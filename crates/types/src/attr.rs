@@ -103,7 +103,7 @@ pub struct Attr {
     pub generation: u64,
     /// What it is.
     pub kind: FileKind,
-    /// Permission bits, set-id and sticky bits (07777); and `HAS_ACL`.
+    /// Permission bits, set-id and sticky bits (07777); and `HAS_ACL`, `HAS_PROMISE`.
     pub permissions: u32,
     /// Names that lead here; for directories 2 and one for each subdirectory.
     pub nlink: u32,
@@ -156,6 +156,9 @@ wire_struct!(Attr {
 /// cache the attributes need not ask for a list that is not there, for each file of a listing.
 pub const HAS_ACL: u32 = 1 << 16;
 
+/// Among the permissions: space is promised to ranges of the file (fallocate). It follows from the file's map.
+pub const HAS_PROMISE: u32 = 1 << 17;
+
 /// Flag of setting an access control list, beside those of setxattr(2): the set-group-id bit goes, as who sets the list is not
 /// of the inode's group.
 pub const XATTR_KILL_SET_GID: u32 = 1 << 16;
@@ -193,6 +196,11 @@ impl Attr {
     /// `st_mode`.
     pub const fn mode(&self) -> u32 {
         self.kind.mode_bits() | self.permissions & 0o7777
+    }
+
+    /// Space is promised to ranges of it.
+    pub const fn has_promise(&self) -> bool {
+        self.permissions & HAS_PROMISE != 0
     }
 
     /// It has an access control list of either kind.

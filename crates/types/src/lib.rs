@@ -13,6 +13,7 @@ pub mod id;
 pub mod layout;
 pub mod limits;
 pub mod lock;
+pub mod promise;
 pub mod range;
 pub mod time;
 pub mod token;
@@ -32,6 +33,7 @@ pub use id::{
 };
 pub use layout::Layout;
 pub use lock::{Lock, LockKind, LockMode, LockOwner};
+pub use promise::Promised;
 pub use range::{ByteRange, Pattern, RangeSet};
 pub use time::{Duration, Instant, Timestamp};
 pub use token::{DirectoryMode, Holding, InodeMode, RangeMode, ReleaseStamp, TokenKind, Want};

@@ -8,6 +8,8 @@ pub const SYMLINK_SIZE_MAX: usize = 4095;
 pub const SMALL_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a file that lies in its inode record.
 pub const INLINE_SIZE_MAX: u64 = 2 << 10;
+/// Free sectors that an owner holds back so that promised ranges can be written over: several of the largest writes.
+pub const OVERWRITE_MARGIN: u64 = 1024;
 /// Bytes that a synchronous write, fsync or revoke sends inside the Commit instead of to sectors.
 pub const SYNC_INLINE_SIZE_MAX: u64 = 64 << 10;
 /// Largest file offset + 1.

@@ -21,6 +21,7 @@ mod torn;
 
 use std::cell::RefCell;
 
+use data::SetAside;
 use token::message::{Granted, Revoke};
 use types::frame::FRAME_SIZE;
 use types::id::NodeLife;
@@ -126,8 +127,16 @@ impl Grants for Plenty {
     fn reserve_spare(&self, _owner: NodeId, _sectors: u64) -> bool {
         !self.is_full
     }
-    fn unreserve(&self, _owner: NodeId, _sectors: u64) {}
-    fn take(&self, _owner: NodeId, wanted: &[WantedRun], _reserved: u64) -> Option<Vec<TakenRun>> {
+    fn reserve_promised(&self, _owner: NodeId, sectors: u64) -> Option<SetAside> {
+        (!self.is_full).then_some(SetAside::plain(sectors))
+    }
+    fn unreserve(&self, _owner: NodeId, _part: SetAside) {}
+    fn take(
+        &self,
+        _owner: NodeId,
+        wanted: &[WantedRun],
+        _reserved: SetAside,
+    ) -> Option<Vec<TakenRun>> {
         let taken = |(index, wanted): (usize, &WantedRun)| TakenRun {
             wanted: index,
             file_sector: wanted.file_sector,

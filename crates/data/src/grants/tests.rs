@@ -173,7 +173,7 @@ fn random_schedules_keep_every_sector_in_one_place() {
                     }
                 }
                 let some = held.sectors().min(random.below(30));
-                pool.release(held.split(some));
+                pool.release(held.split(SetAside::plain(some)));
             }
             _ => {}
         }

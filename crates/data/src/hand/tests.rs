@@ -39,6 +39,7 @@ impl Owner {
         let count = usize::try_from(ask.want).expect("small").min(free.len());
         let mut answer = SpaceAnswer {
             number: ask.number,
+            promised: ask.promised,
             ..SpaceAnswer::default()
         };
         for sector in &free[..count] {
@@ -74,7 +75,8 @@ fn serve(hand: &mut Hand, owner: &mut Owner, now: Instant) -> Option<bool> {
 
 fn use_up(hand: &mut Hand, now: Instant, sectors: u32) -> Vec<Run> {
     let order = [NsdId(1)];
-    let taken = hand.take(now, sectors.into(), 0, |pool, part| {
+    let needed = (sectors.into(), false);
+    let taken = hand.take(now, needed, SetAside::default(), |pool, part| {
         pool.take(part, &order, sectors)
     });
     let taken = taken.expect("in hand");
@@ -229,4 +231,47 @@ fn a_wish_makes_nobody_give_anything_back_and_ends_by_itself() {
         asks += u64::from(serve(&mut hand, &mut owner, at(now)).is_some());
     }
     assert!((2..=4).contains(&asks), "{asks}");
+}
+
+#[test]
+fn what_is_for_promised_ranges_is_for_these_alone_and_goes_back_soon() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    assert!(!hand.reserve_promised(40));
+    let ask = hand.next(at(1)).expect("asked for");
+    assert_eq!((ask.need, ask.promised), (0, 40));
+    // The owner has these and no others.
+    let mut answer = owner.on_ask(&SpaceAsk {
+        want: 40,
+        ..ask.clone()
+    });
+    answer.promised = 40;
+    assert_eq!(hand.on_answer(at(2), &answer), Some(true));
+    assert!(hand.reserve(1).is_err(), "they are for promised ranges");
+    assert_eq!(
+        (hand.pool().unreserved(), hand.pool().unreserved_promised()),
+        (0, 40)
+    );
+    assert!(hand.reserve_promised(30));
+    assert!(!hand.reserve_promised(11));
+    assert_eq!(hand.next(at(3)).map(|ask| ask.promised), Some(1));
+    hand.on_refused(at(4));
+    // Without room for checksum sectors: in runs that need none.
+    let part = SetAside {
+        plain: 0,
+        promised: 30,
+    };
+    let order = [NsdId(1)];
+    let taken = hand.take(at(5), (30, true), part, |pool, part| {
+        pool.take(part, &order, 30)
+    });
+    let taken = taken.expect("set aside");
+    assert!(taken.iter().all(|t| t.run.count == t.data && t.data <= 16));
+    assert_eq!(hand.pool().counts().promised, 10);
+    hand.check();
+    // Nobody uses the rest.
+    let later = at(5) + SHORT + SHORT;
+    let ask = hand.next(later).expect("they go back");
+    assert_eq!(ask.back.iter().map(|run| run.count).sum::<u32>(), 10);
+    assert_eq!(hand.pool().counts().promised, 0);
+    hand.check();
 }

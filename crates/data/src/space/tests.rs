@@ -180,6 +180,7 @@ impl Rig {
             life: life(1 + self.random.below(2) as u16, self.incarnation),
             nsd: NsdId(self.random.below(3) as u16),
             sectors: 1 + self.random.below(60),
+            is_promised: false,
         };
         let free = expected_counts(&self.twin).free;
         let mut out = Vec::new();
@@ -421,6 +422,7 @@ fn grants_prefer_their_nsd_and_long_runs() {
         life: life(1, 1),
         nsd: NsdId(nsd),
         sectors,
+        is_promised: false,
     };
     let mut number = 0;
     let mut random = move || {
@@ -638,4 +640,60 @@ fn the_document_shows_the_extent() {
         sizes[0], sizes[1]
     );
     assert!(document.contains(&said), "{said}");
+}
+
+#[test]
+fn what_is_held_back_goes_to_promised_ranges_alone() {
+    let geometry = Geometry {
+        nsd: NsdId(0),
+        data_begin: 0,
+        sector_count: 300,
+        region_sectors: 100,
+    };
+    let levels = Levels {
+        reserve: 10,
+        low: 0,
+    };
+    let mut space = Space::new(&[geometry], levels);
+    let mut out = Vec::new();
+    let region = |index| RegionId {
+        nsd: NsdId(0),
+        index,
+    };
+    space.take_region(region(0), &mut out).expect("new");
+    space.take_region(region(1), &mut out).expect("new");
+    assert_eq!((space.grantable(), space.promisable()), (190, 190));
+    space.hold_back(150);
+    assert_eq!((space.grantable(), space.promisable()), (40, 40));
+    assert!(!space.can_spare(region(0)), "it would break the promise");
+    let mut number = 0;
+    let mut random = move || {
+        number += 1;
+        number
+    };
+    let ask = |is_promised| Ask {
+        life: life(1, 1),
+        nsd: NsdId(0),
+        sectors: 1000,
+        is_promised,
+    };
+    let count = |grants: Vec<Grant>| grants.iter().map(|g| g.run.count).sum::<u32>();
+    let plain = space
+        .grant(ask(false), &mut random, &mut out)
+        .expect("some");
+    let runs: Vec<Run> = plain.iter().map(|grant| grant.run).collect();
+    assert_eq!(count(plain), 40);
+    assert_eq!(space.grant(ask(false), &mut random, &mut out), Err(NoSpace));
+    // What is freed and not durable can be promised, and not be granted.
+    space.consume(life(1, 1), &runs, &mut out).expect("granted");
+    runs.iter()
+        .for_each(|run| space.free(*run, &mut out).expect("used"));
+    assert_eq!((space.grantable(), space.promisable()), (0, 40));
+    let kept = space.grant(ask(true), &mut random, &mut out).expect("some");
+    assert_eq!(count(kept), 150, "all but the reserve");
+    space.logged(Lsn(1));
+    space.on_durable(Lsn(1));
+    space.hold_back(0);
+    assert_eq!(space.grantable(), 40);
+    space.check();
 }

@@ -302,7 +302,7 @@ fn setxattr_wants_exactly_its_value() {
 }
 
 #[test]
-fn only_holes_are_allocated() {
+fn space_is_promised_and_holes_are_made() {
     let ask = |mode, offset, length| {
         let args = abi::FallocateIn {
             fh: 5,
@@ -329,7 +329,18 @@ fn only_holes_are_allocated() {
         assert_eq!(ask(mode, 10, 20), Ok(hole));
         assert_eq!(ask(mode, u64::MAX, 1), Err(Errno::EFBIG));
     }
-    for mode in [0, 1, 2, 8, 0x20, 0x40, 0x13, u32::MAX] {
+    for (mode, keeps_size) in [(0, false), (1, true)] {
+        let promise = Operation::Allocate {
+            ino: InodeId::from_raw(7),
+            handle: Handle(5),
+            begin: 10,
+            end: 30,
+            keeps_size,
+        };
+        assert_eq!(ask(mode, 10, 20), Ok(promise));
+        assert_eq!(ask(mode, u64::MAX, 1), Err(Errno::EFBIG));
+    }
+    for mode in [2, 8, 0x20, 0x40, 0x13, u32::MAX] {
         assert_eq!(ask(mode, 10, 20), Err(Errno::EOPNOTSUPP), "{mode:#x}");
     }
 }

@@ -108,7 +108,8 @@ fn bytes(seed: u64, size: usize) -> Vec<u8> {
 /// What fsync acknowledged: path below the mount, and the seed and size of its bytes.
 type Acknowledged = BTreeMap<String, (u64, usize)>;
 
-struct Filler<'a> {
+/// Writes files until there is no more room.
+pub(crate) struct Filler<'a> {
     lab: &'a Lab,
     node: usize,
     seed: u64,
@@ -116,7 +117,7 @@ struct Filler<'a> {
 }
 
 impl<'a> Filler<'a> {
-    fn new(lab: &'a Lab, node: usize) -> Self {
+    pub(crate) fn new(lab: &'a Lab, node: usize) -> Self {
         Self {
             lab,
             node,
@@ -177,12 +178,19 @@ impl<'a> Filler<'a> {
         unreachable!("a disk is full some time")
     }
 
+    /// Removes what it has written.
+    pub(crate) fn remove_all(&self) {
+        for name in self.files.keys() {
+            fs::remove_file(self.lab.mount(self.node).join(name)).unwrap();
+        }
+    }
+
     fn bytes(&self) -> usize {
         self.files.values().map(|(_, size)| size).sum()
     }
 }
 
-fn make_directories(lab: &Lab) {
+pub(crate) fn make_directories(lab: &Lab) {
     for node in [1, 2] {
         for directory in 0..4 {
             let path = lab.mount(node).join(format!("d{node}-{directory}"));
@@ -191,7 +199,7 @@ fn make_directories(lab: &Lab) {
     }
 }
 
-fn fill_both(fillers: &mut [Filler<'_>; 2]) {
+pub(crate) fn fill_both(fillers: &mut [Filler<'_>; 2]) {
     let never = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for filler in fillers.iter_mut() {
@@ -260,7 +268,7 @@ fn frees_and_pages(lab: &Lab) -> ([u64; 2], u64) {
 }
 
 /// See `frees_and_pages`.
-fn frees(lab: &Lab) -> [u64; 2] {
+pub(crate) fn frees(lab: &Lab) -> [u64; 2] {
     frees_and_pages(lab).0
 }
 

@@ -14,11 +14,13 @@ use crate::node::Node;
 use crate::tools;
 
 /// What changes the content, each in a way of its own through the kernel.
-const CHANGES: [&str; 6] = [
+const CHANGES: [&str; 8] = [
     "dd if=/dev/zero of=FILE bs=4k count=1 conv=notrunc",
     "dd if=/dev/zero of=FILE bs=4k count=1 conv=notrunc oflag=direct",
     "fallocate -p -o 4096 -l 4096 FILE",
     "fallocate -z -n -o 4096 -l 4096 FILE",
+    "fallocate -l 40000 FILE",
+    "fallocate -n -o 4096 -l 40000 FILE",
     "truncate -s 5000 FILE",
     ": > FILE",
 ];

@@ -260,7 +260,7 @@ fn punches(fixture: &Fixture) -> Outcome {
         let begin = below(&mut random, SIZE_MAX - most);
         let length = 1 + below(&mut random, most);
         let (end, offset, count) = (begin + length, begin as u64, length as u64);
-        match random.below(8) {
+        match random.below(10) {
             0..4 => {
                 let new = vec![round + 1; length];
                 slot.run("write", || text("write", writer.write_all_at(&new, offset)))?;
@@ -270,6 +270,15 @@ fn punches(fixture: &Fixture) -> Outcome {
             4 => {
                 slot.run("cut", || text("cut", writer.set_len(offset)))?;
                 bytes.resize(begin, 0);
+            }
+            8.. => {
+                let keeps = random.chance(1, 2);
+                let mode = if keeps { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+                let done = slot.run("promise", || allocate(writer, mode, offset, count));
+                text("promise", done)?;
+                if !keeps {
+                    bytes.resize(bytes.len().max(end), 0);
+                }
             }
             kind => {
                 let mode = [PUNCH_HOLE, libc::FALLOC_FL_ZERO_RANGE, PUNCH_HOLE];
@@ -293,13 +302,22 @@ fn punches(fixture: &Fixture) -> Outcome {
             slot.run("direct read", || compare(&what, &writers[1 - node], &bytes))?;
         }
     }
-    for (mode, error) in [
-        (0, libc::EOPNOTSUPP),
-        (libc::FALLOC_FL_KEEP_SIZE, libc::EOPNOTSUPP),
+    let keep = libc::FALLOC_FL_KEEP_SIZE;
+    for (mode, offset, length, error) in [
+        (0, 0, 0, libc::EINVAL),
+        (keep, 0, 0, libc::EINVAL),
+        (0, i64::MAX as u64 - 10, 100, libc::EFBIG),
+        (0, 0, 1 << 50, libc::ENOSPC),
+        (keep, 0, 1 << 50, libc::ENOSPC),
+        (libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096, libc::EOPNOTSUPP),
     ] {
-        let said = allocate(&writers[0], mode, 0, 1).map_err(|e| e.raw_os_error());
-        if said != Err(Some(error)) {
-            return Err(format!("fallocate of mode {mode}: {said:?}"));
+        let before = text("stat", writers[0].metadata())?;
+        let said = slot.run("refused", || allocate(&writers[0], mode, offset, length));
+        let said = said.map_err(|e| e.raw_os_error());
+        let after = text("stat", writers[0].metadata())?;
+        let is_same = (before.len(), before.blocks()) == (after.len(), after.blocks());
+        if said != Err(Some(error)) || !is_same {
+            return Err(format!("fallocate of mode {mode}: {said:?}, {after:?}"));
         }
     }
     text("sync", writers[0].sync_all())?;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stdx::Prng;
-use types::NsdId;
+use types::{NsdId, Promised};
 
 use super::*;
 use crate::mutation::Mutation;
@@ -24,6 +24,7 @@ struct Twin {
     next: u64,
     /// Sectors written from what pieces held under a version, not in the map yet.
     late: Vec<(u64, Extent)>,
+    promised: BTreeSet<u64>,
     moved: usize,
     left: usize,
 }
@@ -46,6 +47,7 @@ impl Twin {
             used: BTreeSet::new(),
             next: 1000,
             late: Vec::new(),
+            promised: BTreeSet::new(),
             moved: 0,
             left: 0,
         }
@@ -189,6 +191,8 @@ impl Twin {
             let mut freed = Vec::new();
             self.map.cut(size as u64, &mut freed);
             self.free(&freed);
+            let first = size.div_ceil(SECTOR) as u64;
+            self.promised.retain(|sector| *sector < first);
         }
         self.size = size;
     }
@@ -210,12 +214,33 @@ impl Twin {
         if begin < end {
             self.bytes[begin..end].fill(0);
             let sectors = begin.div_ceil(SECTOR) as u64..(end / SECTOR) as u64;
+            self.promised.retain(|sector| !sectors.contains(sector));
             assert!(
                 sectors
                     .clone()
                     .all(|s| !self.map.is_mapped(s) && !self.map.has_pieces(s))
             );
         }
+    }
+
+    /// Promises some sectors; what that adds is known before.
+    fn promise(&mut self) {
+        let first = self.random.below(SECTORS);
+        let last = (first + 1 + self.random.below(8)).min(SECTORS);
+        let (before, adds) = (self.map.promised(), self.map.promise_adds(first, last));
+        self.map.promise(first, last);
+        assert_eq!(self.map.promised(), before + adds);
+        self.promised.extend(first..last);
+    }
+
+    fn check_promised(&self) {
+        let is_paid = |sector: &u64| self.map.extent_at(*sector).is_some_and(is_inline);
+        let unpaid = self.promised.iter().filter(|s| !is_paid(s)).count() as u64;
+        let total = self.promised.len() as u64;
+        assert_eq!(self.map.promised(), Promised { unpaid, total });
+        let told = self.map.promised_in(0, u64::MAX);
+        let told: BTreeSet<u64> = told.flat_map(|(begin, end)| begin..end).collect();
+        assert_eq!(told, self.promised);
     }
 
     fn destage(&mut self) {
@@ -298,6 +323,7 @@ impl Twin {
 
     fn check(&mut self) {
         self.map.check();
+        self.check_promised();
         let begin = self.below(self.bytes.len());
         let end = begin + self.below(self.bytes.len() - begin + 1);
         let count_max = 1 + self.below(6);
@@ -305,7 +331,10 @@ impl Twin {
         let all = self.bytes.len();
         assert!(self.read(0, all, usize::MAX) == self.bytes);
         let counted: u64 = (0..SECTORS)
-            .filter(|s| self.map.is_mapped(*s) || self.map.has_pieces(*s))
+            .filter(|s| {
+                let is_promised = self.promised.contains(s);
+                is_promised || self.map.is_mapped(*s) || self.map.has_pieces(*s)
+            })
             .count() as u64;
         assert_eq!(self.map.sector_count(), counted);
     }
@@ -318,6 +347,9 @@ impl Twin {
         copy.load(self.map.version(), &extents[..half], &[]);
         copy.load(self.map.version(), &extents[half..], &[]);
         copy.load(self.map.version(), &[], &pieces);
+        for (begin, end) in self.map.promised_in(0, u64::MAX) {
+            assert!(copy.load_promise(begin, end));
+        }
         assert_eq!(copy, self.map);
     }
 }
@@ -328,7 +360,8 @@ fn map_agrees_with_a_byte_array_and_frees_every_sector_once() {
     for seed in 0..24 {
         let mut twin = Twin::new(seed);
         for step in 0..250 {
-            match twin.below(18) {
+            match twin.below(20) {
+                18.. => twin.promise(),
                 16.. => twin.punch(),
                 0..6 => twin.commit(),
                 6..8 => twin.truncate(),
@@ -344,6 +377,7 @@ fn map_agrees_with_a_byte_array_and_frees_every_sector_once() {
         let mut freed = Vec::new();
         twin.map.clear(&mut freed);
         twin.free(&freed);
+        assert_eq!(twin.map.promised(), Promised::default());
         assert!(
             twin.used.is_empty(),
             "everything is free when the file is gone"

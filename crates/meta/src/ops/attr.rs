@@ -79,7 +79,9 @@ pub(super) fn set(
         attr.size = size;
         attr.size_generation += 1;
         attr.mtime = ctx.now;
-        if size < old.size && inode.map().is_some() {
+        // What is promised behind the end goes also where the end stays: so it is given back.
+        let is_promised = inode.attr.has_promise() && size == old.size;
+        if (size < old.size || is_promised) && inode.map().is_some() {
             after.push(Mutation::MapCut { index, size });
         }
     }

@@ -1,4 +1,4 @@
-//! GetMap, Commit, Destage, Punch: where the bytes of a file lie.
+//! GetMap, Commit, Destage, Punch, Allocate: where the bytes of a file lie.
 
 use types::extent::{Extent, SECTOR_SIZE};
 use types::{ByteRange, Errno, FileKind, InodeId, Timestamp, limits};
@@ -7,7 +7,7 @@ use super::{attr, inode, settled};
 use crate::execute::Resolved;
 use crate::inode::Inode;
 use crate::map::{FileMap, check_extents, runs_of};
-use crate::message::{Commit, Op, Reply};
+use crate::message::{Commit, Op, Reply, SectorRange};
 use crate::mutation::Mutation;
 use crate::step::stamped;
 use crate::view::{Context, MapPart, Stop, View};
@@ -16,6 +16,8 @@ use crate::view::{Context, MapPart, Stop, View};
 const PIECE_BYTES_MAX: usize = 1 << 20;
 /// Most pieces, and most extents, in one Commit.
 const COUNT_MAX: usize = 4096;
+/// Most promised ranges in one answer.
+const PROMISED_COUNT_MAX: usize = 512;
 
 fn file<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
     let inode = inode(view, ino)?;
@@ -86,10 +88,11 @@ pub(super) fn punch(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Resol
         attr.size = old.size.max(end);
     }
     let mut mutations = vec![Mutation::AttrPut { index, attr }];
-    if begin < old.size && inode.map().is_some() {
-        // Nothing lies behind the end: the last sector goes whole.
+    let has_more = inode.map().is_some_and(|map| map.promised().total > 0);
+    if inode.map().is_some() && (begin < old.size || has_more) {
+        // Nothing but promises lies behind the end: the last sector goes whole.
         let end = match end >= old.size {
-            true => end.next_multiple_of(SECTOR_SIZE),
+            true => end.max(old.size.next_multiple_of(SECTOR_SIZE)),
             false => end,
         };
         mutations.push(Mutation::MapHole { index, begin, end });
@@ -100,6 +103,65 @@ pub(super) fn punch(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Resol
         mutations,
         used: Vec::new(),
     })
+}
+
+/// Allocate. That the sectors are there was found out before. It starts a new size generation, as a hole does: a Commit on
+/// its way, made by who did not know of the promise, may name long runs, which are not what a promise is written to.
+pub(super) fn allocate(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Resolved, Stop> {
+    let Op::Allocate {
+        ino,
+        begin,
+        end,
+        keeps_size,
+    } = *op
+    else {
+        unreachable!("only promises come here");
+    };
+    settled(view, ino)?;
+    let inode = file(view, ino)?;
+    if begin >= end {
+        return Err(Stop::Fail(Errno::EINVAL));
+    }
+    if end > limits::FILE_SIZE_MAX {
+        return Err(Stop::Fail(Errno::EFBIG));
+    }
+    let (index, old) = (ino.index(), &inode.attr);
+    let mut attr = stamped(old, ctx.now);
+    attr.mtime = ctx.now;
+    attr.size_generation += 1;
+    if !keeps_size {
+        attr.size = old.size.max(end);
+    }
+    let promise = Mutation::MapPromise {
+        index,
+        begin: begin / SECTOR_SIZE,
+        end: end.div_ceil(SECTOR_SIZE),
+    };
+    let mut mutations = vec![Mutation::AttrPut { index, attr }, promise];
+    mutations.extend(attr::drop_rights(inode));
+    Ok(Resolved::Inode {
+        ino,
+        mutations,
+        used: Vec::new(),
+    })
+}
+
+/// GetPromised.
+pub(super) fn get_promised(view: &View<'_>, ino: InodeId, begin: u64) -> Result<Resolved, Stop> {
+    let inode = file(view, ino)?;
+    let map = inode.map();
+    let promised = map.into_iter().flat_map(|m| m.promised_in(begin, u64::MAX));
+    let ranges = promised.map(|(begin, end)| SectorRange { begin, end });
+    let ranges: Vec<SectorRange> = ranges.take(PROMISED_COUNT_MAX).collect();
+    let end = match ranges.get(PROMISED_COUNT_MAX - 1) {
+        Some(last) => last.end,
+        None => u64::MAX,
+    };
+    Ok(Resolved::Answer(Reply::Promised {
+        ranges,
+        end,
+        attr: inode.attr,
+    }))
 }
 
 /// Extents are well-formed, lie before the end of the file, and name no run that the map already uses.

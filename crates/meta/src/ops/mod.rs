@@ -32,6 +32,8 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
         Op::GetAttr { ino } => attr::get(view, *ino),
         Op::SetAttr { ino, set } => attr::set(view, ctx, *ino, set),
         Op::Punch { .. } => content::punch(view, ctx, op),
+        Op::Allocate { .. } => content::allocate(view, ctx, op),
+        Op::GetPromised { ino, begin } => content::get_promised(view, *ino, *begin),
         Op::Make {
             parent,
             name,

@@ -153,13 +153,23 @@ impl Shard {
         true
     }
 
+    /// Loads a promised range, behind the extents. False: there is no map, or it does not fit what was loaded before.
+    pub(crate) fn load_promise(&mut self, index: u64, begin: u64, end: u64) -> bool {
+        let has_map = self.inodes.get(&index).is_some_and(|i| i.map().is_some());
+        let mut fits = has_map;
+        if has_map {
+            self.change_map(index, |map| fits = map.load_promise(begin, end));
+        }
+        fits
+    }
+
     /// Loads an extended attribute. False: its inode is not there.
     pub(crate) fn load_xattr(&mut self, index: u64, name: SmallBytes, value: SmallBytes) -> bool {
         self.inodes.contains_key(&index)
             && self.reweighed(index, |inode| inode.xattrs.insert(name, value).is_none())
     }
 
-    /// Before a mutation: notes the records that it changes, but for extents and pieces, which `change_map` notes.
+    /// Before a mutation: notes the records that it changes, but for extents, pieces and promised ranges, which `change_map` notes.
     pub(super) fn note_dirty(&mut self, mutation: &Mutation) {
         let length = |bytes: &SmallBytes| u32::try_from(bytes.len()).expect("values are short");
         match mutation {
@@ -181,6 +191,7 @@ impl Shard {
             | Mutation::MapPut { index, .. }
             | Mutation::MapCut { index, .. }
             | Mutation::MapHole { index, .. }
+            | Mutation::MapPromise { index, .. }
             | Mutation::MapLoad { index, .. } => {
                 self.touch(*index, Named::Head, Some(HEAD_SIZE_MAX));
             }

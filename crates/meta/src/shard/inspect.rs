@@ -112,6 +112,7 @@ impl Shard {
             Mutation::MapPut { .. }
             | Mutation::MapCut { .. }
             | Mutation::MapHole { .. }
+            | Mutation::MapPromise { .. }
             | Mutation::MapLoad { .. } => self.fits_map(mutation),
             Mutation::Prepare { id, now, steps } => {
                 let is_own = steps.iter().all(|step| step.shard() == self.id);
@@ -164,6 +165,10 @@ impl Shard {
             Mutation::MapCut { index, size } => (*index, *size <= types::limits::FILE_SIZE_MAX),
             Mutation::MapHole { index, begin, end } => {
                 (*index, begin.max(end) <= &types::limits::FILE_SIZE_MAX)
+            }
+            Mutation::MapPromise { index, begin, end } => {
+                let last = types::limits::FILE_SIZE_MAX.div_ceil(types::SECTOR_SIZE);
+                (*index, begin < end && *end <= last)
             }
             Mutation::MapLoad {
                 index,

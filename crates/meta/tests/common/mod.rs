@@ -117,6 +117,15 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
         },
         _ => match pick(world, &files) {
             Some(ino) if world.random.chance(2, 3) => random_commit(world, ino),
+            Some(ino) if world.random.chance(1, 4) => {
+                let begin = world.random.below(90_000);
+                Op::Allocate {
+                    ino,
+                    begin,
+                    end: begin + 1 + world.random.below(70_000),
+                    keeps_size: world.random.chance(1, 2),
+                }
+            }
             Some(ino) if world.random.chance(1, 2) => {
                 let begin = world.random.below(70_000);
                 Op::Punch {

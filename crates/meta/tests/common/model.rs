@@ -237,6 +237,12 @@ impl Model {
                     end,
                     keeps_size,
                     ..
+                }
+                | Op::Allocate {
+                    ino,
+                    end,
+                    keeps_size,
+                    ..
                 },
                 Reply::Attr(_),
             ) => {

@@ -22,6 +22,7 @@ fn with_sectors(count: u32) -> Hands {
     let answer = SpaceAnswer {
         number: ask.number,
         grants: nsds.map(grant).to_vec(),
+        promised: 0,
         held: None,
     };
     let answer = Answer::bare(Body::Space(answer));
@@ -40,6 +41,7 @@ fn wanted(file_sector: u64, count: u32) -> WantedRun {
         layout: Layout::default(),
         file_sector,
         count,
+        is_promised: false,
     }
 }
 
@@ -47,7 +49,9 @@ fn wanted(file_sector: u64, count: u32) -> WantedRun {
 fn of_a_failed_store_only_what_may_still_be_written_is_burnt() {
     let mut hands = with_sectors(100);
     let wanted = [wanted(0, 8), wanted(20, 4)];
-    let taken = hands.take(Instant(3), OWNER, &wanted, 0).expect("in hand");
+    let taken = hands
+        .take(Instant(3), OWNER, &wanted, SetAside::default())
+        .expect("in hand");
     let runs: Vec<Run> = taken.iter().map(|t| t.run).collect();
     assert_eq!(runs.len(), 2);
     hands.in_doubt(runs[0]);
@@ -85,7 +89,7 @@ fn spare_sectors_are_wished_for_and_not_needed() {
     let ask = hands.next(later, OWNER).expect("wished for");
     assert_eq!(ask.need, 0);
     assert!(ask.want >= 15);
-    hands.unreserve(OWNER, 15);
+    hands.unreserve(OWNER, SetAside::plain(15));
     assert_eq!(hands.reserved(), 0);
     assert_eq!(hands.unreserved(), 20);
 }

@@ -280,6 +280,7 @@ impl OwnerLog {
                 let is_usable = self.trees.nsds.contains(&region.nsd)
                     && size(self, region) >= u64::from(PAGE_SECTORS);
                 let is_taken = is_usable
+                    && self.space.can_spare(region)
                     && self
                         .space
                         .use_region_for_pages(region, &mut mutations)

@@ -20,6 +20,7 @@ use client::Pool as _;
 use client::env::{Grants as _, LoadPiece, StorePiece, TakenRun, WantedRun};
 use client::message::{Answer, Ask, Body};
 use client::slice::{Input, IoFailure, IoId};
+use data::SetAside;
 use node::DestageState;
 use node::meta::{Op, Reply};
 use types::frame::FRAME_BYTES;
@@ -53,6 +54,8 @@ struct Job {
     /// By sector of the file.
     frames: Vec<(u64, FrameRef)>,
     pieces: Vec<Piece>,
+    /// Its sectors are promised ones.
+    is_promised: bool,
     runs: Vec<Run>,
     extents: Vec<Extent>,
 }
@@ -145,13 +148,19 @@ impl Daemon {
         }
         if let Some(hunger) = state.hunger {
             let waited = now.since(hunger.tried);
-            let may_have_some = || lock(&self.log).space.grantable() > 0;
+            let me = self.me.node;
+            let has_promised =
+                |hands: &mut node::Hands| hands.of(me).pool().unreserved_promised() > 0;
+            let may_have_some =
+                || lock(&self.log).space.grantable() > 0 || self.hands.with(has_promised);
             if waited < HUNGER_MIN || (waited < hunger.pause && !may_have_some()) {
                 return;
             }
         }
         let is_idle_round = now.since(state.idle_since) > IDLE_PERIOD;
-        let Some((mut job, loads)) = self.plan_destage(&mut state.cursor, is_idle_round) else {
+        let is_hungry = state.hunger.is_some();
+        let plan = self.plan_destage(&mut state.cursor, is_idle_round, is_hungry);
+        let Some((mut job, loads)) = plan else {
             if is_idle_round {
                 state.idle_since = now;
             }
@@ -182,16 +191,23 @@ impl Daemon {
         &self,
         cursor: &mut usize,
         is_idle_round: bool,
+        is_hungry: bool,
     ) -> Option<(Job, Vec<LoadPiece>)> {
         let count = self.shards.len();
         let (attr, map_version, sectors) = (0..count).find_map(|step| {
             let at = (*cursor + step) % count.max(1);
             let slice = lock(self.shards[at].as_ref()?);
             let shard = &slice.shard;
-            let soon = shard.needs_destage().next();
+            // Where there are no sectors, there are some for what is promised.
+            let is_promised = |ino: &InodeId| shard.attr(*ino).is_some_and(|a| a.has_promise());
+            let promised = is_hungry.then(|| shard.needs_destage().find(is_promised));
+            let soon = promised.flatten().or_else(|| shard.needs_destage().next());
             let ino = soon.or_else(|| is_idle_round.then(|| shard.may_destage().next())?)?;
             *cursor = at + 1;
-            let (version, sectors) = shard.destage_plan(ino, SECTORS_MAX)?;
+            let (version, mut sectors) = shard.destage_plan(ino, SECTORS_MAX)?;
+            if sectors.iter().any(|sector| sector.is_promised) {
+                sectors.retain(|sector| sector.is_promised);
+            }
             Some((shard.attr(ino)?, version, sectors))
         })?;
         let mut job = Job {
@@ -201,6 +217,7 @@ impl Daemon {
             map_version,
             frames: Vec::with_capacity(sectors.len()),
             pieces: Vec::new(),
+            is_promised: sectors.iter().all(|sector| sector.is_promised),
             runs: Vec::new(),
             extents: Vec::new(),
         };
@@ -252,6 +269,7 @@ impl Daemon {
                     layout: job.layout,
                     file_sector: *sector,
                     count: 1,
+                    is_promised: job.is_promised,
                 }),
             }
         }
@@ -282,7 +300,8 @@ impl Daemon {
     /// Sectors for the job; where fewer are in hand than it wants, it gets smaller. `None`: there are none.
     fn take_for_destage(&self, job: &mut Job, mut wanted: Vec<WantedRun>) -> Option<Vec<TakenRun>> {
         let me = self.me.node;
-        let taken = self.hands.take(me, &wanted, 0);
+        let none = SetAside::default();
+        let taken = self.hands.take(me, &wanted, none);
         if taken.is_some() {
             return taken;
         }
@@ -294,7 +313,7 @@ impl Daemon {
         wanted.retain(|run| run.count > 0);
         let last = wanted.last()?;
         let end = last.file_sector + u64::from(last.count);
-        let taken = self.hands.take(me, &wanted, 0)?;
+        let taken = self.hands.take(me, &wanted, none)?;
         for (_, frame) in job.frames.extract_if(.., |(sector, _)| *sector >= end) {
             self.pool.release(frame);
         }

@@ -170,14 +170,14 @@ impl Daemon {
 
     /// What this owner adds to the sum.
     pub(super) fn own_free(&self) -> FreeSpace {
-        let (counts, unheld) = {
+        let (counts, unheld, promised) = {
             let log = lock(&self.log);
             let unheld = log.table.as_ref().map_or(0, RegionTable::free_sectors);
-            (log.space.counts(), unheld)
+            (log.space.counts(), unheld, log.promised())
         };
         let shards = self.shards.iter().flatten();
         FreeSpace {
-            held: counts.free + counts.pending + counts.granted,
+            held: (counts.free + counts.pending + counts.granted).saturating_sub(promised.unpaid),
             unheld,
             inodes: shards.map(|slice| lock(slice).shard.inode_count()).sum(),
         }
@@ -191,17 +191,19 @@ impl Daemon {
             let nsds = nsds.map(|nsd| nsd_json(log, nsd.id));
             nsds.collect::<Vec<_>>().join(",")
         });
+        let promised = lock(&self.log).promised();
         let mut hands = Vec::new();
         let now = clock::now();
         self.hands.each(|owner, hand| {
             let counts = hand.pool().counts();
             let idle_ms = hand.idle_since().map(|at| now.since(at).0 / 1_000_000);
             hands.push(format!(
-                "{{\"owner\":{},\"free\":{},\"reserved\":{},\"taken\":{},\"burnt\":{},\"spent\":{},\
+                "{{\"owner\":{},\"free\":{},\"reserved\":{},\"promised\":{},\"taken\":{},\"burnt\":{},\"spent\":{},\
                  \"is_asking\":{},\"idle_ms\":{}}}",
                 owner.0,
                 counts.free,
                 counts.reserved,
+                counts.promised,
                 counts.taken,
                 counts.burnt,
                 counts.spent,
@@ -212,9 +214,11 @@ impl Daemon {
         let mut out = String::new();
         let _ = write!(
             out,
-            "{{\"nsds\":[{}],\"in_hand\":[{}],\"walk\":{{\"mapped\":{},\"used\":{},\"leaked\":{},\
+            "{{\"nsds\":[{}],\"promised\":{{\"total\":{},\"unpaid\":{}}},\"in_hand\":[{}],\"walk\":{{\"mapped\":{},\"used\":{},\"leaked\":{},\
              \"missing\":{},\"twice\":{}}}}}",
             nsds,
+            promised.total,
+            promised.unpaid,
             hands.join(","),
             walk.mapped,
             walk.used,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use client::env::{Grants, TakenRun, WantedRun};
 use client::message::{Answer, Ask};
 use client::slice::{Input, SLICE_COUNT};
-use data::Hand;
+use data::{Hand, SetAside};
 use node::{Deferred, Message, OwnerLog, RegionEffect, RegionEnv, Work};
 use types::{Duration, NodeId, NodeLife, NsdId, Run, ShardId};
 
@@ -61,11 +61,20 @@ impl Grants for Hands {
         self.with(|hands| hands.reserve_spare(owner, sectors))
     }
 
-    fn unreserve(&self, owner: NodeId, sectors: u64) {
-        self.with(|hands| hands.unreserve(owner, sectors));
+    fn reserve_promised(&self, owner: NodeId, sectors: u64) -> Option<SetAside> {
+        self.with(|hands| hands.reserve_promised(owner, sectors))
     }
 
-    fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>> {
+    fn unreserve(&self, owner: NodeId, part: SetAside) {
+        self.with(|hands| hands.unreserve(owner, part));
+    }
+
+    fn take(
+        &self,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>> {
         let now = clock::now();
         self.with(|hands| {
             let taken = hands.take(now, owner, wanted, reserved);

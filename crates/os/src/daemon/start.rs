@@ -213,6 +213,7 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
     let random = stdx::prng::Prng::new((bits >> 64) as u64 ^ bits as u64);
     let mut log = OwnerLog::new(journal, space, table, epoch, nsds, random);
     log.set_trees(roots, disks.disks.keys().copied().collect());
+    whole.iter().flatten().for_each(|s| log.note_promised(s));
     let shards = whole
         .into_iter()
         .map(|shard| {

@@ -27,6 +27,9 @@ const LOCKS: u64 = 32;
 const TAKES_READS: u64 = 64;
 /// Set-id bits are taken by somebody of a group (`SetAttr`, `Commit`): who does not know it ends the link.
 const TAKES_SET_IDS: u64 = 128;
+/// `Op::Allocate`, `Op::GetPromised`, and questions about sectors that say how many are for promised ranges: who does not
+/// know them ends the link.
+const PROMISES: u64 = 256;
 /// Features that this version has.
 pub(super) const FEATURES: u64 = OPENS_TOLD
     | GIVES_BACK
@@ -35,7 +38,8 @@ pub(super) const FEATURES: u64 = OPENS_TOLD
     | HAS_LISTS
     | LOCKS
     | TAKES_READS
-    | TAKES_SET_IDS;
+    | TAKES_SET_IDS
+    | PROMISES;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

@@ -130,6 +130,7 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
             .finish(&mut |fetch: &Fetch| Ok(read_page(disks, fetch)))
             .map_err(|error| error.to_string())?;
         roots.extend(root);
+        log.note_promised(&shard);
         let tokens = Manager::new(epoch, token::Options::default());
         shards.push(Some(OwnerSlice::new(shard, tokens, recovered.last_lsn)));
     }

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use client::env::{Grants, TakenRun, WantedRun};
+use data::SetAside;
 use types::{Instant, NodeId, NsdId, Run};
 
 /// All grants in a node's hands.
@@ -37,11 +38,20 @@ impl Grants for Hands {
         self.with(|hands| hands.reserve_spare(owner, sectors))
     }
 
-    fn unreserve(&self, owner: NodeId, sectors: u64) {
-        self.with(|hands| hands.unreserve(owner, sectors));
+    fn reserve_promised(&self, owner: NodeId, sectors: u64) -> Option<SetAside> {
+        self.with(|hands| hands.reserve_promised(owner, sectors))
     }
 
-    fn take(&self, owner: NodeId, wanted: &[WantedRun], reserved: u64) -> Option<Vec<TakenRun>> {
+    fn unreserve(&self, owner: NodeId, part: SetAside) {
+        self.with(|hands| hands.unreserve(owner, part));
+    }
+
+    fn take(
+        &self,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>> {
         let now = self.now.get();
         self.with(|hands| hands.take(now, owner, wanted, reserved))
     }

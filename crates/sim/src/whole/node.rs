@@ -141,6 +141,8 @@ pub struct Canary {
     pub loses_closes: bool,
     /// Sectors that are given back do not reach their owner.
     pub keeps_sectors: bool,
+    /// Nothing is held back for what is promised to files.
+    pub breaks_promises: bool,
     /// Writes of a tree's pages do not reach the disk.
     pub loses_pages: bool,
     /// Inodes are read from the first root of their tree, whatever it is by now.
@@ -164,6 +166,7 @@ impl Canary {
             "forgets-locks" => &mut self.forgets_locks,
             "loses-closes" => &mut self.loses_closes,
             "keeps-sectors" => &mut self.keeps_sectors,
+            "breaks-promises" => &mut self.breaks_promises,
             "loses-pages" => &mut self.loses_pages,
             "stale-keys" => &mut self.stale_keys,
             "gives-up-reads" => &mut self.gives_up_reads,
@@ -504,6 +507,9 @@ impl Node {
             let locked = self.shards.iter_mut().flatten();
             let locked = locked.filter(|slice| wanted.contains(&slice.shard.id()));
             let mut locked = Locked::new(locked);
+            if self.canary.breaks_promises {
+                self.log.space.hold_back(0);
+            }
             let log = needs_log.then_some(&mut self.log);
             match locked.run(&env, log, now, &mut out) {
                 Ok(()) => {}

@@ -37,7 +37,7 @@ impl World {
     }
 
     /// Power fails everywhere at once. All that was written back must be there afterwards.
-    fn restart_all(&mut self) {
+    pub(super) fn restart_all(&mut self) {
         if self.violation.is_some() {
             return;
         }

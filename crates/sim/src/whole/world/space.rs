@@ -11,8 +11,10 @@ use types::{Errno, SetAttr};
 use super::super::boot;
 use super::super::front::{bytes_of, name, no_change, payload};
 use super::{Machine, World};
-use crate::model::{NAME_COUNT, PAGE_CELLS, PAGE_COUNT};
+use crate::model::{CELL_SIZE, NAME_COUNT, PAGE_CELLS, PAGE_COUNT};
 
+/// Bytes of a page.
+const PAGE_BYTES: u64 = PAGE_CELLS as u64 * CELL_SIZE;
 /// Ticks within which hands give back what lies idle in them.
 const GIVE_BACK_TICKS: u64 = 20_000;
 
@@ -125,13 +127,11 @@ impl World {
         }
         self.empty_files();
         self.await_free();
+        self.keep_promise();
         let reserve = self.options.space_reserve * self.machines.len() as u64;
         // Pages may take another region or two until the files are written.
         let most = self.sector_count() - reserve;
-        let for_pages = match self.options.round_ticks {
-            0 => 0,
-            _ => 2 * u64::from(self.options.region_sectors) * self.machines.len() as u64,
-        };
+        let for_pages = self.for_pages();
         let mut left = most.min(self.free_everywhere().saturating_sub(for_pages));
         for file in 0..self.options.file_count {
             let pages = left.min(PAGE_COUNT as u64);
@@ -145,6 +145,71 @@ impl World {
         self.empty_files();
         self.settle();
         self.await_free();
+    }
+
+    /// Some pages of a file are promised, and everything else is filled: then they can be written from everywhere, as
+    /// often as one likes, also after all power has failed.
+    fn keep_promise(&mut self) {
+        let pages = 1 + self.prng.below(PAGE_COUNT as u64);
+        let file = self.machines[0].front.files[0];
+        let there = self.free_everywhere();
+        let allocate = Operation::Allocate {
+            ino: file.ino,
+            handle: file.writer,
+            begin: 0,
+            end: pages * PAGE_BYTES,
+            keeps_size: self.prng.chance(1, 2),
+        };
+        match self.own_request(0, allocate) {
+            Some(Response::Done) => {}
+            // As many again are held back for writing over them.
+            Some(Response::Error(Errno::ENOSPC)) if there < 2 * pages + self.for_pages() => return,
+            None => return,
+            Some(response) => {
+                return self.fail(format!("{response:?} of a promise of {pages} of {there}"));
+            }
+        }
+        for index in (0..self.machines.len()).rev() {
+            self.fill_up(index, pages);
+        }
+        let pages = usize::try_from(pages).expect("a few");
+        for round in 0..3 {
+            for index in 0..self.machines.len() {
+                let written = self.write_back(index, 0, pages);
+                if !matches!(written, Some(Response::Written(_)) | None) {
+                    return self.fail(format!("{written:?} of {pages} promised pages"));
+                }
+                self.write_pages(index, 0, pages, "what is promised");
+            }
+            self.settle();
+            self.compare_space();
+            if round == 1 && self.violation.is_none() {
+                self.restart_all();
+                self.fill_up(0, pages as u64);
+            }
+        }
+        self.empty_files();
+        self.settle();
+        self.await_free();
+    }
+
+    /// Writes to the first file behind these pages, until there is no more room.
+    fn fill_up(&mut self, index: usize, pages: u64) {
+        for page in pages..pages + self.sector_count() + 1 {
+            match self.write_back(index, page, 1) {
+                Some(Response::Written(_)) => {}
+                Some(Response::Error(Errno::ENOSPC)) | None => return,
+                Some(response) => return self.fail(format!("{response:?} where it is filled")),
+            }
+        }
+    }
+
+    /// Regions that pages of trees may take meanwhile.
+    fn for_pages(&self) -> u64 {
+        match self.options.round_ticks {
+            0 => 0,
+            _ => 2 * u64::from(self.options.region_sectors) * self.machines.len() as u64,
+        }
     }
 
     fn empty_files(&mut self) {
@@ -213,22 +278,12 @@ impl World {
     /// Writes the first pages of a file and syncs it: there must be room.
     fn fill(&mut self, file: usize, pages: usize) {
         let index = self.machines.len() - 1;
-        let machine = &self.machines[index];
-        let open = machine.front.files[file];
-        let bytes = bytes_of(&vec![1; pages * PAGE_CELLS]);
-        // Pages that are cached give way.
-        self.last_finished = self.now;
-        let payload = loop {
-            match payload(&self.machines[index].node.memory, &bytes) {
-                Some(payload) => break payload,
-                None => self.step(),
-            }
-            if self.violation.is_some() {
-                return;
-            }
-        };
-        let file = (open.ino, open.writer);
-        let [written, synced] = self.write_and_sync(index, file, payload);
+        self.write_pages(index, file, pages, "all is free");
+    }
+
+    /// Writes the first pages of a file and syncs it: that must not fail, and why.
+    fn write_pages(&mut self, index: usize, file: usize, pages: usize, why: &str) {
+        let [written, synced] = self.write_at(index, file, pages);
         if self.violation.is_none()
             && !matches!(
                 (&written, &synced),
@@ -237,9 +292,55 @@ impl World {
         {
             let free: Vec<Counts> = self.counts();
             self.fail(format!(
-                "all is free, and a write is answered {written:?}, fsync {synced:?}: {free:?}"
+                "{why}, and a write of node {index} is answered {written:?}, fsync {synced:?}: {free:?}"
             ));
         }
+    }
+
+    /// Writes the first pages of a file and syncs it: what is answered.
+    fn write_at(&mut self, index: usize, file: usize, pages: usize) -> [Option<Response>; 2] {
+        let open = self.machines[index].front.files[file];
+        let bytes = bytes_of(&vec![1; pages * PAGE_CELLS]);
+        let Some(payload) = self.payload_of(index, &bytes) else {
+            return [None, None];
+        };
+        let file = (open.ino, open.writer);
+        self.write_and_sync(index, file, payload)
+    }
+
+    /// The bytes in frames; pages that are cached give way. `None`: the run has failed.
+    fn payload_of(&mut self, index: usize, bytes: &[u8]) -> Option<types::Span> {
+        self.last_finished = self.now;
+        while self.violation.is_none() {
+            let payload = payload(&self.machines[index].node.memory, bytes);
+            if payload.is_some() {
+                return payload;
+            }
+            self.step();
+        }
+        None
+    }
+
+    /// Writes so many pages of the first file from a number on, which go to sectors and not into metadata as what somebody
+    /// waits for: what is answered.
+    fn write_back(&mut self, index: usize, page: u64, pages: usize) -> Option<Response> {
+        let file = self.machines[index].front.files[0];
+        let bytes = bytes_of(&vec![2; pages * PAGE_CELLS]);
+        let payload = self.payload_of(index, &bytes)?;
+        let write = Operation::Write {
+            ino: file.ino,
+            handle: file.writer,
+            offset: page * PAGE_BYTES,
+            payload,
+            is_write_back: false,
+            append: false,
+            sync: false,
+            kill_set_id: false,
+        };
+        let written = self.own_request(index, write);
+        self.machines[index].node.release_payload(payload);
+        self.settle();
+        written
     }
 
     fn counts(&self) -> Vec<Counts> {

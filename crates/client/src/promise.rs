@@ -1,0 +1,186 @@
+//! Writes into ranges that space was promised to (fallocate).
+//!
+//! Such a write is acknowledged with sectors set aside as every other: with those in hand, and where there are none,
+//! with sectors that the owner grants for promised ranges alone. Those are fewer than may be written, and come back with
+//! Commits: so a write may wait for Commits, of other nodes too, and never hears ENOSPC.
+//!
+//! Invariants
+//! - Sectors granted for promised ranges are set aside only for bytes whose sectors are all known to be promised, while
+//!   the right to write to them is held. A promise is taken back under the exclusive inode token and the right to write
+//!   to what is cut, in a new size generation: with that all that is known is forgotten.
+//! - Of a file with promises every write goes to runs without checksum sectors: each sector that is written over is
+//!   free by itself.
+
+use data::SetAside;
+use meta::{Op, Reply};
+use types::{ByteRange, InodeId, Layout, RangeSet, SECTOR_SIZE, limits};
+
+use crate::appends::NoRoom;
+use crate::env::{Env, WantedRun};
+use crate::flush::Purpose;
+use crate::inode::{Inode, sectors_around};
+use crate::message::{Answer, Ask, Body};
+use crate::names::Continuation;
+use crate::pages::{DirtyPage, PAGE_SIZE};
+use crate::slice::{Effect, Slice, Waiting};
+
+/// What is known of a file's promised ranges, in bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Promise {
+    known: RangeSet,
+    ranges: RangeSet,
+    is_asked: bool,
+}
+
+impl Promise {
+    /// The size generation is another one.
+    pub(crate) fn forget(&mut self) {
+        self.known = RangeSet::new();
+        self.ranges = RangeSet::new();
+    }
+}
+
+impl Inode {
+    /// All sectors that hold a byte of `range` are promised; `None`: that is not known here.
+    pub(crate) fn is_promised(&self, range: &ByteRange) -> Option<bool> {
+        if !self.attr.is_some_and(|attr| attr.has_promise()) {
+            return Some(false);
+        }
+        let sectors = sectors_around(range);
+        if !self.promise.known.missing(&sectors).is_empty() {
+            return None;
+        }
+        Some(self.promise.ranges.missing(&sectors).is_empty())
+    }
+
+    /// The page is known to be promised.
+    pub(crate) fn is_page_promised(&self, number: u64) -> bool {
+        let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+        self.is_promised(&page) == Some(true)
+    }
+}
+
+impl Slice {
+    /// Sets sectors aside for a write of `range`, which dirties so many pages.
+    pub(crate) fn reserve(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        range: &ByteRange,
+        sectors: u64,
+    ) -> Result<SetAside, NoRoom> {
+        let owner = env.owner(ino.shard());
+        let is_promised = self.inode(ino).is_promised(range);
+        if is_promised == Some(true) {
+            if let Some(part) = env.grants.reserve_promised(owner, sectors) {
+                return Ok(part);
+            }
+            // Who has just been told that there are none now asks again with the next tick.
+            if self.short != Some(owner) {
+                self.out.push(Effect::WantSpace(owner));
+            }
+            self.await_space(ino);
+            return Err(NoRoom::Yet(Waiting::Promise));
+        }
+        if env.grants.reserve(owner, sectors) {
+            return Ok(SetAside::plain(sectors));
+        }
+        if is_promised.is_none() {
+            self.ask_promised(ino, sectors_around(range).begin);
+            return Err(NoRoom::Yet(Waiting::Promise));
+        }
+        if self.short == Some(owner) {
+            return Err(NoRoom::None);
+        }
+        self.out.push(Effect::WantSpace(owner));
+        self.await_space(ino);
+        Err(NoRoom::Yet(Waiting::Space))
+    }
+
+    fn await_space(&mut self, ino: InodeId) {
+        if !self.starved.contains(&ino) {
+            self.starved.push(ino);
+        }
+    }
+
+    fn ask_promised(&mut self, ino: InodeId, begin: u64) {
+        if std::mem::replace(&mut self.inode(ino).promise.is_asked, true) {
+            return;
+        }
+        let begin = begin / SECTOR_SIZE;
+        let op = Op::GetPromised { ino, begin };
+        let then = Continuation::Promised(ino, begin);
+        self.call(ino.shard(), Ask::Op { op, durable: false }, then);
+    }
+
+    /// The owner told which sectors from `begin` on are promised.
+    pub(crate) fn on_promised(&mut self, env: &Env<'_>, ino: InodeId, begin: u64, answer: Answer) {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
+        inode.promise.is_asked = false;
+        let bytes = |begin: u64, end: u64| {
+            let end = end.saturating_mul(SECTOR_SIZE);
+            ByteRange::new(begin * SECTOR_SIZE, end)
+        };
+        match answer.body {
+            Body::Op(Reply::Promised { ranges, end, attr }) => {
+                inode.learn_attr(&attr);
+                let newest = inode.attr.map(|known| known.size_generation);
+                if newest == Some(attr.size_generation) {
+                    inode.promise.known.insert(bytes(begin, end));
+                    for range in ranges {
+                        inode.promise.ranges.insert(bytes(range.begin, range.end));
+                    }
+                }
+            }
+            // The owner cannot say it now: with the next tick it is asked again.
+            Body::Refused(_) => return self.await_space(ino),
+            // Nothing is promised to what is gone; who waits hears what there is to hear.
+            _ => inode.promise.known.insert(ByteRange::ALL),
+        }
+        self.retry(env, ino);
+    }
+
+    /// There are too few sectors for a write into a promised range: what this slice has set aside of them comes back with
+    /// its Commits.
+    pub(crate) fn write_promised_back(&mut self, env: &Env<'_>) {
+        let is_it = |inode: &Inode| inode.reserved.promised > 0 && inode.is_dirty();
+        let inodes = self.inodes.iter().filter(|(_, inode)| is_it(inode));
+        let mut inos: Vec<InodeId> = inodes.map(|(ino, _)| *ino).collect();
+        inos.sort_unstable();
+        for ino in inos {
+            self.add_goal(env, ino, Purpose::Background);
+        }
+    }
+}
+
+/// Adjacent pages as runs. Those of a file with promises are short, so that no checksum sectors go with them.
+pub(crate) fn wanted_runs(inode: &Inode, pages: &[DirtyPage]) -> Vec<WantedRun> {
+    let layout = inode.attr.map_or_else(Layout::default, |a| a.layout);
+    let count_max = match inode.attr.is_some_and(|attr| attr.has_promise()) {
+        true => limits::INLINE_CHECKSUM_COUNT_MAX,
+        false => u32::MAX,
+    };
+    let mut runs: Vec<WantedRun> = Vec::new();
+    for page in pages {
+        let is_promised = inode.is_page_promised(page.number);
+        match runs.last_mut() {
+            Some(run)
+                if run.file_sector + u64::from(run.count) == page.number
+                    && run.count < count_max
+                    && run.is_promised == is_promised =>
+            {
+                run.count += 1;
+            }
+            _ => runs.push(WantedRun {
+                ino: inode.ino,
+                layout,
+                file_sector: page.number,
+                count: 1,
+                is_promised,
+            }),
+        }
+    }
+    runs
+}
