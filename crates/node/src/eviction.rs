@@ -9,6 +9,8 @@
 //! Invariants
 //! - A tick looks at no more than `VISIT_COUNT_MAX` inodes and one step more of each shard. A shard's part of them is its part of all inodes: one that
 //!   is full of what has to stay keeps no other from giving.
+//! - A directory of many names that is in use stays, also where it alone is more than the limit: the rest then has a quarter of the limit. Else
+//!   all others would go at each tick, and at last it too, to be read again as a whole.
 //! - What is wanted of a round is measured in bytes of memory that it would let go, not in those of the records that it would write.
 //!
 //! What this deliberately does not do: choose among a shard's inodes (`Shard::evict`), and locks.
@@ -25,6 +27,10 @@ const SLACK: u64 = 16;
 const ROUND_PART: u64 = 8;
 /// After a round of checkpoints was asked for to make room, the next one is asked for so much later.
 const ROUND_PAUSE: Duration = Duration::from_secs(1);
+/// Beside large inodes that are in use the others have one part in so many of the limit at least.
+const REST_PART: u64 = 4;
+/// What is large and in use is believed to be for so long; then a turn looks again.
+const HEAVY_TIME: Duration = Duration::from_secs(10);
 /// After a turn that found too little that may go, the next one comes so much later: what stays is looked at in vain.
 const VAIN_PAUSE: Duration = Duration::from_millis(200);
 
@@ -44,8 +50,10 @@ pub struct Step {
     pub visited: u64,
     /// Bytes that are free by it.
     pub freed: u64,
-    /// Bytes of those that had to stay because no tree has them as they are.
+    /// Bytes of those that had to stay for no other reason than that no tree has them as they are.
     pub unsaved: u64,
+    /// Bytes of large ones that had to stay for other reasons.
+    pub heavy: u64,
 }
 
 /// Looks at so many inodes of a shard at the most, until so many bytes are free.
@@ -62,6 +70,10 @@ pub struct Eviction {
     /// no tree has them.
     visited: u64,
     unsaved: u64,
+    heavy: u64,
+    /// Bytes of large inodes that the last whole turn found in use, and when.
+    in_use: u64,
+    in_use_at: Instant,
     asked: Instant,
     not_before: Instant,
 }
@@ -74,6 +86,9 @@ impl Eviction {
             first: 0,
             visited: 0,
             unsaved: 0,
+            heavy: 0,
+            in_use: 0,
+            in_use_at: Instant(0),
             asked: Instant(0),
             not_before: Instant(0),
         }
@@ -83,21 +98,25 @@ impl Eviction {
     /// no tree.
     pub fn on_tick(&mut self, now: Instant, shards: &[Resident], evict: &mut Evict<'_>) -> bool {
         let all: u64 = shards.iter().map(|shard| shard.bytes).sum();
-        if self.limit == 0 || all <= self.limit {
-            (self.visited, self.unsaved) = (0, 0);
+        let limit = self.limit_beside(now);
+        if self.limit == 0 || all <= limit {
+            (self.visited, self.unsaved, self.heavy) = (0, 0, 0);
             return false;
         }
         if now < self.not_before {
             return false;
         }
-        let goal = all - (self.limit - self.limit / SLACK);
+        let goal = all - (limit - limit / SLACK);
         let freed = self.evict(goal, shards, evict);
         let count: u64 = shards.iter().map(|shard| shard.count).sum();
         if freed < goal && self.visited < count {
             return false;
         }
         let unsaved = std::mem::take(&mut self.unsaved);
-        self.visited = 0;
+        let heavy = std::mem::take(&mut self.heavy);
+        if std::mem::take(&mut self.visited) >= count {
+            (self.in_use, self.in_use_at) = (heavy, now);
+        }
         if freed >= goal {
             return false;
         }
@@ -108,6 +127,13 @@ impl Eviction {
         }
         self.asked = now;
         true
+    }
+
+    /// The limit, or more where what is large and in use leaves too little for the rest.
+    fn limit_beside(&self, now: Instant) -> u64 {
+        let is_known = now.since(self.in_use_at) < HEAVY_TIME;
+        let in_use = if is_known { self.in_use } else { 0 };
+        self.limit.max(in_use + self.limit / REST_PART)
     }
 
     fn evict(&mut self, goal: u64, shards: &[Resident], evict: &mut Evict<'_>) -> u64 {
@@ -131,6 +157,7 @@ impl Eviction {
                 freed += step.freed;
                 self.visited += step.visited;
                 self.unsaved += step.unsaved;
+                self.heavy += step.heavy;
             }
         }
         self.first = (self.first + 1) % shards.len();
@@ -231,6 +258,60 @@ mod tests {
         let evict = &mut |shard, visits, bytes| shards.evict(shard, visits, bytes);
         assert!(!eviction.on_tick(Instant(1), &resident, evict));
         assert!(shards.size() <= 10_000 * WEIGHT);
+    }
+
+    /// Before, what was used some ticks ago went at each turn, because the directory alone was more than the limit.
+    #[test]
+    fn a_large_directory_in_use_leaves_room_for_others() {
+        const DIRECTORY: u64 = 12_000 * WEIGHT;
+        let mut eviction = Eviction::new(10_000 * WEIGHT);
+        // The directory, which is always in use, and 2,000 files, of which each tick uses 20: each is used once in two seconds.
+        let mut clock: std::collections::VecDeque<Option<u64>> = [None].into();
+        let mut used = std::collections::BTreeMap::new();
+        let (mut read_count, mut largest) = (0, 0);
+        let mut now = Instant(0);
+        for tick in 1..3000_u64 {
+            now = Instant(tick * 20_000_000);
+            for file in (0..20).map(|at| (tick * 20 + at) % 2000) {
+                if used.insert(file, true).is_none() {
+                    read_count += 1;
+                    clock.push_back(Some(file));
+                }
+            }
+            let count = clock.len() as u64;
+            let bytes = DIRECTORY + (count - 1) * WEIGHT;
+            largest = largest.max(bytes);
+            let evict = &mut |_, visits: usize, bytes: u64| {
+                let mut step = Step::default();
+                while step.visited < visits as u64 && step.freed < bytes {
+                    step.visited += 1;
+                    match clock.pop_front().expect("no more than there are") {
+                        None => {
+                            step.heavy += DIRECTORY;
+                            clock.push_back(None);
+                        }
+                        Some(file) if used[&file] => {
+                            used.insert(file, false);
+                            clock.push_back(Some(file));
+                        }
+                        Some(file) => {
+                            used.remove(&file);
+                            step.freed += WEIGHT;
+                        }
+                    }
+                }
+                step
+            };
+            let resident = [Resident { bytes, count }];
+            assert!(
+                !eviction.on_tick(now, &resident, evict),
+                "no round would help"
+            );
+        }
+        assert!(read_count < 6000, "{read_count} of 60,000 uses were misses");
+        assert!(largest <= DIRECTORY + 2500 * WEIGHT);
+        // Is it used no more, the bound is what it was.
+        assert_eq!(eviction.limit_beside(now + HEAVY_TIME), 10_000 * WEIGHT);
     }
 
     #[test]

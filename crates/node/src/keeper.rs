@@ -284,9 +284,10 @@ impl Keeper {
     }
 
     /// A round of all shards whose trees lack anything would be welcome. From now on room is taken for its pages, and when that is
-    /// there it is requested: a round that finds none fails, and what fails is tried with everything that the file system has.
+    /// there it is requested: a round that finds none fails, and what fails is tried with everything that the file system has. While
+    /// one is under way its end is waited for: what it writes counts as unsaved until then.
     pub fn wish_round(&mut self) {
-        self.is_wished = true;
+        self.is_wished |= self.round.is_none();
     }
 
     /// The next thing to do.

@@ -212,6 +212,9 @@ impl Loaded {
 /// Takes a record: its key, its value.
 pub type PushRecord<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), BadRecord> + 'a;
 
+/// An inode of so many bytes takes long to be read again: some thousand names, or extents.
+const HEAVY: u64 = 1 << 20;
+
 /// What an eviction did. Drop it under no lock.
 #[derive(Debug, Default)]
 #[must_use = "dropping it takes time: not under a lock"]
@@ -220,8 +223,10 @@ pub struct Evicted {
     pub visited: usize,
     /// Bytes that are free now, when this is dropped, roughly.
     pub bytes: u64,
-    /// Bytes of those that had to stay because no tree has them as they are: a checkpoint lets them go.
+    /// Bytes of those that had to stay for no other reason than that no tree has them as they are: a checkpoint lets them go.
     pub unsaved: u64,
+    /// Bytes of those of `HEAVY` bytes and more that had to stay for other reasons: directories of many names that are in use.
+    pub heavy: u64,
     #[allow(
         clippy::vec_box,
         reason = "they are moved out of the table as they are, under a lock"
@@ -391,10 +396,13 @@ impl Shard {
                 continue;
             };
             let is_used = inode.used.swap(false, Ordering::Relaxed) && !is_strict;
-            let is_unsaved = self.dirty.touches(index);
-            if is_used || is_unsaved || self.is_pinned(index) {
-                if is_unsaved {
-                    evicted.unsaved += inode.weight();
+            let weight = inode.weight();
+            let is_kept = is_used || self.is_held(index);
+            if is_kept || self.dirty.touches(index) {
+                match is_kept {
+                    true if weight >= HEAVY => evicted.heavy += weight,
+                    true => {}
+                    false => evicted.unsaved += weight,
                 }
                 self.residency.clock.push_back(index);
                 continue;
@@ -410,7 +418,21 @@ impl Shard {
             evicted.bytes += inode.weight();
             evicted.inodes.push(inode);
         }
+        self.shrink_tables();
         evicted
+    }
+
+    /// A start reads everything: tables that were as large give their memory back when most has gone.
+    fn shrink_tables(&mut self) {
+        let len = self.inodes.len();
+        let is_sparse = |capacity: usize| capacity > TRIM_COUNT && capacity / 8 > len;
+        if is_sparse(self.inodes.capacity()) {
+            self.inodes.shrink_to(2 * len);
+        }
+        let clock = &mut self.residency.clock;
+        if is_sparse(clock.capacity()) {
+            clock.shrink_to(2 * len);
+        }
     }
 
     /// It stays until it is unpinned as often. Whether it is there does not matter.
@@ -445,6 +467,11 @@ impl Shard {
     /// The inode has to stay: its tree does not have it as it is, or something that is found by looking at all that is
     /// resident depends on it.
     fn is_pinned(&self, index: u64) -> bool {
+        self.is_held(index) || self.dirty.touches(index)
+    }
+
+    /// It has to stay, saved or not.
+    fn is_held(&self, index: u64) -> bool {
         let ino = InodeId::new(self.id, index);
         ino == InodeId::ROOT
             || self.residency.pins.contains_key(&index)
@@ -452,7 +479,6 @@ impl Shard {
             || self.destage_soon.contains(&index)
             || self.destage_later.contains(&index)
             || self.locks.inode(ino).is_some()
-            || self.dirty.touches(index)
     }
 
     /// Asserts what `Residency` says. O(n).

@@ -273,6 +273,7 @@ impl Daemon {
                 visited: evicted.visited as u64,
                 freed: evicted.bytes,
                 unsaved: evicted.unsaved,
+                heavy: evicted.heavy,
             }
         };
         lock(&self.keys.eviction).on_tick(clock::now(), &resident, &mut evict)
