@@ -1,10 +1,12 @@
 //! Inodes that nobody uses here, forgotten beyond a limit: a scan of millions of files must not grow the daemon.
 //!
 //! ```text
-//! known --idle, beyond the limit--> tokens given up --released--> forgotten: lookups and kind stay, if the kernel knows it
-//!   ^                                                                 |
-//!   '------------------------- anything about it ---------------------'
+//! known --idle, beyond the limit--> pruned --the kernel forgets it, or it does not--> tokens given up --released--> forgotten
+//!   ^                                                                                                             |
+//!   '----------------------------------------- anything about it ------------------------------------------------'
 //! ```
+//! The kernel is asked first to forget what it does not use (PRUNE): many with one notification, and what it has forgotten needs none
+//! when its tokens go. What it keeps (it is in use there, or the kernel is older than 6.18) is notified; its lookups and kind stay.
 //!
 //! Invariants
 //! - Only what is not open, dirty, gated or on its way anywhere is forgotten, and nothing of it is cached any more, in the
@@ -13,9 +15,12 @@
 //!   its way. Nor does it believe an answer that was asked for before (`forgotten_count` begins its counts).
 //! - Of an inode that the kernel knows the number of its lookups stays: a later revoke must know that there is
 //!   something to notify. These are as many as the kernel's own inodes, each a hundredth of that.
-//! - At most `PER_TICK` at each tick; all inodes are looked at once for each round of them.
+//! - At most `PER_TICK` at each tick. Which ones: a clock over all of them. Who was used since the hand passed stays for
+//!   another turn, and a directory while there are files: at most one turn for each round, and two looks for each one that goes.
 //!
 //! What this deliberately does not do: count bytes. Pages have the pool's limit; the names of directories count here.
+
+use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use types::{Duration, FileKind, InodeId, Instant, ShardId, TokenNumber, limits};
@@ -24,7 +29,8 @@ use crate::env::Env;
 use crate::flush::Purpose;
 use crate::inode::Inode;
 use crate::names::Continuation;
-use crate::slice::{SLICE_COUNT, Slice, home_inode};
+use crate::request::Notice;
+use crate::slice::{Effect, SLICE_COUNT, Slice, home_inode};
 
 /// Names that a slice may know for each inode it may know.
 const NAMES_PER_INODE: usize = 4;
@@ -32,6 +38,10 @@ const NAMES_PER_INODE: usize = 4;
 const PER_TICK: usize = 256;
 /// An inode whose release takes longer than so many visits, one a tick, stays for this round.
 const VISIT_COUNT_MAX: u32 = 50;
+/// After so many visits the kernel has not forgotten what it was asked to: it is in use there.
+const PRUNE_VISIT_COUNT: u32 = 5;
+/// The clock has no more entries than so many beside two for each inode: those of inodes that have gone are dropped.
+const CLOCK_SLACK: usize = 256;
 /// Where there is nothing to forget nobody looks again before.
 const PAUSE: Duration = Duration::from_millis(1000);
 
@@ -47,7 +57,13 @@ pub(crate) struct Cold {
 pub(crate) struct Eviction {
     inode_count_max: usize,
     /// Chosen, and how often each was looked at since.
-    chosen: std::collections::VecDeque<(InodeId, u32)>,
+    chosen: VecDeque<(InodeId, u32)>,
+    /// All inodes that are known, and when the hand was at each last. Some have gone meanwhile.
+    clock: VecDeque<(InodeId, Instant)>,
+    /// The kernel takes PRUNE.
+    prunes: bool,
+    /// To be pruned.
+    pruned: Vec<InodeId>,
     /// Not before.
     next: Instant,
     /// The newest states of each shard that were forgotten.
@@ -62,7 +78,10 @@ impl Eviction {
     pub(crate) fn new() -> Self {
         Self {
             inode_count_max: limits::INODE_COUNT_MAX / SLICE_COUNT,
-            chosen: std::collections::VecDeque::new(),
+            chosen: VecDeque::new(),
+            clock: VecDeque::new(),
+            prunes: false,
+            pruned: Vec::new(),
             next: Instant(0),
             floors: FxHashMap::default(),
             forgotten_count: 0,
@@ -71,8 +90,9 @@ impl Eviction {
     }
 
     /// An inode that is known from now on.
-    pub(crate) fn revive(&self, ino: InodeId, cold: Option<Cold>) -> Box<Inode> {
+    pub(crate) fn revive(&mut self, ino: InodeId, cold: Option<Cold>) -> Box<Inode> {
         let mut inode = Box::new(Inode::new(ino));
+        self.clock.push_back((ino, self.now));
         if let Some(floor) = self.floors.get(&ino.shard()) {
             inode.holder = token::Holder::forgotten(*floor);
         }
@@ -117,18 +137,37 @@ impl Slice {
         self.eviction.inode_count_max = count.div_ceil(SLICE_COUNT);
     }
 
+    /// Entries of a listing that can be known without that the first have to go for the last.
+    pub(crate) const fn room_for_entries(&self) -> usize {
+        self.eviction.inode_count_max * SLICE_COUNT / 4 * 3
+    }
+
     /// Forgotten inodes that the kernel knows.
     pub fn cold_count(&self) -> usize {
         self.cold.len()
     }
 
+    /// The kernel takes [`Notice::Prune`]: since 6.18.
+    pub fn prune_inodes(&mut self) {
+        self.eviction.prunes = true;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn clock_len(&self) -> usize {
+        self.eviction.clock.len()
+    }
+
     /// Forgets what is not used beyond the limit.
     pub(crate) fn evict_inodes(&mut self, env: &Env<'_>) {
+        self.tidy_clock();
         let max = self.eviction.inode_count_max;
         let is_over = self.inodes.len() > max || self.named_count > max * NAMES_PER_INODE;
         if self.is_lapsed {
             // Releases would wait for the lease.
-            return self.eviction.chosen.clear();
+            for (ino, _) in std::mem::take(&mut self.eviction.chosen) {
+                self.keep(ino);
+            }
+            return;
         }
         let is_due = is_over && env.now >= self.eviction.next;
         if self.eviction.chosen.is_empty() && !is_due {
@@ -140,36 +179,80 @@ impl Slice {
         }
         for _ in 0..self.eviction.chosen.len().min(PER_TICK) {
             let (ino, visits) = self.eviction.chosen.pop_front().expect("so many are there");
-            if !asked.contains(&ino) && !self.evict_one(env, ino) && visits < VISIT_COUNT_MAX {
+            let is_asked = asked.contains(&ino) || visits >= VISIT_COUNT_MAX;
+            if is_asked || self.evict_one(env, ino, visits) {
+                self.keep(ino);
+            } else {
                 self.eviction.chosen.push_back((ino, visits + 1));
             }
         }
+        let pruned = std::mem::take(&mut self.eviction.pruned);
+        if !pruned.is_empty() {
+            self.out
+                .push(Effect::Notify(None, Notice::Prune { inos: pruned }));
+        }
     }
 
-    /// Chooses those that were used longest ago, files before directories: their names go with one notification for all
+    /// It does not go in this round, or has gone.
+    fn keep(&mut self, ino: InodeId) {
+        if let Some(inode) = self.inodes.get_mut(&ino)
+            && std::mem::take(&mut inode.is_chosen)
+        {
+            self.eviction.clock.push_back((ino, self.eviction.now));
+        }
+    }
+
+    /// What comes and goes below the limit leaves entries in the clock that nobody looks at.
+    fn tidy_clock(&mut self) {
+        let clock = &mut self.eviction.clock;
+        if clock.len() <= 2 * self.inodes.len() + CLOCK_SLACK {
+            return;
+        }
+        let mut seen = FxHashSet::default();
+        clock.retain(|(ino, _)| self.inodes.contains_key(ino) && seen.insert(*ino));
+    }
+
+    /// Chooses those that were not used for the longest, files before directories: their names go with one notification for all
     /// names of the mount. Names of directories go beyond their own limit.
     fn choose(&mut self, env: &Env<'_>, asked: &FxHashSet<InodeId>) {
         let max = self.eviction.inode_count_max;
-        let mut spare: Vec<_> = self
-            .inodes
-            .iter()
-            .filter(|(ino, inode)| inode.is_spare() && !asked.contains(ino))
-            .filter(|(ino, _)| **ino != InodeId::ROOT)
-            .map(|(ino, inode)| {
-                let is_directory = inode.known_kind() == FileKind::Directory;
-                (is_directory, inode.last_use(), *ino)
-            })
-            .collect();
-        let count = self.inodes.len().saturating_sub(max - max / 8);
-        if self.inodes.len() > max && count < spare.len() {
-            spare.select_nth_unstable(count);
+        let count = match self.inodes.len() > max {
+            true => self.inodes.len() - (max - max / 8),
+            false => 0,
+        };
+        let mut directories = Vec::new();
+        let mut chosen = Vec::new();
+        for _ in 0..self.eviction.clock.len() {
+            if chosen.len() >= count {
+                break;
+            }
+            let (ino, at) = self.eviction.clock.pop_front().expect("so many are there");
+            let Some(inode) = self.inodes.get(&ino) else {
+                continue;
+            };
+            let is_used = ino == InodeId::ROOT || inode.last_use() > at || asked.contains(&ino);
+            if inode.is_chosen {
+                // Another entry of the same one: gone and back since.
+            } else if is_used || !inode.is_spare() {
+                self.eviction.clock.push_back((ino, env.now));
+            } else if inode.known_kind() == FileKind::Directory {
+                directories.push((ino, at));
+            } else {
+                self.inode(ino).is_chosen = true;
+                chosen.push((ino, 0));
+            }
         }
-        spare.truncate(if self.inodes.len() > max { count } else { 0 });
-        if spare.is_empty() {
+        for (ino, at) in directories {
+            if chosen.len() < count {
+                self.inode(ino).is_chosen = true;
+                chosen.push((ino, 0));
+            } else {
+                self.eviction.clock.push_back((ino, at));
+            }
+        }
+        if chosen.is_empty() {
             self.eviction.next = env.now + PAUSE;
         }
-        spare.sort_unstable();
-        let chosen = spare.into_iter().map(|(_, _, ino)| (ino, 0));
         self.eviction.chosen.extend(chosen);
         self.drop_names(max * NAMES_PER_INODE);
     }
@@ -196,15 +279,21 @@ impl Slice {
     }
 
     /// Answers whether nothing is to be done for it any more in this round.
-    fn evict_one(&mut self, env: &Env<'_>, ino: InodeId) -> bool {
+    fn evict_one(&mut self, env: &Env<'_>, ino: InodeId, visits: u32) -> bool {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return true;
         };
         if inode.is_revoking() {
             return false;
         }
-        if !inode.is_spare() {
+        if !inode.is_chosen || !inode.is_spare() {
             return true;
+        }
+        if self.eviction.prunes && inode.lookup_count > 0 && visits < PRUNE_VISIT_COUNT {
+            if visits == 0 {
+                self.eviction.pruned.push(ino);
+            }
+            return false;
         }
         if inode.accessed.is_untold() && self.tell_access(ino) {
             return false;
@@ -253,7 +342,12 @@ impl Slice {
             return self.forget_cold(ino, count);
         };
         inode.lookup_count = inode.lookup_count.saturating_sub(count);
+        let may_go = inode.is_chosen && inode.lookup_count == 0 && !self.is_lapsed;
         self.drop_if_gone(env, ino);
+        // It was pruned: nobody need wait for the next ticks. Where something is under way they see to it.
+        if may_go && !self.calls.values().any(|then| concerned(then) == Some(ino)) {
+            let _ = self.evict_one(env, ino, 1) || self.evict_one(env, ino, 1);
+        }
     }
 
     /// Drops an inode that has no name any more and that nobody uses here. What is dirty in it goes to the owner first,

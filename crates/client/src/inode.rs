@@ -145,6 +145,8 @@ pub(crate) struct Inode {
     pub(crate) ino: InodeId,
     /// When a request about it came last.
     pub(crate) used_at: types::Instant,
+    /// On its way out (`evict`).
+    pub(crate) is_chosen: bool,
     /// What it was when it was forgotten, if the kernel knew it.
     pub(crate) kind: Option<types::FileKind>,
     /// The newest attributes the owner has told.
@@ -258,6 +260,11 @@ pub(crate) struct Inode {
     /// Replies that tell the kernel about this inode and are not written yet.
     pub(crate) unwritten_replies: u32,
     pub(crate) names_epoch: u64,
+    /// Entries of a directory that listings have shown with their attributes since the kernel looked one up, and the first when.
+    pub(crate) unlooked_count: usize,
+    pub(crate) unlooked_since: types::Instant,
+    /// When a listing last told the kernel names of this directory that it may keep.
+    pub(crate) listed_at: Option<types::Instant>,
     pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
     pub(crate) parked: VecDeque<Parked>,
 }
@@ -267,6 +274,7 @@ impl Inode {
         Self {
             ino,
             used_at: types::Instant(0),
+            is_chosen: false,
             kind: None,
             attr: None,
             is_attr_fresh: false,
@@ -329,6 +337,9 @@ impl Inode {
             lookup_count: 0,
             unwritten_replies: 0,
             names_epoch: 0,
+            unlooked_count: 0,
+            unlooked_since: types::Instant(0),
+            listed_at: None,
             entries: None,
             parked: VecDeque::new(),
         }

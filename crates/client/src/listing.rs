@@ -2,32 +2,64 @@
 //!
 //! With READDIRPLUS the kernel takes attributes of each entry: only the slice of that inode knows whether
 //! they may be believed, so the listing travels from slice to slice before it is answered.
+//!
+//! The kernel always asks for attributes. Told with READDIRPLUS_AUTO to judge by itself it asks for them with the first request of a
+//! scan only, where names are read first and looked at later, as `find` does: a LOOKUP for each file then. Who reads names
+//! alone would pay ten times for attributes; and what was shown too long ago the kernel does not believe any more when it is looked at.
+//! So attributes end when they have been shown for half of that time, or for as many entries as there is room for, and no name was looked up.
+//! One entry in `SAMPLE` has none, so that who looks is seen.
 
 use meta::Op;
 use token::message::Granted;
-use types::{Attr, Errno, SmallBytes};
+use types::{Attr, Duration, Errno, InodeId, SmallBytes, limits};
 
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
-use crate::request::{Listed, Operation, Request, Response, listed_size};
+use crate::request::{Listed, Notice, Operation, Request, Response, listed_size};
 use crate::slice::{Effect, Input, Pinned, Slice, slice_of};
+
+/// The kernel has linked the names of a listing by then: it does that after it has taken the answer, and takes the epoch of that moment
+/// (docs/decisions/0004, 11).
+const LINK_TIME: Duration = Duration::from_millis(100);
+
+/// One entry in so many is shown without attributes.
+const SAMPLE: usize = 1024;
+/// For how long attributes are shown that nobody looks at. fts(3), which is `find`, `du` and `rm -r`, reads up to 100,000 names before it
+/// looks at the first.
+const UNLOOKED_TIME: Duration = Duration::from_millis(limits::KERNEL_TIMEOUT_MS_MAX / 2);
 
 /// A listing on its way through the slices of its entries.
 #[derive(Debug)]
 pub struct Tour {
     request: Request,
     listed: Vec<Listed>,
-    /// Entries whose slice has not been visited: index, attributes, tokens.
-    left: Vec<(usize, Attr, Option<Granted>)>,
+    /// Entries whose slice has not been visited: where to show it, attributes, tokens.
+    left: Vec<(Option<usize>, Attr, Option<Granted>)>,
     pinned: Pinned,
     /// For how long the kernel may keep the names: the directory's token says it.
     entry_timeout_ns: u64,
 }
 
 impl Slice {
+    /// The names of a directory are dropped. Those of a listing that was answered a moment ago may be linked after that: once
+    /// more then.
+    pub(crate) fn note_dropped_names(&mut self, env: &Env<'_>, ino: InodeId) {
+        let listed_at = self.inode(ino).listed_at.take();
+        if listed_at.is_some_and(|at| env.now.since(at) < LINK_TIME) {
+            self.epoch_at = Some(env.now + LINK_TIME);
+        }
+    }
+
+    /// Drops names once more where that is due.
+    pub(crate) fn drop_late_names(&mut self, env: &Env<'_>) {
+        if self.epoch_at.take_if(|at| env.now >= *at).is_some() {
+            self.out.push(Effect::Notify(None, Notice::Epoch));
+        }
+    }
+
     /// READDIR and READDIRPLUS.
-    pub(crate) fn read_directory(&mut self, request: Request) {
+    pub(crate) fn read_directory(&mut self, env: &Env<'_>, request: Request) {
         let Operation::ReadDir {
             ino,
             cookie,
@@ -43,11 +75,20 @@ impl Slice {
         let own = u32::try_from(own * listed_size(2, plus)).expect("two small entries");
         let size = size.saturating_sub(own);
         let cookie = if cookie <= 2 { 0 } else { cookie };
+        let room = self.room_for_entries();
+        let directory = self.inode(ino);
+        if cookie == 0 || directory.unlooked_count == 0 {
+            (directory.unlooked_count, directory.unlooked_since) = (0, env.now);
+        }
+        let is_looked_at = directory.unlooked_count < room
+            && env.now.since(directory.unlooked_since) < UNLOOKED_TIME;
+        // Names alone are answered in the long form: as few as fit.
+        let least = u32::try_from(listed_size(1, plus) / listed_size(1, false)).expect("five");
         let op = Op::ReadDir {
             ino,
             cookie,
-            size,
-            plus,
+            size: if is_looked_at { size } else { size / least },
+            plus: plus && is_looked_at,
         };
         self.call(
             ino.shard(),
@@ -97,7 +138,10 @@ impl Slice {
             if let (true, Some(attr)) = (plus, entry.attr) {
                 let at = grants.iter().position(|g| g.ino == attr.ino);
                 let granted = at.map(|at| grants.swap_remove(at));
-                left.push((listed.len(), attr, granted));
+                let directory = self.inode(ino);
+                directory.unlooked_count += 1;
+                let is_sample = directory.unlooked_count.is_multiple_of(SAMPLE);
+                left.push(((!is_sample).then_some(listed.len()), attr, granted));
             }
             listed.push(Listed {
                 name: SmallBytes::new(entry.name.bytes()),
@@ -108,6 +152,9 @@ impl Slice {
             });
         }
         let entry_timeout_ns = self.entry_timeout(ino);
+        if entry_timeout_ns > 0 && !left.is_empty() {
+            self.inode(ino).listed_at = Some(env.now);
+        }
         self.on_tour(
             env,
             Box::new(Tour {
@@ -133,6 +180,9 @@ impl Slice {
                 Some(granted) => self.take_told(env, &attr, &[granted], 0),
                 None => self.inode(ino).learn_attr(&attr),
             }
+            let Some(index) = index else {
+                continue;
+            };
             let timeout = tour.entry_timeout_ns;
             let entry = self.show(ino, timeout);
             let inode = self.inode(ino);

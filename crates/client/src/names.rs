@@ -135,6 +135,7 @@ impl Slice {
     pub(crate) fn name_operation(&mut self, env: &Env<'_>, request: Request) {
         match &request.operation {
             Operation::Lookup { parent, name } => {
+                self.inode(*parent).unlooked_count = 0;
                 let is_answered = self.lookup_cached(env, &request, *parent, name);
                 if is_answered {
                     return;
@@ -903,7 +904,7 @@ impl Slice {
                 }
                 self.drop_if_gone(env, ino);
             }
-            Operation::ReadDir { .. } => self.read_directory(request),
+            Operation::ReadDir { .. } => self.read_directory(env, request),
             _ => unreachable!("only directory operations come here"),
         }
     }

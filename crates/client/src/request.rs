@@ -554,4 +554,10 @@ pub enum Notice {
     },
     /// All names of the mount must be looked up again (INC_EPOCH); does not block.
     Epoch,
+    /// Inodes that the kernel shall forget, with their names, where it does not use them (PRUNE, since 6.18): it says so of each that it
+    /// has forgotten.
+    Prune {
+        /// Some hundred.
+        inos: Vec<InodeId>,
+    },
 }

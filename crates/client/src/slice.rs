@@ -246,6 +246,8 @@ pub struct Slice {
     pub(crate) handles: FxHashMap<Handle, OpenFile>,
     pub(crate) calls: FxHashMap<CallId, Continuation>,
     pub(crate) ios: FxHashMap<IoId, InodeId>,
+    /// When names are to be dropped once more (`listing`).
+    pub(crate) epoch_at: Option<Instant>,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
@@ -320,6 +322,7 @@ impl Slice {
             handles: FxHashMap::default(),
             calls: FxHashMap::default(),
             ios: FxHashMap::default(),
+            epoch_at: None,
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
             awaited_opens: VecDeque::new(),
@@ -410,6 +413,7 @@ impl Slice {
                 self.tell_accesses(env);
                 self.give_up_idle(env);
                 self.evict_inodes(env);
+                self.drop_late_names(env);
                 self.end_signalled(env);
                 self.rewrite_some(env);
                 self.on_tick(env);
@@ -445,7 +449,7 @@ impl Slice {
     }
 
     pub(crate) fn inode(&mut self, ino: InodeId) -> &mut Inode {
-        let (eviction, cold) = (&self.eviction, &mut self.cold);
+        let (eviction, cold) = (&mut self.eviction, &mut self.cold);
         self.inodes
             .entry(ino)
             .or_insert_with(|| eviction.revive(ino, cold.remove(&ino)))

@@ -577,6 +577,7 @@ impl Slice {
                     self.out
                         .push(Effect::Notify(None, Notice::Attributes { ino }));
                     self.notify(env, ino, notify.0 | DIRECTORY_NOTIFY, Notice::Epoch);
+                    self.note_dropped_names(env, ino);
                 }
                 DirectoryEffect::Release { revoke } => self.finish_release(env, ino, revoke),
                 DirectoryEffect::Retry { .. } | DirectoryEffect::NotifyEntries { .. } => {

@@ -16,6 +16,8 @@ pub const KERNEL_VERSION: u32 = 7;
 pub const KERNEL_MINOR_VERSION: u32 = 45;
 /// Oldest minor version that we serve: it has flags2.
 pub const KERNEL_MINOR_VERSION_MIN: u32 = 36;
+/// The first one that takes notifications of inodes to forget.
+pub const PRUNE_MINOR_VERSION: u32 = 45;
 
 macro_rules! abi_struct {
     ($(#[$doc:meta])* $name:ident = $size:literal { $($field:ident: $type:ty,)* }) => {
@@ -164,6 +166,8 @@ abi_struct!(/// Notification: drop a name; the name follows.
 InvalEntryOut = 16 { parent: u64, namelen: u32, flags: u32, });
 abi_struct!(/// Notification: a name was removed; the name follows.
 DeleteOut = 24 { parent: u64, child: u64, namelen: u32, padding: u32, });
+abi_struct!(/// Notification: forget inodes that nobody uses; their numbers follow.
+PruneOut = 16 { count: u32, padding: u32, spare: u64, });
 abi_struct!(/// Notification: send me cached pages.
 RetrieveOut = 32 { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, });
 abi_struct!(/// Part of a ring entry's header: what the ring itself says of the request.

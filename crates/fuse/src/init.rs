@@ -73,8 +73,7 @@ const NEEDED: u64 = f::ASYNC_READ
 /// ever, KERNEL-FACTS 2.1), NO_OPENDIR_SUPPORT, HAS_INODE_DAX; and ASYNC_DIO: the kernel then ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read
 /// into. If these are mapped pages of ours, a notification may hold them while it waits for a write-back that the same
 /// thread should take in: a process that waits for ever, and no abort ends it (docs/decisions/0011).
-const WANTED: u64 =
-    NEEDED | f::READDIRPLUS_AUTO | f::DIRECT_IO_ALLOW_MMAP | f::HAS_EXPIRE_ONLY | f::ABORT_ERROR;
+const WANTED: u64 = NEEDED | f::DIRECT_IO_ALLOW_MMAP | f::HAS_EXPIRE_ONLY | f::ABORT_ERROR;
 
 /// Background requests (readahead, write-back of mapped pages) in flight before the kernel keeps more to itself: as many as can
 /// be said. A notification may wait for a write-back that the kernel keeps behind reads that wait for the same revoke.

@@ -35,6 +35,7 @@ pub fn encode_notice(notice: &Notice) -> Vec<u8> {
         Notice::Attributes { ino } => inval_inode(*ino, -1, 0),
         Notice::Entry { parent, name } => inval_entry(*parent, name, false),
         Notice::Epoch => notification(notify_code::INC_EPOCH, &[]),
+        Notice::Prune { inos } => prune(inos),
     }
 }
 
@@ -45,6 +46,16 @@ fn inval_inode(ino: InodeId, off: i64, len: i64) -> Vec<u8> {
         len,
     };
     notification(notify_code::INVAL_INODE, &[body.as_bytes()])
+}
+
+fn prune(inos: &[InodeId]) -> Vec<u8> {
+    let body = abi::PruneOut {
+        count: u32::try_from(inos.len()).expect("some hundred"),
+        padding: 0,
+        spare: 0,
+    };
+    let ids: Vec<u64> = inos.iter().map(|ino| ino.raw()).collect();
+    notification(notify_code::PRUNE, &[body.as_bytes(), ids.as_bytes()])
 }
 
 /// Drops a name; with `expire_only` it is looked up again at its next use instead.
@@ -116,6 +127,13 @@ mod tests {
                 16 + 16 + 5,
             ),
             (Notice::Epoch, 8, 16),
+            (
+                Notice::Prune {
+                    inos: vec![ino, ino],
+                },
+                9,
+                16 + 16 + 16,
+            ),
         ];
         for (notice, code, size) in notices {
             let bytes = encode_notice(&notice);

@@ -700,6 +700,9 @@ impl Daemon {
         let _ = self.notifier.set(Arc::clone(session.notifier()));
         self.connection
             .store(u64::from(session.connection().number()), Ordering::Relaxed);
+        if session.takes_prune() {
+            self.slices.iter().for_each(|s| lock(s).prune_inodes());
+        }
         Ok(session)
     }
 

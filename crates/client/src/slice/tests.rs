@@ -6,6 +6,7 @@ mod attributes;
 mod evict;
 mod idle;
 mod interrupts;
+mod listing;
 mod located;
 mod mapped;
 mod nameless;

@@ -73,8 +73,8 @@ impl Device {
         Ok(())
     }
 
-    /// Reads and answers INIT, the first request of the connection.
-    pub(super) fn handshake(&self, over_ring: bool, readahead: u32) -> Result<(), SessionError> {
+    /// Reads and answers INIT, the first request of the connection; the kernel's minor version.
+    pub(super) fn handshake(&self, over_ring: bool, readahead: u32) -> Result<u32, SessionError> {
         // The kernel wants room for the largest request from the first read on.
         let mut buffer = vec![0_u8; WRITE_PREFIX_SIZE + limits::MAX_WRITE];
         let fd = self.main().as_raw_fd();
@@ -105,7 +105,7 @@ impl Device {
             source,
         })?;
         tracing::debug!(minor = agreed.minor, flags = agreed.flags, "FUSE agreed");
-        Ok(())
+        Ok(agreed.minor)
     }
 
     fn write(&self, fd: RawFd, bytes: &[u8]) -> io::Result<()> {

@@ -307,6 +307,7 @@ pub(super) enum Dispatched {
 #[derive(Debug)]
 pub struct Session {
     config: SessionConfig,
+    kernel_minor: u32,
     connection: Arc<Connection>,
     replier: Arc<Replier>,
     notifier: Arc<Notifier>,
@@ -328,7 +329,7 @@ impl Session {
         let connection = mount::mount(&config, device.main())?;
         // From here on dropping `connection` unmounts.
         connection.watch(device.duplicate()?);
-        device.handshake(over_ring, config.readahead_size)?;
+        let kernel_minor = device.handshake(over_ring, config.readahead_size)?;
         connection.set_readahead(config.readahead_size)?;
         let notifier = Notifier::start(device.duplicate()?, config.notify_thread_count)?;
         let transport: Arc<dyn Transport> = if over_ring {
@@ -339,6 +340,7 @@ impl Session {
         };
         Ok(Self {
             config,
+            kernel_minor,
             connection: Arc::new(connection),
             replier: Arc::new(Replier { transport, memory }),
             notifier: Arc::new(notifier),
@@ -360,6 +362,11 @@ impl Session {
         });
         self.threads = self.replier.transport.clone().start(&serving)?;
         Ok(())
+    }
+
+    /// The kernel takes `Notice::Prune`.
+    pub const fn takes_prune(&self) -> bool {
+        self.kernel_minor >= fuse::abi::PRUNE_MINOR_VERSION
     }
 
     /// Answers requests, from any thread.

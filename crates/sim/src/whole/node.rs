@@ -190,6 +190,8 @@ pub struct Setting {
     pub frame_count: u64,
     /// Inodes that it may know without using them.
     pub inode_count_max: usize,
+    /// Its kernel takes PRUNE.
+    pub has_prune: bool,
     /// Sectors of a region.
     pub region_sectors: u32,
     /// Free sectors that it grants to nobody, for unlink, truncate and the journal's needs.
@@ -254,6 +256,7 @@ impl Node {
             view,
             frame_count,
             inode_count_max,
+            has_prune,
             round_ticks,
             evict_ticks,
             rewrites,
@@ -276,6 +279,9 @@ impl Node {
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(inode_count_max);
+            if has_prune {
+                slice.prune_inodes();
+            }
             // Told soon, while other things are under way.
             let patience = Duration::from_millis(30);
             slice.keep_access_times(client::AccessTimes::Strict, true, patience);

@@ -67,6 +67,8 @@ pub struct Options {
     pub frame_count: u64,
     /// Inodes that a node may know without using them.
     pub inode_count_max: usize,
+    /// The kernels take PRUNE.
+    pub has_prune: bool,
     /// Sectors of each NSD that files may have; where they are few, writes may be refused for want of room.
     pub data_sectors: u64,
     /// Sectors of a region, where they are few.
@@ -141,6 +143,7 @@ impl Options {
             page_faults = [0; 3];
         }
         let [page_fault_per_mille, page_delay_max, page_outage_ticks] = page_faults;
+        let has_prune = aside.chance(1, 2);
         // A store through a mapping may be lost for want of room: there is nothing to be judged.
         let has_mappings = has_mappings && !is_little;
         Self {
@@ -181,6 +184,7 @@ impl Options {
             has_volatile_cache: prng.chance(1, 3),
             frame_count,
             inode_count_max,
+            has_prune,
             data_sectors,
             region_sectors,
             space_reserve,

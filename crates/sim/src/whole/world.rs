@@ -517,6 +517,10 @@ impl World {
                 machine.kernel.epoch += 1;
                 None
             }
+            Notice::Prune { inos } => {
+                self.prune(index, inos);
+                return;
+            }
         };
         match program {
             Some(program) => machine.notifications.push((program, id)),

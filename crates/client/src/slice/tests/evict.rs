@@ -3,6 +3,7 @@
 use types::FileKind;
 
 use super::*;
+use crate::request::Notice;
 
 const MAX: u64 = 4;
 
@@ -215,4 +216,108 @@ fn names_are_bounded() {
     assert_eq!(known, s.slice.named_count);
     assert!(known <= usize::try_from(MAX).expect("few") * 4, "{known}");
     assert_eq!(s.slice.inodes.len(), 3);
+}
+
+fn pruned(effects: &[Effect]) -> Vec<InodeId> {
+    let prune = |effect: &Effect| match effect {
+        Effect::Notify(None, Notice::Prune { inos }) => Some(inos.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(prune).flatten().collect()
+}
+
+/// What the kernel has forgotten needs no notification when its tokens go, and leaves nothing behind.
+#[test]
+fn the_kernel_is_asked_to_forget_first() {
+    let mut s = story();
+    s.slice.prune_inodes();
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    s.slice.inode(INO).lookup_count = 2;
+    know(&mut s, 20, FileKind::File);
+    let effects = tick(&mut s);
+    let asked = pruned(&effects);
+    assert!(asked.contains(&INO) && asked.contains(&other(0)));
+    assert_eq!(
+        effects.len(),
+        1,
+        "all with one notification, and nothing else"
+    );
+    assert_eq!(s.slice.inodes.len(), 21, "nobody has gone yet");
+    // One is forgotten in two steps, one is looked up again meanwhile, one is opened.
+    forget(&mut s, other(0), 1);
+    assert!(s.slice.inodes.contains_key(&other(0)));
+    forget(&mut s, other(0), 1);
+    assert!(!s.slice.inodes.contains_key(&other(0)));
+    s.slice.inode(other(1)).lookup_count += 1;
+    forget(&mut s, other(1), 2);
+    assert!(s.slice.inodes.contains_key(&other(1)));
+    s.slice.inode(other(2)).open_count = 1;
+    forget(&mut s, other(2), 2);
+    let effects = s.ask(Operation::Forget { ino: INO, count: 2 });
+    assert!(is_released(&effects), "{effects:?}");
+    let is_notice = |effect: &Effect| matches!(effect, Effect::Notify(..));
+    assert!(!effects.iter().any(is_notice), "{effects:?}");
+    assert!(!s.slice.inodes.contains_key(&INO));
+    assert_eq!(s.slice.cold_count(), 0);
+    // What the kernel keeps goes all the same after a while, and is not asked for again.
+    for _ in 0..30 {
+        let again = pruned(&tick(&mut s));
+        assert!(!again.iter().any(|ino| asked.contains(ino)), "{again:?}");
+    }
+    assert!(s.slice.inodes.contains_key(&other(2)), "it is open");
+    let left = s.slice.inodes.len() as u64;
+    assert!(left <= MAX, "{left}");
+    assert_eq!(s.slice.cold_count() as u64 + left, 19);
+}
+
+/// It was chosen, went, and is back: it is not what was chosen.
+#[test]
+fn who_came_back_meanwhile_stays() {
+    let mut s = story();
+    s.slice.prune_inodes();
+    know(&mut s, 20, FileKind::File);
+    tick(&mut s);
+    forget(&mut s, other(0), 2);
+    assert!(!s.slice.inodes.contains_key(&other(0)));
+    s.slice.inode(other(0)).lookup_count = 1;
+    for _ in 0..4 {
+        tick(&mut s);
+    }
+    assert!(s.slice.inodes.contains_key(&other(0)));
+}
+
+#[test]
+fn who_was_used_since_stays_for_another_turn() {
+    let mut s = story();
+    know(&mut s, 5, FileKind::File);
+    s.now = s.now + Duration::from_millis(1);
+    tick_clock(&mut s);
+    let now = s.now;
+    s.slice.inode(other(0)).used_at = now;
+    tick(&mut s);
+    assert!(s.slice.inodes.contains_key(&other(0)));
+    assert!(!s.slice.inodes.contains_key(&other(1)));
+}
+
+/// Files that are made and removed below the limit.
+#[test]
+fn what_comes_and_goes_leaves_nothing_to_look_at() {
+    let mut s = story();
+    for index in 0..10_000 {
+        let mut attr = s.attr;
+        (attr.ino, attr.nlink) = (other(index), 0);
+        let inode = s.slice.inode(other(index));
+        (inode.attr, inode.is_freed, inode.lookup_count) = (Some(attr), true, 1);
+        s.ask(Operation::Forget {
+            ino: other(index),
+            count: 1,
+        });
+    }
+    assert!(s.slice.inodes.len() < 2);
+    tick(&mut s);
+    assert!(s.slice.clock_len() < 1000, "{}", s.slice.clock_len());
 }

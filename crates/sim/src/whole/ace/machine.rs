@@ -115,6 +115,7 @@ impl Shape {
             area: boot::area(NsdId(1), self.journal_sectors),
             frame_count: 1 << 10,
             inode_count_max: 1 << 16,
+            has_prune: true,
             region_sectors: self.region_sectors,
             space_reserve: 0,
             ask_sectors: self.data_sectors.min(64),

@@ -148,7 +148,31 @@ impl World {
 
     /// The kernel forgets some inodes that no dentry leads to.
     pub(super) fn forget_some(&mut self, index: usize) {
+        for ino in self.idle_inodes(index) {
+            if self.prng.chance(1, 4) {
+                self.forget_idle(index, ino);
+            }
+        }
+    }
+
+    /// The kernel is asked to forget these, and does so where it does not use them.
+    pub(super) fn prune(&mut self, index: usize, inos: &[types::InodeId]) {
+        let idle = self.idle_inodes(index);
+        for ino in idle.into_iter().filter(|ino| inos.contains(ino)) {
+            self.forget_idle(index, ino);
+        }
+    }
+
+    fn forget_idle(&mut self, index: usize, ino: types::InodeId) {
         let machine = &mut self.machines[index];
+        let count = machine.front.lookups.remove(&ino).expect("listed");
+        let request = machine.front.own(Operation::Forget { ino, count });
+        machine.node.request(request);
+    }
+
+    /// What the kernel knows and no dentry leads to.
+    fn idle_inodes(&self, index: usize) -> Vec<types::InodeId> {
+        let machine = &self.machines[index];
         let fixed: Vec<_> = machine.front.files.iter().map(|f| f.ino).collect();
         let is_known = |ino: types::InodeId| {
             let dentries = machine.kernel.dentries.iter().flatten();
@@ -157,14 +181,7 @@ impl World {
                 || dentries.into_iter().any(|d| d.value == ino.raw())
         };
         let idle = machine.front.lookups.keys().copied();
-        let idle: Vec<_> = idle.filter(|ino| !is_known(*ino)).collect();
-        for ino in idle {
-            if self.prng.chance(1, 4) {
-                let count = machine.front.lookups.remove(&ino).expect("listed");
-                let request = machine.front.own(Operation::Forget { ino, count });
-                machine.node.request(request);
-            }
-        }
+        idle.filter(|ino| !is_known(*ino)).collect()
     }
 
     fn act_notifying(&mut self, index: usize, actor: usize) -> bool {

@@ -140,6 +140,7 @@ impl World {
             area: boot::area(NsdId(number(index)), options.journal_sectors),
             frame_count: options.frame_count,
             inode_count_max: options.inode_count_max,
+            has_prune: options.has_prune,
             region_sectors: options.region_sectors,
             space_reserve: options.space_reserve,
             ask_sectors: options.data_sectors.min(16 << 10),

@@ -1,0 +1,159 @@
+//! Listings show attributes as long as who reads the names looks at what they lead to, and as there is room for it.
+
+use super::*;
+use crate::request::{Notice, Response};
+
+const DIRECTORY: InodeId = INO;
+/// Entries of an answer.
+const COUNT: u64 = 4096;
+
+/// Entries of the slice under test, and whether attributes were asked for them and how much room there was.
+fn list(s: &mut Story, cookie: u64) -> (bool, u32, Vec<Effect>) {
+    let effects = s.ask(Operation::ReadDir {
+        ino: DIRECTORY,
+        handle: Handle(1),
+        cookie,
+        size: 32 << 10,
+        plus: true,
+    });
+    let asked = effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, _, Ask::Op { op, .. }) => match op {
+            meta::Op::ReadDir { plus, size, .. } => Some((*call, *plus, *size)),
+            _ => None,
+        },
+        _ => None,
+    });
+    let (call, plus, size) = asked.expect("the owner is asked");
+    let begin = INO.index() + 64 * cookie;
+    let inos = (begin + 1..).map(|index| InodeId::new(INO.shard(), index));
+    let mut inos = inos.filter(|ino| slice_of(*ino) == slice_of(INO));
+    let entries = (cookie..cookie + COUNT).map(|at| {
+        let ino = inos.next().expect("there are many");
+        let mut attr = s.attr;
+        attr.ino = ino;
+        meta::message::Listed {
+            name: types::Name::new(at.to_string().as_bytes()).expect("a name"),
+            ino,
+            kind: attr.kind,
+            cookie: at + 1,
+            attr: plus.then_some(attr),
+        }
+    });
+    let listing = meta::Reply::Listing {
+        entries: entries.collect(),
+        parent: InodeId::ROOT,
+        is_end: false,
+    };
+    (plus, size, s.answer(call, listing))
+}
+
+fn shown(effects: &[Effect]) -> (usize, usize) {
+    let listed = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Listing(listed), _) => Some(listed),
+        _ => None,
+    });
+    let listed = listed.expect("answered");
+    let with = listed.iter().filter(|l| l.entry.is_some()).count();
+    (listed.len(), with)
+}
+
+fn look_up(s: &mut Story) {
+    s.ask(Operation::Lookup {
+        parent: DIRECTORY,
+        name: types::Name::new(b"one of them").expect("a name"),
+    });
+}
+
+#[test]
+fn who_never_looks_is_told_names_alone_after_a_while() {
+    let mut s = Story::new(PAGE);
+    let room = types::limits::INODE_COUNT_MAX as u64 / 4 * 3;
+    let mut cookie = 2;
+    for _ in 0..room.div_ceil(COUNT) {
+        let (plus, size, effects) = list(&mut s, cookie);
+        assert!(plus, "at {cookie}");
+        assert_eq!(size, 32 << 10);
+        // Four are kept back, so that who looks has to ask.
+        assert_eq!(shown(&effects), (4096, 4092));
+        cookie += COUNT;
+    }
+    let (plus, size, effects) = list(&mut s, cookie);
+    assert!(!plus);
+    assert_eq!(shown(&effects), (4096, 0));
+    // As many names of one byte as the owner may answer fit with the room for attributes that are not there.
+    let (short, long) = (
+        crate::request::listed_size(1, false),
+        crate::request::listed_size(1, true),
+    );
+    assert!(size as usize / short * long <= 32 << 10 && size > 6000);
+    // The kernel would not believe them any more.
+    let directory = s.slice.inode(DIRECTORY);
+    directory.unlooked_count = 1;
+    assert!(list(&mut s, cookie).0);
+    s.now = s.now + Duration::from_millis(600);
+    assert!(!list(&mut s, cookie).0);
+    // Somebody looks: the next ones come with attributes. So do those of the next scan.
+    look_up(&mut s);
+    assert!(list(&mut s, cookie).0);
+    let directory = s.slice.inode(DIRECTORY);
+    directory.unlooked_count = 1 << 20;
+    assert!(!list(&mut s, cookie).0);
+    assert!(list(&mut s, 0).0);
+}
+
+#[test]
+fn who_may_know_few_inodes_is_shown_few() {
+    let mut s = Story::new(PAGE);
+    s.slice.limit_inodes(256);
+    assert!(list(&mut s, 2).0);
+    assert!(!list(&mut s, 2 + COUNT).0);
+}
+
+fn epochs(effects: &[Effect]) -> usize {
+    let is_epoch = |e: &&Effect| matches!(e, Effect::Notify(_, Notice::Epoch));
+    effects.iter().filter(is_epoch).count()
+}
+
+/// The kernel links the names of a listing after it has taken the answer, perhaps after it was told to drop all names.
+#[test]
+fn names_that_were_just_listed_are_dropped_twice() {
+    for (pause_ms, again) in [(10, 1), (200, 0)] {
+        let mut s = Story::new(PAGE);
+        s.attr.kind = types::FileKind::Directory;
+        let attr = s.attr;
+        s.slice.inode(DIRECTORY).learn_attr(&attr);
+        s.slice.inode(DIRECTORY).lookup_count = 1;
+        let kind = TokenKind::Directory {
+            mode: types::DirectoryMode::Read,
+            hash_begin: 0,
+            hash_end: u64::MAX,
+        };
+        let granted = Granted {
+            ticket: 0,
+            ino: DIRECTORY,
+            number: TokenNumber(1),
+            holdings: vec![Holding {
+                ino: DIRECTORY,
+                number: TokenNumber(1),
+                kind,
+            }],
+            contended: false,
+        };
+        let holder = &mut s.slice.inode(DIRECTORY).holder;
+        holder.on_granted(&granted, true);
+        let (_, _, effects) = list(&mut s, 2);
+        assert!(shown(&effects).1 > 0);
+        s.now = s.now + Duration::from_millis(pause_ms);
+        let wants = vec![Want::Directory {
+            mode: types::DirectoryMode::Write,
+        }];
+        let effects = s.revoke(1, wants);
+        assert_eq!(epochs(&effects), 1, "{effects:?}");
+        s.now = s.now + Duration::from_millis(20);
+        assert_eq!(epochs(&s.input(Input::Tick)), 0);
+        s.now = s.now + Duration::from_millis(100);
+        assert_eq!(epochs(&s.input(Input::Tick)), again, "after {pause_ms} ms");
+        s.now = s.now + Duration::from_millis(1000);
+        assert_eq!(epochs(&s.input(Input::Tick)), 0);
+    }
+}
