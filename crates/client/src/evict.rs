@@ -40,6 +40,10 @@ const PER_TICK: usize = 256;
 const VISIT_COUNT_MAX: u32 = 50;
 /// After so many visits the kernel has not forgotten what it was asked to: it is in use there.
 const PRUNE_VISIT_COUNT: u32 = 5;
+/// Inodes of one PRUNE.
+const PRUNE_COUNT_MAX: usize = 1024;
+/// Rounds begin so far apart, those of all slices at the same moments.
+const ROUND: Duration = Duration::from_millis(100);
 /// The clock has no more entries than so many beside two for each inode: those of inodes that have gone are dropped.
 const CLOCK_SLACK: usize = 256;
 /// Where there is nothing to forget nobody looks again before.
@@ -62,8 +66,6 @@ pub(crate) struct Eviction {
     clock: VecDeque<(InodeId, Instant)>,
     /// The kernel takes PRUNE.
     prunes: bool,
-    /// To be pruned.
-    pruned: Vec<InodeId>,
     /// Not before.
     next: Instant,
     /// The newest states of each shard that were forgotten.
@@ -81,7 +83,6 @@ impl Eviction {
             chosen: VecDeque::new(),
             clock: VecDeque::new(),
             prunes: false,
-            pruned: Vec::new(),
             next: Instant(0),
             floors: FxHashMap::default(),
             forgotten_count: 0,
@@ -153,6 +154,11 @@ impl Slice {
     }
 
     #[cfg(test)]
+    pub(crate) fn is_evicting(&self) -> bool {
+        !self.eviction.chosen.is_empty()
+    }
+
+    #[cfg(test)]
     pub(crate) fn clock_len(&self) -> usize {
         self.eviction.clock.len()
     }
@@ -186,10 +192,21 @@ impl Slice {
                 self.eviction.chosen.push_back((ino, visits + 1));
             }
         }
-        let pruned = std::mem::take(&mut self.eviction.pruned);
-        if !pruned.is_empty() {
-            self.out
-                .push(Effect::Notify(None, Notice::Prune { inos: pruned }));
+    }
+
+    /// The kernel is asked to forget what was chosen: all of it at one moment, which is the same for all slices, for a listing or lookup
+    /// that is on its way while the kernel forgets anything brings no attributes that it believes.
+    fn prune(&mut self) {
+        if !self.eviction.prunes {
+            return;
+        }
+        let chosen = self.eviction.chosen.iter().map(|(ino, _)| *ino);
+        let known: Vec<_> = chosen
+            .filter(|ino| self.inodes[ino].lookup_count > 0)
+            .collect();
+        for inos in known.chunks(PRUNE_COUNT_MAX) {
+            let inos = inos.to_vec();
+            self.out.push(Effect::Notify(None, Notice::Prune { inos }));
         }
     }
 
@@ -250,10 +267,13 @@ impl Slice {
                 self.eviction.clock.push_back((ino, at));
             }
         }
-        if chosen.is_empty() {
-            self.eviction.next = env.now + PAUSE;
-        }
+        let rounds = env.now.0 / ROUND.0 + 1;
+        self.eviction.next = match chosen.is_empty() {
+            true => env.now + PAUSE,
+            false => Instant(rounds * ROUND.0),
+        };
         self.eviction.chosen.extend(chosen);
+        self.prune();
         self.drop_names(max * NAMES_PER_INODE);
     }
 
@@ -290,9 +310,6 @@ impl Slice {
             return true;
         }
         if self.eviction.prunes && inode.lookup_count > 0 && visits < PRUNE_VISIT_COUNT {
-            if visits == 0 {
-                self.eviction.pruned.push(ino);
-            }
             return false;
         }
         if inode.accessed.is_untold() && self.tell_access(ino) {
@@ -342,10 +359,12 @@ impl Slice {
             return self.forget_cold(ino, count);
         };
         inode.lookup_count = inode.lookup_count.saturating_sub(count);
-        let may_go = inode.is_chosen && inode.lookup_count == 0 && !self.is_lapsed;
+        let is_asked_for = inode.is_chosen && !inode.accessed.is_untold();
+        let may_go = is_asked_for && inode.lookup_count == 0 && !self.is_lapsed;
         self.drop_if_gone(env, ino);
         // It was pruned: nobody need wait for the next ticks. Where something is under way they see to it.
         if may_go && !self.calls.values().any(|then| concerned(then) == Some(ino)) {
+            // The second time it goes, if its tokens have gone at once.
             let _ = self.evict_one(env, ino, 1) || self.evict_one(env, ino, 1);
         }
     }

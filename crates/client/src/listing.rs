@@ -21,7 +21,7 @@ use crate::slice::{Effect, Input, Pinned, Slice, slice_of};
 
 /// The kernel has linked the names of a listing by then: it does that after it has taken the answer, and takes the epoch of that moment
 /// (docs/decisions/0004, 11).
-const LINK_TIME: Duration = Duration::from_millis(100);
+const LINK_TIME: Duration = Duration::from_millis(limits::KERNEL_LINK_MS);
 
 /// One entry in so many is shown without attributes.
 const SAMPLE: usize = 1024;
@@ -45,15 +45,22 @@ impl Slice {
     /// The names of a directory are dropped. Those of a listing that was answered a moment ago may be linked after that: once
     /// more then.
     pub(crate) fn note_dropped_names(&mut self, env: &Env<'_>, ino: InodeId) {
-        let listed_at = self.inode(ino).listed_at.take();
+        // Of what the kernel has forgotten no name is left, and the inode may have gone here too.
+        let listed = self.inodes.get_mut(&ino);
+        let Some(directory) = listed.filter(|i| i.lookup_count > 0 || ino == InodeId::ROOT) else {
+            return;
+        };
+        let listed_at = directory.listed_at.take();
         if listed_at.is_some_and(|at| env.now.since(at) < LINK_TIME) {
-            self.epoch_at = Some(env.now + LINK_TIME);
+            self.epochs.push_back(env.now + LINK_TIME);
         }
     }
 
     /// Drops names once more where that is due.
     pub(crate) fn drop_late_names(&mut self, env: &Env<'_>) {
-        if self.epoch_at.take_if(|at| env.now >= *at).is_some() {
+        let due = self.epochs.partition_point(|at| *at <= env.now);
+        if due > 0 {
+            self.epochs.drain(..due);
             self.out.push(Effect::Notify(None, Notice::Epoch));
         }
     }
@@ -152,8 +159,13 @@ impl Slice {
             });
         }
         let entry_timeout_ns = self.entry_timeout(ino);
+        let mut pinned = Pinned::new();
         if entry_timeout_ns > 0 && !left.is_empty() {
-            self.inode(ino).listed_at = Some(env.now);
+            // A notification that drops the names waits until they are written.
+            let directory = self.inode(ino);
+            directory.listed_at = Some(env.now);
+            directory.unwritten_replies += 1;
+            pinned.push(ino);
         }
         self.on_tour(
             env,
@@ -161,7 +173,7 @@ impl Slice {
                 request,
                 listed,
                 left,
-                pinned: Pinned::new(),
+                pinned,
                 entry_timeout_ns,
             }),
         );

@@ -882,6 +882,9 @@ impl Slice {
     pub(crate) fn on_replied(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         inode.unwritten_replies = inode.unwritten_replies.saturating_sub(1);
+        if let Some(at) = &mut inode.listed_at {
+            *at = env.now;
+        }
         if inode.unwritten_replies == 0 && inode.is_revoking() {
             self.send_held_notices(env, ino);
         }

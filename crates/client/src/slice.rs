@@ -247,7 +247,7 @@ pub struct Slice {
     pub(crate) calls: FxHashMap<CallId, Continuation>,
     pub(crate) ios: FxHashMap<IoId, InodeId>,
     /// When names are to be dropped once more (`listing`).
-    pub(crate) epoch_at: Option<Instant>,
+    pub(crate) epochs: VecDeque<Instant>,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
@@ -322,7 +322,7 @@ impl Slice {
             handles: FxHashMap::default(),
             calls: FxHashMap::default(),
             ios: FxHashMap::default(),
-            epoch_at: None,
+            epochs: VecDeque::new(),
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
             awaited_opens: VecDeque::new(),
@@ -369,7 +369,10 @@ impl Slice {
     fn dispatch(&mut self, env: &Env<'_>, input: Input) {
         match input {
             Input::Request(request) => {
-                if let Some(inode) = self.inodes.get_mut(&home_inode(&request.operation)) {
+                // What the kernel forgets is not used by that.
+                let is_use = !matches!(request.operation, Operation::Forget { .. });
+                let home = home_inode(&request.operation);
+                if let Some(inode) = self.inodes.get_mut(&home).filter(|_| is_use) {
                     inode.used_at = env.now;
                 }
                 self.note_activity(env, &request.operation);

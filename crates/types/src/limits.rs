@@ -37,6 +37,9 @@ pub const MOVES_WAITING_MAX: usize = 1024;
 pub const SLOTS_PER_SHARD: u16 = 128;
 /// Longest time for which the kernel may answer from its own caches, in milliseconds.
 pub const KERNEL_TIMEOUT_MS_MAX: u64 = 1000;
+/// The kernel has linked what an answer shows (a name, the entries of a listing) so long after the answer was written, in milliseconds:
+/// it does that on the thread of who asked.
+pub const KERNEL_LINK_MS: u64 = 100;
 /// Length of a node's lease, in milliseconds.
 pub const LEASE_MS: u64 = 10_000;
 /// A node renews its lease this often, in milliseconds.

@@ -16,7 +16,7 @@ use node::{
     Deferred, FACT_CALL, LOOK_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerSlice, Work,
 };
 use smallvec::{SmallVec, smallvec};
-use types::{Errno, Instant, Lsn, NodeLife, ShardId, Timestamp};
+use types::{Errno, Instant, Lsn, NodeLife, ShardId, Timestamp, limits};
 
 use super::lapse::Parked;
 use super::{DRIVER_CALL, Daemon, MOVE_CALL, lock};
@@ -279,13 +279,21 @@ impl Daemon {
     /// Has the kernel drop something, on a notify thread (rule R1).
     pub(super) fn notify(self: &Arc<Self>, id: Option<NotifyId>, notice: Notice) {
         self.counters.notices.fetch_add(1, Ordering::Relaxed);
+        self.send_notice(id, notice, false);
+    }
+
+    fn send_notice(self: &Arc<Self>, id: Option<NotifyId>, notice: Notice, is_second: bool) {
         let daemon = Arc::clone(self);
+        let same = notice.clone();
         let done = Box::new(move |result: Result<(), Errno>| {
-            // ENOENT: the kernel does not know the inode, so it has nothing of it.
-            if let Err(errno) = result
-                && errno != Errno::ENOENT
-            {
-                tracing::debug!(?errno, "a notification was refused");
+            // ENOENT: the kernel does not know the inode, so it has nothing of it; or not yet: an answer that shows it was written a
+            // moment ago. What it makes then is not kept from believing the attributes of before.
+            match (result, id) {
+                (Err(Errno::ENOENT), Some(_)) if !is_second => {
+                    return daemon.send_notice_in(limits::KERNEL_LINK_MS, id, same, true);
+                }
+                (Ok(()) | Err(Errno::ENOENT), _) => {}
+                (Err(errno), _) => tracing::debug!(?errno, "a notification was refused"),
             }
             if let Some(id) = id {
                 daemon.input(id.slice(), Input::Notified(id));
@@ -293,11 +301,21 @@ impl Daemon {
         });
         if self.notifier().notify(&notice, done).is_err() {
             // The queue is full: again when some have returned.
-            let daemon = Arc::clone(self);
-            let at = clock::now() + types::Duration::from_millis(5);
-            self.loops
-                .post_at(0, at, Box::new(move || daemon.notify(id, notice)));
+            self.send_notice_in(5, id, notice, is_second);
         }
+    }
+
+    fn send_notice_in(
+        self: &Arc<Self>,
+        ms: u64,
+        id: Option<NotifyId>,
+        notice: Notice,
+        is_second: bool,
+    ) {
+        let daemon = Arc::clone(self);
+        let at = clock::now() + types::Duration::from_millis(ms);
+        let send = move || daemon.send_notice(id, notice, is_second);
+        self.loops.post_at(0, at, Box::new(send));
     }
 
     pub(super) fn release_token(

@@ -17,10 +17,14 @@ fn list(s: &mut Story, cookie: u64) -> (bool, u32, Vec<Effect>) {
         plus: true,
     });
     let asked = effects.iter().find_map(|effect| match effect {
-        Effect::Call(call, _, Ask::Op { op, .. }) => match op {
-            meta::Op::ReadDir { plus, size, .. } => Some((*call, *plus, *size)),
-            _ => None,
-        },
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::ReadDir { plus, size, .. },
+                ..
+            },
+        ) => Some((*call, *plus, *size)),
         _ => None,
     });
     let (call, plus, size) = asked.expect("the owner is asked");
@@ -114,35 +118,41 @@ fn epochs(effects: &[Effect]) -> usize {
     effects.iter().filter(is_epoch).count()
 }
 
+/// The kernel knows the directory, and this node may keep its names.
+fn hold(s: &mut Story) {
+    let attr = s.attr;
+    s.slice.inode(DIRECTORY).learn_attr(&attr);
+    s.slice.inode(DIRECTORY).lookup_count = 1;
+    let kind = TokenKind::Directory {
+        mode: types::DirectoryMode::Read,
+        hash_begin: 0,
+        hash_end: u64::MAX,
+    };
+    let granted = Granted {
+        ticket: 0,
+        ino: DIRECTORY,
+        number: TokenNumber(1),
+        holdings: vec![Holding {
+            ino: DIRECTORY,
+            number: TokenNumber(1),
+            kind,
+        }],
+        contended: false,
+    };
+    let holder = &mut s.slice.inode(DIRECTORY).holder;
+    holder.on_granted(&granted, true);
+}
+
 /// The kernel links the names of a listing after it has taken the answer, perhaps after it was told to drop all names.
 #[test]
 fn names_that_were_just_listed_are_dropped_twice() {
     for (pause_ms, again) in [(10, 1), (200, 0)] {
         let mut s = Story::new(PAGE);
         s.attr.kind = types::FileKind::Directory;
-        let attr = s.attr;
-        s.slice.inode(DIRECTORY).learn_attr(&attr);
-        s.slice.inode(DIRECTORY).lookup_count = 1;
-        let kind = TokenKind::Directory {
-            mode: types::DirectoryMode::Read,
-            hash_begin: 0,
-            hash_end: u64::MAX,
-        };
-        let granted = Granted {
-            ticket: 0,
-            ino: DIRECTORY,
-            number: TokenNumber(1),
-            holdings: vec![Holding {
-                ino: DIRECTORY,
-                number: TokenNumber(1),
-                kind,
-            }],
-            contended: false,
-        };
-        let holder = &mut s.slice.inode(DIRECTORY).holder;
-        holder.on_granted(&granted, true);
+        hold(&mut s);
         let (_, _, effects) = list(&mut s, 2);
         assert!(shown(&effects).1 > 0);
+        s.input(Input::Replied(DIRECTORY));
         s.now = s.now + Duration::from_millis(pause_ms);
         let wants = vec![Want::Directory {
             mode: types::DirectoryMode::Write,
@@ -156,4 +166,26 @@ fn names_that_were_just_listed_are_dropped_twice() {
         s.now = s.now + Duration::from_millis(1000);
         assert_eq!(epochs(&s.input(Input::Tick)), 0);
     }
+}
+
+/// The kernel has forgotten it with all its names.
+#[test]
+fn of_a_removed_directory_nothing_is_left() {
+    let mut s = Story::new(PAGE);
+    s.attr.kind = types::FileKind::Directory;
+    hold(&mut s);
+    let (_, _, effects) = list(&mut s, 2);
+    assert!(shown(&effects).1 > 0);
+    s.input(Input::Replied(DIRECTORY));
+    let mut attr = s.attr;
+    (attr.nlink, attr.change) = (0, attr.change + 1);
+    s.slice.inode(DIRECTORY).learn_attr(&attr);
+    let effects = s.ask(Operation::Forget {
+        ino: DIRECTORY,
+        count: 1,
+    });
+    assert!(is_released(&effects), "{effects:?}");
+    assert!(!s.slice.inodes.contains_key(&DIRECTORY));
+    s.now = s.now + Duration::from_millis(500);
+    assert_eq!(epochs(&s.input(Input::Tick)), 0);
 }
