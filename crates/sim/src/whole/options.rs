@@ -128,10 +128,7 @@ impl Options {
             // Which seeds show what is switched off was found without.
             round_ticks = 0;
         }
-        let mut inode_count_max = pick(&mut aside, &[1 << 16, 1 << 16, 0, 16]);
-        if canary != Canary::default() {
-            inode_count_max = 1 << 16;
-        }
+        let inode_count_max = draw_inode_count_max(&mut aside, canary);
         let evict_ticks = draw_evict_ticks(&mut aside, round_ticks, canary);
         let (data_sectors, region_sectors) = match is_little && round_ticks > 0 {
             // Pages take regions of their own.
@@ -215,6 +212,14 @@ fn draw_space(aside: &mut Prng, is_little: bool) -> (u64, u32, u64) {
     }
     let sectors = pick(aside, &[2, 3, 4, 6, 8]);
     (sectors, pick(aside, &[1, 2, 4]), pick(aside, &[0, 1]))
+}
+
+fn draw_inode_count_max(prng: &mut Prng, canary: Canary) -> usize {
+    let drawn = pick(prng, &[1 << 16, 1 << 16, 0, 16]);
+    match canary == Canary::default() {
+        true => drawn,
+        false => 1 << 16,
+    }
 }
 
 /// Only what is in trees leaves memory.
