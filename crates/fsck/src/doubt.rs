@@ -70,6 +70,11 @@ fn standing(kind: Kind) -> Standing {
         | Kind::NameTwice
         | Kind::NameOfRoot
         | Kind::DirectoryLinks
+        | Kind::PartMissing
+        | Kind::PartUnnamed
+        | Kind::PartRange
+        | Kind::PartEmpty
+        | Kind::PartForeign
         | Kind::OrphanClosed
         | Kind::OrphanEntries
         | Kind::ExtentCopies

@@ -99,6 +99,11 @@ kinds! {
     OrphanNamed, "orphan-named", Rebuilt, "A name leads to an inode that counts none.";
     OrphanClosed, "orphan-closed", Rebuilt, "An inode without a name is kept, and nobody has it open.";
     OrphanEntries, "orphan-entries", Salvaged, "A directory that was removed has names.";
+    PartMissing, "part-missing", Salvaged, "A directory names a part that is not there, or is another directory's.";
+    PartUnnamed, "part-unnamed", Rebuilt, "A part of a directory is there that its directory does not name.";
+    PartRange, "part-range", Rebuilt, "A part of a directory holds a name outside of its range.";
+    PartEmpty, "part-empty", Rebuilt, "A part of a directory holds no name.";
+    PartForeign, "part-foreign", Rebuilt, "A part of a directory lies in another owner's shard.";
     DirectoryNames, "directory-names", Salvaged, "Two names lead to a directory.";
     DirectoryParent, "directory-parent", Rebuilt, "A directory names another parent than the one that names it.";
     DirectoryCycle, "directory-cycle", Salvaged, "Directories lie in one another, out of reach of the root.";

@@ -26,6 +26,7 @@ pub mod head;
 pub mod inodes;
 pub mod load;
 pub mod names;
+pub mod parts;
 pub mod repair;
 pub mod sectors;
 pub mod transactions;
@@ -34,6 +35,12 @@ pub use doubt::Doubts;
 pub use finding::{COUNT_MAX, Finding, Findings, Kind, Remedy};
 pub use load::{Loading, Owner, Setup};
 pub use names::Paths;
+
+use node::meta::inode::Dirent;
+use node::meta::shard::inspect::Seen;
+
+/// Names by cookie.
+pub type Names = std::collections::BTreeMap<u64, Dirent>;
 
 /// What was loaded of all owners that could be, checked together.
 #[derive(Debug)]
@@ -68,8 +75,42 @@ impl Image {
     }
 
     /// The inode, if it was loaded.
-    pub fn seen(&self, ino: types::InodeId) -> Option<node::meta::shard::inspect::Seen<'_>> {
+    pub fn seen(&self, ino: types::InodeId) -> Option<Seen<'_>> {
         self.shard(ino.shard())?.seen(ino)
+    }
+
+    /// Who holds the names of a directory, itself and its parts, each once, in the order of their ranges, and what they hold.
+    pub fn holders<'a>(&'a self, seen: &Seen<'a>) -> Vec<(types::InodeId, &'a Names)> {
+        let directory = seen.attr.ino;
+        let own = seen.entries.map(|entries| (directory, entries));
+        let mut met = std::collections::BTreeSet::new();
+        let parts = seen.parts.into_iter().flat_map(|parts| parts.values());
+        let parts = parts.filter_map(|part| {
+            let seen = self.shard(part.shard())?.seen_part(*part)?;
+            let is_its = seen.directory == directory && met.insert(*part);
+            is_its.then_some((*part, seen.entries))
+        });
+        own.into_iter().chain(parts).collect()
+    }
+
+    /// The names of a directory: who holds each, its cookie, and the entry.
+    pub fn entries<'a>(
+        &'a self,
+        seen: &Seen<'a>,
+    ) -> impl Iterator<Item = (types::InodeId, u64, &'a Dirent)> {
+        let holders = self.holders(seen).into_iter();
+        holders
+            .flat_map(|(holder, names)| names.iter().map(move |(at, entry)| (holder, *at, entry)))
+    }
+
+    /// The entry that a directory or a part holds under this cookie.
+    pub(crate) fn entry_at(&self, holder: types::InodeId, cookie: u64) -> Option<&Dirent> {
+        let shard = self.shard(holder.shard())?;
+        let entries = match shard.seen_part(holder) {
+            Some(part) => part.entries,
+            None => shard.seen(holder)?.entries?,
+        };
+        entries.get(&cookie)
     }
 
     /// The shard was loaded, and is whole.
@@ -83,6 +124,7 @@ impl Image {
     pub fn check(&mut self, findings: &mut Findings) -> Paths {
         transactions::check(self, findings);
         inodes::check(self, findings);
+        parts::check(self, findings);
         let paths = names::check(self, findings);
         sectors::check(self, findings);
         sectors::check_table(self, findings);

@@ -17,8 +17,9 @@ use crate::finding::{Findings, Kind};
 struct Named {
     /// Names.
     count: u32,
-    /// One of them: its directory and cookie.
+    /// One of them: its directory, the part of it that holds the name, or the directory itself, and its cookie.
     directory: InodeId,
+    holder: InodeId,
     cookie: u64,
 }
 
@@ -35,8 +36,7 @@ impl Paths {
         let mut at = ino;
         while at != InodeId::ROOT {
             let named = self.named.get(&at)?;
-            let seen = image.seen(named.directory)?;
-            let entry = seen.entries?.get(&named.cookie)?;
+            let entry = image.entry_at(named.holder, named.cookie)?;
             parts.push(String::from_utf8_lossy(entry.name.bytes()).into_owned());
             if parts.len() > limits::DEPTH_MAX {
                 return None;
@@ -56,10 +56,10 @@ impl Paths {
         self.named.get(&ino).map_or(0, |named| named.count)
     }
 
-    /// The directory and cookie of a name that leads to the inode.
+    /// The holder and cookie of a name that leads to the inode.
     pub(crate) fn place(&self, ino: InodeId) -> Option<(InodeId, u64)> {
         let named = self.named.get(&ino)?;
-        Some((named.directory, named.cookie))
+        Some((named.holder, named.cookie))
     }
 
     /// The directory that names this inode, if one does.
@@ -97,14 +97,18 @@ fn check_entries(
 ) -> u32 {
     let directory = seen.attr.ino;
     let mut subdirectories = 0;
-    if seen.attr.nlink == 0 && seen.entries.is_some_and(|entries| !entries.is_empty()) {
+    let holders = image.holders(seen);
+    if seen.attr.nlink == 0 && holders.iter().any(|(_, names)| !names.is_empty()) {
         findings.of(
             Kind::OrphanEntries,
             directory,
             format!("directory {directory}"),
         );
     }
-    for (cookie, entry) in seen.entries.into_iter().flatten() {
+    let all = holders
+        .iter()
+        .flat_map(|(holder, names)| names.iter().map(move |(at, e)| (*holder, *names, at, e)));
+    for (holder, names, cookie, entry) in all {
         let name = String::from_utf8_lossy(entry.name.bytes());
         let at = format!("{name:?} in directory {directory}");
         if !shard.is_cookie_of(&entry.name, *cookie) {
@@ -112,10 +116,7 @@ fn check_entries(
         }
         // Names of one hash lie side by side.
         let first = *cookie >> TIE_BITS << TIE_BITS;
-        let mut ties = seen
-            .entries
-            .into_iter()
-            .flat_map(|entries| entries.range(first..*cookie));
+        let mut ties = names.range(first..*cookie);
         if ties.any(|(_, tie)| tie.name == entry.name) {
             findings.of(Kind::NameTwice, directory, at.clone());
         }
@@ -143,6 +144,7 @@ fn check_entries(
         let named = Named {
             count: 0,
             directory,
+            holder,
             cookie: *cookie,
         };
         paths.named.entry(entry.ino).or_insert(named).count += 1;

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use ::data::sectors::SectorSet;
 use ::data::space::{Levels, RegionId, RegionTable, Space, SpaceMutation, TableMutation};
 use node::meta::acl::{self, Acl};
-use node::meta::inode::InodeRecord;
+use node::meta::inode::{Dirent, InodeRecord};
+use node::meta::shard::inspect::Seen;
 use node::meta::{Mutation, Shard};
 use types::attr::HAS_ACL;
 use types::{
@@ -24,7 +25,7 @@ use types::{
 
 use crate::finding::{Finding, Findings, Kind};
 use crate::names::Paths;
-use crate::{Image, Owner, names, sectors};
+use crate::{Image, Owner, names, parts, sectors};
 
 /// Runs in one mutation.
 const RUN_COUNT_MAX: usize = 4096;
@@ -43,12 +44,14 @@ pub fn repair(image: &mut Image, findings: &Findings, now: Timestamp) -> Result<
         return Err(Partial);
     }
     drop_trees(image, findings);
+    gather_parts(image);
     mend_names(image);
     mend_inodes(image);
     break_cycles(image);
     adopt(image, now);
     mend_links(image);
     close_orphans(image);
+    gather_parts(image);
     image.owners.iter_mut().for_each(tell_space);
     tell_table(image);
     Ok(())
@@ -107,45 +110,117 @@ fn drop_trees(image: &mut Image, findings: &Findings) {
     }
 }
 
+/// A directory whose parts are not as they should be takes all names of all its parts back itself: it is split anew in use. What
+/// is a part of no directory goes; the inodes that it names are found without names.
+fn gather_parts(image: &mut Image) {
+    let mut findings = Findings::default();
+    parts::check(image, &mut findings);
+    let all = findings.list().iter();
+    let directories: BTreeSet<InodeId> = all.filter_map(|finding| finding.ino).collect();
+    for directory in directories {
+        let (home, index) = (directory.shard(), directory.index());
+        let mut names: Vec<(u64, Dirent)> = Vec::new();
+        let mut all: Vec<(ShardId, Mutation)> = Vec::new();
+        for part in image.shards().flat_map(|shard| shard.inspect_parts()) {
+            if part.directory != directory {
+                continue;
+            }
+            let (shard, index) = (part.ino.shard(), part.ino.index());
+            for (cookie, entry) in part.entries {
+                let (cookie, directory) = (*cookie, index);
+                all.push((shard, Mutation::EntryRemove { directory, cookie }));
+                names.push((cookie, entry.clone()));
+            }
+            all.push((shard, Mutation::InodeRemove { index }));
+        }
+        let table = image.seen(directory).and_then(|seen| seen.parts);
+        all.extend(table.into_iter().flatten().map(|(begin, _)| {
+            let (directory, begin) = (index, *begin);
+            let mutation = Mutation::PartRemove { directory, begin };
+            (home, mutation)
+        }));
+        for (shard, mutation) in all {
+            apply(image, shard, &mutation);
+        }
+        for (cookie, entry) in names {
+            put_back(image, directory, cookie, entry);
+        }
+    }
+}
+
+/// Gives a directory a name back, under its cookie if that is free.
+fn put_back(image: &mut Image, directory: InodeId, cookie: u64, entry: Dirent) {
+    let Some(shard) = shard_of(image, directory.shard()) else {
+        return;
+    };
+    let Some(entries) = shard.seen(directory).and_then(|seen| seen.entries) else {
+        return;
+    };
+    let is_free = !entries.contains_key(&cookie);
+    let free = shard.free_cookie(directory, &entry.name);
+    let Some(cookie) = free.map(|free| if is_free { cookie } else { free }) else {
+        return;
+    };
+    let put = Mutation::EntryPut {
+        directory: directory.index(),
+        cookie,
+        name: entry.name,
+        ino: entry.ino,
+        kind: entry.kind,
+    };
+    shard.apply(&put);
+}
+
+/// Who holds `name` in a directory, or will when it is put there.
+fn holder_of(image: &Image, directory: InodeId, name: &Name) -> InodeId {
+    let cookie = |shard: &Shard| shard.hash_key().first_cookie(name.bytes());
+    let part = || {
+        let cookie = cookie(image.shard(directory.shard())?);
+        let parts = image.seen(directory)?.parts?;
+        parts.range(..=cookie).next_back().map(|(_, part)| *part)
+    };
+    part().unwrap_or(directory)
+}
+
 /// Names that lead nowhere, to the root, to another kind, lie under a wrong cookie, or come twice.
 fn mend_names(image: &mut Image) {
     let mut all: Vec<(ShardId, Mutation)> = Vec::new();
     for shard in image.shards() {
         for seen in shard.inspect().filter(|seen| seen.entries.is_some()) {
-            let directory = seen.attr.ino.index();
             let mut names: BTreeSet<&Name> = BTreeSet::new();
-            for (cookie, entry) in seen.entries.into_iter().flatten() {
-                let cookie = *cookie;
+            for (holder, cookie, entry) in image.entries(&seen) {
+                let directory = holder.index();
                 let remove = Mutation::EntryRemove { directory, cookie };
                 let target = image.seen(entry.ino).filter(|_| entry.ino != InodeId::ROOT);
                 // A name that comes twice goes; its inode keeps its other names, or is found without one.
                 let Some(target) = target.filter(|_| names.insert(&entry.name)) else {
-                    all.push((shard.id(), remove));
+                    all.push((holder.shard(), remove));
                     continue;
                 };
                 let kind = target.attr.kind;
+                let right = holder_of(image, seen.attr.ino, &entry.name);
                 let place = match shard.is_cookie_of(&entry.name, cookie) {
                     true => cookie,
-                    false => match shard.free_cookie(seen.attr.ino, &entry.name) {
+                    false => match free_cookie(image, right, &entry.name) {
                         Some(place) => place,
                         None => {
-                            all.push((shard.id(), remove));
+                            all.push((holder.shard(), remove));
                             continue;
                         }
                     },
                 };
                 if place != cookie {
-                    all.push((shard.id(), remove));
+                    all.push((holder.shard(), remove));
                 }
                 if place != cookie || kind != entry.kind {
                     let put = Mutation::EntryPut {
-                        directory,
+                        directory: right.index(),
                         cookie: place,
                         name: entry.name.clone(),
                         ino: entry.ino,
                         kind,
                     };
-                    all.push((shard.id(), put));
+                    all.push((right.shard(), put));
                 }
             }
         }
@@ -156,11 +231,17 @@ fn mend_names(image: &mut Image) {
     }
 }
 
+/// See `Shard::free_cookie`.
+fn free_cookie(image: &Image, holder: InodeId, name: &Name) -> Option<u64> {
+    image.shard(holder.shard())?.free_cookie(holder, name)
+}
+
 /// A directory with two names keeps the one in the directory that it takes for its parent, else the first.
 fn keep_one_name(image: &Image, all: &mut Vec<(ShardId, Mutation)>) {
-    let mut names: BTreeMap<InodeId, Vec<(InodeId, u64)>> = BTreeMap::new();
+    // Of each: in which directory, who holds it, under which cookie.
+    let mut names: BTreeMap<InodeId, Vec<(InodeId, InodeId, u64)>> = BTreeMap::new();
     for seen in image.shards().flat_map(|shard| shard.inspect()) {
-        for (cookie, entry) in seen.entries.into_iter().flatten() {
+        for (holder, cookie, entry) in image.entries(&seen) {
             let is_directory = image
                 .seen(entry.ino)
                 .is_some_and(|seen| seen.entries.is_some());
@@ -168,7 +249,7 @@ fn keep_one_name(image: &Image, all: &mut Vec<(ShardId, Mutation)>) {
                 names
                     .entry(entry.ino)
                     .or_default()
-                    .push((seen.attr.ino, *cookie));
+                    .push((seen.attr.ino, holder, cookie));
             }
         }
     }
@@ -176,10 +257,10 @@ fn keep_one_name(image: &Image, all: &mut Vec<(ShardId, Mutation)>) {
         let parent = image.seen(ino).and_then(|seen| seen.parent);
         let kept = places
             .iter()
-            .position(|(directory, _)| Some(*directory) == parent);
-        for (at, (directory, cookie)) in places.iter().enumerate() {
+            .position(|(directory, ..)| Some(*directory) == parent);
+        for (at, (_, holder, cookie)) in places.iter().enumerate() {
             if at != kept.unwrap_or(0) {
-                let (directory, shard, cookie) = (directory.index(), directory.shard(), *cookie);
+                let (directory, shard, cookie) = (holder.index(), holder.shard(), *cookie);
                 all.push((shard, Mutation::EntryRemove { directory, cookie }));
             }
         }
@@ -240,7 +321,7 @@ fn mend_inodes(image: &mut Image) {
     }
 }
 
-fn mend_attr(image: &Image, attr: &mut Attr, seen: &node::meta::shard::inspect::Seen<'_>) {
+fn mend_attr(image: &Image, attr: &mut Attr, seen: &Seen<'_>) {
     for time in [
         &mut attr.atime,
         &mut attr.mtime,
@@ -271,12 +352,7 @@ fn mend_attr(image: &Image, attr: &mut Attr, seen: &node::meta::shard::inspect::
     }
 }
 
-fn mend_map(
-    shard: ShardId,
-    attr: &Attr,
-    seen: &node::meta::shard::inspect::Seen<'_>,
-    all: &mut Vec<(ShardId, Mutation)>,
-) {
+fn mend_map(shard: ShardId, attr: &Attr, seen: &Seen<'_>, all: &mut Vec<(ShardId, Mutation)>) {
     let index = attr.ino.index();
     let end = attr.size.div_ceil(types::SECTOR_SIZE);
     let map = seen.map;
@@ -320,8 +396,8 @@ fn break_cycles(image: &mut Image) {
     let cut: Vec<(InodeId, u64)> = cycles
         .filter_map(|finding| paths.place(finding.ino?))
         .collect();
-    for (directory, cookie) in cut {
-        let (shard, directory) = (directory.shard(), directory.index());
+    for (holder, cookie) in cut {
+        let (shard, directory) = (holder.shard(), holder.index());
         apply(image, shard, &Mutation::EntryRemove { directory, cookie });
     }
 }
@@ -329,8 +405,7 @@ fn break_cycles(image: &mut Image) {
 /// What no name leads to gets one in `lost+found`.
 fn adopt(image: &mut Image, now: Timestamp) {
     // An orphan with names of its own is no orphan.
-    let full =
-        |seen: &node::meta::shard::inspect::Seen<'_>| seen.entries.is_some_and(|e| !e.is_empty());
+    let full = |seen: &Seen<'_>| image.entries(seen).next().is_some();
     let mut orphans: Vec<Attr> = Vec::new();
     for seen in image.shards().flat_map(|shard| shard.inspect()) {
         if seen.attr.nlink == 0 && full(&seen) && seen.attr.ino != InodeId::ROOT {
@@ -368,11 +443,11 @@ fn put_name(image: &mut Image, parent: InodeId, text: &str, (ino, kind): (InodeI
     let Some(name) = Name::new(text.as_bytes()) else {
         return;
     };
-    let shard = shard_of(image, parent.shard());
-    let Some(cookie) = shard.and_then(|shard| shard.free_cookie(parent, &name)) else {
+    let holder = holder_of(image, parent, &name);
+    let Some(cookie) = free_cookie(image, holder, &name) else {
         return;
     };
-    let directory = parent.index();
+    let directory = holder.index();
     let put = Mutation::EntryPut {
         directory,
         cookie,
@@ -380,16 +455,16 @@ fn put_name(image: &mut Image, parent: InodeId, text: &str, (ino, kind): (InodeI
         ino,
         kind,
     };
-    apply(image, parent.shard(), &put);
+    apply(image, holder.shard(), &put);
 }
 
 /// `/lost+found`, made if there is none. `None`: there is no root, or the name is something else's.
 fn lost_and_found(image: &mut Image, now: Timestamp) -> Option<InodeId> {
     const NAME: &str = "lost+found";
     let root = image.seen(InodeId::ROOT)?;
-    let mut entries = root.entries?.values();
-    let there = entries.find(|entry| entry.name.bytes() == NAME.as_bytes());
-    if let Some(entry) = there {
+    let is_it = |entry: &Dirent| entry.name.bytes() == NAME.as_bytes();
+    let there = image.entries(&root).find(|(.., entry)| is_it(entry));
+    if let Some((.., entry)) = there {
         let is_directory = image.seen(entry.ino)?.entries.is_some();
         return is_directory.then_some(entry.ino);
     }
@@ -419,13 +494,16 @@ fn mend_links(image: &mut Image) {
         let index = ino.index();
         let nlink = match finding.kind {
             Kind::LinkCount | Kind::DirectoryLinks | Kind::OrphanNamed => {
-                let is_directory = |entry: &node::meta::inode::Dirent| {
+                let is_directory = |entry: &Dirent| {
                     image
                         .seen(entry.ino)
                         .is_some_and(|seen| seen.entries.is_some())
                 };
                 match seen.entries {
-                    Some(entries) => 2 + entries.values().filter(|e| is_directory(e)).count(),
+                    Some(_) => {
+                        let entries = image.entries(&seen);
+                        2 + entries.filter(|(.., entry)| is_directory(entry)).count()
+                    }
                     None => paths.count(ino) as usize,
                 }
             }

@@ -3,7 +3,7 @@
 
 use types::ShardId;
 
-use node::meta::TransactionId;
+use node::meta::{TransactionId, View, transaction};
 
 use crate::Image;
 use crate::finding::{Findings, Kind};
@@ -84,8 +84,11 @@ fn end_prepared(image: &mut Image, findings: &mut Findings) {
             owner.partial.insert(shard);
             image.is_partial = true;
         }
-        let value = owner.shards.get_mut(&shard).expect("just listed");
-        let Some(changes) = value.end_prepared(id, is_commit) else {
+        let shards = owner.shards.values_mut();
+        let mut view = View::new(shards, &image.setup.owners, owner.node);
+        let ended = transaction::end_prepared(&mut view, shard, id, is_commit);
+        drop(view);
+        let Some(changes) = ended else {
             let text = format!(
                 "transaction {:x} of {}, at {shard}",
                 id.number, id.coordinator

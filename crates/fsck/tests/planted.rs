@@ -695,3 +695,176 @@ fn of_one_kind_only_so_many_are_kept() {
     assert_eq!(findings.counts()[&Kind::NameDangling], 1500);
     assert_eq!(findings.list().len(), 1000);
 }
+
+const BIG: (u16, u64) = (0, 20);
+/// Parts of it: in its own shard and in another of its owner.
+const PARTS: [(u16, u64); 2] = [(2, 40), (0, 41)];
+
+fn big() -> InodeId {
+    ino(BIG.0, BIG.1)
+}
+
+fn make_part(w: &mut World, part: InodeId, directory: InodeId) {
+    let index = part.index();
+    w.add(part.shard().0, Mutation::PartMake { index, directory });
+}
+
+fn name_part(w: &mut World, directory: InodeId, begin: u64, part: InodeId) {
+    let put = Mutation::PartPut {
+        directory: directory.index(),
+        begin,
+        part,
+    };
+    w.add(directory.shard().0, put);
+}
+
+fn put_in(w: &mut World, holder: InodeId, at: usize) {
+    let (text, _) = &by_cookie()[at];
+    w.entry(holder, text, ino(0, 30 + at as u64), FileKind::File);
+}
+
+/// Names of the directory in parts, and their cookies, in order.
+fn by_cookie() -> Vec<(String, u64)> {
+    let names = (0..10).map(|at| format!("name{at}"));
+    let mut all: Vec<(String, u64)> = names
+        .map(|name| {
+            let cookie = KEY.first_cookie(name.as_bytes());
+            (name, cookie)
+        })
+        .collect();
+    all.sort_by_key(|(_, cookie)| *cookie);
+    all
+}
+
+/// A directory of ten names, from `begins` on in parts.
+fn in_parts(w: &mut World) {
+    w.change(ROOT, |attr| attr.nlink += 1);
+    w.directory(big(), ROOT, 2);
+    w.entry(ROOT, "big", big(), FileKind::Directory);
+    let mut holder = big();
+    for (at, (_, cookie)) in by_cookie().into_iter().enumerate() {
+        if let Some(part) = [3, 6].iter().position(|begin| *begin == at) {
+            holder = ino(PARTS[part].0, PARTS[part].1);
+            make_part(w, holder, big());
+            name_part(w, big(), cookie, holder);
+        }
+        w.put(attr(ino(0, 30 + at as u64), FileKind::File, 1));
+        // The last is for the tests.
+        if at < 9 {
+            put_in(w, holder, at);
+        }
+    }
+}
+
+#[test]
+fn parts_that_do_not_fit_their_directory() {
+    fn last(w: &mut World) {
+        put_in(w, ino(PARTS[1].0, PARTS[1].1), 9);
+    }
+    check(vec![
+        ("a directory in parts", vec![], |w| {
+            in_parts(w);
+            last(w);
+        }),
+        ("a part that is not there", vec![Kind::PartMissing], |w| {
+            in_parts(w);
+            last(w);
+            name_part(w, big(), u64::MAX << TIE_BITS, ino(2, 49));
+        }),
+        (
+            "a part of another directory",
+            vec![Kind::Nameless, Kind::PartMissing, Kind::PartUnnamed],
+            |w| {
+                in_parts(w);
+                last(w);
+                make_part(w, ino(2, 49), directory());
+                w.put(attr(ino(3, 60), FileKind::File, 1));
+                w.entry(ino(2, 49), "file", ino(3, 60), FileKind::File);
+                name_part(w, big(), u64::MAX << TIE_BITS, ino(2, 49));
+            },
+        ),
+        (
+            "a part that its directory does not name",
+            vec![Kind::Nameless, Kind::PartUnnamed],
+            |w| {
+                in_parts(w);
+                make_part(w, ino(2, 49), big());
+                put_in(w, ino(2, 49), 9);
+            },
+        ),
+        (
+            "a part of what is not there",
+            vec![Kind::Nameless, Kind::PartUnnamed],
+            |w| {
+                in_parts(w);
+                make_part(w, ino(2, 49), ino(0, 99));
+                put_in(w, ino(2, 49), 9);
+            },
+        ),
+        (
+            "a name outside of its part's range",
+            vec![Kind::PartRange],
+            |w| {
+                in_parts(w);
+                put_in(w, ino(PARTS[0].0, PARTS[0].1), 9);
+            },
+        ),
+        (
+            "a name of a part in the directory itself",
+            vec![Kind::PartRange],
+            |w| {
+                in_parts(w);
+                put_in(w, big(), 9);
+            },
+        ),
+        ("a part without names", vec![Kind::PartEmpty], |w| {
+            in_parts(w);
+            last(w);
+            make_part(w, ino(2, 49), big());
+            name_part(w, big(), u64::MAX << TIE_BITS, ino(2, 49));
+        }),
+        ("a part of another owner", vec![Kind::PartForeign], |w| {
+            in_parts(w);
+            let begin = by_cookie()[9].1;
+            make_part(w, ino(1, 49), big());
+            name_part(w, big(), begin, ino(1, 49));
+            put_in(w, ino(1, 49), 9);
+        }),
+        (
+            "a name under a cookie of another part",
+            vec![Kind::NameCookie],
+            |w| {
+                in_parts(w);
+                let (text, _) = &by_cookie()[9];
+                let cookie = by_cookie()[0].1 + 5;
+                w.entry_at(big(), text, cookie, (ino(0, 39), FileKind::File));
+            },
+        ),
+        (
+            "a removed directory in parts",
+            vec![Kind::OrphanNamed, Kind::OrphanEntries],
+            |w| {
+                in_parts(w);
+                last(w);
+                w.change(big(), |attr| attr.nlink = 0);
+                w.open(BIG.1);
+            },
+        ),
+    ]);
+}
+
+/// Gathered parts keep every name, and what is a part of nothing gives its inodes to `lost+found`.
+#[test]
+fn parts_that_are_gathered_lose_no_name() {
+    let mut world = World::healthy();
+    in_parts(&mut world);
+    make_part(&mut world, ino(2, 49), big());
+    put_in(&mut world, ino(2, 49), 9);
+    let (findings, mut image, _) = world.look();
+    repair(&mut image, &findings, Timestamp::default()).unwrap();
+    let seen = image.seen(big()).unwrap();
+    assert_eq!(seen.entries.map(|entries| entries.len()), Some(10));
+    assert!(seen.parts.is_none());
+    let count: u64 = image.shards().map(|shard| shard.part_count()).sum();
+    assert_eq!(count, 0);
+}

@@ -82,7 +82,7 @@ fn launch(place: &Place, config: Config) -> Result<()> {
 /// What `os::daemon::run` is told.
 pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> {
     service::clear_point(&state.mount)?;
-    let (disks, hash_key) = filesystem::prepare(state)?;
+    let (disks, labelled) = filesystem::prepare(state)?;
     let view = place.load_view()?;
     check_view(place, state, &view)?;
     let cpu_count = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -91,7 +91,8 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         node: NodeId(state.node),
         incarnation: Incarnation(system::random_u128()?),
         view,
-        hash_key,
+        hash_key: labelled.hash_key,
+        has_parts: labelled.has_parts,
         mount: state.mount.clone(),
         mount_flags: 0,
         source: place.root().display().to_string(),

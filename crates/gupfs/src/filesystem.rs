@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use nsd::label::{Expected, Label, LabelError, Spec, Usage};
+use nsd::label::{DIRECTORY_PARTS, Expected, Label, LabelError, Spec, Usage};
 use types::{
     ClusterId, ClusterView, Epoch, FsId, Incarnation, NodeId, NodeView, NsdId, NsdView, Timestamp,
     limits,
@@ -242,15 +242,25 @@ pub struct ReadyDisk {
     pub is_volatile: bool,
 }
 
+/// What the labels of a node's disks say of their file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Labelled {
+    /// Key of the name hash.
+    pub hash_key: u128,
+    /// Directories may be in parts.
+    pub has_parts: bool,
+}
+
 /// Attaches what must be attached and compares every disk's label with the state directory; returns the
-/// disks and the key of the name hash.
-pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, u128)> {
+/// disks and what their labels say.
+pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, Labelled)> {
     let expected = Expected {
         cluster: Some(ClusterId(from_hex(&state.cluster, "cluster id")?)),
         fs: Some(FsId(from_hex(&state.fs, "file system id")?)),
         nsd: None,
     };
     let (mut ready, mut opened, mut key) = (Vec::new(), Vec::new(), None);
+    let mut has_parts = true;
     for disk in &state.disks {
         if ready.iter().any(|r: &ReadyDisk| r.nsd.0 == disk.nsd) {
             return Err(
@@ -280,6 +290,8 @@ pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, u128)> {
             tracing::warn!(disk = %path.display(), copy, "a copy of the label is damaged; the other one is used");
         }
         key = key.or(Some(decoded.label.hash_key));
+        // One that was made before directories could be in parts has none.
+        has_parts &= decoded.label.features_incompatible & DIRECTORY_PARTS != 0;
         opened.push(found);
         ready.push(ReadyDisk {
             nsd: NsdId(disk.nsd),
@@ -288,12 +300,16 @@ pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, u128)> {
         });
     }
     check_named_once(&opened)?;
-    let key = key.ok_or_else(|| {
+    let hash_key = key.ok_or_else(|| {
         Failure::new(
             "the state directory names no disk: a node needs one of its own in this version",
         )
     })?;
-    Ok((ready, key))
+    let labelled = Labelled {
+        hash_key,
+        has_parts,
+    };
+    Ok((ready, labelled))
 }
 
 fn missing(nsd: u16, path: &Path, state: &State) -> Failure {

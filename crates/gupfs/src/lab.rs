@@ -603,9 +603,22 @@ mod tests {
         assert_eq!(second.mount, directory.path().join("n2/mnt"));
         let prepared = filesystem::prepare(&second).expect("labels and states agree");
         assert_eq!(prepared.0.len(), 2);
+        assert!(
+            prepared.1.has_parts,
+            "a new file system may have directories in parts"
+        );
         assert!(lab.require().expect("complete").complete);
         let view = lab.place(2).expect("a place").load_view().expect("a view");
         assert_eq!(view.nsds[3].servers, [types::NodeId(2)]);
+        // A disk of an older version: its directories stay in one piece.
+        let disk = crate::disks::Disk::open(&prepared.0[0].path).expect("opened");
+        let mut label = disk.label().expect("read").expect("a label").label;
+        label.features_incompatible = 0;
+        let written = disk.write_label(&label, &view, types::Incarnation(1));
+        written.expect("written");
+        drop(disk);
+        let prepared = filesystem::prepare(&second).expect("labels and states agree");
+        assert!(!prepared.1.has_parts);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub fn look(path: &Path, is_synced: bool) -> Result<Value> {
         "has_map": !map.is_null(),
         "layout": map["layout"], "committed_size": map["size"],
         "inline_pieces": map["pieces"], "inline_bytes": map["piece_bytes"],
-        "more_extents": map["more_extents"], "extents": extents(&map),
+        "parts": map["parts"], "more_extents": map["more_extents"], "extents": extents(&map),
     });
     for (name, value) in seen.as_object().into_iter().flatten() {
         if !name.starts_with("dev_") {
@@ -102,6 +102,12 @@ pub fn to_text(value: &Value) -> String {
             layout
         },
     );
+    if value["parts"].as_u64().is_some_and(|count| count > 0) {
+        line(
+            "parts",
+            format!("names lie in {} parts and in it", value["parts"]),
+        );
+    }
     if value["kind"] != "file" {
         return out;
     }

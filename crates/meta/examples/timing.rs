@@ -6,8 +6,9 @@
 )]
 #![allow(clippy::unwrap_used, reason = "a measuring program may stop")]
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use meta::parts::{Bounds, Tended, tend};
 use meta::{
     Caller, Commit, Context, HashKey, Held, Known, Op, Outcome, Reply, Shard, View, execute,
 };
@@ -21,13 +22,21 @@ fn name(i: usize) -> Name {
 fn main() {
     for count in [10_000, 200_000] {
         println!("among {count} names");
-        measure(count);
+        measure(count, None);
+        for split in [512, 1024, 2048, 4096] {
+            println!("among {count} names, in parts of at most {split}");
+            let join = split / 16;
+            measure(count, Some(Bounds { split, join }));
+        }
     }
 }
 
-fn measure(count: usize) {
+fn measure(count: usize, bounds: Option<Bounds>) {
     let mut shard = Shard::new(ShardId(0), HashKey(3));
     shard.make_root(Timestamp::default(), 0o755, 1);
+    if let Some(bounds) = bounds {
+        shard.allow_parts(bounds);
+    }
     let owners = [NodeId(1)];
     let ctx = Context {
         now: Timestamp::default(),
@@ -49,15 +58,25 @@ fn measure(count: usize) {
             .map(|i| make(i, attrs.get(i).unwrap_or(&root)))
             .collect();
         let begin = Instant::now();
+        let (mut step_count, mut longest) = (0, Duration::ZERO);
         for op in &ops {
             let mut view = View::new(vec![&mut shard], &owners, NodeId(1));
             match execute(&mut view, &ctx, op) {
                 Outcome::Done(done) => replies.push(done.reply),
                 other => panic!("{other:?}"),
             }
+            drop(view);
+            while let Some(holder) = shard.next_to_tend() {
+                let begin = Instant::now();
+                let mut view = View::new(vec![&mut shard], &owners, NodeId(1));
+                assert!(matches!(tend(&mut view, holder), Tended::Done(_)));
+                step_count += 1;
+                longest = longest.max(begin.elapsed());
+            }
         }
         let ns = begin.elapsed().as_nanos() / count as u128;
-        println!("{label:24} {ns:6} ns");
+        let longest = longest.as_micros();
+        println!("{label:24} {ns:6} ns, {step_count} splits and joins, the longest {longest} us");
     };
     time("create", &|i, _| Op::Create {
         parent: InodeId::ROOT,

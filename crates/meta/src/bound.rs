@@ -70,8 +70,7 @@ fn map_of<'a>(view: &'a View<'_>, ino: InodeId) -> Option<&'a FileMap> {
 }
 
 fn named_at_most(view: &View<'_>, directory: InodeId, name: &Name) -> usize {
-    let shard = view.shard(directory.shard());
-    let entry = shard.and_then(|shard| shard.entry(directory, name));
+    let entry = view.entry(directory, name).ok().flatten();
     entry.map_or(0, |(_, entry)| dropped_at_most(view, entry.ino))
 }
 

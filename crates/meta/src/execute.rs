@@ -16,7 +16,7 @@ use crate::message::{Op, Reply};
 use crate::mutation::Mutation;
 use crate::ops;
 use crate::shard::Changes;
-use crate::step::{Refusal, Step};
+use crate::step::{Refusal, Step, lacking};
 use crate::transaction::{Finish, Plan, TransactionId};
 use crate::view::{Context, Executed, Outcome, Stop, View};
 
@@ -233,7 +233,10 @@ fn check_shards(view: &View<'_>, steps: &[Step]) -> Result<(), Stop> {
             return Err(Stop::Fail(Errno::ESTALE));
         }
     }
-    Ok(())
+    match lacking(view, steps).first() {
+        Some(id) => Err(Stop::Shard(*id)),
+        None => Ok(()),
+    }
 }
 
 /// Locks and checks of our own steps; a plan when there are others'.
@@ -251,7 +254,7 @@ fn plan_if_remote(
                 if let Some(id) = shard.locks.conflict(std::slice::from_ref(step), shard.id()) {
                     return Err(Stop::Wait(id));
                 }
-                step.check(shard).map_err(|refusal| match refusal {
+                step.check(view).map_err(|refusal| match refusal {
                     Refusal::Fail(errno) => Stop::Fail(errno),
                     // Our own steps were resolved on this very state; only a number that a client gave
                     // can be taken meanwhile.
@@ -301,10 +304,7 @@ pub(crate) fn perform_steps(
     changes: &mut Changes,
 ) {
     for step in steps {
-        let shard = view
-            .shard_mut(step.shard())
-            .expect("the caller locked the steps' shards");
-        step.perform(shard, now, changes);
+        step.perform(view, now, changes);
     }
 }
 

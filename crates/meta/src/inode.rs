@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use types::{Attr, FileKind, InodeId, Name, SmallBytes, wire_struct};
+use types::{Attr, FileKind, InodeId, Name, SmallBytes, Timestamp, wire_struct};
 
 use crate::map::{FileMap, tree_weight};
 
@@ -72,6 +72,9 @@ impl Entries {
     }
 }
 
+/// The parts of a directory by the first cookie of their ranges; each range ends where the next begins.
+pub(crate) type Parts = BTreeMap<u64, InodeId>;
+
 /// What belongs to an inode beside its attributes, by kind.
 #[derive(Clone, Debug)]
 pub(crate) enum Body {
@@ -81,6 +84,15 @@ pub(crate) enum Body {
     Directory {
         /// Parent.
         parent: InodeId,
+        /// Names by cookie: those of its own range, which ends where the first part begins.
+        entries: Entries,
+        /// Who holds the others (`crate::parts`); `None`: there are none.
+        parts: Option<Box<Parts>>,
+    },
+    /// A range of a directory's names: no inode that anybody can name.
+    Part {
+        /// The directory.
+        directory: InodeId,
         /// Names by cookie.
         entries: Entries,
     },
@@ -111,6 +123,7 @@ impl Inode {
             FileKind::Directory => Body::Directory {
                 parent: record.parent,
                 entries: Entries::default(),
+                parts: None,
             },
             FileKind::Symlink => Body::Symlink(record.target),
             FileKind::Fifo | FileKind::Socket | FileKind::CharDevice | FileKind::BlockDevice => {
@@ -120,6 +133,21 @@ impl Inode {
         Self {
             attr: record.attr,
             body,
+            xattrs: BTreeMap::new(),
+            used: AtomicBool::new(true),
+        }
+    }
+
+    /// A new part of a directory.
+    pub(crate) fn new_part(ino: InodeId, directory: InodeId) -> Self {
+        // Attributes that nobody is shown.
+        let attr = Attr::new(ino, 0, FileKind::Directory, 0, Timestamp::default());
+        Self {
+            attr,
+            body: Body::Part {
+                directory,
+                entries: Entries::default(),
+            },
             xattrs: BTreeMap::new(),
             used: AtomicBool::new(true),
         }
@@ -135,7 +163,7 @@ impl Inode {
         match &self.body {
             Body::Directory { parent, .. } => record.parent = *parent,
             Body::Symlink(target) => record.target = target.clone(),
-            Body::File(_) | Body::Special => {}
+            Body::File(_) | Body::Part { .. } | Body::Special => {}
         }
         record
     }
@@ -152,7 +180,7 @@ impl Inode {
     pub(crate) fn map_mut(&mut self) -> Option<&mut FileMap> {
         match &mut self.body {
             Body::File(map) => Some(map.get_or_insert_default()),
-            Body::Directory { .. } | Body::Symlink(_) | Body::Special => None,
+            Body::Directory { .. } | Body::Part { .. } | Body::Symlink(_) | Body::Special => None,
         }
     }
 
@@ -160,15 +188,50 @@ impl Inode {
     pub(crate) fn map(&self) -> Option<&FileMap> {
         match &self.body {
             Body::File(map) => map.as_deref(),
-            Body::Directory { .. } | Body::Symlink(_) | Body::Special => None,
+            Body::Directory { .. } | Body::Part { .. } | Body::Symlink(_) | Body::Special => None,
         }
     }
 
-    /// The names of a directory.
+    /// The names that a directory or a part holds itself.
     pub(crate) fn entries(&self) -> Option<&BTreeMap<u64, Dirent>> {
         match &self.body {
-            Body::Directory { entries, .. } => Some(entries.map()),
+            Body::Directory { entries, .. } | Body::Part { entries, .. } => Some(entries.map()),
             Body::File(_) | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// The parts of a directory; `None`: it has none.
+    pub(crate) fn parts(&self) -> Option<&Parts> {
+        match &self.body {
+            Body::Directory { parts, .. } => parts.as_deref(),
+            Body::File(_) | Body::Part { .. } | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// The part of a directory that a cookie lies in; `None`: the directory holds it itself.
+    pub(crate) fn part_of(&self, cookie: u64) -> Option<InodeId> {
+        let part = self.parts()?.range(..=cookie).next_back();
+        part.map(|(_, part)| *part)
+    }
+
+    /// It is a part: of which directory.
+    pub(crate) fn directory_of_part(&self) -> Option<InodeId> {
+        match &self.body {
+            Body::Part { directory, .. } => Some(*directory),
+            Body::File(_) | Body::Directory { .. } | Body::Symlink(_) | Body::Special => None,
+        }
+    }
+
+    /// It is a part of a directory.
+    pub(crate) fn is_part(&self) -> bool {
+        matches!(self.body, Body::Part { .. })
+    }
+
+    /// A directory without any name, in parts or itself.
+    pub(crate) fn is_empty_directory(&self) -> bool {
+        match &self.body {
+            Body::Directory { entries, parts, .. } => entries.map().is_empty() && parts.is_none(),
+            Body::File(_) | Body::Part { .. } | Body::Symlink(_) | Body::Special => false,
         }
     }
 }

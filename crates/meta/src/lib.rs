@@ -30,6 +30,7 @@ pub mod message;
 pub mod mutation;
 pub mod name_hash;
 mod ops;
+pub mod parts;
 pub mod records;
 pub mod shard;
 pub mod step;

@@ -24,7 +24,7 @@ pub enum Mutation {
         /// It.
         record: InodeRecord,
     },
-    /// An inode goes, with its map and extended attributes. A directory is empty.
+    /// An inode goes, with its map and extended attributes. A directory, or a part of one, is empty.
     InodeRemove {
         /// Index.
         index: u64,
@@ -197,6 +197,29 @@ pub enum Mutation {
         /// Transaction.
         id: TransactionId,
     },
+    /// A part of a directory, without names yet.
+    PartMake {
+        /// Its index.
+        index: u64,
+        /// The directory.
+        directory: InodeId,
+    },
+    /// A range of a directory's cookies, from `begin` on, is a part's from now on.
+    PartPut {
+        /// Directory.
+        directory: u64,
+        /// First cookie.
+        begin: u64,
+        /// The part.
+        part: InodeId,
+    },
+    /// A range of a directory's cookies belongs to the range before it from now on.
+    PartRemove {
+        /// Directory.
+        directory: u64,
+        /// First cookie.
+        begin: u64,
+    },
     /// Snapshot: the shard begins with the tree of this root, and the records that follow it.
     TreeRoot {
         /// The root, as `store::tree` writes it.
@@ -234,6 +257,9 @@ wire_enum!(Mutation {
     21 => OutcomeForget { id },
     22 => MapHole { index, begin, end },
     23 => MapPromise { index, begin, end },
+    24 => PartMake { index, directory },
+    25 => PartPut { directory, begin, part },
+    26 => PartRemove { directory, begin },
     30 => TreeRoot { root },
     31 => TreeRecord { key, value },
 });

@@ -10,7 +10,9 @@
 //! | none | | the inode and all of it are gone: never in a tree, only a change of one |
 //! | 10 head | | attributes, parent, version of the map |
 //! | 11 target | | symbolic link's target, in slices |
+//! | 12 part's head | | its directory |
 //! | 20 entry | cookie (8) | name, inode, kind |
+//! | 21 part | first cookie (8) | inode number of a directory's part |
 //! | 30 extent | first file sector (8) | extent |
 //! | 31 piece | offset (8) | bytes, in slices |
 //! | 32 promise | first file sector (8) | first file sector behind the promised range (8) |
@@ -38,10 +40,14 @@ pub(crate) const HEAD_SIZE_MAX: u32 = 176;
 pub(crate) const PROMISE_SIZE: u32 = 8;
 /// Bytes of an entry, but for its name, at the most.
 const ENTRY_SIZE: u32 = 24;
+/// Bytes of the value of a part's head, and of a directory's record of a part.
+pub(crate) const PART_SIZE: u32 = 8;
 
 const HEAD: u8 = 0x10;
 const TARGET: u8 = 0x11;
+const PART_HEAD: u8 = 0x12;
 const ENTRY: u8 = 0x20;
+const PART: u8 = 0x21;
 const EXTENT: u8 = 0x30;
 const PIECE: u8 = 0x31;
 const PROMISE: u8 = 0x32;
@@ -60,7 +66,9 @@ pub type Record = (SmallBytes, Option<SmallBytes>);
 pub(crate) enum Named<'a> {
     Head,
     Target,
+    PartHead,
     Entry(u64),
+    Part(u64),
     Extent(u64),
     Piece(u64),
     Promise(u64),
@@ -74,7 +82,9 @@ impl Key {
         let (kind, number) = match named {
             Named::Head => (HEAD, None),
             Named::Target => (TARGET, None),
+            Named::PartHead => (PART_HEAD, None),
             Named::Entry(cookie) => (ENTRY, Some(cookie)),
+            Named::Part(begin) => (PART, Some(begin)),
             Named::Extent(sector) => (EXTENT, Some(sector)),
             Named::Piece(offset) => (PIECE, Some(offset)),
             Named::Promise(sector) => (PROMISE, Some(sector)),
@@ -128,7 +138,9 @@ impl Key {
         let named = match *kind {
             HEAD if rest.is_empty() => Named::Head,
             TARGET if rest.is_empty() => Named::Target,
+            PART_HEAD if rest.is_empty() => Named::PartHead,
             ENTRY => Named::Entry(number()?),
+            PART => Named::Part(number()?),
             EXTENT => Named::Extent(number()?),
             PIECE => Named::Piece(number()?),
             PROMISE => Named::Promise(number()?),
@@ -214,6 +226,8 @@ impl Inode {
                 Some(head.to_bytes())
             }
             Named::Target => Some(self.record().target.to_vec()),
+            Named::PartHead => self.directory_of_part().map(|ino| ino.to_bytes()),
+            Named::Part(begin) => self.parts()?.get(&begin).map(Encode::to_bytes),
             Named::Entry(cookie) => {
                 let entry = self.entries()?.get(&cookie)?;
                 Some(value_of_entry(entry))
@@ -231,6 +245,8 @@ impl Inode {
         match named {
             Named::Head => Some(HEAD_SIZE_MAX),
             Named::Target => Some(u32::try_from(self.record().target.len()).expect("short")),
+            Named::PartHead => self.directory_of_part().map(|_| PART_SIZE),
+            Named::Part(begin) => self.parts()?.get(&begin).map(|_| PART_SIZE),
             Named::Entry(cookie) => {
                 let entry = self.entries()?.get(&cookie)?;
                 Some(length_of_entry(&entry.name))
@@ -245,12 +261,20 @@ impl Inode {
     /// Keys of all that it holds, in order.
     pub(crate) fn keys(&self) -> Vec<Key> {
         let key = |named| Key::new(self.attr.ino.index(), named);
-        let mut keys = vec![key(Named::Head)];
+        let is_part = self.directory_of_part().is_some();
+        let head = if is_part {
+            Named::PartHead
+        } else {
+            Named::Head
+        };
+        let mut keys = vec![key(head)];
         if self.attr.kind == FileKind::Symlink {
             keys.push(key(Named::Target));
         }
         let cookies = self.entries().into_iter().flatten();
         keys.extend(cookies.map(|(cookie, _)| key(Named::Entry(*cookie))));
+        let parts = self.parts().into_iter().flatten();
+        keys.extend(parts.map(|(begin, _)| key(Named::Part(*begin))));
         if let Some(map) = self.map() {
             keys.extend(map.extents().map(|e| key(Named::Extent(e.file_sector))));
             keys.extend(map.piece_offsets().map(|offset| key(Named::Piece(offset))));
@@ -325,7 +349,9 @@ impl BadRecord {
         let kind = match key.get(KEY_OF_INODE_SIZE) {
             Some(&HEAD) => "head",
             Some(&TARGET) => "target",
+            Some(&PART_HEAD) => "head of a part",
             Some(&ENTRY) => "entry",
+            Some(&PART) => "part",
             Some(&EXTENT) => "extent",
             Some(&PIECE) => "piece",
             Some(&XATTR) => "extended attribute",
@@ -547,6 +573,14 @@ impl<'a> Loader<'a> {
                 self.shard.load_inode(index, record, head.map_version)
             }
             Named::Target => self.shard.load_target(index, SmallBytes::new(value)),
+            Named::PartHead => {
+                let directory = InodeId::from_bytes(value, "head of a part").map_err(bad_value)?;
+                self.shard.load_part(index, directory)
+            }
+            Named::Part(begin) => {
+                let part = InodeId::from_bytes(value, "part").map_err(bad_value)?;
+                self.shard.load_part_of(index, begin, part)
+            }
             Named::Entry(cookie) => {
                 let entry = EntryValue::from_bytes(value, "entry").map_err(bad_value)?;
                 let entry = Dirent {

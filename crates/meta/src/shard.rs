@@ -3,8 +3,8 @@
 //! Invariants (`check` asserts them)
 //! - Durable state changes by `apply` alone; what is volatile (locks of running transactions, refusals)
 //!   is not in a snapshot and not needed after a restart.
-//! - An entry's inode that is this shard's exists and is of the kind the entry says; only directories
-//!   have entries; a cookie lies among the 128 of its name's hash.
+//! - An entry's inode that is this shard's exists and is of the kind the entry says; only directories and their parts
+//!   have entries; a cookie lies among the 128 of its name's hash. No part is empty.
 //! - An inode without a name is an orphan; an orphan that no node has open is reaped in the record that
 //!   took the last name or the last open away.
 //! - An index is given once and never again.
@@ -35,6 +35,7 @@ use crate::view::Origin;
 
 mod checkpoint;
 pub mod inspect;
+mod names;
 mod residency;
 
 pub use residency::{Evicted, Loaded, Moved, PushRecord};
@@ -100,10 +101,14 @@ pub struct Shard {
     /// Promised to its files, cold ones included.
     promised: Promised,
     // Volatile from here on.
+    /// Parts of directories, resident or cold.
+    part_count: u64,
     /// What the shard's tree does not have yet.
     dirty: Dirty,
     /// Which inodes are in memory.
     residency: residency::Residency,
+    /// Holders of names that should be split or joined.
+    tending: crate::parts::Tending,
     /// Transactions that this shard coordinates, before their outcome.
     pub(crate) active: BTreeMap<TransactionId, Active>,
     /// Participants that have confirmed an outcome.
@@ -132,8 +137,10 @@ impl Shard {
             destage_later: BTreeSet::new(),
             piece_debt: 0,
             promised: Promised::default(),
+            part_count: 0,
             dirty: Dirty::default(),
             residency: residency::Residency::default(),
+            tending: crate::parts::Tending::default(),
             active: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             locks: Locks::default(),
@@ -182,17 +189,47 @@ impl Shard {
 
     /// Inodes, orphans included.
     pub fn inode_count(&self) -> u64 {
-        self.inodes.len() as u64 + self.residency.cold_count()
+        self.inodes.len() as u64 + self.residency.cold_count() - self.part_count
+    }
+
+    /// Parts of directories.
+    pub fn part_count(&self) -> u64 {
+        self.part_count
+    }
+
+    /// From now on holders of names that should be split or joined are noted.
+    pub fn allow_parts(&mut self, bounds: crate::parts::Bounds) {
+        self.tending.allow(bounds);
+    }
+
+    /// See `allow_parts`. `None`: nothing is split here.
+    pub(crate) fn part_bounds(&self) -> Option<crate::parts::Bounds> {
+        self.tending.bounds()
+    }
+
+    /// From now on names are looked for with the holder before theirs: to see whether a checker notices.
+    pub fn look_before_parts(&mut self) {
+        self.tending.looks_before = true;
+    }
+
+    pub(crate) fn looks_before_parts(&self) -> bool {
+        self.tending.looks_before
+    }
+
+    /// The next holder of names that should be split or joined (`parts::tend`), once.
+    pub fn next_to_tend(&mut self) -> Option<InodeId> {
+        let index = self.tending.next()?;
+        Some(InodeId::new(self.id, index))
     }
 
     /// Attributes of an inode of this shard.
     pub fn attr(&self, ino: InodeId) -> Option<Attr> {
-        self.inode(ino).map(|i| i.attr)
+        self.inode(ino).filter(|i| !i.is_part()).map(|i| i.attr)
     }
 
     /// There is such an inode in this shard, and it is resident.
     pub fn has_inode(&self, ino: InodeId) -> bool {
-        self.inode(ino).is_some()
+        self.inode(ino).is_some_and(|inode| !inode.is_part())
     }
 
     /// Where the bytes of a file lie; `None` for what is no file, and for one that never had any.
@@ -206,15 +243,21 @@ impl Shard {
         map.map_or((0, 0), |map| (map.piece_count(), map.piece_byte_count()))
     }
 
+    /// Parts of a directory.
+    pub fn part_count_of(&self, ino: InodeId) -> usize {
+        let parts = self.inode(ino).and_then(Inode::parts);
+        parts.map_or(0, BTreeMap::len)
+    }
+
     /// A directory's parent.
     pub fn parent(&self, ino: InodeId) -> Option<InodeId> {
         match &self.inode(ino)?.body {
             Body::Directory { parent, .. } => Some(*parent),
-            Body::File(_) | Body::Symlink(_) | Body::Special => None,
+            Body::File(_) | Body::Part { .. } | Body::Symlink(_) | Body::Special => None,
         }
     }
 
-    /// A cold one is noted as missed.
+    /// An inode, or a part of a directory. A cold one is noted as missed.
     pub(crate) fn inode(&self, ino: InodeId) -> Option<&Inode> {
         assert_eq!(ino.shard(), self.id);
         let Some(inode) = self.inodes.get(&ino.index()) else {
@@ -225,10 +268,10 @@ impl Shard {
         Some(inode)
     }
 
-    /// The entry of `name` in a directory, and its cookie.
-    pub(crate) fn entry(&self, directory: InodeId, name: &Name) -> Option<(u64, &Dirent)> {
+    /// The entry of `name` in a directory or part that holds it (`View::holder`), and its cookie.
+    pub(crate) fn entry(&self, holder: InodeId, name: &Name) -> Option<(u64, &Dirent)> {
         let first = self.key.first_cookie(name.bytes());
-        let entries = self.inode(directory)?.entries()?;
+        let entries = self.inode(holder)?.entries()?;
         // Nearly every name is the first of its hash, and a point look-up costs half of a range.
         if let Some(entry) = entries.get(&first).filter(|e| e.name == *name) {
             return Some((first, entry));
@@ -240,9 +283,9 @@ impl Shard {
     }
 
     /// The cookie for a new `name`, in one pass over its hash's entries.
-    pub(crate) fn place(&self, directory: InodeId, name: &Name) -> Place {
+    pub(crate) fn place(&self, holder: InodeId, name: &Name) -> Place {
         let first = self.key.first_cookie(name.bytes());
-        let inode = self.inode(directory);
+        let inode = self.inode(holder);
         let Some(entries) = inode.and_then(Inode::entries) else {
             return Place::Full;
         };
@@ -453,30 +496,15 @@ impl Shard {
             }
             Mutation::ParentPut { index, parent: new } => match &mut self.inode_mut(*index).body {
                 Body::Directory { parent, .. } => *parent = *new,
-                Body::File(_) | Body::Symlink(_) | Body::Special => {
+                Body::File(_) | Body::Part { .. } | Body::Symlink(_) | Body::Special => {
                     panic!("only directories have parents")
                 }
             },
-            Mutation::EntryPut {
-                directory,
-                cookie,
-                name,
-                ino,
-                kind,
-            } => {
-                let entry = Dirent {
-                    name: name.clone(),
-                    ino: *ino,
-                    kind: *kind,
-                };
-                self.reweighed(*directory, |inode| {
-                    entries_of(inode).insert(*cookie, entry);
-                });
-            }
-            Mutation::EntryRemove { directory, cookie } => {
-                let old = self.reweighed(*directory, |inode| entries_of(inode).remove(*cookie));
-                assert!(old.is_some(), "an entry is removed once");
-            }
+            Mutation::EntryPut { .. }
+            | Mutation::EntryRemove { .. }
+            | Mutation::PartMake { .. }
+            | Mutation::PartPut { .. }
+            | Mutation::PartRemove { .. } => self.apply_name(mutation),
             Mutation::XattrPut { index, name, value } => {
                 self.reweighed(*index, |inode| {
                     inode.xattrs.insert(name.clone(), value.clone());
@@ -592,16 +620,21 @@ impl Shard {
 
     fn put_inode(&mut self, record: InodeRecord) {
         let ino = record.attr.ino;
-        assert_eq!(ino.shard(), self.id);
         let nlink = record.attr.nlink;
-        let inode = Box::new(Inode::new(record));
+        self.put_resident(Inode::new(record));
+        self.note_orphan(ino.index(), nlink);
+    }
+
+    fn put_resident(&mut self, inode: Inode) {
+        let ino = inode.attr.ino;
+        assert_eq!(ino.shard(), self.id);
+        let inode = Box::new(inode);
         self.residency.came(ino.index(), &inode);
         let old = self.inodes.insert(ino.index(), inode);
         let is_new = old.is_none() && !self.residency.is_cold(ino.index());
         assert!(is_new, "an inode is made once");
         self.trim_clock();
         self.next_index = self.next_index.max(ino.index() + 1);
-        self.note_orphan(ino.index(), nlink);
     }
 
     fn remove_inode(&mut self, index: u64, freed: &mut Vec<Run>) {
@@ -612,7 +645,10 @@ impl Shard {
         self.residency.went(&inode);
         if let Some(entries) = inode.entries() {
             assert!(entries.is_empty(), "a directory is removed empty");
+            assert!(inode.parts().is_none(), "and without parts");
         }
+        self.part_count -= u64::from(inode.is_part());
+        self.tending.forget(index);
         if let Some(map) = inode.map() {
             if map.may_destage() {
                 self.piece_debt -= map.piece_byte_count();
@@ -729,8 +765,11 @@ impl Shard {
         indices.sort_unstable();
         for index in indices {
             let inode = &self.inodes[&index];
-            out(Mutation::InodePut {
-                record: inode.record(),
+            out(match inode.directory_of_part() {
+                Some(directory) => Mutation::PartMake { index, directory },
+                None => Mutation::InodePut {
+                    record: inode.record(),
+                },
             });
             for (name, value) in &inode.xattrs {
                 let (name, value) = (name.clone(), value.clone());
@@ -743,6 +782,13 @@ impl Shard {
                     name: entry.name.clone(),
                     ino: entry.ino,
                     kind: entry.kind,
+                });
+            }
+            for (begin, part) in inode.parts().into_iter().flatten() {
+                out(Mutation::PartPut {
+                    directory: index,
+                    begin: *begin,
+                    part: *part,
                 });
             }
             if let Some(map) = inode.map() {
@@ -828,6 +874,16 @@ impl Shard {
                     assert_eq!(target.kind, entry.kind);
                 }
             }
+            if inode.is_part() {
+                let is_empty = inode.entries().is_none_or(BTreeMap::is_empty);
+                assert!(!is_empty, "a part goes with its last name");
+            }
+            if let Some(parts) = inode.parts() {
+                let first = parts.keys().next().expect("a table is not empty");
+                let last = inode.entries().and_then(|e| e.keys().next_back());
+                assert!(last.is_none_or(|last| last < first));
+                assert!(parts.keys().all(|b| b.is_multiple_of(TIE_COUNT_MAX)));
+            }
             if let Some(map) = inode.map() {
                 map.check();
                 assert_eq!(inode.attr.sector_count, map.sector_count());
@@ -869,7 +925,7 @@ fn runs_of(inode: &Inode) -> Vec<Run> {
 
 fn entries_of(inode: &mut Inode) -> &mut Entries {
     match &mut inode.body {
-        Body::Directory { entries, .. } => entries,
+        Body::Directory { entries, .. } | Body::Part { entries, .. } => entries,
         Body::File(_) | Body::Symlink(_) | Body::Special => panic!("only directories have entries"),
     }
 }

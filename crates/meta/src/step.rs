@@ -1,4 +1,4 @@
-//! Steps: what an operation comes down to, each on exactly one shard.
+//! Steps: what an operation comes down to, each on exactly one shard; names, on the parts that hold them too.
 //!
 //! An operation is resolved into steps; the steps of one owner are checked, then performed, and journaled
 //! in one record. With two owners the same steps travel in a prepare message and lie in the prepare record
@@ -7,7 +7,7 @@
 //! Invariants
 //! - `check` is complete: a step whose check passed on a shard can be performed on it, also after other
 //!   steps of the same operation, and also later, as long as what `locks` names stays locked.
-//! - A step changes nothing outside its shard.
+//! - A step changes nothing outside its shard and, if it is about a name, the shard of the part that holds it.
 
 use types::{
     Attr, Errno, FileKind, InodeId, Name, NodeLife, ShardId, SmallBytes, Timestamp, limits,
@@ -15,8 +15,14 @@ use types::{
 };
 
 use crate::inode::{Inode, InodeRecord};
+use crate::locks::held;
 use crate::mutation::Mutation;
+use crate::parts::{self, known_part};
 use crate::shard::{Changes, Place, Shard};
+use crate::view::{Stop, View};
+
+const CHECKED: &str = "the step was checked";
+const LOCKED: &str = "the caller locked the steps' shards";
 
 /// Why a step cannot be performed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -169,19 +175,25 @@ pub(crate) fn stamped(attr: &Attr, now: Timestamp) -> Attr {
 }
 
 fn directory(shard: &Shard, ino: InodeId) -> Result<&Inode, Refusal> {
-    let inode = shard.inode(ino).ok_or(Refusal::Fail(Errno::ESTALE))?;
+    let inode = shard.inode(ino).filter(|inode| !inode.is_part());
+    let inode = inode.ok_or(Refusal::Fail(Errno::ESTALE))?;
     if inode.attr.kind != FileKind::Directory {
         return Err(Refusal::Fail(Errno::ENOTDIR));
     }
     Ok(inode)
 }
 
-fn expect_entry(shard: &Shard, ino: InodeId, name: &Name, to: InodeId) -> Result<(), Refusal> {
-    let found = shard.entry(ino, name).map(|(_, entry)| entry.ino);
-    if found != Some(to) {
-        return Err(Refusal::Changed);
+/// Who holds the name in a directory that was looked at, and the holder's shard. The caller has locked it (`lacking`).
+fn holder<'v>(
+    view: &'v View<'_>,
+    directory: InodeId,
+    name: &Name,
+) -> Result<(&'v Shard, InodeId), Refusal> {
+    match view.holder(directory, name) {
+        Ok(holder) => Ok((view.shard(holder.shard()).expect(LOCKED), holder)),
+        Err(Stop::Fail(errno)) => Err(Refusal::Fail(errno)),
+        Err(_) => unreachable!("{LOCKED}"),
     }
-    Ok(())
 }
 
 fn check_first_name(shard: &Shard, ino: InodeId) -> Result<(), Refusal> {
@@ -199,9 +211,42 @@ fn touched_nlink(nlink: u32, delta: i32) -> u32 {
         .expect("checked: a directory's links stay in range")
 }
 
+fn expect_entry(
+    view: &View<'_>,
+    (directory, name): (InodeId, &Name),
+    to: InodeId,
+) -> Result<(), Refusal> {
+    let (shard, holder) = holder(view, directory, name)?;
+    let found = shard.entry(holder, name).map(|(_, entry)| entry.ino);
+    if found == Some(to) {
+        Ok(())
+    } else {
+        Err(Refusal::Changed)
+    }
+}
+
+/// Shards of this owner that the steps need beside their own, which are locked: those of the parts that hold their names.
+pub(crate) fn lacking<'s>(
+    view: &View<'_>,
+    steps: impl IntoIterator<Item = &'s Step>,
+) -> Vec<ShardId> {
+    let mut lacking = Vec::new();
+    for step in steps {
+        if let (directory, Some(name)) = held(step)
+            && let Some(part) = known_part(view, directory, name)
+            && view.shard(part.shard()).is_none()
+            && view.is_mine(part.shard())
+        {
+            lacking.push(part.shard());
+        }
+    }
+    lacking
+}
+
 impl Step {
-    /// Whether the step can be performed on its shard as it is now.
-    pub(crate) fn check(&self, shard: &Shard) -> Result<(), Refusal> {
+    /// Whether the step can be performed on the shards as they are now.
+    pub(crate) fn check(&self, view: &View<'_>) -> Result<(), Refusal> {
+        let shard = view.shard(self.shard()).expect(LOCKED);
         match self {
             Self::EntryInsert {
                 directory: parent,
@@ -211,7 +256,8 @@ impl Step {
                 if directory(shard, *parent)?.attr.nlink == 0 {
                     return Err(Refusal::Fail(Errno::ENOENT));
                 }
-                match shard.place(*parent, name) {
+                let (shard, holder) = holder(view, *parent, name)?;
+                match shard.place(holder, name) {
                     Place::Free(_) => Ok(()),
                     Place::Taken => Err(Refusal::Changed),
                     Place::Full => Err(Refusal::Fail(Errno::ENOSPC)),
@@ -229,7 +275,7 @@ impl Step {
                 ..
             } => {
                 directory(shard, *parent)?;
-                expect_entry(shard, *parent, name, *expects)
+                expect_entry(view, (*parent, name), *expects)
             }
             Self::DirectoryTouch {
                 directory: ino,
@@ -285,9 +331,7 @@ impl Step {
                 }
             }
             Self::DirectoryRemove { ino, .. } => {
-                let inode = directory(shard, *ino)?;
-                let is_empty = inode.entries().is_some_and(|e| e.is_empty());
-                if is_empty {
+                if directory(shard, *ino)?.is_empty_directory() {
                     Ok(())
                 } else {
                     Err(Refusal::Fail(Errno::ENOTEMPTY))
@@ -302,8 +346,7 @@ impl Step {
     }
 
     /// Performs the step; `check` has passed.
-    pub(crate) fn perform(&self, shard: &mut Shard, now: Timestamp, changes: &mut Changes) {
-        const CHECKED: &str = "the step was checked";
+    pub(crate) fn perform(&self, view: &mut View<'_>, now: Timestamp, changes: &mut Changes) {
         match self {
             Self::EntryInsert {
                 directory,
@@ -311,10 +354,12 @@ impl Step {
                 ino,
                 kind,
             } => {
-                let Place::Free(cookie) = shard.place(*directory, name) else {
+                let (shard, holder) = holder(view, *directory, name).expect(CHECKED);
+                let Place::Free(cookie) = shard.place(holder, name) else {
                     unreachable!("{CHECKED}");
                 };
-                shard.perform(entry_put(*directory, cookie, name, (*ino, *kind)), changes);
+                let put = entry_put(holder, cookie, name, (*ino, *kind));
+                perform_on(view, holder, put, changes);
             }
             Self::EntryReplace {
                 directory,
@@ -323,15 +368,35 @@ impl Step {
                 kind,
                 ..
             } => {
-                let (cookie, _) = shard.entry(*directory, name).expect(CHECKED);
-                shard.perform(entry_put(*directory, cookie, name, (*ino, *kind)), changes);
+                let (shard, holder) = holder(view, *directory, name).expect(CHECKED);
+                let (cookie, _) = shard.entry(holder, name).expect(CHECKED);
+                let put = entry_put(holder, cookie, name, (*ino, *kind));
+                perform_on(view, holder, put, changes);
             }
             Self::EntryRemove {
                 directory, name, ..
             } => {
-                let (cookie, _) = shard.entry(*directory, name).expect(CHECKED);
-                let directory = directory.index();
-                shard.perform(Mutation::EntryRemove { directory, cookie }, changes);
+                let (shard, holder) = holder(view, *directory, name).expect(CHECKED);
+                let (cookie, _) = shard.entry(holder, name).expect(CHECKED);
+                let remove = Mutation::EntryRemove {
+                    directory: holder.index(),
+                    cookie,
+                };
+                perform_on(view, holder, remove, changes);
+                drop_empty_part(view, (*directory, holder), cookie, changes);
+            }
+            _ => {
+                let shard = view.shard_mut(self.shard()).expect(LOCKED);
+                self.perform_alone(shard, now, changes);
+            }
+        }
+    }
+
+    /// Performs a step that is about one inode.
+    fn perform_alone(&self, shard: &mut Shard, now: Timestamp, changes: &mut Changes) {
+        match self {
+            Self::EntryInsert { .. } | Self::EntryReplace { .. } | Self::EntryRemove { .. } => {
+                unreachable!("names may be held elsewhere")
             }
             Self::DirectoryTouch {
                 directory,
@@ -402,6 +467,30 @@ impl Step {
             Self::InodeTouch { ino } => stamp(*ino),
         }
     }
+}
+
+fn perform_on(view: &mut View<'_>, ino: InodeId, mutation: Mutation, changes: &mut Changes) {
+    let shard = view.shard_mut(ino.shard()).expect(LOCKED);
+    shard.perform(mutation, changes);
+}
+
+/// A part goes with the last of its names, which had this cookie.
+fn drop_empty_part(
+    view: &mut View<'_>,
+    (directory, holder): (InodeId, InodeId),
+    cookie: u64,
+    changes: &mut Changes,
+) {
+    let entries = |ino: InodeId| view.shard(ino.shard())?.peek(ino)?.entries();
+    if holder == directory || entries(holder).is_none_or(|entries| !entries.is_empty()) {
+        return;
+    }
+    let home = view
+        .shard(directory.shard())
+        .and_then(|s| s.peek(directory));
+    let parts = home.and_then(Inode::parts).expect(CHECKED);
+    let (begin, _) = parts.range(..=cookie).next_back().expect(CHECKED);
+    parts::remove(view, directory, (*begin, holder), changes);
 }
 
 fn entry_put(

@@ -30,8 +30,9 @@ use crate::execute::perform_steps;
 use crate::locks::{Found, held};
 use crate::message::Reply;
 use crate::mutation::Mutation;
+use crate::parts::known_part;
 use crate::shard::{Changes, Shard};
-use crate::step::{Refusal, Step};
+use crate::step::{Refusal, Step, lacking};
 use crate::view::{Origin, View};
 
 /// A transaction: who coordinates it, and random bits.
@@ -295,10 +296,8 @@ pub fn on_message(view: &mut View<'_>, envelope: &Envelope) -> Handled {
         return Handled::NeedShards(vec![envelope.to]);
     };
     match &envelope.message {
-        TransactionMessage::Prepare { now, steps } => {
-            Handled::Done(on_prepare(shard, envelope, *now, steps))
-        }
-        TransactionMessage::Commit => Handled::Done(on_commit(shard, envelope)),
+        TransactionMessage::Prepare { now, steps } => on_prepare(view, envelope, *now, steps),
+        TransactionMessage::Commit => on_commit(view, envelope),
         TransactionMessage::Abort => Handled::Done(on_abort(shard, envelope.id)),
         TransactionMessage::Forget => Handled::Done(on_forget(shard, envelope.id)),
         TransactionMessage::Voted(vote) => on_vote(view, envelope, vote),
@@ -321,7 +320,11 @@ pub fn missing(view: &View<'_>, envelope: &Envelope) -> Vec<InodeId> {
         | TransactionMessage::Confirm
         | TransactionMessage::AskOutcome => None,
     };
-    let inodes = steps.into_iter().flatten().map(|step| held(step).0);
+    let inodes = steps.into_iter().flatten().flat_map(|step| {
+        let (ino, name) = held(step);
+        let part = name.and_then(|name| known_part(view, ino, name));
+        [Some(ino), part].into_iter().flatten()
+    });
     let is_cold = |ino: &InodeId| view.shard(ino.shard()).is_some_and(|s| s.is_cold(*ino));
     let mut cold: Vec<InodeId> = inodes.filter(is_cold).collect();
     cold.sort_unstable();
@@ -404,14 +407,26 @@ fn vote(shard: &Shard, to: &Envelope, vote: Vote) -> Progress {
     }
 }
 
-fn on_prepare(shard: &mut Shard, request: &Envelope, now: Timestamp, steps: &[Step]) -> Progress {
+fn on_prepare(view: &mut View<'_>, request: &Envelope, now: Timestamp, steps: &[Step]) -> Handled {
+    let shard = view.shard(request.to).expect("looked up before");
+    let is_own = steps.iter().all(|step| step.shard() == shard.id());
     let id = request.id;
     if shard.done.contains(&id) {
-        return confirm(shard, request);
+        return Handled::Done(confirm(shard, request));
     }
-    if steps.iter().any(|s| s.shard() != shard.id()) || request.from != id.coordinator {
-        return vote(shard, request, Vote::No(Errno::EPROTO));
+    if !is_own || request.from != id.coordinator {
+        return Handled::Done(vote(shard, request, Vote::No(Errno::EPROTO)));
     }
+    let lacking = lacking(view, steps);
+    if !lacking.is_empty() {
+        return Handled::NeedShards(lacking);
+    }
+    Handled::Done(prepare(view, request, now, steps))
+}
+
+fn prepare(view: &mut View<'_>, request: &Envelope, now: Timestamp, steps: &[Step]) -> Progress {
+    let id = request.id;
+    let shard = view.shard_mut(request.to).expect("looked up before");
     let attrs_after = |shard: &Shard, now| {
         let attrs = steps.iter().filter_map(|s| s.attr_after(shard, now));
         Vote::Yes {
@@ -430,18 +445,15 @@ fn on_prepare(shard: &mut Shard, request: &Envelope, now: Timestamp, steps: &[St
             return Progress::default();
         }
     }
-    for step in steps {
-        match step.check(shard) {
-            Ok(()) => {}
-            Err(refusal) => {
-                shard.locks.release(id);
-                let no = match refusal {
-                    Refusal::Fail(errno) => Vote::No(errno),
-                    Refusal::Changed => Vote::Busy,
-                };
-                return vote(shard, request, no);
-            }
-        }
+    let checked = steps.iter().try_for_each(|step| step.check(view));
+    let shard = view.shard_mut(request.to).expect("looked up before");
+    if let Err(refusal) = checked {
+        shard.locks.release(id);
+        let no = match refusal {
+            Refusal::Fail(errno) => Vote::No(errno),
+            Refusal::Changed => Vote::Busy,
+        };
+        return vote(shard, request, no);
     }
     let mut changes = Changes::default();
     let yes = attrs_after(shard, now);
@@ -462,22 +474,48 @@ fn confirm(shard: &Shard, request: &Envelope) -> Progress {
 }
 
 /// Performs a prepared transaction. One that is done, or was forgotten since, is confirmed again.
-fn on_commit(shard: &mut Shard, request: &Envelope) -> Progress {
+fn on_commit(view: &mut View<'_>, request: &Envelope) -> Handled {
     let id = request.id;
+    let shard = view.shard(request.to).expect("looked up before");
     let Some(prepared) = shard.prepared.get(&id).cloned() else {
-        return confirm(shard, request);
+        return Handled::Done(confirm(shard, request));
     };
-    let mut changes = Changes::default();
-    for step in &prepared.steps {
-        step.perform(shard, prepared.now, &mut changes);
+    let lacking = lacking(view, &prepared.steps);
+    if !lacking.is_empty() {
+        return Handled::NeedShards(lacking);
     }
+    let mut changes = Changes::default();
+    perform_steps(view, &prepared.steps, prepared.now, &mut changes);
     let is_commit = true;
+    let shard = view.shard_mut(request.to).expect("looked up before");
     shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
-    Progress {
+    Handled::Done(Progress {
         mutations: changes.mutations,
         freed: changes.freed,
         ..confirm(shard, request)
+    })
+}
+
+/// Ends what is prepared on `shard` as its coordinator says it has ended, for who looks at it from outside; all shards of the
+/// owner are locked. `None`: its steps do not fit, and nothing was changed.
+pub fn end_prepared(
+    view: &mut View<'_>,
+    shard: ShardId,
+    id: TransactionId,
+    is_commit: bool,
+) -> Option<Changes> {
+    let prepared = view.shard(shard)?.prepared.get(&id)?.clone();
+    let fits = |step: &Step| lacking(view, [step]).is_empty() && step.check(view).is_ok();
+    if is_commit && !prepared.steps.iter().all(fits) {
+        return None;
     }
+    let mut changes = Changes::default();
+    if is_commit {
+        perform_steps(view, &prepared.steps, prepared.now, &mut changes);
+    }
+    let shard = view.shard_mut(shard)?;
+    shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+    Some(changes)
 }
 
 fn on_abort(shard: &mut Shard, id: TransactionId) -> Progress {
@@ -527,6 +565,11 @@ fn on_vote(view: &mut View<'_>, envelope: &Envelope, vote: &Vote) -> Handled {
     if needed.iter().any(|s| view.shard(*s).is_none()) {
         return Handled::NeedShards(needed);
     }
+    let home = view.shard(envelope.to).expect("looked up before");
+    let lacking = lacking(view, &home.active[&id].plan.local);
+    if !lacking.is_empty() {
+        return Handled::NeedShards(lacking);
+    }
     Handled::Done(commit(view, id))
 }
 
@@ -538,14 +581,14 @@ fn commit(view: &mut View<'_>, id: TransactionId) -> Progress {
     let active = shard.active.remove(&id).expect("the caller found it");
     let plan = active.plan;
     for local in plan.local_shards() {
-        let shard = view.shard_mut(local).expect("the caller locked them");
         for step in plan.local.iter().filter(|s| s.shard() == local) {
             assert_eq!(
-                step.check(shard),
+                step.check(view),
                 Ok(()),
                 "what a transaction locks does not change"
             );
         }
+        let shard = view.shard_mut(local).expect("the caller locked them");
         shard.locks.release(id);
     }
     let mut changes = Changes::default();

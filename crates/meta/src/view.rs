@@ -214,6 +214,13 @@ impl<'a> View<'a> {
         self.owners.get(usize::from(id.0)) == Some(&self.me)
     }
 
+    /// The shards that this owner owns, by id.
+    pub(crate) fn own_shards(&self) -> impl Iterator<Item = ShardId> + '_ {
+        let all = (0u16..).map(ShardId).zip(self.owners);
+        all.filter(|(_, owner)| **owner == self.me)
+            .map(|(id, _)| id)
+    }
+
     /// The shard exists in the file system.
     pub fn is_known(&self, id: ShardId) -> bool {
         usize::from(id.0) < self.owners.len()

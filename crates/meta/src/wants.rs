@@ -4,13 +4,16 @@
 //! Names may change while others are asked, so the caller asks again right before executing, on the locked
 //! shards, and executes only when every want of *that* answer is covered.
 
+use std::cell::Cell;
+
 use smallvec::SmallVec;
 use types::token::{DirectoryMode, InodeMode, RangeMode, Want};
-use types::{ByteRange, FileKind, InodeId, Pattern};
+use types::{ByteRange, FileKind, InodeId, Name, Pattern, ShardId};
 
+use crate::execute::Target;
 use crate::message::Op;
 use crate::ops::entry;
-use crate::view::{Context, View};
+use crate::view::{Context, Stop, View};
 
 /// A token that an operation needs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -32,12 +35,44 @@ pub type Wants = SmallVec<[Wanted; 2]>;
 
 /// What `op` needs, in inode order. Wants of names that lead to nothing, or that are another owner's and
 /// not among the facts, are left out: execution ends accordingly.
-pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
+///
+/// # Errors
+/// This shard of this owner must be locked first: it holds a name.
+pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Wants, ShardId> {
+    let needed = Cell::new(None);
+    let mut wants = list(view, ctx, op, &needed);
+    wants.sort_by_key(|w| w.ino);
+    match needed.get() {
+        Some(shard) => Err(shard),
+        None => Ok(wants),
+    }
+}
+
+/// What a name leads to, as far as that is known.
+fn find(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    needed: &Cell<Option<ShardId>>,
+    (parent, name): (InodeId, &Name),
+) -> Option<Target> {
+    match entry(view, ctx, parent, name) {
+        Ok(found) => found,
+        // That a directory's own shard is not locked is seen by its want.
+        Err(Stop::Shard(shard)) if view.shard(parent.shard()).is_some() => {
+            needed.set(Some(shard));
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// The wants in any order; `needed`: a shard that must be locked first.
+fn list(view: &View<'_>, ctx: &Context<'_>, op: &Op, needed: &Cell<Option<ShardId>>) -> Wants {
     let mut list = List {
         view,
         wants: Wants::new(),
     };
-    let found = |parent, name| entry(view, ctx, parent, name).ok().flatten();
+    let found = |parent: InodeId, name: &Name| find(view, ctx, needed, (parent, name));
     match op {
         Op::Lookup { parent, name } => {
             list.directory(*parent, DirectoryMode::Read, false);
@@ -128,9 +163,7 @@ pub fn wants(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Wants {
         | Op::Ancestors { .. }
         | Op::StatFs { .. } => {}
     }
-    let mut wants = list.wants;
-    wants.sort_by_key(|w| w.ino);
-    wants
+    list.wants
 }
 
 struct List<'v, 's> {

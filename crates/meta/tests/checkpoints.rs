@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use common::model::Model;
 use common::world::{KEY, World};
 use common::{random_commit, random_op};
+use meta::parts::Bounds;
 use meta::records::{BadRecord, KEY_OF_INODE_SIZE, Loader, Record, SLICE_SIZE, Unsaved};
 use meta::{Caller, Mutation, NewKind, Op, Shard};
 use stdx::Prng;
@@ -75,6 +76,8 @@ fn recorded(shard: &Shard) -> Vec<Mutation> {
             Mutation::InodePut { .. }
                 | Mutation::XattrPut { .. }
                 | Mutation::EntryPut { .. }
+                | Mutation::PartMake { .. }
+                | Mutation::PartPut { .. }
                 | Mutation::MapLoad { .. }
         )
     });
@@ -199,6 +202,9 @@ fn a_checkpoint_is_the_shard_as_it_was() {
     let mut checkpoint_count = 0;
     for seed in 0..40 {
         let mut world = World::new(seed, 1, 1);
+        if seed % 3 == 0 {
+            world = world.with_parts(BOUNDS, 24);
+        }
         world.is_local = seed % 2 == 0;
         let mut prng = Prng::new(seed);
         let mut model = Model::new();
@@ -230,6 +236,9 @@ fn a_checkpoint_is_the_shard_as_it_was() {
     assert!(checkpoint_count > 100, "{checkpoint_count} checkpoints");
 }
 
+/// Directories are split and joined all the time.
+const BOUNDS: Bounds = Bounds { split: 4, join: 2 };
+
 /// Takes a whole checkpoint of a shard, as the tree's bulk apply would.
 fn save(world: &mut World, id: ShardId) {
     let owner = world.owner_of(id);
@@ -246,11 +255,14 @@ fn save(world: &mut World, id: ShardId) {
 /// journals say.
 #[test]
 fn what_is_evicted_is_read_again_before_anything_is_done() {
-    let (mut evicted_count, mut miss_count) = (0, 0);
+    let (mut evicted_count, mut miss_count, mut tended_count) = (0, 0, 0);
     for seed in 0..24 {
         let (shard_count, owner_count) =
             [(1, 1), (3, 1), (3, 2)][usize::try_from(seed % 3).expect("small")];
         let mut world = World::new(seed, shard_count, owner_count);
+        if seed % 2 == 0 {
+            world = world.with_parts(BOUNDS, 24);
+        }
         let mut prng = Prng::new(seed);
         let mut model = Model::new();
         for shard in world.owners.iter_mut().flat_map(|o| o.shards.values_mut()) {
@@ -292,7 +304,12 @@ fn what_is_evicted_is_read_again_before_anything_is_done() {
             miss_count += world.miss_count;
         }
         world.check_replay();
+        tended_count += world.tended_count;
     }
+    assert!(
+        tended_count > 100,
+        "{tended_count} steps of splits and joins"
+    );
     assert!(evicted_count > 2000, "{evicted_count} were evicted");
     assert!(miss_count > 1000, "{miss_count} were read again");
 }
@@ -300,7 +317,7 @@ fn what_is_evicted_is_read_again_before_anything_is_done() {
 /// A tree page may be of another version, or our own code wrong: records that do not fit are errors.
 #[test]
 fn records_that_do_not_fit_are_refused() {
-    let mut world = World::new(1, 1, 1);
+    let mut world = World::new(1, 1, 1).with_parts(BOUNDS, 24);
     let mut model = Model::new();
     for _ in 0..300 {
         let op = random_op(&mut world, &model);

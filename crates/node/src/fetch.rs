@@ -296,6 +296,7 @@ impl Fetches {
             let inodes = inodes.collect::<Vec<_>>().join(", ");
             let what = match &parked.work {
                 Work::Question(q) => format!("{:?} of {:?}", q.ask, q.from.node),
+                Work::Tend { holder, .. } => format!("splitting or joining the parts of {holder}"),
                 Work::Transaction(envelope) | Work::Unreadable(envelope) => {
                     format!("transaction {:?}", envelope.id)
                 }
@@ -592,6 +593,10 @@ fn given_back(parked: Parked) -> Ready {
             Work::Question(question)
         }
         Work::Transaction(envelope) if parked.has_failed => Work::Unreadable(envelope),
+        Work::Tend { holder, .. } => Work::Tend {
+            holder,
+            is_unreadable: parked.has_failed,
+        },
         work @ (Work::Transaction(_) | Work::Unreadable(_)) => work,
     };
     let pinned = parked.pinned;

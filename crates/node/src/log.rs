@@ -454,6 +454,11 @@ impl OwnerLog {
         self.journal.is_poisoned() || self.has_room(64 << 10, freed, Urgency::Urgent)
     }
 
+    /// A step that splits or joins parts of directories, whose record takes `bytes` at the most, fits the journal now.
+    pub(crate) fn has_room_for_tending(&self, bytes: usize) -> bool {
+        !self.journal.is_poisoned() && self.has_room(bytes, 0, Urgency::Normal)
+    }
+
     /// Journals changes of space alone.
     pub fn append_space(&mut self, mutations: Vec<SpaceMutation>) -> Lsn {
         self.append_records(mutations.into_iter().map(SpaceRecord::Space))

@@ -37,6 +37,7 @@ use crate::supply;
 
 mod locks;
 mod promises;
+mod tend;
 mod transactions;
 
 /// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
@@ -160,7 +161,9 @@ impl OwnerSlice {
                 q.dropped(out);
                 false
             }
-            Work::Question(_) | Work::Transaction(_) | Work::Unreadable(_) => true,
+            Work::Question(_) | Work::Transaction(_) | Work::Unreadable(_) | Work::Tend { .. } => {
+                true
+            }
         });
         self.lose_locks(life, out);
         let mut effects = Vec::new();
@@ -237,6 +240,8 @@ impl OwnerSlice {
                         Instant(0),
                     ));
                 }
+                // It never waits: it is due again with the next change.
+                Work::Tend { .. } => {}
             }
         }
         for waiting in self.tokens.waiters() {
@@ -442,6 +447,7 @@ impl<'a> Locked<'a> {
                 slice.note_removal(env.now, mutation, out);
             }
         }
+        self.begin_tending(out);
     }
 
     /// Runs a piece of work. `log` is there when `Work::needs_log`.
@@ -470,6 +476,7 @@ impl<'a> Locked<'a> {
                 self.progress(env, log, home, progress, out);
                 Ok(())
             }
+            work @ Work::Tend { .. } => self.tend(env, log, work, out),
         }
     }
 
@@ -650,6 +657,7 @@ impl<'a> Locked<'a> {
         };
         let wanted = meta::wants(&self.view(env), &ctx, op);
         self.known()?;
+        let wanted = wanted.map_err(|shard| Missing::Shards(vec![shard]))?;
         let from = question.from;
         for want in wanted {
             let shard = want.ino.shard();

@@ -51,6 +51,13 @@ pub enum Work {
     Transaction(Box<meta::Envelope>),
     /// Another owner's Prepare, about inodes that cannot be read: it is voted against.
     Unreadable(Box<meta::Envelope>),
+    /// This holder of a directory's names should be split, or joined with a neighbour (`meta::parts`).
+    Tend {
+        /// The directory, or a part of one.
+        holder: InodeId,
+        /// Something that it needs cannot be read: it stays as it is.
+        is_unreadable: bool,
+    },
 }
 
 impl Work {
@@ -59,6 +66,7 @@ impl Work {
         match self {
             Self::Question(question) => question.shard,
             Self::Transaction(envelope) | Self::Unreadable(envelope) => envelope.to,
+            Self::Tend { holder, .. } => holder.shard(),
         }
     }
 
@@ -70,7 +78,7 @@ impl Work {
                 Ask::Space(_) => true,
                 Ask::Acquire { .. } | Ask::Sync | Ask::Lock { .. } => false,
             },
-            Self::Transaction(_) | Self::Unreadable(_) => true,
+            Self::Transaction(_) | Self::Unreadable(_) | Self::Tend { .. } => true,
         }
     }
 
@@ -90,7 +98,7 @@ impl Work {
 
     pub(crate) fn may_fail(&self) -> bool {
         match self {
-            Self::Question(_) | Self::Unreadable(_) => true,
+            Self::Question(_) | Self::Unreadable(_) | Self::Tend { .. } => true,
             Self::Transaction(envelope) => {
                 matches!(envelope.message, TransactionMessage::Prepare { .. })
             }

@@ -49,8 +49,10 @@ pub const NSD_NAME_SIZE_MAX: usize = 64;
 pub const POOL_NAME_SIZE_MAX: usize = 32;
 /// Format version that this program writes and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
+/// Incompatible feature: directories may be in parts, in journals and trees.
+pub const DIRECTORY_PARTS: u64 = 1;
 /// Incompatible feature bits that this program knows: with any other set the NSD is refused.
-pub const FEATURES_INCOMPATIBLE: u64 = 0;
+pub const FEATURES_INCOMPATIBLE: u64 = DIRECTORY_PARTS;
 
 /// What an NSD may hold.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -41,7 +41,7 @@ pub(super) fn create(
             is_new: false,
         }));
     }
-    let ino = shard(view, parent.shard())?.next_number();
+    let ino = shard(view, view.holder(parent, name)?.shard())?.next_number();
     let new = make::New {
         kind: FileKind::File,
         permissions: new.permissions,

@@ -27,7 +27,7 @@ pub(super) fn lookup(view: &View<'_>, parent: InodeId, name: &Name) -> Result<Re
     if let Some(id) = home.locks.name(parent, name) {
         return Err(Stop::Wait(id));
     }
-    match home.entry(parent, name) {
+    match view.entry(parent, name)? {
         Some((_, entry)) => found(view, (entry.ino, entry.kind)),
         None => Ok(Resolved::Answer(Reply::Absent)),
     }
@@ -37,7 +37,9 @@ pub(super) fn lookup(view: &View<'_>, parent: InodeId, name: &Name) -> Result<Re
 pub(super) fn parent(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
     match directory(view, ino)?.body {
         Body::Directory { parent, .. } => found(view, (parent, FileKind::Directory)),
-        Body::File(_) | Body::Symlink(_) | Body::Special => Err(Stop::Fail(Errno::ENOTDIR)),
+        Body::File(_) | Body::Part { .. } | Body::Symlink(_) | Body::Special => {
+            Err(Stop::Fail(Errno::ENOTDIR))
+        }
     }
 }
 
@@ -63,6 +65,8 @@ pub(super) fn ancestors(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop>
 pub(super) fn read_link(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
     match &inode(view, ino)?.body {
         Body::Symlink(target) => Ok(Resolved::Answer(Reply::Bytes(target.clone()))),
-        Body::Directory { .. } | Body::File(_) | Body::Special => Err(Stop::Fail(Errno::EINVAL)),
+        Body::Directory { .. } | Body::Part { .. } | Body::File(_) | Body::Special => {
+            Err(Stop::Fail(Errno::EINVAL))
+        }
     }
 }

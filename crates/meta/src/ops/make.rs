@@ -43,7 +43,8 @@ pub(super) fn make(
         target: SmallBytes::default(),
         caller,
     };
-    let mut ino = shard(view, parent.shard())?.next_number();
+    // With its name: the inodes of a directory in parts spread over the shards of its owner.
+    let mut ino = shard(view, view.holder(parent, name)?.shard())?.next_number();
     match kind {
         NewKind::Node { mode, rdev } => {
             new.kind = node_kind(*mode)?;

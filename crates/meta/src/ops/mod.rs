@@ -134,7 +134,7 @@ fn closed(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
 }
 
 /// A shard of ours. ESTALE when it is not: the request came to the wrong owner.
-fn shard<'v>(view: &'v View<'_>, id: ShardId) -> Result<&'v Shard, Stop> {
+pub(crate) fn shard<'v>(view: &'v View<'_>, id: ShardId) -> Result<&'v Shard, Stop> {
     match view.shard(id) {
         Some(shard) => Ok(shard),
         None if view.is_mine(id) => Err(Stop::Shard(id)),
@@ -143,8 +143,10 @@ fn shard<'v>(view: &'v View<'_>, id: ShardId) -> Result<&'v Shard, Stop> {
 }
 
 /// An inode of ours, whether or not a transaction is changing it.
-fn inode<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
+pub(crate) fn inode<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
     let found = shard(view, ino.shard())?.inode(ino);
+    // A part of a directory is no inode to anybody.
+    let found = found.filter(|inode| !inode.is_part());
     found.ok_or(Stop::Fail(Errno::ESTALE))
 }
 
@@ -157,7 +159,7 @@ fn settled<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
 }
 
 /// A directory of ours that no transaction is changing.
-fn directory<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
+pub(crate) fn directory<'v>(view: &'v View<'_>, ino: InodeId) -> Result<&'v Inode, Stop> {
     let inode = settled(view, ino)?;
     if inode.attr.kind != FileKind::Directory {
         return Err(Stop::Fail(Errno::ENOTDIR));
@@ -198,7 +200,7 @@ pub(crate) fn entry(
         return known.ok_or_else(|| Stop::Fact(query()));
     }
     directory(view, parent)?;
-    let found = shard(view, id)?.entry(parent, name);
+    let found = view.entry(parent, name)?;
     Ok(found.map(|(_, entry)| (entry.ino, entry.kind)))
 }
 

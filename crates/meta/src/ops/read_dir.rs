@@ -4,9 +4,9 @@ use std::ops::Bound;
 
 use types::{Errno, InodeId};
 
-use super::directory;
+use super::{directory, shard};
 use crate::execute::Resolved;
-use crate::inode::Body;
+use crate::inode::{Body, Inode};
 use crate::message::{Listed, Reply, listed_size};
 use crate::view::{Stop, View};
 
@@ -21,35 +21,81 @@ pub(super) fn read_dir(
     size: u32,
     plus: bool,
 ) -> Result<Resolved, Stop> {
-    let Body::Directory { parent, entries } = &directory(view, ino)?.body else {
+    let inode = directory(view, ino)?;
+    let Body::Directory { parent, .. } = inode.body else {
         return Err(Stop::Fail(Errno::ENOTDIR));
     };
-    let size_max = SIZE_MAX.min(size as usize);
-    let mut listed = Vec::new();
-    let mut size = 0;
-    let mut is_end = true;
+    let mut listing = Listing {
+        view,
+        plus,
+        size_max: SIZE_MAX.min(size as usize),
+        size: 0,
+        entries: Vec::new(),
+    };
     // Cookies up to 2 are the start and the client's own entries; the first of ours is far behind them.
     let from = (Bound::Excluded(cookie), Bound::Unbounded);
-    for (cookie, entry) in entries.map().range(from) {
-        size += listed_size(entry.name.bytes().len(), plus);
-        if size > size_max && !listed.is_empty() {
-            is_end = false;
+    let first_part = inode.parts().and_then(|parts| parts.keys().next());
+    let mut is_full = false;
+    if first_part.is_none_or(|begin| cookie < *begin) {
+        is_full = listing.add(inode, from);
+    }
+    let parts = inode.parts().into_iter().flat_map(|parts| {
+        let at = parts.range(..=cookie).next_back();
+        parts.range(at.map_or(0, |(begin, _)| *begin)..)
+    });
+    for (_, part) in parts {
+        if is_full {
             break;
         }
-        let shard = view.shard(entry.ino.shard()).filter(|_| plus);
-        let settled = shard.filter(|s| s.locks.inode(entry.ino).is_none());
-        listed.push(Listed {
-            name: entry.name.clone(),
-            ino: entry.ino,
-            kind: entry.kind,
-            cookie: *cookie,
-            // Of a cold one the listing says no more than its name: who wants more looks it up.
-            attr: settled.and_then(|s| s.peek_attr(entry.ino)),
-        });
+        // What would have to be locked or read first comes with the next call, when there is something to answer.
+        let is_at_hand = view
+            .shard(part.shard())
+            .is_some_and(|s| s.peek(*part).is_some());
+        if !is_at_hand && !listing.entries.is_empty() {
+            is_full = true;
+            break;
+        }
+        match shard(view, part.shard())?.inode(*part) {
+            Some(inode) => is_full = listing.add(inode, from),
+            // It is missed: whatever is answered is worth nothing.
+            None => break,
+        }
     }
     Ok(Resolved::Answer(Reply::Listing {
-        entries: listed,
-        parent: *parent,
-        is_end,
+        entries: listing.entries,
+        parent,
+        is_end: !is_full,
     }))
+}
+
+struct Listing<'v, 's> {
+    view: &'v View<'s>,
+    plus: bool,
+    size_max: usize,
+    size: usize,
+    entries: Vec<Listed>,
+}
+
+impl Listing<'_, '_> {
+    /// Adds what a directory or a part holds in the range. True: not all of it fits.
+    fn add(&mut self, holder: &Inode, from: (Bound<u64>, Bound<u64>)) -> bool {
+        let held = holder.entries().into_iter();
+        for (cookie, entry) in held.flat_map(|entries| entries.range(from)) {
+            self.size += listed_size(entry.name.bytes().len(), self.plus);
+            if self.size > self.size_max && !self.entries.is_empty() {
+                return true;
+            }
+            let shard = self.view.shard(entry.ino.shard()).filter(|_| self.plus);
+            let settled = shard.filter(|s| s.locks.inode(entry.ino).is_none());
+            self.entries.push(Listed {
+                name: entry.name.clone(),
+                ino: entry.ino,
+                kind: entry.kind,
+                cookie: *cookie,
+                // Of a cold one the listing says no more than its name: who wants more looks it up.
+                attr: settled.and_then(|s| s.peek_attr(entry.ino)),
+            });
+        }
+        false
+    }
 }

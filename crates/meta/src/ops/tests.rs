@@ -785,7 +785,7 @@ fn wants_name_the_tokens_in_inode_order() {
             facts: &[],
         };
         let view = View::new(&mut f.shards, &owners, NodeId(1));
-        wants(&view, &ctx, op)
+        wants(&view, &ctx, op).unwrap()
     };
     let write = Want::Directory {
         mode: DirectoryMode::Write,

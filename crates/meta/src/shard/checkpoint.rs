@@ -5,10 +5,10 @@ use types::{FileKind, InodeId, SmallBytes};
 
 use super::Shard;
 use crate::dirty::Thawed;
-use crate::inode::{Body, Dirent, InodeRecord};
+use crate::inode::{Body, Dirent, Inode, InodeRecord};
 use crate::mutation::Mutation;
 use crate::name_hash::TIE_COUNT_MAX;
-use crate::records::{HEAD_SIZE_MAX, Key, Named, Record, Unsaved, length_of_entry};
+use crate::records::{HEAD_SIZE_MAX, Key, Named, PART_SIZE, Record, Unsaved, length_of_entry};
 
 impl Shard {
     /// From now on notes which records the shard's tree does not have: the tree has none yet.
@@ -127,6 +127,29 @@ impl Shard {
         is_link
     }
 
+    /// Loads a part's head. False: it is there already.
+    pub(crate) fn load_part(&mut self, index: u64, directory: InodeId) -> bool {
+        let is_new = !self.inodes.contains_key(&index);
+        if is_new {
+            self.put_resident(Inode::new_part(InodeId::new(self.id, index), directory));
+            self.part_count += 1;
+        }
+        is_new
+    }
+
+    /// Loads a directory's record of a part. False: it is no directory, or the range begins where none can.
+    pub(crate) fn load_part_of(&mut self, index: u64, begin: u64, part: InodeId) -> bool {
+        let inode = self.inodes.get(&index);
+        let is_directory = inode.is_some_and(|i| matches!(i.body, Body::Directory { .. }));
+        if !is_directory || !begin.is_multiple_of(TIE_COUNT_MAX) {
+            return false;
+        }
+        self.reweighed(index, |inode| {
+            let parts = super::names::parts_of(inode).get_or_insert_default();
+            parts.insert(begin, part).is_none()
+        })
+    }
+
     /// Loads a name. False: its directory is none, or its cookie is another's.
     pub(crate) fn load_entry(&mut self, index: u64, cookie: u64, entry: Dirent) -> bool {
         let first = self.key.first_cookie(entry.name.bytes());
@@ -206,6 +229,15 @@ impl Shard {
             }
             Mutation::EntryRemove { directory, cookie } => {
                 self.touch(*directory, Named::Entry(*cookie), None);
+            }
+            Mutation::PartMake { index, .. } => {
+                self.touch(*index, Named::PartHead, Some(PART_SIZE));
+            }
+            Mutation::PartPut {
+                directory, begin, ..
+            } => self.touch(*directory, Named::Part(*begin), Some(PART_SIZE)),
+            Mutation::PartRemove { directory, begin } => {
+                self.touch(*directory, Named::Part(*begin), None);
             }
             Mutation::XattrPut { index, name, value } => {
                 self.touch(*index, Named::Xattr(name), Some(length(value)));

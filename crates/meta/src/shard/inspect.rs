@@ -11,7 +11,6 @@ use crate::inode::{Body, Dirent};
 use crate::locks::Found;
 use crate::map::{FileMap, check_extents};
 use crate::mutation::Mutation;
-use crate::shard::Changes;
 use crate::step::Step;
 use crate::transaction::TransactionId;
 
@@ -56,14 +55,27 @@ pub struct Seen<'a> {
     pub attr: &'a Attr,
     /// Directories: the parent.
     pub parent: Option<InodeId>,
-    /// Directories: names by cookie.
+    /// Directories: names by cookie, but for those that parts hold.
     pub entries: Option<&'a BTreeMap<u64, Dirent>>,
+    /// Directories in parts: the parts by the first cookies of their ranges.
+    pub parts: Option<&'a BTreeMap<u64, InodeId>>,
     /// Symbolic links: the target.
     pub target: Option<&'a SmallBytes>,
     /// Files that ever had bytes.
     pub map: Option<&'a FileMap>,
     /// Extended attributes by full name.
     pub xattrs: &'a BTreeMap<SmallBytes, SmallBytes>,
+}
+
+/// A part of a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct SeenPart<'a> {
+    /// Its number.
+    pub ino: InodeId,
+    /// The directory that it says it is a part of.
+    pub directory: InodeId,
+    /// Names by cookie.
+    pub entries: &'a BTreeMap<u64, Dirent>,
 }
 
 impl Shard {
@@ -80,7 +92,10 @@ impl Shard {
                 is_made_well(is_new, ino)
             }
             Mutation::InodeRemove { index } => self.has(*index, |body| match body {
-                Body::Directory { entries, .. } => entries.map().is_empty(),
+                Body::Directory { entries, parts, .. } => {
+                    entries.map().is_empty() && parts.is_none()
+                }
+                Body::Part { entries, .. } => entries.map().is_empty(),
                 Body::File(_) | Body::Symlink(_) | Body::Special => true,
             }),
             Mutation::AttrPut { index, attr } => {
@@ -92,13 +107,32 @@ impl Shard {
             Mutation::DirectoryTouch { index, .. } | Mutation::XattrPut { index, .. } => {
                 self.has(*index, |_| true)
             }
-            Mutation::ParentPut { index, .. }
-            | Mutation::EntryPut {
+            Mutation::PartMake { index, .. } => {
+                let is_new = !self.inodes.contains_key(index);
+                is_made_well(is_new, InodeId::new(self.id, *index))
+            }
+            Mutation::PartPut {
                 directory: index, ..
-            } => self.has(*index, |body| matches!(body, Body::Directory { .. })),
+            }
+            | Mutation::ParentPut { index, .. } => {
+                self.has(*index, |body| matches!(body, Body::Directory { .. }))
+            }
+            Mutation::PartRemove { directory, begin } => self.has(*directory, |body| match body {
+                Body::Directory { parts, .. } => {
+                    parts.as_ref().is_some_and(|p| p.contains_key(begin))
+                }
+                Body::File(_) | Body::Part { .. } | Body::Symlink(_) | Body::Special => false,
+            }),
+            Mutation::EntryPut {
+                directory: index, ..
+            } => self.has(*index, |body| {
+                matches!(body, Body::Directory { .. } | Body::Part { .. })
+            }),
             Mutation::EntryRemove { directory, cookie } => {
                 self.has(*directory, |body| match body {
-                    Body::Directory { entries, .. } => entries.map().contains_key(cookie),
+                    Body::Directory { entries, .. } | Body::Part { entries, .. } => {
+                        entries.map().contains_key(cookie)
+                    }
                     Body::File(_) | Body::Symlink(_) | Body::Special => false,
                 })
             }
@@ -187,31 +221,54 @@ impl Shard {
 
     /// Every inode, by number.
     pub fn inspect(&self) -> impl Iterator<Item = Seen<'_>> {
+        let inodes = self.indices().into_iter();
+        let inodes = inodes.filter(|index| !self.inodes[index].is_part());
+        inodes.map(|index| self.seen_at(index))
+    }
+
+    fn indices(&self) -> Vec<u64> {
         let mut indices: Vec<u64> = self.inodes.keys().copied().collect();
         indices.sort_unstable();
-        indices.into_iter().map(|index| self.seen_at(index))
+        indices
+    }
+
+    /// Every part of a directory, by number.
+    pub fn inspect_parts(&self) -> impl Iterator<Item = SeenPart<'_>> {
+        let parts = self.indices().into_iter();
+        parts.filter_map(|index| self.seen_part(InodeId::new(self.id, index)))
+    }
+
+    /// One part.
+    pub fn seen_part(&self, ino: InodeId) -> Option<SeenPart<'_>> {
+        let inode = self.peek(ino)?;
+        Some(SeenPart {
+            ino,
+            directory: inode.directory_of_part()?,
+            entries: inode.entries()?,
+        })
     }
 
     /// One inode.
     pub fn seen(&self, ino: InodeId) -> Option<Seen<'_>> {
-        self.inode(ino)?;
-        Some(self.seen_at(ino.index()))
+        let inode = self.inode(ino)?;
+        (!inode.is_part()).then(|| self.seen_at(ino.index()))
     }
 
     fn seen_at(&self, index: u64) -> Seen<'_> {
         let inode = &self.inodes[&index];
         let parent = match &inode.body {
             Body::Directory { parent, .. } => Some(*parent),
-            Body::File(_) | Body::Symlink(_) | Body::Special => None,
+            Body::File(_) | Body::Part { .. } | Body::Symlink(_) | Body::Special => None,
         };
         let target = match &inode.body {
             Body::Symlink(target) => Some(target),
-            Body::File(_) | Body::Directory { .. } | Body::Special => None,
+            Body::File(_) | Body::Directory { .. } | Body::Part { .. } | Body::Special => None,
         };
         Seen {
             attr: &inode.attr,
             parent,
             entries: inode.entries(),
+            parts: inode.parts(),
             target,
             map: inode.map(),
             xattrs: &inode.xattrs,
@@ -253,26 +310,10 @@ impl Shard {
         self.outcomes.iter().map(|(id, to)| (*id, &to[..]))
     }
 
-    /// Ends a prepared transaction as its coordinator says it has ended. `None`: its steps do not fit, and nothing was
-    /// changed.
-    pub fn end_prepared(&mut self, id: TransactionId, is_commit: bool) -> Option<Changes> {
-        let prepared = self.prepared.get(&id)?.clone();
-        if is_commit && prepared.steps.iter().any(|step| step.check(self).is_err()) {
-            return None;
-        }
-        let mut changes = Changes::default();
-        if is_commit {
-            for step in &prepared.steps {
-                step.perform(self, prepared.now, &mut changes);
-            }
-        }
-        self.perform(Mutation::Resolve { id, is_commit }, &mut changes);
-        Some(changes)
-    }
-
-    /// A cookie for another name of a directory; `None`: the name is there, or its hash is full.
-    pub fn free_cookie(&self, directory: InodeId, name: &types::Name) -> Option<u64> {
-        match self.place(directory, name) {
+    /// A cookie for another name of a directory, in it or the part of it that holds the name; `None`: the name is there, or its
+    /// hash is full.
+    pub fn free_cookie(&self, holder: InodeId, name: &types::Name) -> Option<u64> {
+        match self.place(holder, name) {
             super::Place::Free(cookie) => Some(cookie),
             super::Place::Taken | super::Place::Full => None,
         }

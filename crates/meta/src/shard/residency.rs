@@ -180,7 +180,11 @@ impl Inode {
     pub(super) fn weight(&self) -> u64 {
         let mut weight = size_of::<Self>() + TABLE_WEIGHT;
         match &self.body {
-            Body::Directory { entries, .. } => weight += entries.weight(),
+            Body::Directory { entries, parts, .. } => {
+                let parts = parts.as_ref().map(|parts| parts.len());
+                weight += entries.weight() + parts.map_or(0, tree_weight::<u64, InodeId>);
+            }
+            Body::Part { entries, .. } => weight += entries.weight(),
             Body::Symlink(target) => weight += target.heap_size(),
             Body::File(_) | Body::Special => {}
         }
@@ -329,12 +333,18 @@ impl Shard {
     /// There is such an inode, resident or cold.
     pub fn exists(&self, ino: InodeId) -> bool {
         assert_eq!(ino.shard(), self.id);
-        self.inodes.contains_key(&ino.index()) || self.is_cold(ino)
+        let inode = self.inodes.get(&ino.index());
+        inode.is_some_and(|inode| !inode.is_part()) || self.is_cold(ino)
     }
 
     /// Attributes of a resident inode, for who can do without.
     pub(crate) fn peek_attr(&self, ino: InodeId) -> Option<types::Attr> {
-        self.inodes.get(&ino.index()).map(|inode| inode.attr)
+        self.peek(ino).map(|inode| inode.attr)
+    }
+
+    /// A resident inode or part, for who can do without.
+    pub(crate) fn peek(&self, ino: InodeId) -> Option<&Inode> {
+        self.inodes.get(&ino.index()).map(|inode| &**inode)
     }
 
     /// Cold inodes that were looked for since the last call: what was read meanwhile is worth nothing.

@@ -27,9 +27,8 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
     let files = model.of_kind(FileKind::File);
     let parent = pick(world, &directories).unwrap();
     let new_parent = pick(world, &directories).unwrap();
-    let names = ["a", "b", "c", "d"];
-    let name1 = name(world.random.pick(&names).unwrap());
-    let name2 = name(world.random.pick(&names).unwrap());
+    let mut any_name = || name(&format!("n{}", world.random.below(world.name_count)));
+    let (name1, name2) = (any_name(), any_name());
     let shard = ShardId(u16::try_from(world.random.below(world.map.len() as u64)).unwrap());
     let caller = Caller {
         uid: 1,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use meta::inode::Dirent;
 use meta::{Mutation, NewKind, Op, Reply};
 use types::{Errno, FileKind, InodeId, Location, Name};
 
@@ -320,25 +321,54 @@ impl Model {
 /// Every entry of the world: directory, name, inode.
 pub fn entries(world: &World) -> Vec<(InodeId, Name, InodeId)> {
     let mut list = Vec::new();
-    for (id, shard) in world.owners.iter().flat_map(|o| &o.shards) {
-        shard.snapshot(&mut |m| {
-            if let Mutation::EntryPut {
-                directory,
-                name,
-                ino,
-                ..
-            } = m
-            {
-                list.push((InodeId::new(*id, directory), name, ino));
+    for shard in world.owners.iter().flat_map(|o| o.shards.values()) {
+        for seen in shard.inspect() {
+            let directory = seen.attr.ino;
+            let mut put = |entries: &BTreeMap<u64, Dirent>, begin: u64, end: u64| {
+                for (cookie, entry) in entries {
+                    assert!((begin..end).contains(cookie), "in the range of its holder");
+                    list.push((directory, entry.name.clone(), entry.ino));
+                }
+            };
+            let begins: Vec<u64> = seen.parts.into_iter().flatten().map(|(b, _)| *b).collect();
+            if let Some(entries) = seen.entries {
+                put(entries, 0, begins.first().copied().unwrap_or(u64::MAX));
             }
-        });
+            for (at, (begin, part)) in seen.parts.into_iter().flatten().enumerate() {
+                let of = world.owner_of(part.shard());
+                assert_eq!(of, world.owner_of(directory.shard()));
+                let part = world.shard(part.shard()).seen_part(*part);
+                let part = part.expect("a part is there");
+                assert_eq!(part.directory, directory);
+                assert!(!part.entries.is_empty());
+                put(
+                    part.entries,
+                    *begin,
+                    begins.get(at + 1).copied().unwrap_or(u64::MAX),
+                );
+            }
+        }
     }
     list
+}
+
+/// Every part is named once.
+fn check_parts(world: &World) {
+    let shards = || world.owners.iter().flat_map(|o| o.shards.values());
+    let made: u64 = shards().map(|s| s.part_count()).sum();
+    let seen = shards().flat_map(|s| s.inspect_parts()).count() as u64;
+    let inspected = shards().flat_map(|s| s.inspect());
+    let named = inspected.filter_map(|seen| seen.parts);
+    let named: Vec<InodeId> = named.flat_map(|parts| parts.values().copied()).collect();
+    let different: BTreeSet<InodeId> = named.iter().copied().collect();
+    assert_eq!((made, seen), (seen, named.len() as u64));
+    assert_eq!(different.len(), named.len());
 }
 
 /// What must hold in any world at rest: each shard in itself; no entry without inode; link counts; every
 /// nameless inode an open orphan; every sector in use in exactly one map.
 pub fn check_world(world: &World) {
+    check_parts(world);
     let mut links: BTreeMap<InodeId, u32> = BTreeMap::new();
     let mut below: BTreeMap<InodeId, u32> = BTreeMap::new();
     for (directory, name, ino) in entries(world) {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use meta::parts::{self, Bounds, Tended};
 use meta::transaction::{self, Handled};
 use meta::*;
 use stdx::Prng;
@@ -58,6 +59,11 @@ pub struct World {
     pub miss_count: u64,
     /// So many answers get lost on their way to the client, which then repeats its request.
     pub lost_answers: u32,
+    /// How many names there are to draw from.
+    pub name_count: u64,
+    /// Splits and joins.
+    pub tended_count: u64,
+    bounds: Option<Bounds>,
     rename_token: Option<RequestId>,
     next_request: u64,
     clock: i64,
@@ -90,6 +96,9 @@ impl World {
             trees: BTreeMap::new(),
             miss_count: 0,
             lost_answers: 0,
+            name_count: 4,
+            tended_count: 0,
+            bounds: None,
             rename_token: None,
             next_request: 1,
             clock: 1000,
@@ -110,6 +119,43 @@ impl World {
         let changes = root.make_root(Timestamp::default(), 0o755, 5);
         world.owners[0].durable.push(changes.mutations);
         world
+    }
+
+    /// Directories are split and joined by these bounds, and there are so many names.
+    pub fn with_parts(mut self, bounds: Bounds, name_count: u64) -> Self {
+        self.bounds = Some(bounds);
+        self.name_count = name_count;
+        for shard in self.owners.iter_mut().flat_map(|o| o.shards.values_mut()) {
+            shard.allow_parts(bounds);
+        }
+        self
+    }
+
+    /// Splits and joins what is due, as the owner does after an operation.
+    fn tend(&mut self, owner: usize) {
+        let due = |o: &mut Owner| o.shards.values_mut().find_map(Shard::next_to_tend);
+        while let Some(holder) = due(&mut self.owners[owner]) {
+            let mut locked = BTreeSet::from([holder.shard()]);
+            loop {
+                match self.with_view(owner, &locked, |view| parts::tend(view, holder)) {
+                    Tended::Done(changes) => {
+                        self.tended_count += u64::from(!changes.mutations.is_empty());
+                        assert_eq!(changes.freed, vec![]);
+                        self.owners[owner].pending.push(Record {
+                            mutations: changes.mutations,
+                            ..Record::default()
+                        });
+                        break;
+                    }
+                    Tended::NeedShards(more) => {
+                        let before = locked.len();
+                        locked.extend(more);
+                        assert!(locked.len() > before, "it asks for more than it has");
+                    }
+                    Tended::NeedKeys(inodes) => self.read(&inodes),
+                }
+            }
+        }
     }
 
     pub fn owner_of(&self, shard: ShardId) -> usize {
@@ -199,6 +245,7 @@ impl World {
                         messages: Vec::new(),
                         answers: vec![(id, Some(done.reply))],
                     });
+                    self.tend(owner);
                 }
                 Ok(Outcome::NeedShards(more)) => {
                     let before = locked.len();
@@ -235,6 +282,7 @@ impl World {
             answers,
             ..Record::default()
         });
+        self.tend(owner);
     }
 
     /// Reads inodes from the trees.
@@ -430,6 +478,11 @@ impl World {
         }
         for (id, mutation) in old.durable.iter().flatten() {
             old.shards.get_mut(id).unwrap().apply(mutation);
+        }
+        if let Some(bounds) = self.bounds {
+            old.shards
+                .values_mut()
+                .for_each(|shard| shard.allow_parts(bounds));
         }
         for request in self.requests.values_mut() {
             request.facts.clear();

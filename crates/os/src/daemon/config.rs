@@ -46,6 +46,8 @@ pub struct Config {
     pub view: ClusterView,
     /// Key of the name hash, from the labels.
     pub hash_key: u128,
+    /// Directories may be in parts, as the labels say.
+    pub has_parts: bool,
     /// Where to mount.
     pub mount: PathBuf,
     /// How to mount: MS_* of mount(2).

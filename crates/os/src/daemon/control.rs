@@ -239,12 +239,13 @@ impl Daemon {
         };
         let extents = slice.shard.extents(number).into_iter().flatten();
         let (piece_count, piece_size) = slice.shard.pieces(number);
+        let part_count = slice.shard.part_count_of(number);
         let mut listed: Vec<String> = extents.take(EXTENTS_SHOWN_MAX + 1).map(extent).collect();
         let is_cut = listed.len() > EXTENTS_SHOWN_MAX;
         listed.truncate(EXTENTS_SHOWN_MAX);
         format!(
             "{{\"inode\":{},\"kind\":\"{:?}\",\"size\":{},\"sectors\":{},\"links\":{},\"change\":{},\
-             \"size_generation\":{},\"layout\":{},\"pieces\":{piece_count},\"piece_bytes\":{piece_size},\
+             \"size_generation\":{},\"layout\":{},\"parts\":{part_count},\"pieces\":{piece_count},\"piece_bytes\":{piece_size},\
              \"more_extents\":{is_cut},\"extents\":[{}]}}",
             attr.ino.raw(),
             attr.kind,

@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 
 use node::eviction::{Eviction, Resident, Step};
 use node::fetch::{Counters, Ready, Trouble, install, read_now};
+use node::meta::parts::Bounds;
 use node::meta::{Evicted, HashKey};
 use node::store::tree::{Fetch, Pages};
 use node::{Fetches, Look, OwnerLog, OwnerSlice, Walk};
@@ -129,8 +130,13 @@ fn report(trouble: &Trouble) {
 }
 
 impl Daemon {
-    /// Starts the threads, and lets inodes leave memory if there is a limit.
+    /// Starts the threads, lets inodes leave memory if there is a limit, and directories be split if the labels allow it.
     pub(super) fn start_keys(self: &Arc<Self>) -> Result<Ended, Error> {
+        if self.config.has_parts {
+            for slice in self.shards.iter().flatten() {
+                lock(slice).shard.allow_parts(Bounds::DEFAULT);
+            }
+        }
         if self.config.metadata_bytes_max > 0 {
             for slice in self.shards.iter().flatten() {
                 lock(slice).shard.allow_eviction();

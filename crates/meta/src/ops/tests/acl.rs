@@ -237,12 +237,15 @@ fn another_owners_directory_inherits_too() {
     // As its owner performs them.
     let mut shard = Shard::new(ShardId(2), HashKey(99));
     let mut changes = crate::shard::Changes::default();
+    let owners = [NodeId(1); 3];
+    let mut view = View::new([&mut shard], &owners, NodeId(1));
     for step in steps {
-        assert_eq!(step.check(&shard), Ok(()));
+        assert_eq!(step.check(&view), Ok(()));
     }
     for step in steps {
-        step.perform(&mut shard, Timestamp::default(), &mut changes);
+        step.perform(&mut view, Timestamp::default(), &mut changes);
     }
+    drop(view);
     shard.check();
     let attr = shard.attr(InodeId::new(ShardId(2), 9)).unwrap();
     assert_eq!((attr.mode() & 0o777, attr.has_acl()), (0o754, true));

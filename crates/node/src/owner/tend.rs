@@ -1,0 +1,56 @@
+//! Splitting and joining the parts of directories: work of an owner's own, after what made it due has been answered.
+
+use meta::parts::{self, Tended};
+use types::NodeLife;
+
+use super::{Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, Work};
+
+/// Bytes of the record of one step, at the most: of 640 entries, each put and removed, with names of 255 bytes.
+const RECORD_SIZE_MAX: usize = 256 << 10;
+
+impl Locked<'_> {
+    /// What changes have made due is done when they have been answered.
+    pub(super) fn begin_tending(&mut self, out: &mut Vec<OwnerEffect>) {
+        for slice in &mut self.slices {
+            while let Some(holder) = slice.shard.next_to_tend() {
+                let is_unreadable = false;
+                out.push(OwnerEffect::Run(Work::Tend {
+                    holder,
+                    is_unreadable,
+                }));
+            }
+        }
+    }
+
+    /// One step. Where the journal has no room, it is left until the next change says again that it is due.
+    pub(super) fn tend(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: Option<&mut OwnerLog>,
+        work: Work,
+        out: &mut Vec<OwnerEffect>,
+    ) -> Result<(), Need> {
+        let Work::Tend {
+            holder,
+            is_unreadable: false,
+        } = work
+        else {
+            return Ok(());
+        };
+        let log = log.expect("what may change something has the journal");
+        if !log.has_room_for_tending(RECORD_SIZE_MAX) {
+            return Ok(());
+        }
+        let tended = parts::tend(&mut self.view(env), holder);
+        match tended {
+            Tended::NeedShards(shards) => Err(Need::Shards(shards, work)),
+            Tended::NeedKeys(inodes) => Err(Need::Keys(inodes, work)),
+            Tended::Done(changes) if changes.mutations.is_empty() => Ok(()),
+            Tended::Done(changes) => {
+                let lsn = log.append(NodeLife::default(), &changes.mutations, &[], &[]);
+                self.note_journaled(env, &changes.mutations, lsn, out);
+                Ok(())
+            }
+        }
+    }
+}
