@@ -46,6 +46,7 @@ fn two_calls_outlive_a_loss_of_power_at_every_event() {
 fn other_disks() {
     let cached = Shape {
         round_ticks: 0,
+        part_bounds: None,
         ..Shape::default()
     };
     let direct = Shape {

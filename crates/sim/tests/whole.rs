@@ -1,6 +1,7 @@
 //! The whole: fixed seeds pass (CI runs fresh ones too), a seed replays exactly, and each checker finds what it is there for.
 
 use client::rewrite::RewriteCounts;
+use node::meta::parts::Bounds;
 use sim::survive;
 use sim::whole::node::Canary;
 use sim::whole::{self, Options, Report, World};
@@ -365,4 +366,40 @@ fn locks_that_are_given_away_twice_are_caught() {
         violation.is_some_and(|text| text.contains("is told that it has"))
     };
     assert!((1..40).any(is_caught), "forgets-locks is not caught");
+}
+
+/// Directories that are split and joined all the time, on disks and nodes that fail.
+fn splitting(seed: u64, canary: Canary) -> Options {
+    Options {
+        part_bounds: Some(Bounds { split: 2, join: 1 }),
+        name_percent: 60,
+        shard_count: 6,
+        ..evicting(seed, canary)
+    }
+}
+
+#[test]
+fn directories_in_parts() {
+    let mut part_count = 0;
+    for seed in 1..=12 {
+        let options = splitting(seed, Canary::default());
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        part_count += report.part_count;
+    }
+    eprintln!("{part_count} parts");
+    assert!(part_count > 20, "{part_count} parts");
+}
+
+#[test]
+fn names_looked_for_in_other_parts_are_caught() {
+    let canary = Canary {
+        old_parts: true,
+        ..Canary::default()
+    };
+    let is_caught = |seed| {
+        let options = splitting(seed, canary);
+        survive(|| World::new(seed, options, false).run().0.violation).is_some()
+    };
+    assert!((1..=20).any(is_caught), "nobody notices");
 }

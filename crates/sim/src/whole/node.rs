@@ -20,6 +20,7 @@ use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
 use node::fetch::Ready;
+use node::meta::parts::Bounds;
 use node::{
     Deferred, FACT_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work,
 };
@@ -149,6 +150,8 @@ pub struct Canary {
     pub stale_keys: bool,
     /// An inode that cannot be read once counts as unreadable.
     pub gives_up_reads: bool,
+    /// Names are looked for with the part of their directory before theirs.
+    pub old_parts: bool,
 }
 
 impl Canary {
@@ -170,6 +173,7 @@ impl Canary {
             "loses-pages" => &mut self.loses_pages,
             "stale-keys" => &mut self.stale_keys,
             "gives-up-reads" => &mut self.gives_up_reads,
+            "old-parts" => &mut self.old_parts,
             _ => return false,
         };
         *switch = true;
@@ -204,6 +208,8 @@ pub struct Setting {
     pub evict_ticks: u64,
     /// Which blocks are rewritten; none without.
     pub rewrites: Option<client::rewrite::Rules>,
+    /// When directories are split and joined; `None`: never.
+    pub part_bounds: Option<Bounds>,
     /// How it is broken.
     pub canary: Canary,
 }
@@ -260,6 +266,7 @@ impl Node {
             round_ticks,
             evict_ticks,
             rewrites,
+            part_bounds,
             canary,
             ..
         } = setting;
@@ -325,7 +332,25 @@ impl Node {
             checkpoints: checkpoints::Checkpoints::new(round_ticks),
         };
         node.allow_eviction();
+        node.allow_parts(part_bounds);
         node
+    }
+
+    /// Before anything is served.
+    fn allow_parts(&mut self, bounds: Option<Bounds>) {
+        let Some(bounds) = bounds else { return };
+        for slice in self.shards.iter_mut().flatten() {
+            slice.shard.allow_parts(bounds);
+            if self.canary.old_parts {
+                slice.shard.look_before_parts();
+            }
+        }
+    }
+
+    /// Parts of directories that there are.
+    pub fn part_count(&self) -> u64 {
+        let slices = self.shards.iter().flatten();
+        slices.map(|slice| slice.shard.part_count()).sum()
     }
 
     /// Begins a run.

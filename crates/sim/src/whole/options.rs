@@ -1,5 +1,6 @@
 //! Options of a run of the whole, drawn from its seed.
 
+use node::meta::parts::Bounds;
 use stdx::Prng;
 
 use super::node::Canary;
@@ -85,6 +86,8 @@ pub struct Options {
     pub evict_ticks: u64,
     /// Blocks of several extents are rewritten when they have rested for so many milliseconds; 0: never.
     pub rewrite_ms: u64,
+    /// When directories are split and joined; `None`: never.
+    pub part_bounds: Option<Bounds>,
     /// Of a thousand reads of trees' pages so many fail, or bring a wrong bit.
     pub page_fault_per_mille: u64,
     /// Longest delay of the read of a page in ticks; 0: as of others.
@@ -135,11 +138,9 @@ impl Options {
             true => (data_sectors + pick(&mut aside, &[24, 32, 48]), 8),
             false => (data_sectors, region_sectors),
         };
-        let mut page_faults = draw_page_faults(&mut aside);
-        if evict_ticks == 0 || canary != Canary::default() {
-            page_faults = [0; 3];
-        }
-        let [page_fault_per_mille, page_delay_max, page_outage_ticks] = page_faults;
+        let has_faults = evict_ticks > 0 && canary == Canary::default();
+        let [page_fault_per_mille, page_delay_max, page_outage_ticks] =
+            draw_page_faults(&mut aside, has_faults);
         let has_prune = aside.chance(1, 2);
         // A store through a mapping may be lost for want of room: there is nothing to be judged.
         let has_mappings = has_mappings && !is_little;
@@ -189,6 +190,7 @@ impl Options {
             round_ticks,
             evict_ticks,
             rewrite_ms: draw_rewrite_ms(&mut aside, canary),
+            part_bounds: draw_part_bounds(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -239,12 +241,22 @@ fn draw_rewrite_ms(aside: &mut Prng, canary: Canary) -> u64 {
     }
 }
 
+/// There are few names: the smallest bounds split and join them all the time.
+fn draw_part_bounds(aside: &mut Prng, canary: Canary) -> Option<Bounds> {
+    let bounds = pick(aside, &[None, Some((2, 1)), Some((2, 1)), Some((4, 2))]);
+    let bounds = bounds.map(|(split, join)| Bounds { split, join });
+    bounds.filter(|_| canary == Canary::default() || canary.old_parts)
+}
+
 /// Most reads that fail do so once; now and then a disk is away, for less time than an owner waits.
-fn draw_page_faults(aside: &mut Prng) -> [u64; 3] {
+fn draw_page_faults(aside: &mut Prng, is_any: bool) -> [u64; 3] {
     let per_mille = pick(aside, &[0, 50, 400]);
     let delay_max = pick(aside, &[0, 0, 2000]);
     let outage_ticks = pick(aside, &[0, 0, 300, 6000]);
-    [per_mille, delay_max, outage_ticks]
+    match is_any {
+        true => [per_mille, delay_max, outage_ticks],
+        false => [0; 3],
+    }
 }
 
 fn pick<T: Copy>(prng: &mut Prng, all: &[T]) -> T {

@@ -60,6 +60,8 @@ pub struct Report {
     pub rewrites: RewriteCounts,
     /// Inodes that were evicted, that were read again, and reads that a new root made worthless, of all lives.
     pub key_counts: [u64; 3],
+    /// Parts of directories that there were at the ends of all lives.
+    pub part_count: u64,
     /// Reads of pages that failed, and calls that failed for it.
     pub page_fault_counts: [u64; 2],
     /// Locks granted to applications, and refused to them.
@@ -152,6 +154,7 @@ pub struct World {
     checkpoint_counts: [u64; 3],
     rewrites: RewriteCounts,
     key_counts: [u64; 3],
+    part_count: u64,
     page_faults: pages::PageFaults,
     /// The last step in which it was nearly full.
     was_full_at: u64,
@@ -192,6 +195,7 @@ impl World {
             checkpoint_counts: self.checkpoint_counts,
             rewrites: self.rewrites,
             key_counts: self.key_counts,
+            part_count: self.part_count,
             page_fault_counts: self.page_faults.counts,
             lock_counts: self.lockers.counts,
             violation: self.violation,
@@ -210,6 +214,7 @@ impl World {
         let counts = [evicted, counters.misses, counters.stale];
         let sums = self.key_counts.iter_mut();
         sums.zip(counts).for_each(|(sum, count)| *sum += count);
+        self.part_count += self.machines[index].node.part_count();
     }
 
     fn fail(&mut self, text: String) {

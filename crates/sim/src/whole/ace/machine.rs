@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use client::Pool as _;
 use client::request::{Caller, Operation, Request, Response, Ticket};
 use client::slice::{Input, SLICE_COUNT, frames_of, slice_of};
+use node::meta::parts::Bounds;
 use stdx::Prng;
 use types::id::NodeLife;
 use types::{
@@ -41,6 +42,8 @@ pub struct Shape {
     pub journal_sectors: u64,
     /// Rounds of checkpoints are begun every so many ticks; 0: never.
     pub round_ticks: u64,
+    /// When directories are split and joined; `None`: never.
+    pub part_bounds: Option<Bounds>,
     /// How the node is broken.
     pub node: NodeCanary,
     /// How the disks are.
@@ -66,6 +69,7 @@ impl Default for Shape {
             region_sectors: 64,
             journal_sectors: 1024,
             round_ticks: 3,
+            part_bounds: Some(Bounds { split: 2, join: 1 }),
             node: NodeCanary::default(),
             disks: DiskCanary::default(),
         }
@@ -122,6 +126,7 @@ impl Shape {
             round_ticks: self.round_ticks,
             evict_ticks: 0,
             rewrites: None,
+            part_bounds: self.part_bounds,
             canary: self.node,
         }
     }

@@ -91,6 +91,7 @@ impl World {
             checkpoint_counts: [0; 3],
             rewrites: RewriteCounts::default(),
             key_counts: [0; 3],
+            part_count: 0,
             page_faults: super::pages::PageFaults::default(),
             was_full_at: 0,
             may_begin: false,
@@ -151,6 +152,7 @@ impl World {
                 rest: Duration::from_millis(options.rewrite_ms),
                 ..Rules::new(view.block_size)
             }),
+            part_bounds: options.part_bounds,
             canary: options.canary,
         }
     }
