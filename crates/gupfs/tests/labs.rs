@@ -15,6 +15,8 @@ mod ageing;
 mod checkpoints;
 #[path = "labs/damage.rs"]
 mod damage;
+#[path = "labs/directories.rs"]
+mod directories;
 #[path = "labs/fsck.rs"]
 mod fsck;
 #[path = "labs/lab.rs"]
