@@ -13,7 +13,7 @@ use types::{
 use crate::disks::{self, Disk};
 use crate::failure::{Failure, Result};
 use crate::state::{State, from_hex};
-use crate::system;
+use crate::{system, trial};
 
 /// A node of the new cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,10 +125,13 @@ pub fn plan(new: &NewFileSystem, unfinished: Option<u128>) -> Result<Plan> {
             },
         };
         let owners = journals_on(new, index);
-        let label = Label::layout(&spec, opened.sector_count, &owners).map_err(|e| {
+        let mut label = Label::layout(&spec, opened.sector_count, &owners).map_err(|e| {
             Failure::new(format!("disk {}: {e}", disk.path.display()))
                 .help("give a larger --size, or a larger disk")
         })?;
+        if trial::is_on(trial::DIRECTORY_PARTS) {
+            label.features_incompatible |= DIRECTORY_PARTS;
+        }
         labels.push(label);
     }
     let view = first_view(new, &opened, &labels);

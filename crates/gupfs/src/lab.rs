@@ -603,22 +603,21 @@ mod tests {
         assert_eq!(second.mount, directory.path().join("n2/mnt"));
         let prepared = filesystem::prepare(&second).expect("labels and states agree");
         assert_eq!(prepared.0.len(), 2);
-        assert!(
-            prepared.1.has_parts,
-            "a new file system may have directories in parts"
-        );
+        assert!(!prepared.1.has_parts, "nobody asked for it");
         assert!(lab.require().expect("complete").complete);
         let view = lab.place(2).expect("a place").load_view().expect("a view");
         assert_eq!(view.nsds[3].servers, [types::NodeId(2)]);
-        // A disk of an older version: its directories stay in one piece.
-        let disk = crate::disks::Disk::open(&prepared.0[0].path).expect("opened");
-        let mut label = disk.label().expect("read").expect("a label").label;
-        label.features_incompatible = 0;
-        let written = disk.write_label(&label, &view, types::Incarnation(1));
-        written.expect("written");
-        drop(disk);
-        let prepared = filesystem::prepare(&second).expect("labels and states agree");
-        assert!(!prepared.1.has_parts);
+        // Only where all disks say so are directories in parts.
+        for (index, has_parts) in [(0, false), (1, true)] {
+            let disk = crate::disks::Disk::open_alone(&prepared.0[index].path).expect("opened");
+            let mut label = disk.label().expect("read").expect("a label").label;
+            label.features_incompatible = nsd::label::DIRECTORY_PARTS;
+            let written = disk.write_label(&label, &view, types::Incarnation(1));
+            written.expect("written");
+            drop(disk);
+            let now = filesystem::prepare(&second).expect("labels and states agree");
+            assert_eq!(now.1.has_parts, has_parts);
+        }
     }
 
     #[test]

@@ -43,4 +43,5 @@ pub mod stat;
 pub mod state;
 pub mod system;
 pub mod top;
+mod trial;
 pub mod up;

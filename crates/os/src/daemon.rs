@@ -477,7 +477,7 @@ fn slices(shards: &[Option<OwnerSlice>], config: &Config) -> Vec<Mutex<Slice>> {
             slice.limit_inodes(config.inode_count_max);
             let (kept, has_directories) = config.access_times();
             slice.keep_access_times(kept, has_directories, ACCESS_PATIENCE);
-            if !config.is_read_only() {
+            if config.rewrites_aged && !config.is_read_only() {
                 slice.rewrite_aged(Rules::new(config.view.block_size));
             }
             Mutex::new(slice)

@@ -38,7 +38,7 @@ fn aged_blocks_are_rewritten_when_they_rest() {
     if !can_run() {
         return;
     }
-    let lab = Lab::up("1G", "ram");
+    let lab = Lab::up_on_trial("1G", "ram", Some("GUPFS_REWRITE_AGED=1"));
     let path = lab.mount(1).join("aged");
     let mut bytes = vec![0x5a; usize::try_from(SIZE).unwrap()];
     fs::write(&path, &bytes).unwrap();

@@ -4,8 +4,8 @@ use thiserror::Error;
 use types::{ClusterId, FsId, NodeId, NsdId, SECTOR_SIZE, Timestamp, limits};
 
 use super::{
-    DIRECTORY_PARTS, JOURNAL_COUNT_MAX, JournalArea, Label, NSD_NAME_SIZE_MAX, POOL_NAME_SIZE_MAX,
-    RESERVED_SECTORS, Usage, is_block_size, is_name,
+    JOURNAL_COUNT_MAX, JournalArea, Label, NSD_NAME_SIZE_MAX, POOL_NAME_SIZE_MAX, RESERVED_SECTORS,
+    Usage, is_block_size, is_name,
 };
 
 const MIB: u64 = (1 << 20) / SECTOR_SIZE;
@@ -173,7 +173,7 @@ impl Label {
             hash_key: spec.hash_key,
             shard_count: limits::SHARD_COUNT,
             created: spec.created,
-            features_incompatible: DIRECTORY_PARTS,
+            features_incompatible: 0,
             features_compatible: 0,
         };
         assert_eq!(label.validate(), Ok(()), "layout makes valid labels only");

@@ -80,6 +80,8 @@ pub struct Config {
     pub inode_count_max: usize,
     /// Bytes of metadata of the shards that this node owns that it keeps in memory, roughly; 0: all of it.
     pub metadata_bytes_max: u64,
+    /// Blocks of many extents that rest are rewritten.
+    pub rewrites_aged: bool,
     /// Operations that take this long are logged with what they waited for; 0: none.
     pub slow: types::Duration,
     /// Where metrics are served, if anywhere: an address of this machine alone.
