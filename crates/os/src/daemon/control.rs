@@ -74,7 +74,7 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
         "status" => daemon.status(),
         "waiters" => daemon.waiters(),
         "counters" => daemon.counters_json(),
-        "space" => daemon.space_json(),
+        "space" => return answer_beside(daemon, stream, |daemon| daemon.space_json()),
         "df" => daemon.df_json(),
         "operations" => daemon.operations_json(),
         "config" => daemon.config.settings.clone(),
@@ -84,9 +84,12 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
         }
         line if line.starts_with("usage ") => {
             let words = line["usage ".len()..].to_owned();
-            return answer_usage(daemon, stream, words);
+            return answer_beside(daemon, stream, move |daemon| daemon.usage_json(&words));
         }
-        line if line.starts_with("inode ") => daemon.inode_json(&line["inode ".len()..]),
+        line if line.starts_with("inode ") => {
+            let words = line["inode ".len()..].to_owned();
+            return answer_beside(daemon, stream, move |daemon| daemon.inode_json(&words));
+        }
         other => format!(
             "{{\"error\":\"unknown request\",\"request\":{}}}",
             quoted(other)
@@ -96,20 +99,20 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
     writeln!(stream, "{reply}")
 }
 
-/// Other owners are waited for: beside what else is asked here.
-fn answer_usage(
+/// Other owners or disks are waited for, perhaps for minutes: beside what else is asked here, `stop` above all.
+fn answer_beside(
     daemon: &Arc<Daemon>,
     mut stream: UnixStream,
-    words: String,
+    reply: impl FnOnce(&Arc<Daemon>) -> String + Send + 'static,
 ) -> std::io::Result<()> {
     let Some(turn) = daemon.take_usage_turn() else {
-        let busy = "others sum what trees use, and no more can at a time: try again";
+        let busy = "others ask what takes long, and no more can at a time: try again";
         return writeln!(stream, "{{\"error\":{}}}", quoted(busy));
     };
     let asked = Arc::clone(daemon);
-    let answering = std::thread::Builder::new().name("usage".to_owned());
+    let answering = std::thread::Builder::new().name("answer".to_owned());
     let begun = answering.spawn(move || {
-        let reply = asked.usage_json(&words);
+        let reply = reply(&asked);
         drop(turn);
         if let Err(error) = writeln!(stream, "{reply}") {
             tracing::debug!(%error, "a control client went away");

@@ -186,11 +186,14 @@ impl Daemon {
     /// Sectors by NSD and state, and whether what the files of this owner use is what its space says: as JSON,
     /// for `gupfs dump space`. Blocks.
     pub(super) fn space_json(&self) -> String {
-        let (walk, nsds) = self.walk_space(|log| {
+        let walked = self.walk_space(|log| {
             let nsds = self.config.view.nsds.iter();
             let nsds = nsds.map(|nsd| nsd_json(log, nsd.id));
             nsds.collect::<Vec<_>>().join(",")
         });
+        let Some((walk, nsds)) = walked else {
+            return "{\"error\":\"the daemon stops\"}".to_owned();
+        };
         let promised = lock(&self.log).promised();
         let mut hands = Vec::new();
         let now = clock::now();

@@ -287,12 +287,16 @@ impl Daemon {
 
     /// The walk over all files of the own shards, and what the space has in use at that moment. Blocks, and holds everybody up only
     /// while what is in memory is looked at.
-    pub(super) fn walk_space<T>(&self, show: impl FnOnce(&OwnerLog) -> T) -> (Walk, T) {
+    /// `None`: the daemon stops.
+    pub(super) fn walk_space<T>(&self, show: impl FnOnce(&OwnerLog) -> T) -> Option<(Walk, T)> {
         let _one = lock(&self.keys.looking);
         let mut walk = Walk::default();
         let shards: Vec<&Mutex<OwnerSlice>> = self.shards.iter().flatten().collect();
         for (done, shard) in shards.iter().enumerate() {
-            self.look_at(shard, &mut walk);
+            if !self.look_at(shard, &mut walk) {
+                shards.iter().for_each(|s| lock(s).shard.end_look());
+                return None;
+            }
             for seen in &shards[..=done] {
                 Look::moved(&mut lock(seen), &mut walk);
             }
@@ -309,14 +313,18 @@ impl Daemon {
         let shown = show(&log);
         drop((guards, log));
         walk.compare(&used);
-        (walk, shown)
+        Some((walk, shown))
     }
 
-    fn look_at(&self, shard: &Mutex<OwnerSlice>, walk: &mut Walk) {
+    /// False: the daemon stops.
+    fn look_at(&self, shard: &Mutex<OwnerSlice>, walk: &mut Walk) -> bool {
         let mut pages = Pages::new(WALK_CACHE_SIZE, 1);
         let mut look = Look::begin(&mut lock(shard));
         let next = |look: &mut Look| look.next(&mut lock(shard), &lock(&self.log));
         while let Some(mut batch) = next(&mut look) {
+            if self.stop.is_set() {
+                return false;
+            }
             loop {
                 let (fs, key) = (self.config.view.fs, self.keys.key);
                 batch.read(fs, key, &mut pages, &mut |fetch| self.read_tree(fetch));
@@ -332,6 +340,7 @@ impl Daemon {
                 }
             }
         }
+        true
     }
 
     /// Takes a cold inode of an own shard in, for who looks at it alone; blocks. False: it cannot be read.
