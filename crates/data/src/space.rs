@@ -433,6 +433,12 @@ impl Space {
             .saturating_sub(self.held_back)
     }
 
+    /// Sectors of all NSDs for files and trees, whoever has them.
+    pub fn capacity(&self) -> u64 {
+        let nsds = self.geometry.keys();
+        nsds.map(|nsd| self.sector_count_of(*nsd)).sum()
+    }
+
     /// Free sectors held back for promised ranges.
     pub fn held_back(&self) -> u64 {
         self.held_back
@@ -445,7 +451,13 @@ impl Space {
 
     /// A free region may go: what is promised is there without it.
     pub fn can_spare(&self, region: RegionId) -> bool {
-        self.free_count() >= self.held_back + self.region_sectors(region)
+        // Promised writes are granted what is above the reserve.
+        let reserve = if self.held_back > 0 {
+            self.levels.reserve
+        } else {
+            0
+        };
+        self.free_count() >= self.held_back + reserve + self.region_sectors(region)
     }
 
     /// A life was declared dead: what it holds is not reused until `release_quarantine`.

@@ -167,7 +167,7 @@ fn rewritten_blocks_are_what_they_were() {
         sum.add(report.rewrites);
     }
     eprintln!("{sum:?}");
-    assert!(sum.blocks > 20, "{sum:?}");
+    assert!(sum.blocks > 8, "{sum:?}");
 }
 
 /// Clean inodes leave memory all the time, while rounds of checkpoints change the roots that they are read from, with

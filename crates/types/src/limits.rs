@@ -25,6 +25,9 @@ pub const LAYOUT_NSD_COUNT_MAX: usize = 4;
 pub const BLOCK_SIZE_DEFAULT: u32 = 1 << 20;
 /// Shards of a new file system.
 pub const SHARD_COUNT: u16 = 64;
+/// Sectors that are promised to a file at most (fallocate): 16 GiB. They are written in runs of at most 64 KiB, and the map of a file that is in use
+/// is in its owner's memory.
+pub const PROMISED_SECTORS_MAX: u64 = (16 << 30) / 4096;
 /// Most names that one inode can have.
 pub const LINK_COUNT_MAX: u32 = 65_000;
 /// Directories above one another of which one owner tells in one answer.

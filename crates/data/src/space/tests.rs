@@ -663,6 +663,11 @@ fn what_is_held_back_goes_to_promised_ranges_alone() {
     space.take_region(region(0), &mut out).expect("new");
     space.take_region(region(1), &mut out).expect("new");
     assert_eq!((space.grantable(), space.promisable()), (190, 190));
+    // What is above the reserve can be written to a promise.
+    space.hold_back(95);
+    assert!(!space.can_spare(region(0)));
+    space.hold_back(90);
+    assert!(space.can_spare(region(0)));
     space.hold_back(150);
     assert_eq!((space.grantable(), space.promisable()), (40, 40));
     assert!(!space.can_spare(region(0)), "it would break the promise");

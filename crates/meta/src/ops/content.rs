@@ -125,6 +125,14 @@ pub(super) fn allocate(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Re
     if end > limits::FILE_SIZE_MAX {
         return Err(Stop::Fail(Errno::EFBIG));
     }
+    let (first, last) = (begin / SECTOR_SIZE, end.div_ceil(SECTOR_SIZE));
+    let sum = match inode.map() {
+        Some(map) => map.promised() + map.promise_adds(first, last),
+        None => FileMap::default().promise_adds(first, last),
+    };
+    if sum.total > limits::PROMISED_SECTORS_MAX {
+        return Err(Stop::Fail(Errno::EOPNOTSUPP));
+    }
     let (index, old) = (ino.index(), &inode.attr);
     let mut attr = stamped(old, ctx.now);
     attr.mtime = ctx.now;
@@ -134,8 +142,8 @@ pub(super) fn allocate(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Re
     }
     let promise = Mutation::MapPromise {
         index,
-        begin: begin / SECTOR_SIZE,
-        end: end.div_ceil(SECTOR_SIZE),
+        begin: first,
+        end: last,
     };
     let mut mutations = vec![Mutation::AttrPut { index, attr }, promise];
     mutations.extend(attr::drop_rights(inode));

@@ -2,7 +2,7 @@
 
 use client::message::Body;
 use meta::Op;
-use types::Errno;
+use types::{Errno, limits};
 
 use super::{Locked, OwnerEffect, OwnerLog, Question};
 use crate::supply::is_all_gathered;
@@ -18,7 +18,13 @@ impl Locked<'_> {
     ) -> Option<Box<Question>> {
         let slice = self.slice(question.shard);
         let adds = slice.map(|slice| slice.shard.promise_adds(op));
-        if log.can_promise(adds.unwrap_or_default()) {
+        if adds.is_some_and(|adds| adds.total > log.space.capacity()) {
+            // No gathering would help.
+            self.refuse(question, Body::Refused(Errno::ENOSPC), out);
+            return None;
+        }
+        let is_refused = adds.is_some_and(|adds| adds.total > limits::PROMISED_SECTORS_MAX);
+        if is_refused || log.can_promise(adds.unwrap_or_default()) {
             return Some(question);
         }
         match is_all_gathered(&question) {

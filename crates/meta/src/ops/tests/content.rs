@@ -209,3 +209,21 @@ fn destage_moves_the_pieces_that_are_the_same() {
         0
     );
 }
+
+#[test]
+fn promises_of_a_file_are_bounded() {
+    let mut f = Fixture::new();
+    let ino = f.create("a").ino;
+    let most = types::limits::PROMISED_SECTORS_MAX * 4096;
+    let allocate = |begin, end| Op::Allocate {
+        ino,
+        begin,
+        end,
+        keeps_size: true,
+    };
+    f.is_error(&allocate(0, most + 1), Errno::EOPNOTSUPP);
+    f.executed(&allocate(0, most));
+    f.executed(&allocate(4096, most));
+    f.is_error(&allocate(most, most + 1), Errno::EOPNOTSUPP);
+    f.is_error(&allocate(1 << 40, (1 << 40) + 1), Errno::EOPNOTSUPP);
+}

@@ -106,12 +106,17 @@ impl World {
         } else if ticket.0 >= OWN_TICKET {
             machine.own_answers.insert(ticket, response);
         } else {
-            let ask = machine.kernel.in_flight.get(&ticket.0);
-            let Some(ask) = ask.map(|request| request.ask.clone()) else {
+            let asked = machine.kernel.in_flight.get(&ticket.0);
+            let Some((file, ask)) = asked.map(|asked| (asked.file, asked.ask.clone())) else {
                 let text = format!("node {index}: {ticket:?} is answered twice: {response:?}");
                 self.fail(text);
                 return true;
             };
+            let response = match self.is_told_loss(file, &ask, &response) {
+                true => Response::Written(0),
+                false => response,
+            };
+            let machine = &mut self.machines[index];
             let answer = machine.front.answer(&ask, &response, &machine.node.memory);
             if let Response::Data(spans) = &response {
                 spans.iter().for_each(|span| machine.node.release(*span));

@@ -10,7 +10,7 @@ use node::fetch::PATIENCE;
 use types::Location;
 
 use super::{Errno, Program, Task, World};
-use crate::model::{Action, CELL_COUNT};
+use crate::model::{Action, Ask, CELL_COUNT};
 
 /// A page is misread so often in a row at the most: an owner tries damage four times.
 const IN_A_ROW_MAX: u32 = 2;
@@ -80,11 +80,7 @@ impl World {
 
     /// A call has failed: because of that, and its file has shown it.
     pub(super) fn fails_for_pages(&mut self, task: &Task, errno: Option<Errno>) -> bool {
-        let has_begun = self
-            .page_faults
-            .outage
-            .is_some_and(|(_, begin, _)| begin < self.now);
-        if !self.is_out_for_long() || !has_begun || errno != Some(Errno::EIO) {
+        if !self.is_out_for_long() || !self.has_outage_begun() || errno != Some(Errno::EIO) {
             return false;
         }
         self.page_faults.counts[1] += 1;
@@ -96,6 +92,25 @@ impl World {
             self.page_faults.told.push(*file);
         }
         true
+    }
+
+    /// A write-back fails because of that: what a mapping has stored is lost, and the kernel says so to who syncs the file next.
+    pub(super) fn is_told_loss(&mut self, file: usize, ask: &Ask, response: &Response) -> bool {
+        let is_loss = matches!(
+            (ask, response),
+            (Ask::WriteBack { .. }, Response::Error(Errno::EIO))
+        );
+        let is_due = is_loss && self.is_out_for_long() && self.has_outage_begun();
+        if is_due {
+            self.page_faults.counts[1] += 1;
+            self.page_faults.told.push(file);
+        }
+        is_due
+    }
+
+    fn has_outage_begun(&self) -> bool {
+        let outage = self.page_faults.outage;
+        outage.is_some_and(|(_, begin, _)| begin < self.now)
     }
 
     /// At the end: pages can be read again, and each open file says what it has not said yet. What has said so is not judged.
