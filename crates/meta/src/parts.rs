@@ -115,6 +115,9 @@ impl View<'_> {
     pub(crate) fn holder(&self, directory: InodeId, name: &Name) -> Result<InodeId, Stop> {
         let home = ops::shard(self, directory.shard())?;
         let inode = ops::inode(self, directory)?;
+        if inode.parts().is_none() {
+            return Ok(directory);
+        }
         let cookie = home.hash_key().first_cookie(name.bytes());
         let mut part = inode.part_of(cookie);
         if home.looks_before_parts()
@@ -143,8 +146,9 @@ impl View<'_> {
 /// The part of a directory that holds `name`, as far as that is known without asking for anything.
 pub(crate) fn known_part(view: &View<'_>, directory: InodeId, name: &Name) -> Option<InodeId> {
     let home = view.shard(directory.shard())?;
-    let cookie = home.hash_key().first_cookie(name.bytes());
-    home.peek(directory)?.part_of(cookie)
+    let inode = home.peek(directory)?;
+    inode.parts()?;
+    inode.part_of(home.hash_key().first_cookie(name.bytes()))
 }
 
 /// Splits the holder, or joins it with a neighbour, by one step.
