@@ -700,10 +700,10 @@ impl Slice {
                         Some(_) => inode.pages.on_flushed(&batch.numbers, false, true),
                     }
                 }
-                if let Some(errno) = errno {
-                    if !inode.is_only_rewritten_by(&running.commit, &done) {
-                        inode.errors.note(errno);
-                    }
+                // What a rewrite alone brought is no loss, and what was written since is in no Commit yet.
+                let told = errno.filter(|_| !inode.is_only_rewritten_by(&running.commit, &done));
+                if let Some(errno) = told {
+                    inode.errors.note(errno);
                     inode.is_size_dirty = false;
                     inode.modified = None;
                     inode.kill_set_id = None;

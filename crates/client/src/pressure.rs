@@ -69,7 +69,7 @@ impl Slice {
     /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.
     fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inodes.get_mut(&ino).expect("just seen");
-        let mut is_rewrite = true;
+        let (mut count, mut rewritten_count) = (0, 0);
         loop {
             let all = &ByteRange::ALL;
             let lost = inode
@@ -79,14 +79,17 @@ impl Slice {
                 break;
             }
             let numbers: Vec<u64> = numbers_of(&lost).collect();
-            is_rewrite &= inode.is_only_rewritten(&numbers);
+            let is_same = |number: &&u64| inode.is_only_rewritten(&[**number]);
+            rewritten_count += numbers.iter().filter(is_same).count();
+            count += numbers.len();
             lost.iter().for_each(|page| env.pool.release(page.frame));
             inode.pages.on_flushed(&numbers, false, true);
         }
         env.grants
             .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
         inode.starved_since = None;
-        if !is_rewrite {
+        // What a rewrite alone brought is no loss.
+        if count == 0 || rewritten_count < count {
             inode.errors.note(Errno::ENOSPC);
         }
         self.pump(env, ino);

@@ -267,7 +267,8 @@ impl Inode {
     pub(crate) fn is_only_rewritten_by(&self, commit: &Commit, batches: &[Batch]) -> bool {
         let is_change = commit.size.is_some() || commit.modified.is_some() || commit.drops_rights;
         let is_same = |batch: &Batch| self.is_only_rewritten(batch.numbers());
-        !is_change && commit.kill_set_id.is_none() && batches.iter().all(is_same)
+        let has_pages = !batches.is_empty() && batches.iter().all(is_same);
+        !is_change && commit.kill_set_id.is_none() && has_pages
     }
 
     /// Somebody writes these bytes: a page that they touch is dirty for his sake.
