@@ -317,6 +317,51 @@ fn a_write_that_cannot_be_stored_with_it_is_told() {
     assert!(s.slice.inode(INO).errors.is_untold());
 }
 
+/// An owner refuses the Commit of a rewrite: nothing is lost by that, and the file is longer than that Commit knew.
+#[test]
+fn a_refused_rewrite_forgets_nothing_that_was_written_since() {
+    let mut s = open(ByteRange::ALL);
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    let mut commit = None;
+    for _ in 0..100 {
+        s.now = Instant(s.now.0 + SECOND / 50);
+        let mut left = VecDeque::from(s.input(Input::Tick));
+        while let Some(effect) = left.pop_front() {
+            match effect {
+                Effect::Call(
+                    call,
+                    _,
+                    Ask::Op {
+                        op: meta::Op::Commit(_),
+                        ..
+                    },
+                ) => commit = Some(call),
+                Effect::Store(io, _, pieces) => {
+                    let extents = pieces.iter().map(|p| {
+                        let length = u32::try_from(p.frames.len()).expect("few");
+                        extent(p.file_sector, length, p.run.at.sector)
+                    });
+                    let result = Ok(extents.collect());
+                    left.extend(s.input(Input::Stored(io, result)));
+                }
+                other => drop(carry(&mut s, vec![other], 64, None)),
+            }
+        }
+    }
+    let commit = commit.expect("it is rewritten");
+    let inode = s.slice.inode(INO);
+    let size = inode.size + 100;
+    (inode.size, inode.is_size_dirty, inode.drops_rights) = (size, true, true);
+    s.answer(commit, meta::Reply::Error(Errno::EIO));
+    let inode = s.slice.inode(INO);
+    assert!(!inode.errors.is_untold());
+    assert_eq!(
+        (inode.size, inode.is_size_dirty, inode.drops_rights),
+        (size, true, true)
+    );
+}
+
 /// Who reads it finds it: after a restart nobody knows any more what was overwritten.
 #[test]
 fn a_reader_finds_blocks_of_many_extents() {
