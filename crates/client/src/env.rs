@@ -25,6 +25,14 @@ pub trait Grants {
         wanted: &[WantedRun],
         reserved: SetAside,
     ) -> Option<Vec<TakenRun>>;
+    /// As `take`, for work that nobody waits for: on no NSD that the file's layout does not name. `None`: then nothing was taken, and
+    /// what was reserved is given back.
+    fn take_spare(
+        &self,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>>;
     /// The owner has committed these runs to a file: they are no longer in hand.
     fn committed(&self, owner: NodeId, runs: &[Run]);
     /// The outcome of writes to these runs is unknown: they are not written again.

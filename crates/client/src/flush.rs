@@ -127,17 +127,15 @@ impl Batch {
     pub(crate) fn page_count(&self) -> usize {
         self.numbers.len()
     }
-
-    pub(crate) fn numbers(&self) -> &[u64] {
-        &self.numbers
-    }
 }
 
 /// What a running Commit carries beside its batches.
 #[derive(Debug)]
 pub(crate) struct RunningCommit {
-    pub(crate) commit: Commit,
+    commit: Commit,
     modified: Option<Timestamp>,
+    /// It brings a rewrite, and nothing else.
+    pub(crate) is_rewrite: bool,
 }
 
 impl Slice {
@@ -198,10 +196,12 @@ impl Slice {
         if matches!(purpose, Purpose::Background) && inode.goals.iter().any(is_background) {
             return self.pump(env, ino);
         }
-        let is_changed = inode.is_size_dirty || inode.takes_rights() || inode.kill_set_id.is_some();
         // A Commit under way does not have the newest.
-        let commit = if is_changed {
+        let commit = if inode.is_changed() {
             inode.commit_count + 1 + u64::from(inode.is_committing)
+        } else if inode.commit.as_ref().is_some_and(|c| c.is_rewrite) {
+            // Its pages are clean, but tokens do not go and sizes do not change before it has ended.
+            inode.commit_count + 1
         } else {
             0
         };
@@ -396,6 +396,9 @@ impl Slice {
         io: IoId,
         result: Result<Vec<Extent>, IoFailure>,
     ) {
+        if self.on_rewrite_stored(env, io, &result) {
+            return;
+        }
         let ino = self.ios.remove(&io);
         let Some((ino, inode, at)) = ino.and_then(|ino| {
             let inode = self.inodes.get_mut(&ino)?;
@@ -438,9 +441,7 @@ impl Slice {
                     env.grants.discard(owner, &batch.runs);
                 }
                 if inode.store_failures > STORE_FAILURES_MAX {
-                    if !inode.is_only_rewritten(&batch.numbers) {
-                        inode.errors.note(Errno::EIO);
-                    }
+                    inode.errors.note(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
                 } else {
                     inode.write_again(env, &batch.numbers);
@@ -454,7 +455,7 @@ impl Slice {
     }
 
     /// These stores have ended well, and what they wrote will not be flushed: the driver need not remember them.
-    fn forget_stores(&mut self, env: &Env<'_>, stores: Vec<IoId>) {
+    pub(crate) fn forget_stores(&mut self, env: &Env<'_>, stores: Vec<IoId>) {
         if env.has_volatile_nsd && !stores.is_empty() {
             self.out.push(Effect::ForgetStores(stores));
         }
@@ -571,11 +572,52 @@ impl Slice {
             extents,
             pieces,
         };
-        inode.is_committing = true;
-        inode.commit = Some(RunningCommit {
+        let running = RunningCommit {
             commit,
             modified: inode.modified,
-        });
+            is_rewrite: false,
+        };
+        self.run_commit(env, ino, running, stores);
+    }
+
+    /// Makes what a rewrite stored part of the file. The caller sees to it that no other Commit is under way.
+    pub(crate) fn start_rewrite_commit(
+        &mut self,
+        env: &Env<'_>,
+        attr: &types::Attr,
+        extents: Vec<Extent>,
+        store: IoId,
+    ) {
+        let commit = Commit {
+            ino: attr.ino,
+            generation: attr.generation,
+            size_generation: attr.size_generation,
+            size: None,
+            modified: None,
+            kill_set_id: None,
+            drops_rights: false,
+            extents,
+            pieces: Vec::new(),
+        };
+        let running = RunningCommit {
+            commit,
+            modified: None,
+            is_rewrite: true,
+        };
+        self.run_commit(env, attr.ino, running, vec![store]);
+    }
+
+    fn run_commit(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        running: RunningCommit,
+        stores: Vec<IoId>,
+    ) {
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        assert!(!inode.is_committing, "one Commit of an inode at a time");
+        inode.is_committing = true;
+        inode.commit = Some(running);
         if env.has_volatile_nsd && !stores.is_empty() {
             let io = IoId(self.draw_id());
             self.ios.insert(io, ino);
@@ -646,6 +688,11 @@ impl Slice {
             return;
         };
         inode.is_committing = false;
+        inode.commit_count += 1;
+        if running.is_rewrite {
+            self.end_rewrite(env, ino, result);
+            return self.go_on(env, ino);
+        }
         let done: Vec<Batch> = inode
             .batches
             .extract_if(.., |b| b.state == BatchState::Committing)
@@ -700,9 +747,16 @@ impl Slice {
                         Some(_) => inode.pages.on_flushed(&batch.numbers, false, true),
                     }
                 }
-                // What a rewrite alone brought is no loss, and what was written since is in no Commit yet.
-                let told = errno.filter(|_| !inode.is_only_rewritten_by(&running.commit, &done));
-                if let Some(errno) = told {
+                if errno.is_none() && inode.is_changed() {
+                    // What it was to tell beside bytes goes with the next one, and so does who waits for it.
+                    let waiting = inode.goals.iter_mut();
+                    let waiting = waiting.filter(|goal| goal.commit == inode.commit_count);
+                    waiting.for_each(|goal| goal.commit += 1);
+                    if !std::mem::replace(&mut inode.is_on_dirty_list, true) {
+                        self.dirty.push_back((env.now, ino));
+                    }
+                }
+                if let Some(errno) = errno {
                     inode.errors.note(errno);
                     inode.is_size_dirty = false;
                     inode.modified = None;
@@ -712,7 +766,6 @@ impl Slice {
                 }
             }
         }
-        inode.commit_count += 1;
         if result.is_ok() {
             self.note_committed(env, ino, &running.commit);
         }
@@ -723,6 +776,11 @@ impl Slice {
         if self.hasty_count > HASTY_PAGES_MANY {
             self.destage(env, ino);
         }
+        self.go_on(env, ino);
+    }
+
+    /// A Commit has ended: who waits for that goes on.
+    fn go_on(&mut self, env: &Env<'_>, ino: InodeId) {
         self.pump(env, ino);
         self.retry(env, ino);
         self.drop_if_gone(env, ino);

@@ -12,8 +12,8 @@ use types::{
 
 use crate::flush::{Batch, Goal};
 use crate::pages::Pages;
-use crate::request::Ticket;
-use crate::slice::{IoId, Parked};
+use crate::request::{Operation, Ticket};
+use crate::slice::{IoId, Parked, Waiting};
 
 /// Names kept per directory; beyond it the cache starts anew.
 const ENTRIES_MAX: usize = 4096;
@@ -212,8 +212,6 @@ pub(crate) struct Inode {
     /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
     pub(crate) hasty: std::collections::BTreeSet<u64>,
     pub(crate) is_on_dirty_list: bool,
-    /// Dirty for the sake of a rewrite alone (`rewrite`).
-    pub(crate) rewritten: RangeSet,
     /// End of the last write.
     pub(crate) write_end: u64,
     /// Appended where the kernel does not expect it and not READ since: its pages hold what was there before.
@@ -311,7 +309,6 @@ impl Inode {
             goals: Vec::new(),
             hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,
-            rewritten: RangeSet::new(),
             write_end: 0,
             unshown: RangeSet::new(),
             errors: crate::errors::Errors::default(),
@@ -473,14 +470,32 @@ impl Inode {
         current.any(|load| load.range().overlaps(bytes))
     }
 
+    /// A request waits to learn where some of these bytes lie.
+    pub(crate) fn is_map_awaited(&self, range: &ByteRange) -> bool {
+        let loading = self.parked.iter().filter(|p| p.why == Waiting::Load);
+        let mut ranges = loading.map(|p| match p.request.operation {
+            Operation::Read { offset, length, .. } => ByteRange::at(offset, length.into()),
+            _ => ByteRange::ALL,
+        });
+        ranges.any(|wanted| wanted.overlaps(range))
+    }
+
     /// Something of this inode has to be sent to the owner before its tokens may go.
     pub(crate) fn is_dirty(&self) -> bool {
+        self.is_committing || self.has_unsaved()
+    }
+
+    /// Something that an application wrote or changed is not known to be with the owner.
+    pub(crate) fn has_unsaved(&self) -> bool {
         self.pages.dirty_count() > 0
             || !self.batches.is_empty()
-            || self.is_committing
-            || self.is_size_dirty
-            || self.takes_rights()
-            || self.kill_set_id.is_some()
+            || self.commit.as_ref().is_some_and(|c| !c.is_rewrite)
+            || self.is_changed()
+    }
+
+    /// Size, times or rights are not those that the owner knows.
+    pub(crate) fn is_changed(&self) -> bool {
+        self.is_size_dirty || self.takes_rights() || self.kill_set_id.is_some()
     }
 
     /// A write takes the rights of a program, and no Commit has told the owner.

@@ -614,13 +614,17 @@ impl Slice {
                     inode.map.forget(range);
                 }
             }
-            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
-                inode.load_error = Some(errno);
+            body => {
+                let errno = match body {
+                    Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => errno,
+                    _ => Errno::EPROTO,
+                };
                 inode.unmapped.clear();
-            }
-            _ => {
-                inode.load_error = Some(Errno::EPROTO);
-                inode.unmapped.clear();
+                // Who comes later asks anew.
+                if inode.is_map_awaited(&narrow) {
+                    inode.load_error = Some(errno);
+                }
+                self.on_load_failed(env, ino, &narrow);
             }
         }
         // First who waits.
@@ -668,9 +672,10 @@ impl Slice {
             Ok(()) => inode.look_count = 0,
             Err(_) if load.is_stale => {}
             Err(failure) => {
+                let range = load.range();
                 // A mismatch may mean that the map we read by is old: ask the owner once more before
                 // the application hears of it.
-                inode.map.forget(&sectors_around(&load.range()));
+                inode.map.forget(&sectors_around(&range));
                 if !load.is_wanted {
                     // Nobody asked: whoever reads it looks for himself.
                 } else if failure == IoFailure::Corrupt && inode.look_count < LOOKS_MAX {
@@ -679,6 +684,7 @@ impl Slice {
                     inode.load_error = Some(Errno::EIO);
                     inode.look_count = 0;
                 }
+                self.on_load_failed(env, ino, &range);
             }
         }
         self.retry(env, ino);
@@ -883,7 +889,6 @@ impl Slice {
             return Err(NoRoom::Yet(Waiting::Frames));
         }
         inode.reserved += reserved;
-        inode.is_rewritten_no_more(&range);
         // What lies in metadata is not what these pages hold now: a release must not take them for committed.
         self.hasty_count -= inode.forget_hasty(&range);
         Ok(())

@@ -86,6 +86,7 @@ impl Slice {
             }
         }
         self.is_lapsed = true;
+        self.give_up_rewrite(env);
         for ino in held {
             self.suspend(env, ino);
         }
@@ -134,7 +135,7 @@ impl Slice {
 
     /// Inodes with data or times that no owner has, and their dirty bytes: lost with this life.
     pub fn uncommitted(&self) -> (usize, u64) {
-        let dirty = self.inodes.values().filter(|inode| inode.is_dirty());
+        let dirty = self.inodes.values().filter(|inode| inode.has_unsaved());
         dirty.fold((0, 0), |(count, size), inode| {
             let pages = inode.pages.busy_count() as u64;
             (count + 1, size + pages * crate::pages::PAGE_SIZE)

@@ -363,6 +363,15 @@ impl Pages {
         (group.present & 1 << at != 0).then(|| group.frame(at))
     }
 
+    /// The frame of a page of which all bytes are valid and none is dirty or in flight. Who holds a reference of it and finds the page
+    /// in it later on knows that it has not been written to: that takes another frame.
+    pub fn clean_frame(&self, number: u64) -> Option<FrameRef> {
+        let (index, at) = place(number);
+        let group = self.groups.get(&index)?;
+        let is_clean = group.whole & !(group.dirty | group.flying) & 1 << at != 0;
+        is_clean.then(|| group.frame(at))
+    }
+
     /// Gives page `number` the new `frame`, with the old one's bytes if there is an old one.
     fn replace_frame(&mut self, number: u64, frame: FrameRef, pool: &dyn Pool) {
         let (index, at) = place(number);

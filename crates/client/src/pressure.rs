@@ -41,6 +41,7 @@ impl Slice {
         }
         self.short = None;
         if !is_there {
+            self.on_sectors_short(env);
             self.write_promised_back(env);
         }
     }
@@ -69,7 +70,6 @@ impl Slice {
     /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.
     fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inodes.get_mut(&ino).expect("just seen");
-        let (mut count, mut rewritten_count) = (0, 0);
         loop {
             let all = &ByteRange::ALL;
             let lost = inode
@@ -79,19 +79,13 @@ impl Slice {
                 break;
             }
             let numbers: Vec<u64> = numbers_of(&lost).collect();
-            let is_same = |number: &&u64| inode.is_only_rewritten(&[**number]);
-            rewritten_count += numbers.iter().filter(is_same).count();
-            count += numbers.len();
             lost.iter().for_each(|page| env.pool.release(page.frame));
             inode.pages.on_flushed(&numbers, false, true);
         }
         env.grants
             .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
         inode.starved_since = None;
-        // What a rewrite alone brought is no loss.
-        if count == 0 || rewritten_count < count {
-            inode.errors.note(Errno::ENOSPC);
-        }
+        inode.errors.note(Errno::ENOSPC);
         self.pump(env, ino);
     }
 

@@ -1,21 +1,38 @@
 //! Blocks of many extents are written again, each as one run: sequential reads must not become random for ever.
 //!
+//! A block being rewritten is a *copy* that lies beside the file until its Commit. Its pages stay clean: they are never dirty or in flight
+//! by it, belong to no goal, and nobody who writes, syncs or stats the file sees anything of it. The copy holds a reference of each frame.
+//! Who writes to a page whose frame has more than one gets another frame (`Pages`): so as long as all pages are clean and in the frames
+//! that were stored, the file has the bytes that were stored. That is looked at once, where the Commit begins.
+//!
 //! ```text
-//! a Commit of a part, a load of many extents --> noted --has rested--> its map --few extents--> done
-//!          ^                                                             | many
-//!          '--changed meanwhile-- pages loaded <-- the node's pace <-- tokens to write it
-//!                                   '--> dirty again --> the ordinary flush and Commit --> done
+//! a Commit of a part, a load of many extents --> noted --has rested--> Preparing --all in memory--> Storing --well--> Stored --> Committing
+//!                                                  ^                      |                            |               |           |
+//!                                                  '---- changes ---------+----------------------------+---------------'           v
+//!                                                  fails: forgotten, and a pause of the slice                              it has few extents
 //! ```
 //!
-//! Invariants
-//! - The bytes stay the same, and so do times, size and set-id bits: such a Commit names none of them. It is made under the token to
-//!   write the whole block, as any other: what another node has written meanwhile is never written over.
-//! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write.
-//! - A block that changes is left alone until it rests: what is overwritten at random all the time is not rewritten all the time.
-//! - It takes no sectors that somebody else wants, and none where few are free (`SPARE_BLOCKS`); no frames where few are free.
-//! - If it cannot be stored nothing is lost, and nobody hears of it: the sectors before still have the bytes.
+//! | state | has | another writes to the block, its tokens leave, its size is cut | this node's lease, the mount or the daemon ends | fails |
+//! |---|---|---|---|---|
+//! | Preparing | sectors set aside | noted again; the sectors go back | the same, not noted | map, load: pause |
+//! | Storing | frames, runs | nobody waits: found when the store has ended | given up when the store has ended, for which a stop waits | pause; runs go back, or are burnt |
+//! | Stored | frames, runs | runs go back, noted again | the same, not noted | - |
+//! | Committing | runs | comes after it: one Commit of an inode at a time, and goals wait for it | as any Commit | runs go back, pause |
 //!
-//! What this deliberately does not do: look for blocks that nobody writes or reads, and join blocks with one another.
+//! Invariants
+//! - The bytes stay the same, and so do times, size and set-id bits: such a Commit brings nothing else, not even other extents. It is made
+//!   under the token to write the whole block, as any other: what another node has written meanwhile is never written over.
+//! - No write of an application waits for a rewrite, but for a Commit that is under way; none fails with it, and no failure of a rewrite is
+//!   counted or told as one of theirs (`Inode::store_failures`, `failing_since`, `starved_since`, `errors`, `load_error`).
+//! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write. What was
+//!   loaded for a rewrite that came to nothing has been counted.
+//! - A block that changes is left alone until it rests: what is overwritten at random all the time is not rewritten all the time.
+//! - It takes no sectors that somebody else wants, and none where few are free (`SPARE_BLOCKS`); no frames where few are free. Where the
+//!   file's layout names NSDs, it takes none on others.
+//! - A Commit begins with nobody waiting for one of the same inode.
+//!
+//! What this deliberately does not do: look for blocks that nobody writes or reads, join blocks with one another, and touch files to which
+//! space is promised (their runs are short, so that each sector that is written over is free by itself).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,19 +40,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use data::SetAside;
 use meta::Commit;
 use types::{
-    ByteRange, Duration, Extent, InodeId, Instant, Pattern, Piece, RangeMode, RangeSet, Want,
+    ByteRange, Duration, Extent, FrameRef, InodeId, Instant, Pattern, Piece, RangeMode, RangeSet,
+    Run, Want,
 };
 
-use crate::env::Env;
-use crate::flush::{Batch, Purpose};
+use crate::env::{Env, StorePiece, WantedRun};
 use crate::inode::Inode;
-use crate::pages::PAGE_SIZE;
-use crate::slice::Slice;
+use crate::pages::{PAGE_SIZE, Pages};
+use crate::slice::{Effect, IoFailure, IoId, Slice};
 
-/// Bytes a second of a node that nobody reads or writes on: a disk of today does some ten times as much.
-const IDLE_RATE: u64 = 32 << 20;
-/// And while somebody does: a tenth of a hard disk.
-const BUSY_RATE: u64 = 4 << 20;
+/// Bytes a second of a node that nobody reads or writes on, unless it is told otherwise: a disk of today does some ten times as much.
+pub const RATE_DEFAULT: u64 = 32 << 20;
+/// While somebody does it is one part in so many: by default 4 MiB, a tenth of what a slow hard disk does at random.
+const BUSY_PART: u64 = 8;
 /// A node is idle when nobody has read or written for so long.
 const IDLE_AFTER: Duration = Duration::from_millis(500);
 /// A rewrite may begin so much later than the rate would have it, and the next one be on time.
@@ -51,26 +68,47 @@ const EXTENT_SIZE_GOOD: u64 = 128 << 10;
 /// Blocks that a slice remembers; readers find the others.
 const BLOCK_COUNT_MAX: usize = 4096;
 /// Tokens, a map, loads, frames and sectors are waited for so long.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 /// As many blocks must fit into the sectors in hand, or into what an owner gives ahead of need: at most an eighth of what it has left.
 const SPARE_BLOCKS: u64 = 4;
-/// Where there were no sectors nobody tries again before.
-const SHORT_PAUSE: Duration = Duration::from_secs(60);
+/// Where there were no sectors, or something failed, nobody tries again before.
+pub(crate) const SHORT_PAUSE: Duration = Duration::from_secs(60);
 /// Where a block consists of many extents again, free sectors are scattered.
 const SCATTERED_PAUSE: Duration = Duration::from_secs(600);
 /// Of the pool one part in so many may be one block.
 const POOL_PART: u64 = 16;
 
 /// How fast a node rewrites, all its slices together. Without a lock: who loses a race waits for the next tick.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Pace {
+    /// Bytes a second while nobody reads or writes; 0: nothing is rewritten.
+    rate: AtomicU64,
     /// When an application read or wrote last.
     used_at: AtomicU64,
     /// Nothing is rewritten before.
     next: AtomicU64,
 }
 
+impl Default for Pace {
+    fn default() -> Self {
+        Self {
+            rate: AtomicU64::new(RATE_DEFAULT),
+            used_at: AtomicU64::new(0),
+            next: AtomicU64::new(0),
+        }
+    }
+}
+
 impl Pace {
+    /// So many bytes a second from now on; 0: nothing is begun, and what is under way is given up.
+    pub fn set_rate(&self, rate: u64) {
+        self.rate.store(rate, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.rate.load(Ordering::Relaxed) == 0
+    }
+
     /// An application reads or writes.
     pub(crate) fn note_use(&self, now: Instant) {
         let last = Instant(self.used_at.load(Ordering::Relaxed));
@@ -86,10 +124,14 @@ impl Pace {
             return false;
         }
         let last = Instant(self.used_at.load(Ordering::Relaxed));
+        let rate = self.rate.load(Ordering::Relaxed);
         let rate = match now.since(last) > IDLE_AFTER {
-            true => IDLE_RATE,
-            false => BUSY_RATE,
+            true => rate,
+            false => rate.div_ceil(BUSY_PART),
         };
+        if rate == 0 {
+            return false;
+        }
         let pause = Duration(bytes.saturating_mul(1_000_000_000) / rate);
         // What the last ticks were late is made up for.
         let from = Instant(next.max(now.0.saturating_sub(LATE_MAX.0)));
@@ -137,6 +179,8 @@ pub struct RewriteCounts {
     pub parts_before: u64,
     /// Extents and pieces that they consist of.
     pub parts_after: u64,
+    /// Blocks stored for nothing: they changed meanwhile, or something failed.
+    pub given_up: u64,
 }
 
 impl RewriteCounts {
@@ -146,6 +190,7 @@ impl RewriteCounts {
         self.bytes += other.bytes;
         self.parts_before += other.parts_before;
         self.parts_after += other.parts_after;
+        self.given_up += other.given_up;
     }
 }
 
@@ -155,14 +200,54 @@ type Key = (InodeId, u64);
 #[derive(Debug)]
 struct Job {
     key: Key,
-    /// Since when it waits for what it waits for.
+    /// Since when it is in this state.
     since: Instant,
+    state: State,
+}
+
+/// See the module.
+#[derive(Debug)]
+enum State {
+    Preparing(Preparation),
+    Storing { image: Image, is_given_up: bool },
+    Stored(Image, Vec<Extent>),
+    Committing { image: Image, parts_after: u64 },
+}
+
+/// What is there, of all that a store needs.
+#[derive(Debug, Default)]
+struct Preparation {
+    /// Sectors set aside.
+    reserved: SetAside,
     has_asked_tokens: bool,
+    /// The node's pace allows it.
     is_allowed: bool,
-    /// What is dirty by it; nothing: it is not yet.
-    written: RangeSet,
+}
+
+/// A block's pages as they were stored.
+#[derive(Debug)]
+struct Image {
+    io: IoId,
+    range: ByteRange,
+    /// What of it has sectors.
+    mapped: RangeSet,
     parts_before: u64,
-    parts_after: u64,
+    /// Each page and its frame, with a reference until the Commit.
+    frames: Vec<(u64, FrameRef)>,
+    runs: Vec<Run>,
+}
+
+impl Image {
+    /// The file has these bytes.
+    fn is_what_is_there(&self, pages: &Pages) -> bool {
+        let mut frames = self.frames.iter();
+        frames.all(|(number, frame)| pages.clean_frame(*number) == Some(*frame))
+    }
+
+    fn release(&mut self, env: &Env<'_>) {
+        let frames = self.frames.drain(..);
+        frames.for_each(|(_, frame)| env.pool.release(frame));
+    }
 }
 
 /// What a slice has to rewrite.
@@ -215,11 +300,7 @@ impl Rewriter {
             return Some(Job {
                 key,
                 since: now,
-                has_asked_tokens: false,
-                is_allowed: false,
-                written: RangeSet::new(),
-                parts_before: 0,
-                parts_after: 0,
+                state: State::Preparing(Preparation::default()),
             });
         }
         None
@@ -257,25 +338,17 @@ impl Inode {
         !is_moving && !is_failing
     }
 
-    /// All of these pages are dirty for the sake of a rewrite alone: the sectors before have the same bytes.
-    pub(crate) fn is_only_rewritten(&self, numbers: &[u64]) -> bool {
-        let page = |number: &u64| ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
-        !numbers.is_empty() && numbers.iter().all(|n| self.rewritten.contains(&page(n)))
-    }
-
-    /// A Commit of these batches brings nothing but what the owner has.
-    pub(crate) fn is_only_rewritten_by(&self, commit: &Commit, batches: &[Batch]) -> bool {
-        let is_change = commit.size.is_some() || commit.modified.is_some() || commit.drops_rights;
-        let is_same = |batch: &Batch| self.is_only_rewritten(batch.numbers());
-        let has_pages = !batches.is_empty() && batches.iter().all(is_same);
-        !is_change && commit.kill_set_id.is_none() && has_pages
-    }
-
-    /// Somebody writes these bytes: a page that they touch is dirty for his sake.
-    pub(crate) fn is_rewritten_no_more(&mut self, range: &ByteRange) {
-        if !self.rewritten.is_empty() {
-            self.rewritten.remove(crate::inode::sectors_around(range));
+    /// Sectors that hold bytes of the block, and in how many extents and pieces.
+    fn mapped(&self, range: &ByteRange) -> (RangeSet, u64) {
+        let mut mapped = RangeSet::new();
+        let mut count = 0;
+        for part in parts_of_map(&self.map.extents_in(range), &self.map.pieces) {
+            if let Some(within) = part.intersection(range) {
+                mapped.insert(crate::inode::sectors_around(&within));
+                count += 1;
+            }
         }
+        (mapped, count)
     }
 }
 
@@ -285,9 +358,16 @@ impl Slice {
         self.rewriter.rules = Some(rules);
     }
 
-    /// The daemon stops: what is being rewritten is committed, nothing else is begun.
-    pub(crate) fn stop_rewriting(&mut self) {
+    /// The daemon stops: nothing is begun any more.
+    pub(crate) fn stop_rewriting(&mut self, env: &Env<'_>) {
         self.rewriter.rules = None;
+        self.give_up_rewrite(env);
+    }
+
+    /// A store for a rewrite is under way: its sectors may be written to.
+    pub(crate) fn is_rewriting(&self) -> bool {
+        let job = self.rewriter.job.as_ref();
+        job.is_some_and(|job| matches!(job.state, State::Storing { .. }))
     }
 
     pub(crate) fn rewrite_counts(&self) -> RewriteCounts {
@@ -303,11 +383,6 @@ impl Slice {
         for bytes in parts_of_map(&commit.extents, &commit.pieces) {
             for block in bytes.begin / size..bytes.end.div_ceil(size) {
                 let (key, range) = ((ino, block), inode.block(rules, block));
-                let job = self.rewriter.job.as_mut();
-                if let Some(job) = job.filter(|j| j.key == key && !j.written.is_empty()) {
-                    job.parts_after += 1;
-                    continue;
-                }
                 let may_be_many = range.length() / PAGE_SIZE > rules.parts_max_of(&range);
                 if !bytes.contains(&range) && may_be_many {
                     self.rewriter.note(env.now, key, true);
@@ -334,63 +409,152 @@ impl Slice {
 
     /// Goes on with the block that is being rewritten, or begins the next one, at a tick.
     pub(crate) fn rewrite_some(&mut self, env: &Env<'_>) {
-        if self.is_lapsed {
-            return;
+        if self.is_lapsed || env.pace.is_off() {
+            return self.give_up_rewrite(env);
         }
         let job = self.rewriter.job.take();
         let Some(job) = job.or_else(|| self.rewriter.next(env.now)) else {
             return;
         };
         self.rewriter.key = Some(job.key);
-        self.rewriter.job = match job.written.is_empty() {
-            true => self.begin_rewrite(env, job),
-            false => self.await_rewrite(env, job),
+        let job = match job.state {
+            State::Preparing(_) => self.prepare(env, job),
+            State::Stored(..) => self.commit_block(env, job),
+            State::Storing { .. } | State::Committing { .. } => Some(job),
         };
-        self.rewriter.key = self.rewriter.job.as_ref().map(|job| job.key);
+        self.set_job(job);
     }
 
-    /// Takes the next step until the block is dirty; `None`: it is left alone.
-    fn begin_rewrite(&mut self, env: &Env<'_>, mut job: Job) -> Option<Job> {
-        let rules = self.rewriter.rules?;
+    fn set_job(&mut self, job: Option<Job>) {
+        self.rewriter.key = job.as_ref().map(|job| job.key);
+        self.rewriter.job = job;
+    }
+
+    /// Nothing is to be rewritten now.
+    pub(crate) fn give_up_rewrite(&mut self, env: &Env<'_>) {
+        if let Some(job) = self.rewriter.job.take() {
+            let job = self.let_go(env, job);
+            self.set_job(job);
+        }
+    }
+
+    /// Something that the job needs has failed. Nobody tries again at once: it may be a disk.
+    fn fail_rewrite(&mut self, env: &Env<'_>) {
+        self.rewriter.paused_until = self.rewriter.paused_until.max(env.now + SHORT_PAUSE);
+        self.give_up_rewrite(env);
+    }
+
+    /// Where bytes of `ino` lie, or what they are, cannot be learnt.
+    pub(crate) fn on_load_failed(&mut self, env: &Env<'_>, ino: InodeId, range: &ByteRange) {
+        let Some(rules) = self.rewriter.rules else {
+            return;
+        };
+        let is_waiting = self.rewriter.job.as_ref().is_some_and(|job| {
+            let inode = self.inodes.get(&ino).filter(|_| job.key.0 == ino);
+            let block = inode.map(|inode| inode.block(rules, job.key.1));
+            let is_preparing = matches!(job.state, State::Preparing(_));
+            is_preparing && block.is_some_and(|block| block.overlaps(range))
+        });
+        if is_waiting {
+            self.fail_rewrite(env);
+        }
+    }
+
+    /// An owner has fewer sectors than applications want.
+    pub(crate) fn on_sectors_short(&mut self, env: &Env<'_>) {
+        let is_preparing = |job: &Job| matches!(job.state, State::Preparing(_));
+        if self.rewriter.job.as_ref().is_some_and(is_preparing) {
+            self.fail_rewrite(env);
+        }
+    }
+
+    /// What a job has goes back. It stays as long as a disk or the owner has to do with it.
+    fn let_go(&mut self, env: &Env<'_>, mut job: Job) -> Option<Job> {
+        let owner = env.owner(job.key.0.shard());
+        match &mut job.state {
+            State::Preparing(preparation) => {
+                let reserved = std::mem::take(&mut preparation.reserved);
+                env.grants.unreserve(owner, reserved);
+                None
+            }
+            State::Storing { is_given_up, .. } => {
+                *is_given_up = true;
+                Some(job)
+            }
+            State::Stored(image, _) => {
+                image.release(env);
+                env.grants.discard(owner, &image.runs);
+                self.forget_stores(env, vec![image.io]);
+                self.rewriter.counts.given_up += 1;
+                None
+            }
+            State::Committing { .. } => Some(job),
+        }
+    }
+
+    /// The block is looked at again when it has rested.
+    fn put_off(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
+        self.rewriter.note(env.now, job.key, true);
+        self.let_go(env, job)
+    }
+
+    /// Looks at everything that a store needs and asks for what is missing. `None`: the block is left alone.
+    fn prepare(&mut self, env: &Env<'_>, mut job: Job) -> Option<Job> {
+        let State::Preparing(has) = &mut job.state else {
+            unreachable!("only jobs that begin come here");
+        };
         let (ino, block) = job.key;
         let has_changed = self.rewriter.blocks.contains_key(&job.key);
-        let inode = self.inodes.get_mut(&ino)?;
+        let (Some(rules), Some(inode)) = (self.rewriter.rules, self.inodes.get_mut(&ino)) else {
+            return self.let_go(env, job);
+        };
         let range = inode.block(rules, block);
-        // What is promised to goes to short runs: it would not become fewer.
         let is_worth = |attr: types::Attr| attr.nlink > 0 && !attr.has_promise();
         let is_named = inode.attr.is_some_and(is_worth);
-        if range.is_empty() || !is_named || !inode.covers(RangeMode::Read, &range) {
-            return None;
+        if has_changed || range.is_empty() || !is_named || !inode.covers(RangeMode::Read, &range) {
+            return self.let_go(env, job);
         }
-        if has_changed {
-            return None;
+        if !inode.is_resting(&range) {
+            return self.put_off(env, job);
         }
-        if !inode.is_resting(&range) || env.now.since(job.since) > PATIENCE {
-            // After another rest.
-            self.rewriter.note(env.now, job.key, true);
-            return None;
-        }
+        let is_late = env.now.since(job.since) > PATIENCE;
         if !inode.map.known.contains(&range) {
+            if is_late {
+                return self.put_off(env, job);
+            }
             self.learn_map(ino, &range);
             return Some(job);
         }
-        let mut mapped = RangeSet::new();
-        let mut count = 0;
-        for part in parts_of_map(&inode.map.extents_in(&range), &inode.map.pieces) {
-            if let Some(within) = part.intersection(&range) {
-                mapped.insert(crate::inode::sectors_around(&within));
-                count += 1;
-            }
-        }
+        let (mapped, count) = inode.mapped(&range);
         // Holes stay holes: what lies between them is a run each.
         let best = mapped.ranges().len() as u64;
         let (total, free) = env.pool.frame_counts();
         let is_too_large = range.length() / PAGE_SIZE > total / POOL_PART;
         if count <= rules.parts_max_of(&range) || count < 2 * best || is_too_large {
-            return None;
+            return self.let_go(env, job);
+        }
+        let owner = env.owner(ino.shard());
+        let bytes: u64 = mapped.ranges().iter().map(ByteRange::length).sum();
+        let sectors = bytes / PAGE_SIZE;
+        if has.reserved.sectors() < sectors {
+            env.grants
+                .unreserve(owner, std::mem::take(&mut has.reserved));
+            if !env.grants.reserve_spare(owner, sectors * SPARE_BLOCKS) {
+                if is_late {
+                    self.rewriter.paused_until = env.now + SHORT_PAUSE;
+                    return self.put_off(env, job);
+                }
+                return Some(job);
+            }
+            let rest = SetAside::plain(sectors * (SPARE_BLOCKS - 1));
+            env.grants.unreserve(owner, rest);
+            has.reserved = SetAside::plain(sectors);
+        }
+        if is_late {
+            return self.put_off(env, job);
         }
         if !inode.covers(RangeMode::Write, &range) || inode.holder.is_tearing(&range) {
-            if !std::mem::replace(&mut job.has_asked_tokens, true) {
+            if !std::mem::replace(&mut has.has_asked_tokens, true) {
                 let required = Pattern::plain(range);
                 let want = Want::Range {
                     mode: RangeMode::Write,
@@ -401,90 +565,231 @@ impl Slice {
             }
             return Some(job);
         }
-        let bytes: u64 = mapped.ranges().iter().map(ByteRange::length).sum();
-        if !job.is_allowed {
-            job.is_allowed = env.pace.take(env.now, bytes);
-            job.since = env.now;
+        if !has.is_allowed {
+            has.is_allowed = env.pace.take(env.now, bytes);
         }
-        if !job.is_allowed {
+        // Others need frames, too.
+        if !has.is_allowed || free < total / 8 {
             return Some(job);
         }
         let parts = mapped.ranges().iter();
         let missing: Vec<RangeSet> = parts.map(|part| inode.pages.missing(part)).collect();
-        let missing = missing.iter().flat_map(RangeSet::ranges);
         let mut is_missing = false;
-        for part in missing {
+        for part in missing.iter().flat_map(RangeSet::ranges) {
             is_missing = true;
-            // Others need frames, too.
-            if free >= total / 8 {
-                self.load(env, ino, *part, false);
-            }
+            self.load(env, ino, *part, false);
         }
-        if is_missing {
-            return Some(job);
+        match is_missing {
+            true => Some(job),
+            false => self.store_block(env, job, range, mapped, count),
         }
-        self.redirty_block(env, job, mapped, count)
     }
 
-    /// All of the block is in memory, and this node's to write: makes it dirty.
-    fn redirty_block(
+    /// All of the block is in memory, and this node's to write: stores it elsewhere.
+    fn store_block(
         &mut self,
         env: &Env<'_>,
         mut job: Job,
+        range: ByteRange,
         mapped: RangeSet,
         parts_before: u64,
     ) -> Option<Job> {
         let ino = job.key.0;
         let owner = env.owner(ino.shard());
-        let bytes: u64 = mapped.ranges().iter().map(ByteRange::length).sum();
-        let sectors = bytes / PAGE_SIZE;
-        if !env.grants.reserve_spare(owner, sectors * SPARE_BLOCKS) {
-            if env.now.since(job.since) >= PATIENCE {
-                self.rewriter.paused_until = env.now + SHORT_PAUSE;
-            }
-            return Some(job);
-        }
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let whole = RangeSet::of(ByteRange::new(0, PAGE_SIZE));
-        let mut count = 0;
+        let layout = inode.attr.map(|attr| attr.layout).unwrap_or_default();
+        let mut wanted = Vec::new();
+        let mut frames = Vec::new();
         for part in mapped.ranges() {
-            for number in part.begin / PAGE_SIZE..part.end / PAGE_SIZE {
-                count += u64::from(inode.pages.redirty(number, &whole));
+            let numbers = part.begin / PAGE_SIZE..part.end / PAGE_SIZE;
+            wanted.push(WantedRun {
+                ino,
+                layout,
+                file_sector: numbers.start,
+                count: u32::try_from(numbers.end - numbers.start).expect("at most a block"),
+                is_promised: false,
+            });
+            for number in numbers {
+                let frame = inode.pages.clean_frame(number);
+                let frame = frame.expect("nothing is missing, and nothing is on its way");
+                env.pool.retain(frame);
+                frames.push((number, frame));
             }
-            // They go to sectors now.
-            self.hasty_count -= inode.forget_hasty(part);
-            inode.rewritten.insert(*part);
         }
-        inode.reserved += SetAside::plain(count);
-        let rest = SetAside::plain(sectors * SPARE_BLOCKS - count);
-        env.grants.unreserve(owner, rest);
-        job.written = mapped;
-        job.parts_before = parts_before;
-        self.add_goal(env, ino, Purpose::Background);
-        Some(job)
+        let State::Preparing(has) = &mut job.state else {
+            unreachable!("the caller prepared it");
+        };
+        let reserved = std::mem::take(&mut has.reserved);
+        let taken = env.grants.take_spare(owner, &wanted, reserved);
+        let is_there = taken.is_some();
+        let taken = taken.unwrap_or_default();
+        let io = IoId(self.draw_id());
+        let runs = taken.iter().map(|run| run.run).collect();
+        let mut image = Image {
+            io,
+            range,
+            mapped,
+            parts_before,
+            frames,
+            runs,
+        };
+        if !is_there || taken.len() as u64 * 2 > parts_before {
+            image.release(env);
+            env.grants.discard(owner, &image.runs);
+            let pause = match is_there {
+                true => SCATTERED_PAUSE,
+                // Where the file is to lie.
+                false => SHORT_PAUSE,
+            };
+            self.rewriter.paused_until = env.now + pause;
+            self.rewriter.note(env.now, job.key, true);
+            return None;
+        }
+        let frame_of = |number: u64| {
+            let at = image.frames.binary_search_by_key(&number, |(n, _)| *n);
+            image.frames[at.expect("what was wanted was taken")].1
+        };
+        let piece = |run: &crate::env::TakenRun| StorePiece {
+            file_sector: run.file_sector,
+            frames: (run.file_sector..run.file_sector + u64::from(run.count))
+                .map(frame_of)
+                .collect(),
+            run: run.run,
+        };
+        let pieces = taken.iter().map(piece).collect();
+        self.out.push(Effect::Store(io, ino, pieces));
+        Some(Job {
+            since: env.now,
+            state: State::Storing {
+                image,
+                is_given_up: false,
+            },
+            ..job
+        })
     }
 
-    /// The block is on its way; `None`: it is over.
-    fn await_rewrite(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
-        let inode = self.inodes.get_mut(&job.key.0)?;
-        let mut parts = job.written.ranges().iter();
-        if parts.any(|part| inode.pages.is_busy(part)) {
+    /// A store has ended. False: it was none for a rewrite.
+    pub(crate) fn on_rewrite_stored(
+        &mut self,
+        env: &Env<'_>,
+        io: IoId,
+        result: &Result<Vec<Extent>, IoFailure>,
+    ) -> bool {
+        let is_it =
+            |job: &mut Job| matches!(&job.state, State::Storing { image, .. } if image.io == io);
+        let Some(job) = self.rewriter.job.take_if(is_it) else {
+            return false;
+        };
+        let State::Storing {
+            mut image,
+            is_given_up,
+        } = job.state
+        else {
+            unreachable!("just seen");
+        };
+        let owner = env.owner(job.key.0.shard());
+        match result {
+            Ok(extents) => {
+                let job = Job {
+                    since: env.now,
+                    state: State::Stored(image, extents.clone()),
+                    ..job
+                };
+                let job = match is_given_up {
+                    true => self.let_go(env, job),
+                    false => self.commit_block(env, job),
+                };
+                self.set_job(job);
+            }
+            Err(failure) => {
+                image.release(env);
+                match failure {
+                    IoFailure::Unknown => env.grants.burn(owner, &image.runs),
+                    IoFailure::Corrupt | IoFailure::Unreachable => {
+                        env.grants.discard(owner, &image.runs);
+                    }
+                }
+                self.rewriter.key = None;
+                self.rewriter.counts.given_up += 1;
+                self.fail_rewrite(env);
+            }
+        }
+        true
+    }
+
+    /// The copy is on disks: it becomes the file's, if the file still has its bytes.
+    fn commit_block(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
+        let State::Stored(image, _) = &job.state else {
+            unreachable!("only what is stored comes here");
+        };
+        let (ino, range) = (job.key.0, image.range);
+        let Some((inode, attr)) = self.inodes.get(&ino).and_then(|i| Some((i, i.attr?))) else {
+            return self.let_go(env, job);
+        };
+        let is_ours = inode.covers(RangeMode::Write, &range) && !inode.holder.is_tearing(&range);
+        let is_same = image.is_what_is_there(&inode.pages);
+        let is_late = env.now.since(job.since) > PATIENCE;
+        if is_late || !is_ours || !is_same || inode.is_revoking() {
+            return self.put_off(env, job);
+        }
+        if inode.is_committing || inode.is_held_back() || !inode.goals.is_empty() {
             return Some(job);
         }
-        for part in job.written.ranges() {
-            inode.rewritten.remove(*part);
+        let State::Stored(mut image, extents) = job.state else {
+            unreachable!("just seen");
+        };
+        image.release(env);
+        let parts_after = extents.len() as u64;
+        self.start_rewrite_commit(env, &attr, extents, image.io);
+        Some(Job {
+            state: State::Committing { image, parts_after },
+            ..job
+        })
+    }
+
+    /// The Commit has ended; an error: `None` if the block may be tried again.
+    pub(crate) fn end_rewrite(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        result: Result<types::Attr, Option<types::Errno>>,
+    ) {
+        let is_it = |job: &mut Job| matches!(job.state, State::Committing { .. });
+        let job = self.rewriter.job.take_if(is_it);
+        let job = job.expect("its Commit was under way");
+        self.rewriter.key = None;
+        let State::Committing { image, parts_after } = job.state else {
+            unreachable!("just seen");
+        };
+        assert_eq!(job.key.0, ino, "one rewrite at a time");
+        let owner = env.owner(ino.shard());
+        let inode = self
+            .inodes
+            .get_mut(&ino)
+            .expect("kept while it is committing");
+        match result {
+            Ok(attr) => {
+                env.grants.committed(owner, &image.runs);
+                let counts = &mut self.rewriter.counts;
+                counts.blocks += 1;
+                counts.parts_before += image.parts_before;
+                for part in image.mapped.ranges() {
+                    inode.forget_map(part);
+                    // They lie in sectors now; what was written since is not among them any more.
+                    self.hasty_count -= inode.forget_hasty(part);
+                    counts.bytes += part.length();
+                }
+                inode.learn_attr(&attr);
+                counts.parts_after += parts_after;
+            }
+            Err(errno) => {
+                env.grants.discard(owner, &image.runs);
+                self.rewriter.counts.given_up += 1;
+                match errno {
+                    Some(_) => self.fail_rewrite(env),
+                    None => self.rewriter.note(env.now, job.key, true),
+                }
+            }
         }
-        let bytes: u64 = job.written.ranges().iter().map(ByteRange::length).sum();
-        let counts = &mut self.rewriter.counts;
-        if job.parts_after > 0 {
-            counts.blocks += 1;
-            counts.bytes += bytes;
-            counts.parts_before += job.parts_before;
-            counts.parts_after += job.parts_after;
-        }
-        if job.parts_after * 2 > job.parts_before {
-            self.rewriter.paused_until = env.now + SCATTERED_PAUSE;
-        }
-        None
     }
 }

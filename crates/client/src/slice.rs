@@ -401,7 +401,7 @@ impl Slice {
             Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::WriteBack => {
-                self.stop_rewriting();
+                self.stop_rewriting(env);
                 self.tell_all_accesses(env);
                 self.write_all_back(env);
             }
@@ -619,7 +619,7 @@ impl Slice {
 
     /// Something has not been committed yet.
     pub fn is_dirty(&self) -> bool {
-        self.inodes.values().any(|inode| inode.is_dirty())
+        self.is_rewriting() || self.inodes.values().any(|inode| inode.is_dirty())
     }
 
     /// Inodes known, pages cached, pages dirty.

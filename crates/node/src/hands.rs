@@ -144,6 +144,40 @@ impl Hands {
         Some(taken.collect())
     }
 
+    /// `Grants::take_spare`.
+    pub fn take_spare(
+        &mut self,
+        now: Instant,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>> {
+        let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
+        let layout = wanted.first().map_or_else(Layout::default, |w| w.layout);
+        let named = self.named(&layout);
+        let is_complete = named.len() == layout.nsds().len();
+        let hand = self.of(owner);
+        // It also notes where they are short.
+        let is_there = hand.has_room_on(named.clone(), needed)
+            && (named.is_empty() || hand.pool().has_room_on(&named, needed));
+        if !is_complete || !is_there {
+            hand.unreserve(reserved);
+            return None;
+        }
+        let Some(taken) = self.take(now, owner, wanted, reserved) else {
+            self.of(owner).unreserve(reserved);
+            return None;
+        };
+        let is_named = |run: &TakenRun| named.is_empty() || named.contains(&run.run.at.nsd);
+        if taken.iter().all(is_named) {
+            return Some(taken);
+        }
+        // Too scattered to lie there. Nothing was written to them.
+        let hand = self.of(owner);
+        taken.iter().for_each(|run| hand.discard(run.run));
+        None
+    }
+
     /// `Grants::committed`.
     pub fn committed(&mut self, owner: NodeId, runs: &[Run]) {
         let hand = self.of(owner);

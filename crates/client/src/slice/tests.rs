@@ -116,16 +116,38 @@ impl crate::Pool for Memory {
 }
 
 /// Any number of sectors to reserve, or none, and some to write to; without those, what is small goes inside of Commits.
-struct Plenty {
+struct Plenty<'a> {
     is_full: bool,
     has_sectors: bool,
+    has_room: bool,
+    spare: &'a std::cell::Cell<Spare>,
 }
 
-impl Grants for Plenty {
+/// What was done with sectors that nobody waits for.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+struct Spare {
+    /// Times that some were asked for.
+    asked: u64,
+    /// Runs taken.
+    taken: u64,
+    /// Of runs: given back.
+    discarded: u64,
+}
+
+impl Plenty<'_> {
+    fn note(&self, change: impl FnOnce(&mut Spare)) {
+        let mut spare = self.spare.get();
+        change(&mut spare);
+        self.spare.set(spare);
+    }
+}
+
+impl Grants for Plenty<'_> {
     fn reserve(&self, _owner: NodeId, _sectors: u64) -> bool {
         !self.is_full
     }
     fn reserve_spare(&self, _owner: NodeId, _sectors: u64) -> bool {
+        self.note(|spare| spare.asked += 1);
         !self.is_full
     }
     fn reserve_promised(&self, _owner: NodeId, sectors: u64) -> Option<SetAside> {
@@ -153,9 +175,24 @@ impl Grants for Plenty {
         self.has_sectors
             .then(|| wanted.iter().enumerate().map(taken).collect())
     }
+    fn take_spare(
+        &self,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>> {
+        let taken = self
+            .has_room
+            .then(|| self.take(owner, wanted, reserved))
+            .flatten();
+        self.note(|spare| spare.taken += taken.iter().flatten().count() as u64);
+        taken
+    }
     fn committed(&self, _owner: NodeId, _runs: &[Run]) {}
     fn burn(&self, _owner: NodeId, _runs: &[Run]) {}
-    fn discard(&self, _owner: NodeId, _runs: &[Run]) {}
+    fn discard(&self, _owner: NodeId, runs: &[Run]) {
+        self.note(|spare| spare.discarded += runs.len() as u64);
+    }
 }
 
 struct Story {
@@ -163,6 +200,9 @@ struct Story {
     memory: Memory,
     has_sectors: bool,
     is_full: bool,
+    /// On the NSDs of the file's layout.
+    has_room: bool,
+    spare: std::cell::Cell<Spare>,
     has_volatile_nsd: bool,
     ticket: u64,
     number: u64,
@@ -185,6 +225,8 @@ impl Story {
             memory: Memory::default(),
             has_sectors: false,
             is_full: false,
+            has_room: true,
+            spare: std::cell::Cell::default(),
             has_volatile_nsd: false,
             ticket: 0,
             number: 0,
@@ -209,6 +251,8 @@ impl Story {
             grants: &Plenty {
                 is_full: self.is_full,
                 has_sectors: self.has_sectors,
+                has_room: self.has_room,
+                spare: &self.spare,
             },
             readers: &self.readers,
             pace: &self.pace,

@@ -105,3 +105,43 @@ fn a_wish_for_more_than_is_in_hand_is_asked_for() {
     assert_eq!(ask.need, 0);
     assert!(ask.want >= 30, "{ask:?}");
 }
+
+/// What is written over goes where there is room, when the NSDs of its layout are full. What is only moved stays on them.
+#[test]
+fn spare_sectors_lie_where_the_layout_wants_them() {
+    let mut hands = with_sectors(100);
+    let layout = Layout::new(&[NsdId(1)], None).expect("one NSD");
+    let of_one = |count| WantedRun {
+        layout,
+        ..wanted(0, count)
+    };
+    let take_spare = |hands: &mut Hands, count| {
+        assert!(hands.reserve_spare(OWNER, count));
+        let wanted = [of_one(u32::try_from(count).expect("few"))];
+        let taken = hands.take_spare(Instant(3), OWNER, &wanted, SetAside::plain(count));
+        assert_eq!(hands.reserved(), 0);
+        hands.check();
+        taken
+    };
+    let taken = take_spare(&mut hands, 60).expect("there is room");
+    assert!(taken.iter().all(|run| run.run.at.nsd == NsdId(1)));
+    let left = hands.unreserved();
+    assert_eq!(take_spare(&mut hands, 60), None);
+    assert_eq!(hands.unreserved(), left, "nothing was taken");
+    // The owner has nothing there either.
+    let later = Instant(7) + types::Duration::from_secs(2);
+    let ask = hands.next(later, OWNER).expect("wished for");
+    assert_eq!((ask.need, &ask.nsds[..]), (0, &[NsdId(1)][..]));
+    let answer = SpaceAnswer {
+        number: ask.number,
+        grants: Vec::new(),
+        promised: 0,
+        held: None,
+    };
+    let answer = Answer::bare(Body::Space(answer));
+    assert_eq!(hands.on_answer(later, OWNER, &answer), Some(true));
+    assert_eq!(take_spare(&mut hands, 60), None);
+    let elsewhere = hands.take(later, OWNER, &[of_one(60)], SetAside::default());
+    let elsewhere = elsewhere.expect("a write finds room");
+    assert!(elsewhere.iter().any(|run| run.run.at.nsd == NsdId(2)));
+}

@@ -369,6 +369,7 @@ impl Daemon {
             ("rewrite_bytes", rewrites.bytes),
             ("rewrite_parts_before", rewrites.parts_before),
             ("rewrite_parts_after", rewrites.parts_after),
+            ("rewrite_given_up", rewrites.given_up),
             ("inodes_forgotten_now", cold),
             ("checkpoints", kept.checkpoints),
             ("checkpoint_rounds", kept.rounds),

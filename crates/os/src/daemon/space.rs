@@ -85,6 +85,16 @@ impl Grants for Hands {
         })
     }
 
+    fn take_spare(
+        &self,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>> {
+        let now = clock::now();
+        self.with(|hands| hands.take_spare(now, owner, wanted, reserved))
+    }
+
     fn committed(&self, owner: NodeId, runs: &[Run]) {
         self.with(|hands| hands.committed(owner, runs));
     }

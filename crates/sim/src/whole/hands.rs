@@ -56,6 +56,16 @@ impl Grants for Hands {
         self.with(|hands| hands.take(now, owner, wanted, reserved))
     }
 
+    fn take_spare(
+        &self,
+        owner: NodeId,
+        wanted: &[WantedRun],
+        reserved: SetAside,
+    ) -> Option<Vec<TakenRun>> {
+        let now = self.now.get();
+        self.with(|hands| hands.take_spare(now, owner, wanted, reserved))
+    }
+
     fn committed(&self, owner: NodeId, runs: &[Run]) {
         self.with(|hands| hands.committed(owner, runs));
     }

@@ -136,3 +136,54 @@ fn a_chmod_comes_after_the_bits_that_a_write_takes() {
         }
     }
 }
+
+/// The owner says that the size was changed meanwhile. What the Commit was to tell beside bytes is told with the next one, for which
+/// an fsync waits, and which comes by itself where nobody waits.
+#[test]
+fn what_a_resized_commit_was_to_tell_is_told_again() {
+    for is_synced in [true, false] {
+        let mut s = Story::new(PAGE);
+        s.open(InodeMode::SharedWrite, ByteRange::ALL);
+        s.slice.inode(INO).drops_rights = true;
+        let effects = match is_synced {
+            true => s.ask(Operation::Fsync {
+                ino: INO,
+                handle: Handle(0),
+                data_only: false,
+            }),
+            false => s.input(Input::WriteBack),
+        };
+        let (call, commit) = commit_of(&effects).expect("something is to be told");
+        assert!(commit.drops_rights);
+        s.attr.size_generation += 1;
+        s.attr.change += 1;
+        let effects = s.answer(call, meta::Reply::Resized(s.attr));
+        let is_sync = |e: &Effect| matches!(e, Effect::Call(_, _, Ask::Sync));
+        assert!(!effects.iter().any(is_sync), "{effects:?}");
+        let (call, commit) = commit_of(&effects).expect("told again");
+        assert!(commit.drops_rights);
+        assert_eq!(commit.size_generation, s.attr.size_generation);
+        s.attr.change += 1;
+        let effects = s.answer(call, meta::Reply::Attr(s.attr));
+        assert_eq!(effects.iter().any(is_sync), is_synced);
+        assert!(!s.slice.is_dirty());
+    }
+}
+
+/// Nobody waits: it is looked at with what is dirty for long.
+#[test]
+fn what_a_resized_commit_was_to_tell_is_not_forgotten() {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::SharedWrite, ByteRange::ALL);
+    s.slice.inode(INO).drops_rights = true;
+    let effects = s.input(Input::WriteBack);
+    let (call, _) = commit_of(&effects).expect("something is to be told");
+    s.slice.inode(INO).goals.clear();
+    s.attr.size_generation += 1;
+    s.answer(call, meta::Reply::Resized(s.attr));
+    assert!(s.slice.is_dirty());
+    s.now = s.now + Duration::from_secs(6);
+    let effects = s.input(Input::Tick);
+    let (_, commit) = commit_of(&effects).expect("told again");
+    assert!(commit.drops_rights);
+}

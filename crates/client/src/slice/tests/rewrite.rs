@@ -1,7 +1,7 @@
 //! Blocks of many extents become one run: what is begun, and what is left alone.
 
 use super::*;
-use crate::rewrite::{PARTS_MAX, REST, Rules};
+use crate::rewrite::{PARTS_MAX, PATIENCE, REST, Rules, SHORT_PAUSE};
 use types::Extent;
 
 const BLOCK: u64 = 64 * PAGE;
@@ -53,8 +53,7 @@ fn map_of(count: u64, attr: Attr) -> meta::Reply {
     }
 }
 
-/// Writes one page and has it committed.
-fn overwrite(s: &mut Story, page: u64) {
+fn write_page(s: &mut Story, page: u64) {
     let frame = crate::Pool::alloc(&s.memory).expect("plenty");
     s.ask(Operation::Write {
         ino: INO,
@@ -66,6 +65,11 @@ fn overwrite(s: &mut Story, page: u64) {
         sync: false,
         kill_set_id: false,
     });
+}
+
+/// Writes one page and has it committed.
+fn overwrite(s: &mut Story, page: u64) {
+    write_page(s, page);
     s.now = Instant(s.now.0 + 6 * SECOND);
     let effects = s.input(Input::Tick);
     carry(s, effects, 4, None);
@@ -233,9 +237,8 @@ fn a_block_that_changes_while_it_is_loaded_waits_again() {
     assert_eq!(done.stored, [64], "{done:?}");
 }
 
-/// Another node may write a part of it: without the right to write all of it nothing becomes dirty. It is asked for once.
-#[test]
-fn a_block_is_rewritten_under_the_right_to_write_all_of_it() {
+/// All of it may be read.
+fn open_to_write_half() -> Story {
     let half = ByteRange::new(0, BLOCK / 2);
     let read = [(RangeMode::Read, ByteRange::ALL), (RangeMode::Write, half)];
     let mut s = Story::new(2 * BLOCK);
@@ -248,6 +251,13 @@ fn a_block_is_rewritten_under_the_right_to_write_all_of_it() {
     };
     let effects = s.ask(Operation::Open { ino: INO, flags });
     s.grant_ranges(&effects, InodeMode::Exclusive, &read);
+    s
+}
+
+/// Another node may write a part of it: without the right to write all of it nothing becomes dirty. It is asked for once.
+#[test]
+fn a_block_is_rewritten_under_the_right_to_write_all_of_it() {
+    let mut s = open_to_write_half();
     overwrite(&mut s, 3);
     rest(&mut s);
     let done = ticks(&mut s, 20, 64, None);
@@ -265,19 +275,357 @@ fn nothing_is_rewritten_where_sectors_are_few() {
     assert_eq!(done.commits.len(), 0, "{done:?}");
 }
 
-/// The disks refuse it again and again: the sectors before still have the bytes, so nobody hears of it.
-#[test]
-fn what_cannot_be_stored_is_no_loss() {
+/// A tick at which nothing but its effects happens.
+fn tick(s: &mut Story) -> Vec<Effect> {
+    s.now = Instant(s.now.0 + SECOND / 50);
+    s.input(Input::Tick)
+}
+
+/// Lets time pass until it is stored; that store.
+fn until_store(s: &mut Story) -> (IoId, Vec<StorePiece>) {
+    for _ in 0..100 {
+        for effect in tick(s) {
+            match effect {
+                Effect::Store(io, _, pieces) => return (io, pieces),
+                other => drop(carry(s, vec![other], 64, None)),
+            }
+        }
+    }
+    panic!("it is not rewritten");
+}
+
+fn stored(s: &mut Story, (io, pieces): &(IoId, Vec<StorePiece>)) -> Vec<Effect> {
+    let extents = pieces.iter().map(|p| {
+        let length = u32::try_from(p.frames.len()).expect("few");
+        extent(p.file_sector, length, p.run.at.sector)
+    });
+    let extents = Ok(extents.collect());
+    s.input(Input::Stored(*io, extents))
+}
+
+/// A file whose first block has been stored for a rewrite, but for the answer of the disks.
+fn storing() -> (Story, (IoId, Vec<StorePiece>)) {
     let mut s = open(ByteRange::ALL);
     overwrite(&mut s, 3);
     rest(&mut s);
-    let done = ticks(&mut s, 200, 64, Some(IoFailure::Unreachable));
-    assert!(done.stored.len() >= 4, "tried: {done:?}");
-    assert_eq!(done.commits.len(), 0);
+    let store = until_store(&mut s);
+    (s, store)
+}
+
+/// The same, with the Commit sent.
+fn committing() -> (Story, CallId) {
+    let (mut s, store) = storing();
+    let effects = stored(&mut s, &store);
+    let (call, _) = commit_of(&effects).expect("nobody waits");
+    (s, call)
+}
+
+/// All that was taken for rewrites is the file's or has gone back, and no frame is held.
+fn check_nothing_is_left(s: &mut Story, committed: u64) {
+    let spare = s.spare.get();
+    assert_eq!(spare.taken, spare.discarded + committed, "{spare:?}");
+    let cached = s.slice.inode(INO).pages.count();
+    let held = s.memory.0.borrow().iter().map(|frame| frame.0).sum::<u32>();
+    // The tests' own writes keep theirs.
+    let own = u32::try_from(s.ticket).expect("few") - 1;
+    assert!(held as usize <= cached + own as usize, "{held} references");
+}
+
+/// The disks refuse it: the sectors before still have the bytes, so nobody hears of it, nothing is counted as a failure of somebody's
+/// write, and nothing is tried again at once.
+#[test]
+fn what_cannot_be_stored_is_no_loss() {
+    for failure in [IoFailure::Unreachable, IoFailure::Unknown] {
+        let mut s = open(ByteRange::ALL);
+        overwrite(&mut s, 3);
+        rest(&mut s);
+        let done = ticks(&mut s, 200, 64, Some(failure));
+        assert_eq!(done.stored, [64], "tried once: {done:?}");
+        assert_eq!(done.commits.len(), 0);
+        let inode = s.slice.inode(INO);
+        assert!(!inode.is_dirty(), "given up");
+        assert!(!inode.errors.is_untold());
+        assert_eq!((inode.store_failures, inode.failing_since), (0, None));
+        assert_eq!(inode.starved_since, None);
+        assert_eq!(s.slice.rewrite_counts().blocks, 0);
+    }
+}
+
+/// It was stored a moment ago with what the file had then: the newer bytes stay, and go their own way.
+#[test]
+fn who_writes_meanwhile_ends_it() {
+    let (mut s, store) = storing();
+    overwrite(&mut s, 5);
+    assert!(!s.slice.inode(INO).is_dirty(), "committed meanwhile");
+    let effects = stored(&mut s, &store);
+    assert!(commit_of(&effects).is_none(), "older bytes: {effects:?}");
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.commits.len(), 0, "{done:?}");
+    check_nothing_is_left(&mut s, 0);
+    // With the next rest.
+    rest(&mut s);
+    rest(&mut s);
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.stored, [64], "{done:?}");
+}
+
+/// Dirty again in the hands of somebody who waits for sectors: his.
+#[test]
+fn a_page_written_meanwhile_stays_dirty_when_the_rewrite_fails() {
+    let (mut s, (io, _)) = storing();
+    let effects = s.write_back(7);
+    carry(&mut s, effects, 64, None);
+    s.input(Input::Stored(io, Err(IoFailure::Unreachable)));
     let inode = s.slice.inode(INO);
-    assert!(!inode.is_dirty(), "given up");
-    assert!(!inode.errors.is_untold());
-    assert_eq!(s.slice.rewrite_counts().blocks, 0);
+    assert_eq!(inode.pages.dirty_count(), 1);
+    assert_eq!((inode.store_failures, inode.failing_since), (0, None));
+    s.now = Instant(s.now.0 + 6 * SECOND);
+    let done = ticks(&mut s, 2, 64, None);
+    assert_eq!(done.stored, [1], "{done:?}");
+    assert_eq!(done.commits.len(), 1);
+}
+
+/// Nothing of the application's is under way.
+#[test]
+fn fsync_does_not_wait_for_a_store_of_a_rewrite() {
+    let (mut s, _) = storing();
+    let effects = s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    });
+    let is_sync = |e: &Effect| matches!(e, Effect::Call(_, _, Ask::Sync));
+    assert!(effects.iter().any(is_sync), "{effects:?}");
+    assert_eq!(
+        s.slice
+            .inode(INO)
+            .visible_attr()
+            .expect("known")
+            .sector_count,
+        0
+    );
+}
+
+/// A Commit of an application carries its time, and the one of a rewrite does not stand in for it.
+#[test]
+fn a_commit_of_a_rewrite_is_not_the_one_that_somebody_waits_for() {
+    let (mut s, call) = committing();
+    let effects = s.write_back(7);
+    carry(&mut s, effects, 64, None);
+    let effects = s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    });
+    let done = carry(&mut s, effects, 64, None);
+    assert_eq!(done.commits.len(), 0, "one at a time: {done:?}");
+    s.attr.change += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    let is_sync = |e: &Effect| matches!(e, Effect::Call(_, _, Ask::Sync));
+    assert!(!effects.iter().any(is_sync), "not yet: {effects:?}");
+    let done = carry(&mut s, effects, 64, None);
+    assert_eq!(done.commits.len(), 1);
+    assert!(done.commits[0].modified.is_some());
+    assert_eq!(s.slice.rewrite_counts().blocks, 1);
+}
+
+/// Another node wants it: the tokens go at once, and the copy is not committed.
+#[test]
+fn tokens_do_not_wait_for_a_store_of_a_rewrite() {
+    let (mut s, store) = storing();
+    let effects = s.revoke(1, vec![write_want(ByteRange::ALL)]);
+    let effects = s.carry_out(effects);
+    let is_release = |e: &Effect| matches!(e, Effect::Release(..));
+    assert!(effects.iter().any(is_release), "{effects:?}");
+    let effects = stored(&mut s, &store);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    ticks(&mut s, 5, 64, None);
+    check_nothing_is_left(&mut s, 0);
+}
+
+/// Another node reads it: the pages stay, the right to write goes.
+#[test]
+fn without_the_right_to_write_nothing_is_committed() {
+    let (mut s, store) = storing();
+    let required = Pattern::plain(ByteRange::ALL);
+    let want = Want::Range {
+        mode: RangeMode::Read,
+        required,
+        desired: required,
+    };
+    let effects = s.revoke(1, vec![want]);
+    let effects = s.carry_out(effects);
+    let is_release = |e: &Effect| matches!(e, Effect::Release(..));
+    assert!(effects.iter().any(is_release), "{effects:?}");
+    assert!(s.slice.inode(INO).pages.clean_frame(0).is_some());
+    let effects = stored(&mut s, &store);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    check_nothing_is_left(&mut s, 0);
+}
+
+/// Somebody waits for a store, after which a Commit is to bring his time: one of a rewrite would count as that.
+#[test]
+fn a_rewrite_is_not_committed_while_somebody_waits() {
+    let (mut s, store) = storing();
+    for page in 64..64 + 20 {
+        write_page(&mut s, page);
+    }
+    let effects = s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    });
+    let other = effects.into_iter().find_map(|effect| match effect {
+        Effect::Store(io, _, pieces) => Some((io, pieces)),
+        _ => None,
+    });
+    let other = other.expect("too much for a Commit");
+    let effects = stored(&mut s, &store);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    let effects = stored(&mut s, &other);
+    let (call, commit) = commit_of(&effects).expect("his");
+    assert!(commit.modified.is_some());
+    s.attr.change += 1;
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    let is_sync = |e: &Effect| matches!(e, Effect::Call(_, _, Ask::Sync));
+    assert!(effects.iter().any(is_sync), "{effects:?}");
+    let done = ticks(&mut s, 2, 64, None);
+    assert_eq!(done.commits.len(), 1, "then this one: {done:?}");
+    assert_eq!(s.slice.rewrite_counts().blocks, 1);
+}
+
+/// The owner takes a Commit under the right to write only.
+#[test]
+fn tokens_wait_for_a_commit_of_a_rewrite() {
+    let (mut s, call) = committing();
+    let effects = s.revoke(1, vec![write_want(ByteRange::ALL)]);
+    let effects = s.carry_out(effects);
+    let is_release = |e: &Effect| matches!(e, Effect::Release(..));
+    assert!(!effects.iter().any(is_release), "{effects:?}");
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
+    let effects = s.carry_out(effects);
+    assert!(effects.iter().any(is_release), "{effects:?}");
+    check_nothing_is_left(&mut s, 1);
+}
+
+/// The daemon stops, the lease ends, or it is switched off: what is under way is not committed, and nothing else begins.
+#[test]
+fn whatever_ends_rewriting_is_seen_at_once() {
+    let ends: [fn(&mut Story) -> Vec<Effect>; 3] = [
+        |s| s.input(Input::WriteBack),
+        |s| s.input(Input::Lapsed(Vec::new())),
+        |s| {
+            s.pace.set_rate(0);
+            tick(s)
+        },
+    ];
+    for end in ends {
+        let (mut s, store) = storing();
+        end(&mut s);
+        assert!(s.slice.is_dirty(), "the sectors may be written to");
+        let effects = stored(&mut s, &store);
+        assert!(commit_of(&effects).is_none(), "{effects:?}");
+        assert!(!s.slice.is_dirty());
+        check_nothing_is_left(&mut s, 0);
+        rest(&mut s);
+        rest(&mut s);
+        let done = ticks(&mut s, 50, 64, None);
+        assert_eq!((done.maps, done.loaded, done.stored.len()), (0, 0, 0));
+    }
+}
+
+/// A bad sector: it is not read again and again.
+#[test]
+fn what_cannot_be_loaded_is_left_alone_for_a_while() {
+    let mut s = open(ByteRange::ALL);
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    let mut count = 0;
+    for _ in 0..500 {
+        for effect in tick(&mut s) {
+            match effect {
+                Effect::Load(io, _) => {
+                    count += 1;
+                    s.input(Input::Loaded(io, Err(IoFailure::Unreachable)));
+                }
+                other => drop(carry(&mut s, vec![other], 64, None)),
+            }
+        }
+    }
+    assert!(
+        count <= 2,
+        "{count} loads: one on each side of the page that is there"
+    );
+    assert_eq!(s.slice.inode(INO).load_error, None);
+}
+
+/// Nobody reads it: who does so later hears nothing of that.
+#[test]
+fn a_map_that_cannot_be_had_is_nobodys_error() {
+    let mut s = open(ByteRange::ALL);
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    let mut count = 0;
+    for _ in 0..100 {
+        for effect in tick(&mut s) {
+            if let Effect::Call(call, _, Ask::Op { .. }) = effect {
+                count += 1;
+                s.answer(call, meta::Reply::Error(Errno::EIO));
+            }
+        }
+    }
+    assert_eq!(count, 1, "asked for once");
+    assert_eq!(s.slice.inode(INO).load_error, None);
+}
+
+/// Sectors come first: nothing is taken from anybody or read for what cannot be stored. And it is not wished for all the time.
+#[test]
+fn where_sectors_are_few_nothing_else_is_asked_for() {
+    let mut s = open_to_write_half();
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    s.is_full = true;
+    let begun = s.now;
+    while s.now < begun + PATIENCE + Duration::from_secs(1) {
+        let done = ticks(&mut s, 10, 64, None);
+        assert_eq!((done.loaded, done.acquired.len()), (0, 0), "{done:?}");
+    }
+    let asked = s.spare.get().asked;
+    assert!(asked > 0);
+    while s.now < begun + SHORT_PAUSE {
+        ticks(&mut s, 10, 64, None);
+    }
+    assert_eq!(s.spare.get().asked, asked, "a pause");
+    s.is_full = false;
+    while s.now < begun + PATIENCE + SHORT_PAUSE + Duration::from_secs(2) {
+        ticks(&mut s, 10, 64, None);
+    }
+    assert!(s.spare.get().asked > asked, "then again");
+}
+
+/// Nothing is written where the layout does not want it.
+#[test]
+fn a_block_stays_on_the_disks_of_its_layout() {
+    let mut s = open(ByteRange::ALL);
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    s.has_room = false;
+    let done = ticks(&mut s, 100, 64, None);
+    assert_eq!((done.stored.len(), done.commits.len()), (0, 0), "{done:?}");
+    check_nothing_is_left(&mut s, 0);
+}
+
+/// A page beside it, in the same block, is not waited for.
+#[test]
+fn a_rewrite_ends_whatever_else_is_written_to_its_block() {
+    let (mut s, call) = committing();
+    let effects = s.write_back(7);
+    carry(&mut s, effects, 64, None);
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    assert_eq!(s.slice.rewrite_counts().blocks, 1);
+    assert_eq!(s.slice.inode(INO).pages.dirty_count(), 1);
+    check_nothing_is_left(&mut s, 1);
 }
 
 /// A write into a page of it is not: who syncs the file hears of it.
@@ -286,18 +634,7 @@ fn a_write_that_cannot_be_stored_with_it_is_told() {
     let mut s = open(ByteRange::ALL);
     overwrite(&mut s, 3);
     rest(&mut s);
-    let mut store = None;
-    for _ in 0..20 {
-        s.now = Instant(s.now.0 + SECOND / 50);
-        let effects = s.input(Input::Tick);
-        let is_store = |e: &Effect| matches!(e, Effect::Store(..));
-        if effects.iter().any(is_store) {
-            store = Some(effects);
-            break;
-        }
-        carry(&mut s, effects, 64, None);
-    }
-    let effects = store.expect("it is rewritten");
+    let store = until_store(&mut s);
     let frame = crate::Pool::alloc(&s.memory).expect("plenty");
     s.ask(Operation::Write {
         ino: INO,
@@ -312,44 +649,15 @@ fn a_write_that_cannot_be_stored_with_it_is_told() {
         sync: false,
         kill_set_id: false,
     });
-    carry(&mut s, effects, 64, Some(IoFailure::Unreachable));
+    s.input(Input::Stored(store.0, Err(IoFailure::Unreachable)));
     ticks(&mut s, 400, 64, Some(IoFailure::Unreachable));
     assert!(s.slice.inode(INO).errors.is_untold());
 }
 
-/// An owner refuses the Commit of a rewrite: nothing is lost by that, and the file is longer than that Commit knew.
+/// An owner refuses the Commit of a rewrite: nothing is lost by that, nor tried again at once, and the file is longer than that Commit knew.
 #[test]
 fn a_refused_rewrite_forgets_nothing_that_was_written_since() {
-    let mut s = open(ByteRange::ALL);
-    overwrite(&mut s, 3);
-    rest(&mut s);
-    let mut commit = None;
-    for _ in 0..100 {
-        s.now = Instant(s.now.0 + SECOND / 50);
-        let mut left = VecDeque::from(s.input(Input::Tick));
-        while let Some(effect) = left.pop_front() {
-            match effect {
-                Effect::Call(
-                    call,
-                    _,
-                    Ask::Op {
-                        op: meta::Op::Commit(_),
-                        ..
-                    },
-                ) => commit = Some(call),
-                Effect::Store(io, _, pieces) => {
-                    let extents = pieces.iter().map(|p| {
-                        let length = u32::try_from(p.frames.len()).expect("few");
-                        extent(p.file_sector, length, p.run.at.sector)
-                    });
-                    let result = Ok(extents.collect());
-                    left.extend(s.input(Input::Stored(io, result)));
-                }
-                other => drop(carry(&mut s, vec![other], 64, None)),
-            }
-        }
-    }
-    let commit = commit.expect("it is rewritten");
+    let (mut s, commit) = committing();
     let inode = s.slice.inode(INO);
     let size = inode.size + 100;
     (inode.size, inode.is_size_dirty, inode.drops_rights) = (size, true, true);
