@@ -93,7 +93,7 @@ fn switch_off(rules: &mut Rules, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `sim --ace [SEQUENCE | singles | pairs [EVERY [FROM]]] [--go-on] [--no-cache] [--no-pages] [--canary NAME]...`
+/// `sim --ace [SEQUENCE | singles | pairs [EVERY [FROM]]] [--go-on] [--no-cache] [--no-pages] [--rewrites] [--canary NAME]...`
 fn ace(words: &[String]) -> Result<bool, String> {
     let mut shape = Shape::default();
     let mut canary = ace::Canary::default();
@@ -104,6 +104,7 @@ fn ace(words: &[String]) -> Result<bool, String> {
             "--go-on" => goes_on = true,
             "--no-cache" => shape.has_volatile_cache = false,
             "--no-pages" => shape.round_ticks = 0,
+            "--rewrites" => shape.rewrites = true,
             "--canary" => {
                 let name = words.next().ok_or("--canary needs a name")?;
                 if !ace::set_canary(&mut shape, &mut canary, name) {

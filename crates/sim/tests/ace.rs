@@ -62,6 +62,42 @@ fn other_disks() {
     }
 }
 
+/// Files whose bytes are written over, and rewritten as soon as they consist of more than one extent.
+#[test]
+fn rewritten_files_outlive_a_loss_of_power_at_every_event() {
+    for has_volatile_cache in [true, false] {
+        let mut bench = bench(Shape {
+            rewrites: true,
+            has_volatile_cache,
+            ..Shape::default()
+        });
+        let is_write = |sequence: &&Sequence| {
+            let mut calls = sequence.0.iter();
+            calls.all(|(op, _)| matches!(op, ops::Op::Write(..)))
+        };
+        let singles = ops::singles(bench.begin());
+        for sequence in singles.iter().filter(is_write).step_by(3) {
+            must_pass(&mut bench, sequence);
+        }
+        let pairs = ops::pairs(bench.begin());
+        let pairs: Vec<_> = pairs.iter().filter(is_write).collect();
+        for sequence in pairs.iter().step_by(pairs.len() / 16) {
+            must_pass(&mut bench, sequence);
+        }
+        for text in [
+            "write a 0 4096 +file, truncate a 5000 +file",
+            "write a 0 4096 +file, punch a 4096 8192 +none",
+            "write a 4096 100 +none, rename a d/b +dir",
+            "write a 0 4096 +sync, append a 300 +none",
+        ] {
+            let sequence = text.parse().expect("it can be read");
+            must_pass(&mut bench, &sequence);
+        }
+        eprintln!("{:?}", bench.counts);
+        assert!(bench.counts.rewrites > 10, "{:?}", bench.counts);
+    }
+}
+
 /// Bytes that are in no fsync, under a name that was another file's: they are committed first.
 #[test]
 fn a_name_is_replaced_by_all_of_a_file() {

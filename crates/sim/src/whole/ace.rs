@@ -78,6 +78,8 @@ pub struct Counts {
     pub recoveries: u64,
     /// Of these, images of a recovery that was cut itself.
     pub second_recoveries: u64,
+    /// Blocks rewritten in the runs.
+    pub rewrites: u64,
 }
 
 /// What a start from an image showed, whatever was to be there.
@@ -277,10 +279,11 @@ impl Bench {
     }
 
     /// Makes the calls; everything about the disks is written down.
-    fn perform(&self, sequence: &Sequence, seed: u64) -> Result<Run, String> {
+    fn perform(&mut self, sequence: &Sequence, seed: u64) -> Result<Run, String> {
         let mut runner = self.runner(false)?;
         runner.make_calls(sequence, seed)?;
         runner.end()?;
+        self.counts.rewrites += runner.calls.machine.node.rewrite_counts().blocks;
         Ok(runner.run())
     }
 

@@ -7,13 +7,14 @@ use std::collections::BTreeMap;
 
 use client::Pool as _;
 use client::request::{Caller, Operation, Request, Response, Ticket};
+use client::rewrite::Rules;
 use client::slice::{Input, SLICE_COUNT, frames_of, slice_of};
 use node::meta::parts::Bounds;
 use stdx::Prng;
 use types::id::NodeLife;
 use types::{
-    ClusterId, ClusterView, Epoch, FsId, Incarnation, Instant, NodeId, NodeView, NsdId, NsdView,
-    Span,
+    ClusterId, ClusterView, Duration, Epoch, FsId, Incarnation, Instant, NodeId, NodeView, NsdId,
+    NsdView, Span,
 };
 
 use super::super::boot::{self, Disks};
@@ -26,6 +27,8 @@ use super::tape::Tape;
 const STUCK_MS: u64 = 60_000;
 /// What is done in a millisecond.
 const STEPS_PER_MS: u64 = 64;
+/// In which blocks are rewritten.
+const REWRITE_MS: u64 = 600;
 /// The node.
 pub const NODE: NodeId = NodeId(1);
 
@@ -44,6 +47,8 @@ pub struct Shape {
     pub round_ticks: u64,
     /// When directories are split and joined; `None`: never.
     pub part_bounds: Option<Bounds>,
+    /// Blocks of more than one extent are rewritten at once.
+    pub rewrites: bool,
     /// How the node is broken.
     pub node: NodeCanary,
     /// How the disks are.
@@ -70,6 +75,7 @@ impl Default for Shape {
             journal_sectors: 1024,
             round_ticks: 3,
             part_bounds: Some(Bounds { split: 2, join: 1 }),
+            rewrites: false,
             node: NodeCanary::default(),
             disks: DiskCanary::default(),
         }
@@ -125,7 +131,11 @@ impl Shape {
             ask_sectors: self.data_sectors.min(64),
             round_ticks: self.round_ticks,
             evict_ticks: 0,
-            rewrites: None,
+            rewrites: self.rewrites.then_some(Rules {
+                parts_max: 1,
+                rest: Duration(0),
+                ..Rules::new(1 << 20)
+            }),
             part_bounds: self.part_bounds,
             canary: self.node,
         }
@@ -295,6 +305,18 @@ impl Machine {
             self.step();
         }
         self.node.check();
+        Ok(())
+    }
+
+    /// What is to be rewritten is.
+    ///
+    /// # Errors
+    /// There is no rest then.
+    pub fn let_rewrite(&mut self) -> Result<(), String> {
+        if self.shape.rewrites {
+            self.wait(REWRITE_MS);
+            self.quieten(STUCK_MS)?;
+        }
         Ok(())
     }
 

@@ -60,6 +60,7 @@ impl Runner {
             self.calls.machine.rest()?;
         }
         self.all_durable();
+        self.calls.machine.let_rewrite()?;
         let seen = self.calls.observe();
         let (found, unreadable) = seen.map_err(|failed| format!("at the end: {failed:?}"))?;
         self.calls.machine.node.check();
