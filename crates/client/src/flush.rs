@@ -15,6 +15,7 @@ use types::{
     Timestamp, limits,
 };
 
+use crate::destage::{HASTY_PAGES_MANY, HASTY_PAGES_MAX};
 use crate::env::{Env, StorePiece, TakenRun};
 use crate::errors::Hears;
 use crate::message::{Answer, Ask, Body};
@@ -38,10 +39,6 @@ const COMMIT_PIECE_BYTES_MAX: usize = 256 << 10;
 /// Pieces and bytes of pieces of one batch.
 const BATCH_PIECES_MAX: usize = 256;
 const BATCH_PIECE_BYTES_MAX: u64 = limits::SMALL_BYTES_MAX as u64;
-/// Pages of one slice that lie in metadata because somebody waited for them.
-const HASTY_PAGES_MAX: usize = 256;
-/// From so many on they go to sectors, without waiting for their age.
-const HASTY_PAGES_MANY: usize = HASTY_PAGES_MAX / 2;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 /// What was acknowledged and lost its sectors to a broken link waits so long for others.
@@ -747,15 +744,6 @@ impl Slice {
                         Some(_) => inode.pages.on_flushed(&batch.numbers, false, true),
                     }
                 }
-                if errno.is_none() && inode.is_changed() {
-                    // What it was to tell beside bytes goes with the next one, and so does who waits for it.
-                    let waiting = inode.goals.iter_mut();
-                    let waiting = waiting.filter(|goal| goal.commit == inode.commit_count);
-                    waiting.for_each(|goal| goal.commit += 1);
-                    if !std::mem::replace(&mut inode.is_on_dirty_list, true) {
-                        self.dirty.push_back((env.now, ino));
-                    }
-                }
                 if let Some(errno) = errno {
                     inode.errors.note(errno);
                     inode.is_size_dirty = false;
@@ -766,8 +754,10 @@ impl Slice {
                 }
             }
         }
-        if result.is_ok() {
-            self.note_committed(env, ino, &running.commit);
+        match result {
+            Ok(_) => self.note_committed(env, ino, &running.commit),
+            Err(None) => self.tell_again(env, ino),
+            Err(Some(_)) => {}
         }
         if !self.frameless.is_empty() {
             // Pages are clean by it.
@@ -779,61 +769,25 @@ impl Slice {
         self.go_on(env, ino);
     }
 
+    /// A Commit is to be made again. What it was to tell beside bytes goes with the next one, and so does who waits for it.
+    fn tell_again(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino).expect("its Commit has ended");
+        if !inode.is_changed() {
+            return;
+        }
+        let waiting = inode.goals.iter_mut();
+        let waiting = waiting.filter(|goal| goal.commit == inode.commit_count);
+        waiting.for_each(|goal| goal.commit += 1);
+        if !std::mem::replace(&mut inode.is_on_dirty_list, true) {
+            self.dirty.push_back((env.now, ino));
+        }
+    }
+
     /// A Commit has ended: who waits for that goes on.
     fn go_on(&mut self, env: &Env<'_>, ino: InodeId) {
         self.pump(env, ino);
         self.retry(env, ino);
         self.drop_if_gone(env, ino);
-    }
-
-    /// Metadata is no place for whole pages for long: those of `ino` that went as pieces because somebody
-    /// waited become dirty again, in the background, and go to sectors together. Not before: each fsync would
-    /// write all of them once more. True: some did.
-    fn destage(&mut self, env: &Env<'_>, ino: InodeId) -> bool {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return false;
-        };
-        // What a revoke lets go of stays where it is.
-        if inode.hasty.is_empty() || inode.is_revoking() {
-            return false;
-        }
-        let owner = env.owner(ino.shard());
-        let whole = types::RangeSet::of(ByteRange::new(0, PAGE_SIZE));
-        let mut has_some = false;
-        while let Some(number) = inode.hasty.pop_first() {
-            if !env.grants.reserve_spare(owner, 1) {
-                inode.hasty.insert(number);
-                break;
-            }
-            self.hasty_count -= 1;
-            // A page that is not ours any more, or not cached, stays where it is. Behind the end there is nothing to move.
-            let bytes = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
-            let is_within = bytes.begin < inode.size;
-            if is_within
-                && inode.covers(RangeMode::Write, &bytes)
-                && inode.pages.redirty(number, &whole)
-            {
-                inode.reserved.plain += 1;
-                has_some = true;
-            } else {
-                env.grants.unreserve(owner, SetAside::plain(1));
-            }
-        }
-        if has_some {
-            self.add_goal(env, ino, Purpose::Background);
-        }
-        has_some
-    }
-
-    /// What is to be looked at when it is old: here what could not be destaged.
-    fn keep_on_dirty_list(&mut self, env: &Env<'_>, ino: InodeId) {
-        if let Some(inode) = self.inodes.get_mut(&ino)
-            && !inode.hasty.is_empty()
-            && !inode.is_on_dirty_list
-        {
-            inode.is_on_dirty_list = true;
-            self.dirty.push_back((env.now, ino));
-        }
     }
 
     /// Ends the goals that are reached.
