@@ -21,7 +21,7 @@ use crate::errors::Hears;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{DirtyPage, PAGE_SIZE, parts_of, pieces_of};
-use crate::promise::wanted_runs;
+use crate::promise::{keep_small, wanted_runs};
 use crate::request::{Operation, Request, Response};
 use crate::revoke::{FlushOutcome, RevokeId};
 use crate::slice::{Effect, Input, IoFailure, IoId, Slice, slice_of};
@@ -290,16 +290,21 @@ impl Slice {
         }
     }
 
-    /// Turns dirty pages into a batch. False: no sectors in hand; the pages are dirty again.
-    fn start_batch(
+    /// Turns dirty pages, all of them promised sectors or none, into a batch.
+    pub(crate) fn start_batch_of(
         &mut self,
         env: &Env<'_>,
         ino: InodeId,
-        dirty: Vec<DirtyPage>,
+        (dirty, is_promised): (Vec<DirtyPage>, bool),
         is_urgent: bool,
     ) -> bool {
         let owner = env.owner(ino.shard());
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let goes_without = is_promised && inode.promise.take_goes_without();
+        let dirty = match goes_without {
+            true => keep_small(inode, dirty, env),
+            false => dirty,
+        };
         let bytes: u64 = dirty
             .iter()
             .flat_map(|p| p.dirty())
@@ -309,7 +314,7 @@ impl Slice {
         let fresh = numbers_of(&dirty)
             .filter(|n| !inode.hasty.contains(n))
             .count();
-        let is_urgent = is_urgent && self.hasty_count + fresh <= HASTY_PAGES_MAX;
+        let is_urgent = (is_urgent || goes_without) && self.hasty_count + fresh <= HASTY_PAGES_MAX;
         let is_small = bytes <= limits::SYNC_INLINE_SIZE_MAX;
         let is_inline = inode.size <= limits::INLINE_SIZE_MAX || (is_urgent && is_small);
         let is_whole = |page: &DirtyPage| page.is_whole(PAGE_SIZE) && inode.owns_page(page.number);
@@ -321,11 +326,7 @@ impl Slice {
         let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
         let wanted = wanted_runs(inode, &sectors);
         let mut rest_reserved = inode.reserved;
-        let reserved = if inode.pages.dirty_count() == 0 {
-            std::mem::take(&mut rest_reserved)
-        } else {
-            rest_reserved.part(numbers.len() as u64)
-        };
+        let reserved = rest_reserved.part(numbers.len() as u64, is_promised);
         let taken = if wanted.is_empty() {
             env.grants.unreserve(owner, reserved);
             Some(Vec::new())
@@ -337,19 +338,23 @@ impl Slice {
                 env.pool.release(page.frame);
             }
             inode.pages.on_flushed(&numbers, false, false);
-            if !wanted.iter().all(|run| run.is_promised) {
-                inode.starved_since.get_or_insert(env.now);
+            match is_promised {
+                true => inode.promise.pages_are_short(env.now),
+                false => _ = inode.starved_since.get_or_insert(env.now),
             }
+            self.ask_promised_of(ino, &numbers);
             if self.short != Some(owner) {
                 self.out.push(Effect::WantSpace(owner));
             }
-            if !self.starved.contains(&ino) {
-                self.starved.push(ino);
-            }
+            self.await_space(ino);
             return false;
         };
         inode.reserved = rest_reserved;
-        inode.starved_since = None;
+        match is_promised {
+            true if wanted.is_empty() => {}
+            true => inode.promise.pages_are_stored(),
+            false => inode.starved_since = None,
+        }
         let size = inode.size;
         let mut pieces = Vec::new();
         for page in &rest {
@@ -475,11 +480,12 @@ impl Slice {
         self.forget_stores(env, stored.iter().map(|batch| batch.io).collect());
     }
 
-    /// Pages stopped being dirty without being written: the sectors set aside for them are free.
+    /// Pages stopped being dirty without being written: the sectors set aside for them are free. Those for promised ranges
+    /// first: there are always others for these.
     pub(crate) fn give_back(&mut self, env: &Env<'_>, ino: InodeId, pages: usize) {
         let owner = env.owner(ino.shard());
         let inode = self.inode(ino);
-        let part = inode.reserved.part(pages as u64);
+        let part = inode.reserved.part(pages as u64, true);
         env.grants.unreserve(owner, part);
     }
 

@@ -67,25 +67,30 @@ impl Slice {
         payload.is_some_and(|payload| payload.short_count >= SHORT_COUNT_MAX)
     }
 
-    /// Dirty pages can be written nowhere: who syncs or closes the file hears of it.
+    /// Dirty pages can be written nowhere: who syncs or closes the file hears of it. Those that are promised sectors stay: there
+    /// will be some.
     fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inodes.get_mut(&ino).expect("just seen");
-        loop {
-            let all = &ByteRange::ALL;
-            let lost = inode
-                .pages
-                .take_dirty(all, BATCH_PAGES_MAX, u64::MAX, env.pool);
-            if lost.is_empty() {
-                break;
-            }
-            let numbers: Vec<u64> = numbers_of(&lost).collect();
-            lost.iter().for_each(|page| env.pool.release(page.frame));
-            inode.pages.on_flushed(&numbers, false, true);
+        let pages = inode
+            .pages
+            .take_dirty(&ByteRange::ALL, usize::MAX, u64::MAX, env.pool);
+        pages.iter().for_each(|page| env.pool.release(page.frame));
+        let is_promised = |number: &u64| inode.is_page_promised(*number);
+        let (kept, lost): (Vec<u64>, Vec<u64>) = numbers_of(&pages).partition(is_promised);
+        inode.pages.on_flushed(&kept, false, false);
+        if self.ask_promised_of(ino, &lost) {
+            self.inode(ino).pages.on_flushed(&lost, false, false);
+            return self.await_space(ino);
         }
-        env.grants
-            .unreserve(env.owner(ino.shard()), std::mem::take(&mut inode.reserved));
+        let inode = self.inodes.get_mut(&ino).expect("just seen");
+        inode.pages.on_flushed(&lost, false, true);
+        let part = inode.reserved.part(kept.len() as u64, true);
+        let rest = std::mem::replace(&mut inode.reserved, part);
+        env.grants.unreserve(env.owner(ino.shard()), rest);
         inode.starved_since = None;
-        inode.errors.note(Errno::ENOSPC);
+        if kept.is_empty() || !lost.is_empty() {
+            inode.errors.note(Errno::ENOSPC);
+        }
         self.pump(env, ino);
     }
 

@@ -2,7 +2,9 @@
 //!
 //! Such a write is acknowledged with sectors set aside as every other: with those in hand, and where there are none,
 //! with sectors that the owner grants for promised ranges alone. Those are fewer than may be written, and come back with
-//! Commits: so a write may wait for Commits, of other nodes too, and never hears ENOSPC.
+//! Commits: so a write may wait for Commits, of other nodes too, and never hears ENOSPC. Some may not come back for long:
+//! those of stores that a broken link ended (`burnt`). Who has waited for some time needs none: its bytes go as pieces
+//! inside of Commits, a few pages at a time, and the owner moves them to sectors when there are some.
 //!
 //! Invariants
 //! - Sectors granted for promised ranges are set aside only for bytes whose sectors are all known to be promised, while
@@ -13,16 +15,19 @@
 
 use data::SetAside;
 use meta::{Op, Reply};
-use types::{ByteRange, InodeId, Layout, RangeSet, SECTOR_SIZE, limits};
+use types::{ByteRange, Duration, InodeId, Instant, Layout, RangeSet, SECTOR_SIZE, limits};
 
 use crate::appends::NoRoom;
 use crate::env::{Env, WantedRun};
-use crate::flush::Purpose;
+use crate::flush::{Purpose, numbers_of};
 use crate::inode::{Inode, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{DirtyPage, PAGE_SIZE};
 use crate::slice::{Effect, Slice, Waiting};
+
+/// A write into a promised range waits so long for sectors; then its bytes go inside of Commits.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is known of a file's promised ranges, in bytes.
 #[derive(Debug, Default)]
@@ -30,6 +35,10 @@ pub(crate) struct Promise {
     known: RangeSet,
     ranges: RangeSet,
     is_asked: bool,
+    /// There have been too few sectors for promised pages since.
+    short_since: Option<Instant>,
+    /// Pages that find no sectors go inside of the next Commit.
+    goes_without: bool,
 }
 
 impl Promise {
@@ -37,6 +46,27 @@ impl Promise {
     pub(crate) fn forget(&mut self) {
         self.known = RangeSet::new();
         self.ranges = RangeSet::new();
+    }
+
+    /// There are too few sectors for what is promised. True: it has been so for long.
+    fn note_short(&mut self, now: Instant) -> bool {
+        let since = *self.short_since.get_or_insert(now);
+        now.since(since) > PATIENCE
+    }
+
+    /// Dirty pages have found no sectors: the next ones need none if that has been so for long.
+    pub(crate) fn pages_are_short(&mut self, now: Instant) {
+        self.goes_without = self.note_short(now);
+    }
+
+    /// Dirty pages have sectors.
+    pub(crate) fn pages_are_stored(&mut self) {
+        self.short_since = None;
+    }
+
+    /// Pages go inside of a Commit now: once.
+    pub(crate) fn take_goes_without(&mut self) -> bool {
+        std::mem::take(&mut self.goes_without)
     }
 }
 
@@ -75,6 +105,11 @@ impl Slice {
             if let Some(part) = env.grants.reserve_promised(owner, sectors) {
                 return Ok(part);
             }
+            let inode = self.inode(ino);
+            if inode.promise.note_short(env.now) && inode.pages.busy_count() == 0 {
+                // One at a time, for metadata holds little of that.
+                return Ok(SetAside::default());
+            }
             // Who has just been told that there are none now asks again with the next tick.
             if self.short != Some(owner) {
                 self.out.push(Effect::WantSpace(owner));
@@ -97,10 +132,22 @@ impl Slice {
         Err(NoRoom::Yet(Waiting::Space))
     }
 
-    fn await_space(&mut self, ino: InodeId) {
+    pub(crate) fn await_space(&mut self, ino: InodeId) {
         if !self.starved.contains(&ino) {
             self.starved.push(ino);
         }
+    }
+
+    /// There are no sectors for these pages: whether they are promised some is asked, if that is not known. True: it is not.
+    pub(crate) fn ask_promised_of(&mut self, ino: InodeId, numbers: &[u64]) -> bool {
+        let inode = self.inode(ino);
+        let page = |number: &u64| ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+        let mut pages = numbers.iter().map(page);
+        let unknown = pages.find(|page| inode.is_promised(page).is_none());
+        if let Some(page) = unknown {
+            self.ask_promised(ino, page.begin);
+        }
+        unknown.is_some()
     }
 
     fn ask_promised(&mut self, ino: InodeId, begin: u64) {
@@ -140,6 +187,34 @@ impl Slice {
             _ => inode.promise.known.insert(ByteRange::ALL),
         }
         self.retry(env, ino);
+        self.pump(env, ino);
+    }
+
+    /// Turns dirty pages into batches: those that are promised sectors by themselves, for there may be some for them alone.
+    /// False: not enough sectors in hand; pages are dirty again.
+    pub(crate) fn start_batch(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        dirty: Vec<DirtyPage>,
+        is_urgent: bool,
+    ) -> bool {
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let is_promised = |page: &DirtyPage| inode.is_page_promised(page.number);
+        let has_promise = inode.attr.is_some_and(|attr| attr.has_promise());
+        let (promised, others): (Vec<_>, Vec<_>) = match has_promise {
+            true => dirty.into_iter().partition(is_promised),
+            false => (Vec::new(), dirty),
+        };
+        let has_begun = [(promised, true), (others, false)].map(|(pages, is_promised)| {
+            pages.is_empty() || self.start_batch_of(env, ino, (pages, is_promised), is_urgent)
+        });
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        if inode.pages.dirty_count() == 0 {
+            let rest = std::mem::take(&mut inode.reserved);
+            env.grants.unreserve(env.owner(ino.shard()), rest);
+        }
+        has_begun == [true; 2]
     }
 
     /// There are too few sectors for a write into a promised range: what this slice has set aside of them comes back with
@@ -153,6 +228,20 @@ impl Slice {
             self.add_goal(env, ino, Purpose::Background);
         }
     }
+}
+
+/// Keeps as many pages as go inside of a Commit; the others are dirty again.
+pub(crate) fn keep_small(
+    inode: &mut Inode,
+    mut pages: Vec<DirtyPage>,
+    env: &Env<'_>,
+) -> Vec<DirtyPage> {
+    let count = usize::try_from(limits::SYNC_INLINE_SIZE_MAX / PAGE_SIZE).expect("small");
+    let excess = pages.split_off(count.min(pages.len()));
+    excess.iter().for_each(|page| env.pool.release(page.frame));
+    let numbers: Vec<u64> = numbers_of(&excess).collect();
+    inode.pages.on_flushed(&numbers, false, false);
+    pages
 }
 
 /// Adjacent pages as runs. Those of a file with promises are short, so that no checksum sectors go with them.

@@ -48,11 +48,15 @@ impl SetAside {
         self.plain + self.promised
     }
 
-    /// Takes `sectors` of it, or all there are: plain ones first.
+    /// Takes `sectors` of it, or all there are: for bytes that are promised sectors those that are for these alone first,
+    /// for others none of those.
     #[must_use]
-    pub fn part(&mut self, sectors: u64) -> Self {
-        let plain = self.plain.min(sectors);
-        let promised = self.promised.min(sectors - plain);
+    pub fn part(&mut self, sectors: u64, is_promised: bool) -> Self {
+        let promised = match is_promised {
+            true => self.promised.min(sectors),
+            false => 0,
+        };
+        let plain = self.plain.min(sectors - promised);
         self.plain -= plain;
         self.promised -= promised;
         Self { plain, promised }
@@ -279,7 +283,7 @@ impl GrantPool {
             };
             self.free.remove(run);
             self.taken.insert(run);
-            let used = reservation.aside.part(data.into());
+            let used = reservation.aside.part(data.into(), true);
             self.reserved -= used.plain;
             self.reserved_promised -= used.promised;
             taken.push(Taken { run, data });

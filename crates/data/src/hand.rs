@@ -6,6 +6,7 @@
 //!   again is on its way.
 //! - Runs in a question are in no state of the pool any more: they are the owner's when it executes it.
 //! - What lies unused goes back: the reserve follows what was used in the last seconds, down to nothing.
+//! - Who asks for sectors for promised ranges has none of these to spare.
 //!
 //! What this deliberately does not do: send. `next` is called from time to time and when sectors are short;
 //! its question is repeated by the caller until the answer comes.
@@ -196,6 +197,7 @@ impl Hand {
         plan: impl FnOnce(&mut GrantPool, &mut Reservation) -> T,
     ) -> Option<T> {
         let there = self.reservation.aside();
+        assert!(is_promised || reserved.promised == 0);
         let reserved = SetAside {
             plain: reserved.plain.min(there.plain),
             promised: reserved.promised.min(there.promised),
@@ -360,13 +362,19 @@ impl Hand {
             self.counters.returned += runs.iter().map(|r| u64::from(r.count)).sum::<u64>();
             ask.back = runs;
         }
-        // What was granted for promised ranges and is not used soon is others'.
+        // What was granted for promised ranges and is not used soon is others'. And who needs more of it waits with empty
+        // hands, and asks for all: two that each kept what is too little would wait for one another.
         let is_idle = now.since(self.promised_at) > SHORT;
-        if self.pool.unreserved_promised() > 0 && ask.promised == 0 && (is_recalled || is_idle) {
+        if self.pool.unreserved_promised() > 0 && (ask.promised > 0 || is_recalled || is_idle) {
             let room = BACK_RUN_COUNT_MAX - ask.back.len();
             let runs = self.pool.give_up_promised(room);
-            self.counters.returned += runs.iter().map(|r| u64::from(r.count)).sum::<u64>();
+            let count = runs.iter().map(|r| u64::from(r.count)).sum::<u64>();
+            self.counters.returned += count;
             ask.back.extend(runs);
+            if ask.promised > 0 {
+                ask.promised += count;
+                ask.want += count;
+            }
         }
         let room = BACK_RUN_COUNT_MAX - ask.back.len();
         let spent = self.pool.take_spent(room);

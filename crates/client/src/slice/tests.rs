@@ -13,6 +13,7 @@ mod nameless;
 mod names;
 mod opens;
 mod prefetch;
+mod promise;
 mod punch;
 mod readers;
 mod rewrite;
@@ -121,6 +122,8 @@ struct Plenty<'a> {
     has_sectors: bool,
     has_room: bool,
     spare: &'a std::cell::Cell<Spare>,
+    /// The sectors are for promised ranges alone.
+    are_promised: bool,
 }
 
 /// What was done with sectors that nobody waits for.
@@ -172,8 +175,8 @@ impl Grants for Plenty<'_> {
                 count: wanted.count,
             },
         };
-        self.has_sectors
-            .then(|| wanted.iter().enumerate().map(taken).collect())
+        let is_there = !self.are_promised || wanted.iter().all(|run| run.is_promised);
+        (self.has_sectors && is_there).then(|| wanted.iter().enumerate().map(taken).collect())
     }
     fn take_spare(
         &self,
@@ -199,6 +202,7 @@ struct Story {
     slice: Slice,
     memory: Memory,
     has_sectors: bool,
+    are_promised: bool,
     is_full: bool,
     /// On the NSDs of the file's layout.
     has_room: bool,
@@ -224,6 +228,7 @@ impl Story {
             slice: Slice::new(slice_of(INO), vec![ShardId(0)]),
             memory: Memory::default(),
             has_sectors: false,
+            are_promised: false,
             is_full: false,
             has_room: true,
             spare: std::cell::Cell::default(),
@@ -253,6 +258,7 @@ impl Story {
                 has_sectors: self.has_sectors,
                 has_room: self.has_room,
                 spare: &self.spare,
+                are_promised: self.are_promised,
             },
             readers: &self.readers,
             pace: &self.pace,

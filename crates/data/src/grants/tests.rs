@@ -257,3 +257,16 @@ fn the_nsds_of_a_layout_are_used_up_before_others() {
     assert_eq!((on(3), on(1)), (2, 10));
     pool.check();
 }
+
+/// Sectors for promised ranges leave with what is promised, and never go to other bytes.
+#[test]
+fn what_is_set_aside_for_promised_ranges_is_part_of_what_is_promised() {
+    let part = |plain, promised| SetAside { plain, promised };
+    let mut aside = part(3, 2);
+    assert_eq!(aside.part(4, false), part(3, 0));
+    assert_eq!(aside, part(0, 2));
+    let mut aside = part(3, 2);
+    assert_eq!(aside.part(1, true), part(0, 1));
+    assert_eq!(aside.part(2, true), part(1, 1));
+    assert_eq!(aside.part(9, true), part(2, 0));
+}

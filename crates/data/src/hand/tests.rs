@@ -252,9 +252,6 @@ fn what_is_for_promised_ranges_is_for_these_alone_and_goes_back_soon() {
         (0, 40)
     );
     assert!(hand.reserve_promised(30));
-    assert!(!hand.reserve_promised(11));
-    assert_eq!(hand.next(at(3)).map(|ask| ask.promised), Some(1));
-    hand.on_refused(at(4));
     // Without room for checksum sectors: in runs that need none.
     let part = SetAside {
         plain: 0,
@@ -274,4 +271,42 @@ fn what_is_for_promised_ranges_is_for_these_alone_and_goes_back_soon() {
     assert_eq!(ask.back.iter().map(|run| run.count).sum::<u32>(), 10);
     assert_eq!(hand.pool().counts().promised, 0);
     hand.check();
+}
+
+/// Two nodes have 20 sectors each for promised ranges, and each of them waits for 30: one gets them, then the other.
+#[test]
+fn who_waits_for_sectors_for_promised_ranges_keeps_none_from_others() {
+    let (mut hands, mut owner) = ([Hand::new(), Hand::new()], Owner::default());
+    owner.granted = (40..SIZE).collect();
+    let ask = |hand: &mut Hand, owner: &mut Owner, now: Instant| {
+        let ask = hand.next(now).expect("asked for");
+        // Each is another life.
+        owner.last = None;
+        let free = SIZE - owner.granted.len() as u64;
+        let back: u64 = ask.back.iter().map(|run| u64::from(run.count)).sum();
+        // All of them or none.
+        let want = match ask.promised <= free + back {
+            true => ask.promised,
+            false => 0,
+        };
+        let mut answer = owner.on_ask(&SpaceAsk {
+            want,
+            ..ask.clone()
+        });
+        answer.promised = want;
+        hand.on_answer(now, &answer)
+    };
+    for hand in &mut hands {
+        assert!(!hand.reserve_promised(20));
+        assert_eq!(ask(hand, &mut owner, at(1)), Some(true));
+        assert_eq!(hand.pool().unreserved_promised(), 20);
+    }
+    for hand in &mut hands {
+        assert!(!hand.reserve_promised(30));
+    }
+    let asked = hands.each_mut().map(|hand| ask(hand, &mut owner, at(2)));
+    assert_eq!(asked, [Some(false), Some(true)]);
+    assert!(hands[1].reserve_promised(30));
+    assert!(!hands[0].reserve_promised(30));
+    hands.iter().for_each(Hand::check);
 }

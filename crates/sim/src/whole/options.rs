@@ -76,6 +76,8 @@ pub struct Options {
     pub region_sectors: u32,
     /// Free sectors that an owner grants to nobody.
     pub space_reserve: u64,
+    /// Pages that are promised to a file at most, where sectors are few.
+    pub promise_pages: u64,
     /// Sectors of each journal.
     pub journal_sectors: u64,
     /// Steps per tick: how fast machines are, compared with the network.
@@ -186,6 +188,7 @@ impl Options {
             data_sectors,
             region_sectors,
             space_reserve,
+            promise_pages: crate::model::PAGE_COUNT as u64,
             journal_sectors: 2048,
             round_ticks,
             evict_ticks,

@@ -159,6 +159,8 @@ pub struct World {
     /// The last step in which it was nearly full.
     was_full_at: u64,
     may_begin: bool,
+    /// Links break though no application makes calls any more.
+    breaks_links: bool,
     trace: u64,
     log: Option<Vec<String>>,
     violation: Option<String>,
@@ -268,7 +270,8 @@ impl World {
         }
         self.crash_and_restart();
         let every = self.options.break_ticks;
-        if every > 0 && self.may_begin && self.prng.chance((now - before).min(every), every) {
+        let breaks = every > 0 && (self.may_begin || self.breaks_links);
+        if breaks && self.prng.chance((now - before).min(every), every) {
             self.break_some_link();
         }
     }

@@ -95,6 +95,7 @@ impl World {
             page_faults: super::pages::PageFaults::default(),
             was_full_at: 0,
             may_begin: false,
+            breaks_links: false,
             trace: seed,
             log: keeps_log.then(Vec::new),
             violation: None,
@@ -172,6 +173,33 @@ impl World {
             self.step();
         }
         None
+    }
+
+    /// Has requests of no task answered that are made at once: as many answers, unless the run fails.
+    pub(super) fn own_requests(&mut self, all: Vec<(usize, Operation)>) -> Vec<Response> {
+        self.last_finished = self.now;
+        let made: Vec<(usize, super::Ticket)> = all
+            .into_iter()
+            .map(|(index, operation)| {
+                let machine = &mut self.machines[index];
+                let request = machine.front.own(operation);
+                let ticket = request.ticket;
+                machine.node.request(request);
+                (index, ticket)
+            })
+            .collect();
+        let mut answers = Vec::new();
+        for (index, ticket) in made {
+            while self.violation.is_none() {
+                if let Some(response) = self.machines[index].own_answers.remove(&ticket) {
+                    self.last_finished = self.now;
+                    answers.push(response);
+                    break;
+                }
+                self.step();
+            }
+        }
+        answers
     }
 
     /// Writes from the beginning of an open file, and syncs it: what is answered to both. The payload is released.

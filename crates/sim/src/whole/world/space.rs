@@ -147,32 +147,18 @@ impl World {
         self.await_free();
     }
 
-    /// Some pages of a file are promised, and everything else is filled: then they can be written from everywhere, as
-    /// often as one likes, also after all power has failed.
+    /// Some pages of each file are promised, and everything else is filled: then they can be written from everywhere, as
+    /// often as one likes, by all nodes at once, while links break, also after all power has failed.
     fn keep_promise(&mut self) {
-        let pages = 1 + self.prng.below(PAGE_COUNT as u64);
-        let file = self.machines[0].front.files[0];
-        let there = self.free_everywhere();
-        let allocate = Operation::Allocate {
-            ino: file.ino,
-            handle: file.writer,
-            begin: 0,
-            end: pages * PAGE_BYTES,
-            keeps_size: self.prng.chance(1, 2),
+        let Some(promised) = self.promise_some() else {
+            return;
         };
-        match self.own_request(0, allocate) {
-            Some(Response::Done) => {}
-            // As many again are held back for writing over them.
-            Some(Response::Error(Errno::ENOSPC)) if there < 2 * pages + self.for_pages() => return,
-            None => return,
-            Some(response) => {
-                return self.fail(format!("{response:?} of a promise of {pages} of {there}"));
-            }
-        }
+        let first = promised[0];
         for index in (0..self.machines.len()).rev() {
-            self.fill_up(index, pages);
+            self.fill_up(index, first);
         }
-        let pages = usize::try_from(pages).expect("a few");
+        self.find_promised();
+        let pages = usize::try_from(first).expect("a few").min(PAGE_COUNT);
         for round in 0..3 {
             for index in 0..self.machines.len() {
                 let written = self.write_back(index, 0, pages);
@@ -181,16 +167,111 @@ impl World {
                 }
                 self.write_pages(index, 0, pages, "what is promised");
             }
+            // What a broken link leaves in doubt comes back with the power.
+            self.breaks_links = round < 2;
+            self.write_at_once(&promised);
+            self.breaks_links = false;
             self.settle();
             self.compare_space();
             if round == 1 && self.violation.is_none() {
                 self.restart_all();
-                self.fill_up(0, pages as u64);
+                self.fill_up(0, first);
+                self.find_promised();
             }
         }
         self.empty_files();
         self.settle();
         self.await_free();
+    }
+
+    /// Promises pages to each file as far as there is room: how many. `None`: to the first there is no room for.
+    fn promise_some(&mut self) -> Option<Vec<u64>> {
+        let mut promised = Vec::new();
+        for number in 0..self.options.file_count {
+            let pages = 1 + self.prng.below(self.options.promise_pages);
+            let file = self.machines[0].front.files[number];
+            let there = self.free_everywhere();
+            let allocate = Operation::Allocate {
+                ino: file.ino,
+                handle: file.writer,
+                begin: 0,
+                end: pages * PAGE_BYTES,
+                keeps_size: self.prng.chance(1, 2),
+            };
+            // As many again are held back for writing over them.
+            let all = 2 * pages + self.for_pages();
+            match self.own_request(0, allocate) {
+                Some(Response::Done) => promised.push(pages),
+                Some(Response::Error(Errno::ENOSPC)) if number > 0 || there < all => break,
+                None => return None,
+                Some(response) => {
+                    self.fail(format!("{response:?} of a promise of {pages} of {there}"));
+                    return None;
+                }
+            }
+        }
+        (!promised.is_empty()).then_some(promised)
+    }
+
+    /// What is promised and has no sectors yet is free with its owner, or in the hands of nodes.
+    fn find_promised(&mut self) {
+        for index in 0..self.machines.len() {
+            let log = &self.machines[index].node.log;
+            let (promised, counts) = (log.promised(), log.space.counts());
+            if promised.unpaid > counts.free + counts.pending + counts.granted {
+                self.fail(format!(
+                    "node {index}: {} sectors are promised: {counts:?}",
+                    promised.unpaid
+                ));
+            }
+        }
+    }
+
+    /// All nodes write what is promised to each file, in parts, at once; then it is written back.
+    fn write_at_once(&mut self, promised: &[u64]) {
+        for _ in 0..3 {
+            let mut writes = Vec::new();
+            let mut payloads = Vec::new();
+            for index in 0..self.machines.len() {
+                for (file, pages) in self.machines[index]
+                    .front
+                    .files
+                    .clone()
+                    .iter()
+                    .zip(promised)
+                {
+                    let first = self.prng.below(*pages);
+                    let count = 1 + self.prng.below(pages - first);
+                    let count = usize::try_from(count).expect("a few");
+                    let bytes = bytes_of(&vec![3; count * PAGE_CELLS]);
+                    let Some(payload) = payload(&self.machines[index].node.memory, &bytes) else {
+                        // The frames are in the hands of those before.
+                        continue;
+                    };
+                    payloads.push((index, payload));
+                    let write = Operation::Write {
+                        ino: file.ino,
+                        handle: file.writer,
+                        offset: first * PAGE_BYTES,
+                        payload,
+                        is_write_back: false,
+                        append: false,
+                        sync: self.prng.chance(1, 4),
+                        kill_set_id: false,
+                    };
+                    writes.push((index, write));
+                }
+            }
+            let answers = self.own_requests(writes);
+            for (index, payload) in payloads {
+                self.machines[index].node.release_payload(payload);
+            }
+            let is_bad = |answer: &&Response| !matches!(answer, Response::Written(_));
+            if let Some(bad) = answers.iter().find(is_bad) {
+                return self.fail(format!("{bad:?} of promised pages written at once"));
+            }
+            self.settle();
+        }
     }
 
     /// Writes to the first file behind these pages, until there is no more room.

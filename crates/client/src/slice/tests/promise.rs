@@ -1,0 +1,123 @@
+//! Writes into ranges that space is promised to, where there are no sectors.
+
+use types::attr::HAS_PROMISE;
+
+use super::*;
+use crate::flush::STARVED_MAX;
+
+const OWNER: NodeId = NodeId(2);
+
+/// A file of eight pages, something of which is promised, is open and all its node's. What was acknowledged has no sectors.
+fn without_sectors() -> Story {
+    let mut s = Story::new(8 * PAGE);
+    s.attr.permissions |= HAS_PROMISE;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s
+}
+
+fn question(effects: &[Effect]) -> Option<CallId> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::GetPromised { ino: INO, begin: 0 },
+                ..
+            },
+        ) => Some(*call),
+        _ => None,
+    })
+}
+
+/// The owner says that these sectors are promised, and no others.
+fn tell(s: &mut Story, call: CallId, ranges: &[(u64, u64)]) -> Vec<Effect> {
+    let range = |(begin, end): &(u64, u64)| meta::message::SectorRange {
+        begin: *begin,
+        end: *end,
+    };
+    let reply = meta::Reply::Promised {
+        ranges: ranges.iter().map(range).collect(),
+        end: u64::MAX,
+        attr: s.attr,
+    };
+    s.answer(call, reply)
+}
+
+/// There have been no sectors for long.
+fn starve(s: &mut Story) -> Vec<Effect> {
+    s.now = s.now + STARVED_MAX + Duration::from_secs(1);
+    s.input(Input::Space(OWNER, false))
+}
+
+fn error(s: &mut Story) -> Option<Errno> {
+    s.slice.inode(INO).errors.take_untold()
+}
+
+/// It was written with sectors as any other page, which a broken link has taken: nobody knew of the promise.
+#[test]
+fn what_is_promised_is_not_lost_for_want_of_sectors() {
+    let mut s = without_sectors();
+    s.write_back(7);
+    let effects = s.input(Input::WriteBack);
+    let call = question(&effects).expect("whether it is promised is asked");
+    let (times, _) = commit_of(&effects).expect("the time of the write needs no sectors");
+    s.attr.change += 1;
+    s.answer(times, meta::Reply::Attr(s.attr));
+    starve(&mut s);
+    assert_eq!(error(&mut s), None, "that is not known yet");
+    tell(&mut s, call, &[(0, 1)]);
+    let mut effects = starve(&mut s);
+    assert_eq!(error(&mut s), None);
+    // None will come soon: its bytes go inside of a Commit.
+    effects.extend(s.input(Input::Tick));
+    let (_, commit) = commit_of(&effects).unwrap_or_else(|| panic!("{effects:?}"));
+    assert_eq!(commit.pieces.len(), 1);
+    assert_eq!(commit.pieces[0].bytes[..], [7; FRAME_SIZE][..]);
+}
+
+#[test]
+fn what_is_not_promised_is_lost_and_told() {
+    let mut s = without_sectors();
+    s.write_back(7);
+    let call = question(&s.input(Input::WriteBack)).expect("asked");
+    tell(&mut s, call, &[(1, 2)]);
+    starve(&mut s);
+    assert_eq!(error(&mut s), Some(Errno::ENOSPC));
+}
+
+/// Two pages are written back together, one of which is promised: that one has sectors.
+#[test]
+fn promised_pages_do_not_wait_for_others() {
+    let mut s = without_sectors();
+    s.write_back(7);
+    let call = question(&s.input(Input::WriteBack)).expect("asked");
+    tell(&mut s, call, &[(0, 1)]);
+    write_page(&mut s, 1, 4096);
+    (s.has_sectors, s.are_promised) = (true, true);
+    let effects = s.input(Input::Tick);
+    let stored: Vec<u64> = (effects.iter())
+        .filter_map(|effect| match effect {
+            Effect::Store(_, _, pieces) => Some(pieces.iter().map(|piece| piece.file_sector)),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    assert_eq!(stored, [0], "{effects:?}");
+}
+
+/// A write waits a while for sectors that do not come back, and is then answered without any.
+#[test]
+fn a_write_into_a_promised_range_is_answered_without_sectors_in_the_end() {
+    let mut s = without_sectors();
+    s.is_full = true;
+    let call = question(&s.write(7, false)).expect("asked");
+    let is_answered = |effects: &[Effect]| {
+        let is_it = |e: &Effect| matches!(e, Effect::Reply(_, Response::Written(_), _));
+        effects.iter().any(is_it)
+    };
+    assert!(!is_answered(&tell(&mut s, call, &[(0, 8)])));
+    assert!(!is_answered(&s.input(Input::Space(OWNER, false))));
+    assert!(is_answered(&starve(&mut s)));
+    let effects = s.write(8, false);
+    assert!(!is_answered(&effects), "one at a time: {effects:?}");
+}
