@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use types::{InodeId, Name, ShardId};
+use types::{Errno, InodeId, Name, ShardId};
 
 use crate::inode::{Dirent, Inode};
 use crate::mutation::Mutation;
@@ -26,6 +26,13 @@ use crate::name_hash::TIE_COUNT_MAX;
 use crate::ops;
 use crate::shard::Changes;
 use crate::view::{Stop, View};
+
+pub(crate) mod held;
+
+pub use held::hold_prepared;
+
+/// Holders that are noted at a time in a shard. One more is noted by its next change.
+const DUE_COUNT_MAX: usize = 64;
 
 /// When holders of names are split and joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,7 +55,7 @@ impl Bounds {
     }
 }
 
-/// Holders of a shard that should be looked at. Volatile.
+/// Holders of a shard that should be looked at, not all that there are. Volatile.
 #[derive(Debug, Default)]
 pub(crate) struct Tending {
     bounds: Option<Bounds>,
@@ -71,6 +78,7 @@ impl Tending {
     pub(crate) fn note(&mut self, index: u64, count: usize, is_split: bool) {
         if let Some(bounds) = self.bounds
             && (count > bounds.split || is_split && count < bounds.join)
+            && self.due.len() < DUE_COUNT_MAX
         {
             self.due.insert(index);
         }
@@ -84,6 +92,10 @@ impl Tending {
 
     pub(crate) fn next(&mut self) -> Option<u64> {
         self.due.pop_first()
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        !self.due.is_empty()
     }
 }
 
@@ -128,8 +140,19 @@ impl View<'_> {
         }
         match part {
             None => Ok(directory),
-            Some(part) => ops::shard(self, part.shard()).map(|_| part),
+            Some(part) => self.part(directory, part).map(|_| part),
         }
+    }
+
+    /// A part that the directory's table names. EIO: it is not there, and nobody may take its names for gone.
+    pub(crate) fn part(&self, directory: InodeId, part: InodeId) -> Result<&Inode, Stop> {
+        if !self.is_mine(part.shard()) {
+            return Err(Stop::Fail(Errno::EIO));
+        }
+        // A cold one is missed: it is read before anybody hears of this.
+        let inode = ops::shard(self, part.shard())?.inode(part);
+        let inode = inode.filter(|inode| inode.directory_of_part() == Some(directory));
+        inode.ok_or(Stop::Fail(Errno::EIO))
     }
 
     /// The entry of `name` in a directory, and its cookie.

@@ -109,6 +109,8 @@ pub struct Shard {
     residency: residency::Residency,
     /// Holders of names that should be split or joined.
     tending: crate::parts::Tending,
+    /// Pinned parts of directories that hold names of transactions under way here, by transaction (`parts::held`).
+    pub(crate) held_parts: BTreeMap<TransactionId, Vec<InodeId>>,
     /// Transactions that this shard coordinates, before their outcome.
     pub(crate) active: BTreeMap<TransactionId, Active>,
     /// Participants that have confirmed an outcome.
@@ -141,6 +143,7 @@ impl Shard {
             dirty: Dirty::default(),
             residency: residency::Residency::default(),
             tending: crate::parts::Tending::default(),
+            held_parts: BTreeMap::new(),
             active: BTreeMap::new(),
             confirmed: BTreeMap::new(),
             locks: Locks::default(),
@@ -214,6 +217,11 @@ impl Shard {
 
     pub(crate) fn looks_before_parts(&self) -> bool {
         self.tending.looks_before
+    }
+
+    /// There is one (`next_to_tend`).
+    pub fn has_to_tend(&self) -> bool {
+        self.tending.is_due()
     }
 
     /// The next holder of names that should be split or joined (`parts::tend`), once.
@@ -900,6 +908,9 @@ impl Shard {
         self.check_residency();
         for id in self.prepared.keys().chain(self.active.keys()) {
             assert!(self.locks.holds(*id), "a transaction under way holds locks");
+        }
+        for id in self.held_parts.keys() {
+            assert!(self.locks.holds(*id), "who holds parts holds their names");
         }
         self.locks.check();
     }

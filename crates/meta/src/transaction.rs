@@ -30,6 +30,7 @@ use crate::execute::perform_steps;
 use crate::locks::{Found, held};
 use crate::message::Reply;
 use crate::mutation::Mutation;
+use crate::parts::held as parts;
 use crate::parts::known_part;
 use crate::shard::{Changes, Shard};
 use crate::step::{Refusal, Step, lacking};
@@ -270,6 +271,7 @@ pub fn begin(view: &mut View<'_>, plan: Plan) -> Progress {
             "execute has checked the locks"
         );
         shard.locks.take((plan.now, plan.id), &plan.local, id);
+        parts::hold(view, id, plan.id, &plan.local);
     }
     let messages = plan.remote.keys().map(|to| plan.prepare(*to)).collect();
     let shard = view
@@ -298,7 +300,7 @@ pub fn on_message(view: &mut View<'_>, envelope: &Envelope) -> Handled {
     match &envelope.message {
         TransactionMessage::Prepare { now, steps } => on_prepare(view, envelope, *now, steps),
         TransactionMessage::Commit => on_commit(view, envelope),
-        TransactionMessage::Abort => Handled::Done(on_abort(shard, envelope.id)),
+        TransactionMessage::Abort => on_abort(view, envelope),
         TransactionMessage::Forget => Handled::Done(on_forget(shard, envelope.id)),
         TransactionMessage::Voted(vote) => on_vote(view, envelope, vote),
         TransactionMessage::Confirm => Handled::Done(on_confirm(shard, envelope)),
@@ -458,10 +460,17 @@ fn prepare(view: &mut View<'_>, request: &Envelope, now: Timestamp, steps: &[Ste
     let mut changes = Changes::default();
     let yes = attrs_after(shard, now);
     let steps = steps.to_vec();
-    shard.perform(Mutation::Prepare { id, now, steps }, &mut changes);
+    let progress = vote(shard, request, yes);
+    let prepare = Mutation::Prepare {
+        id,
+        now,
+        steps: steps.clone(),
+    };
+    shard.perform(prepare, &mut changes);
+    parts::hold(view, request.to, id, &steps);
     Progress {
         mutations: changes.mutations,
-        ..vote(shard, request, yes)
+        ..progress
     }
 }
 
@@ -480,7 +489,8 @@ fn on_commit(view: &mut View<'_>, request: &Envelope) -> Handled {
     let Some(prepared) = shard.prepared.get(&id).cloned() else {
         return Handled::Done(confirm(shard, request));
     };
-    let lacking = lacking(view, &prepared.steps);
+    let mut lacking = lacking(view, &prepared.steps);
+    lacking.extend(parts::lacking(view, request.to, id));
     if !lacking.is_empty() {
         return Handled::NeedShards(lacking);
     }
@@ -489,10 +499,12 @@ fn on_commit(view: &mut View<'_>, request: &Envelope) -> Handled {
     let is_commit = true;
     let shard = view.shard_mut(request.to).expect("looked up before");
     shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+    let progress = confirm(shard, request);
+    parts::let_go(view, request.to, id);
     Handled::Done(Progress {
         mutations: changes.mutations,
         freed: changes.freed,
-        ..confirm(shard, request)
+        ..progress
     })
 }
 
@@ -518,18 +530,25 @@ pub fn end_prepared(
     Some(changes)
 }
 
-fn on_abort(shard: &mut Shard, id: TransactionId) -> Progress {
+fn on_abort(view: &mut View<'_>, message: &Envelope) -> Handled {
+    let (id, to) = (message.id, message.to);
+    let lacking = parts::lacking(view, to, id);
+    if !lacking.is_empty() {
+        return Handled::NeedShards(lacking);
+    }
+    let shard = view.shard_mut(to).expect("looked up before");
     let mut changes = Changes::default();
     if shard.prepared.contains_key(&id) {
         let is_commit = false;
         shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+        parts::let_go(view, to, id);
     } else if shard.locks.reserved().any(|reserver| reserver == id) {
         shard.locks.release(id);
     }
-    Progress {
+    Handled::Done(Progress {
         mutations: changes.mutations,
         ..Progress::default()
-    }
+    })
 }
 
 fn on_forget(shard: &mut Shard, id: TransactionId) -> Progress {
@@ -566,7 +585,9 @@ fn on_vote(view: &mut View<'_>, envelope: &Envelope, vote: &Vote) -> Handled {
         return Handled::NeedShards(needed);
     }
     let home = view.shard(envelope.to).expect("looked up before");
-    let lacking = lacking(view, &home.active[&id].plan.local);
+    let mut lacking = lacking(view, &home.active[&id].plan.local);
+    let held = needed.iter().flat_map(|s| parts::lacking(view, *s, id));
+    lacking.extend(held);
     if !lacking.is_empty() {
         return Handled::NeedShards(lacking);
     }
@@ -593,6 +614,9 @@ fn commit(view: &mut View<'_>, id: TransactionId) -> Progress {
     }
     let mut changes = Changes::default();
     perform_steps(view, &plan.local, plan.now, &mut changes);
+    for local in plan.local_shards() {
+        parts::let_go(view, local, id);
+    }
     let attrs = active
         .votes
         .into_values()
@@ -636,8 +660,16 @@ fn abort(view: &mut View<'_>, id: TransactionId, reply: Option<Reply>) -> Handle
     if needed.iter().any(|s| view.shard(*s).is_none()) {
         return Handled::NeedShards(needed);
     }
+    let lacking: Vec<ShardId> = needed
+        .iter()
+        .flat_map(|s| parts::lacking(view, *s, id))
+        .collect();
+    if !lacking.is_empty() {
+        return Handled::NeedShards(lacking);
+    }
     for local in needed {
         view.shard_mut(local).expect("just seen").locks.release(id);
+        parts::let_go(view, local, id);
     }
     let shard = view.shard_mut(id.coordinator).expect("just seen");
     let plan = shard.active.remove(&id).expect("just seen").plan;

@@ -314,6 +314,74 @@ fn what_is_evicted_is_read_again_before_anything_is_done() {
     assert!(miss_count > 1000, "{miss_count} were read again");
 }
 
+fn begin_evicting(world: &mut World, owner: usize) {
+    for shard in world.owners[owner].shards.values_mut() {
+        shard.track();
+        shard.allow_eviction();
+    }
+}
+
+/// All that may go is cold, and then nothing that a decided transaction needs: `World::receive` asserts it. Owners die in between.
+#[test]
+fn what_transactions_hold_stays_in_memory() {
+    let (mut evicted_count, mut prepared_count, mut held_count) = (0, 0, 0);
+    for seed in 0..24 {
+        let mut world = World::new(seed, 6, 2).with_parts(BOUNDS, 24);
+        let mut prng = Prng::new(seed);
+        let mut model = Model::new();
+        (0..2).for_each(|owner| begin_evicting(&mut world, owner));
+        for _ in 0..150 {
+            let op = random_op(&mut world, &model);
+            let id = world.submit(op.clone());
+            let mut rounds = 0;
+            while world.requests[&id].reply.is_none() {
+                world.execute(id);
+                for owner in 0..2 {
+                    if prng.chance(1, 100) {
+                        world.crash(owner);
+                        begin_evicting(&mut world, owner);
+                    }
+                    if prng.chance(1, 4) {
+                        world.tick(owner);
+                    }
+                    while world.has_pending(owner) {
+                        world.flush(owner);
+                    }
+                }
+                for shard in (0..6).map(ShardId) {
+                    save(&mut world, shard);
+                    let owner = world.owner_of(shard);
+                    let shard = world.owners[owner].shards.get_mut(&shard).expect("own");
+                    evicted_count += shard.evict(usize::MAX, u64::MAX, true).count();
+                    prepared_count += shard.prepared().count();
+                    held_count += shard.pinned_count();
+                    shard.check();
+                }
+                for _ in 0..world.network.len() {
+                    world.deliver(0);
+                }
+                rounds += 1;
+                assert!(rounds < 2000, "seed {seed}: no answer to {op:?}");
+            }
+            let reply = world.requests.remove(&id).and_then(|r| r.reply);
+            if !matches!(op, Op::GetAttr { .. }) {
+                model.follow(&op, &reply.expect("just seen"));
+            }
+        }
+        world.settle();
+        for shard in (0..6).map(ShardId) {
+            assert_eq!(world.shard(shard).pinned_count(), 0);
+            let cold = world.shard(shard).cold_inodes();
+            world.read(&cold);
+        }
+        model.check(&world);
+        world.check_replay();
+    }
+    assert!(evicted_count > 2000, "{evicted_count} were evicted");
+    assert!(prepared_count > 100, "{prepared_count} were prepared");
+    assert!(held_count > 50, "{held_count} parts were held");
+}
+
 /// A tree page may be of another version, or our own code wrong: records that do not fit are errors.
 #[test]
 fn records_that_do_not_fit_are_refused() {

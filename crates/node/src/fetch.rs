@@ -53,6 +53,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// So many inodes that cannot be read are remembered.
 const FAULT_COUNT_MAX: usize = 4096;
+/// Steps on directories' parts that wait at a time.
+const TEND_COUNT_MAX: usize = 64;
 
 /// Why an inode is not there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -360,14 +362,24 @@ impl Fetches {
         Ok(())
     }
 
-    /// The same message is parked: a repeat of it adds nothing.
+    /// The same message is parked: a repeat of it adds nothing. So is the same step on a directory's parts, or as many as may be:
+    /// the next change there says again that it is due.
     fn is_parked(&self, work: &Work) -> bool {
-        let Work::Transaction(envelope) = work else {
-            return false;
-        };
-        let is_same =
-            |parked: &Parked| matches!(&parked.work, Work::Transaction(other) if other == envelope);
-        self.parked.values().any(is_same)
+        let mut parked = self.parked.values().map(|parked| &parked.work);
+        match work {
+            Work::Transaction(envelope) => {
+                parked.any(|work| matches!(work, Work::Transaction(other) if other == envelope))
+            }
+            Work::Tend { holder: new, .. } => {
+                let holders = parked.filter_map(|work| match work {
+                    Work::Tend { holder, .. } => Some(*holder),
+                    Work::Question(_) | Work::Transaction(_) | Work::Unreadable(_) => None,
+                });
+                let holders: Vec<InodeId> = holders.collect();
+                holders.len() >= TEND_COUNT_MAX || holders.contains(new)
+            }
+            Work::Question(_) | Work::Unreadable(_) => false,
+        }
     }
 
     /// Time has passed: what could not be read is read again. True: something is; then `next_read`, `next_done`.

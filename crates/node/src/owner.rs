@@ -40,8 +40,7 @@ mod promises;
 mod tend;
 mod transactions;
 
-/// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do to
-/// it.
+/// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do.
 const TRIES_MAX: u32 = 1000;
 /// Lives that are remembered as over: no question is on its way for longer than so many deaths.
 const LOST_COUNT_MAX: usize = 64;
@@ -179,6 +178,7 @@ impl OwnerSlice {
             self.on_token_effects(effects, out);
         }
         self.resume_waiting(out);
+        self.begin_tending(out);
     }
 
     /// Transaction messages that were not answered: to be said again from time to time.
@@ -195,7 +195,7 @@ impl OwnerSlice {
 
     /// Nothing is under way here that only time brings on.
     pub fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.tokens.next_timeout().is_none()
+        self.waiting.is_empty() && self.tokens.next_timeout().is_none() && !self.shard.has_to_tend()
     }
 
     fn resume_waiting(&mut self, out: &mut Vec<OwnerEffect>) {
@@ -447,7 +447,6 @@ impl<'a> Locked<'a> {
                 slice.note_removal(env.now, mutation, out);
             }
         }
-        self.begin_tending(out);
     }
 
     /// Runs a piece of work. `log` is there when `Work::needs_log`.
@@ -930,6 +929,7 @@ impl<'a> Locked<'a> {
                 &executed.freed,
             );
             self.note_journaled(env, &executed.mutations, lsn, out);
+            self.begin_tending(out);
             self.note_promised(log);
         }
         if !question.only_looks() {

@@ -4,7 +4,7 @@ use std::ops::Bound;
 
 use types::{Errno, InodeId};
 
-use super::{directory, shard};
+use super::directory;
 use crate::execute::Resolved;
 use crate::inode::{Body, Inode};
 use crate::message::{Listed, Reply, listed_size};
@@ -55,11 +55,7 @@ pub(super) fn read_dir(
             is_full = true;
             break;
         }
-        match shard(view, part.shard())?.inode(*part) {
-            Some(inode) => is_full = listing.add(inode, from),
-            // It is missed: whatever is answered is worth nothing.
-            None => break,
-        }
+        is_full = listing.add(view.part(ino, *part)?, from);
     }
     Ok(Resolved::Answer(Reply::Listing {
         entries: listing.entries,

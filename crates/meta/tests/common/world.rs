@@ -444,6 +444,13 @@ impl World {
         loop {
             let missing = |view: &mut View<'_>| transaction::missing(view, envelope);
             let missing = self.with_view(owner, &locked, missing);
+            let is_decided = matches!(
+                envelope.message,
+                TransactionMessage::Commit | TransactionMessage::Voted(_)
+            );
+            if is_decided {
+                assert_eq!(missing, [], "what a transaction holds stays in memory");
+            }
             self.read(&missing);
             let on = |view: &mut View<'_>| transaction::on_message(view, envelope);
             match self.with_view(owner, &locked, on) {
@@ -479,6 +486,12 @@ impl World {
         for (id, mutation) in old.durable.iter().flatten() {
             old.shards.get_mut(id).unwrap().apply(mutation);
         }
+        let all: BTreeSet<ShardId> = old.shards.keys().copied().collect();
+        for id in &all {
+            self.trees.remove(id);
+        }
+        self.with_view(owner, &all, parts::hold_prepared);
+        let old = &mut self.owners[owner];
         if let Some(bounds) = self.bounds {
             old.shards
                 .values_mut()

@@ -3,22 +3,36 @@
 use meta::parts::{self, Tended};
 use types::NodeLife;
 
-use super::{Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, Work};
+use super::{Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
 
 /// Bytes of the record of one step, at the most: of 640 entries, each put and removed, with names of 255 bytes.
 const RECORD_SIZE_MAX: usize = 256 << 10;
 
+impl OwnerSlice {
+    /// See `Locked::begin_tending`.
+    pub(super) fn begin_tending(&mut self, out: &mut Vec<OwnerEffect>) {
+        if let Some(holder) = self.shard.next_to_tend() {
+            let is_unreadable = false;
+            out.push(OwnerEffect::Run(Work::Tend {
+                holder,
+                is_unreadable,
+            }));
+        }
+    }
+}
+
 impl Locked<'_> {
-    /// What changes have made due is done when they have been answered.
+    /// All shards of this owner have been replayed, and are locked: what is prepared keeps what it needs in memory. Before anything
+    /// may leave it.
+    pub fn hold_prepared(&mut self, env: &OwnerEnv<'_>) {
+        parts::hold_prepared(&mut self.view(env));
+    }
+
+    /// What changes have made due is done when they have been answered, one step of each shard. What is left, and what the step
+    /// itself makes due, waits for the next change or tick: a holder of a million names is no reason to keep anybody waiting.
     pub(super) fn begin_tending(&mut self, out: &mut Vec<OwnerEffect>) {
         for slice in &mut self.slices {
-            while let Some(holder) = slice.shard.next_to_tend() {
-                let is_unreadable = false;
-                out.push(OwnerEffect::Run(Work::Tend {
-                    holder,
-                    is_unreadable,
-                }));
-            }
+            slice.begin_tending(out);
         }
     }
 

@@ -102,6 +102,7 @@ impl Locked<'_> {
         if !progress.mutations.is_empty() {
             let lsn = log.append(env.me, &progress.mutations, &[], &progress.freed);
             self.note_journaled(env, &progress.mutations, lsn, out);
+            self.begin_tending(out);
             self.note_promised(log);
         }
         let after = self.last_lsn();

@@ -18,7 +18,7 @@ use node::fetch::{Counters, Ready, Trouble, install, read_now};
 use node::meta::parts::Bounds;
 use node::meta::{Evicted, HashKey};
 use node::store::tree::{Fetch, Pages};
-use node::{Fetches, Look, OwnerLog, OwnerSlice, Walk};
+use node::{Fetches, Locked, Look, OwnerLog, OwnerSlice, Walk};
 use types::{FsId, InodeId, Instant, NsdId};
 
 use super::checkpoints::read_page;
@@ -136,6 +136,11 @@ impl Daemon {
             for slice in self.shards.iter().flatten() {
                 lock(slice).shard.allow_parts(Bounds::DEFAULT);
             }
+        }
+        {
+            let mut slices: Vec<_> = self.shards.iter().flatten().map(lock).collect();
+            let mut locked = Locked::new(slices.iter_mut().map(|slice| &mut **slice));
+            locked.hold_prepared(&self.owner_env());
         }
         if self.config.metadata_bytes_max > 0 {
             for slice in self.shards.iter().flatten() {

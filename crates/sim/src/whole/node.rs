@@ -331,9 +331,17 @@ impl Node {
             is_relief_due: false,
             checkpoints: checkpoints::Checkpoints::new(round_ticks),
         };
+        node.hold_prepared();
         node.allow_eviction();
         node.allow_parts(part_bounds);
         node
+    }
+
+    /// Before anything may leave memory.
+    fn hold_prepared(&mut self) {
+        let env = owner_env(self.now, self.me, &self.view, 0);
+        let slices = self.shards.iter_mut().flatten();
+        Locked::new(slices).hold_prepared(&env);
     }
 
     /// Before anything is served.
