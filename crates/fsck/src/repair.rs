@@ -25,7 +25,9 @@ use types::{
 
 use crate::finding::{Finding, Findings, Kind};
 use crate::names::Paths;
-use crate::{Image, Owner, names, parts, sectors};
+use crate::{Image, Owner, names, sectors};
+
+mod parts;
 
 /// Runs in one mutation.
 const RUN_COUNT_MAX: usize = 4096;
@@ -44,14 +46,14 @@ pub fn repair(image: &mut Image, findings: &Findings, now: Timestamp) -> Result<
         return Err(Partial);
     }
     drop_trees(image, findings);
-    gather_parts(image);
+    parts::mend(image);
     mend_names(image);
     mend_inodes(image);
     break_cycles(image);
     adopt(image, now);
     mend_links(image);
     close_orphans(image);
-    gather_parts(image);
+    parts::mend(image);
     image.owners.iter_mut().for_each(tell_space);
     tell_table(image);
     Ok(())
@@ -108,67 +110,6 @@ fn drop_trees(image: &mut Image, findings: &Findings) {
             }
         }
     }
-}
-
-/// A directory whose parts are not as they should be takes all names of all its parts back itself: it is split anew in use. What
-/// is a part of no directory goes; the inodes that it names are found without names.
-fn gather_parts(image: &mut Image) {
-    let mut findings = Findings::default();
-    parts::check(image, &mut findings);
-    let all = findings.list().iter();
-    let directories: BTreeSet<InodeId> = all.filter_map(|finding| finding.ino).collect();
-    for directory in directories {
-        let (home, index) = (directory.shard(), directory.index());
-        let mut names: Vec<(u64, Dirent)> = Vec::new();
-        let mut all: Vec<(ShardId, Mutation)> = Vec::new();
-        for part in image.shards().flat_map(|shard| shard.inspect_parts()) {
-            if part.directory != directory {
-                continue;
-            }
-            let (shard, index) = (part.ino.shard(), part.ino.index());
-            for (cookie, entry) in part.entries {
-                let (cookie, directory) = (*cookie, index);
-                all.push((shard, Mutation::EntryRemove { directory, cookie }));
-                names.push((cookie, entry.clone()));
-            }
-            all.push((shard, Mutation::InodeRemove { index }));
-        }
-        let table = image.seen(directory).and_then(|seen| seen.parts);
-        all.extend(table.into_iter().flatten().map(|(begin, _)| {
-            let (directory, begin) = (index, *begin);
-            let mutation = Mutation::PartRemove { directory, begin };
-            (home, mutation)
-        }));
-        for (shard, mutation) in all {
-            apply(image, shard, &mutation);
-        }
-        for (cookie, entry) in names {
-            put_back(image, directory, cookie, entry);
-        }
-    }
-}
-
-/// Gives a directory a name back, under its cookie if that is free.
-fn put_back(image: &mut Image, directory: InodeId, cookie: u64, entry: Dirent) {
-    let Some(shard) = shard_of(image, directory.shard()) else {
-        return;
-    };
-    let Some(entries) = shard.seen(directory).and_then(|seen| seen.entries) else {
-        return;
-    };
-    let is_free = !entries.contains_key(&cookie);
-    let free = shard.free_cookie(directory, &entry.name);
-    let Some(cookie) = free.map(|free| if is_free { cookie } else { free }) else {
-        return;
-    };
-    let put = Mutation::EntryPut {
-        directory: directory.index(),
-        cookie,
-        name: entry.name,
-        ino: entry.ino,
-        kind: entry.kind,
-    };
-    shard.apply(&put);
 }
 
 /// Who holds `name` in a directory, or will when it is put there.

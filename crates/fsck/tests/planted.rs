@@ -6,7 +6,7 @@ mod world;
 use data::space::{RegionId, SpaceMutation, TableMutation};
 use fsck::repair::repair;
 use fsck::{Findings, Image, Kind, Remedy};
-use node::meta::inode::InodeRecord;
+use node::meta::inode::{Dirent, InodeRecord};
 use node::meta::message::Reply;
 use node::meta::name_hash::TIE_BITS;
 use node::meta::{Mutation, Step, TransactionId};
@@ -853,18 +853,93 @@ fn parts_that_do_not_fit_their_directory() {
     ]);
 }
 
-/// Gathered parts keep every name, and what is a part of nothing gives its inodes to `lost+found`.
-#[test]
-fn parts_that_are_gathered_lose_no_name() {
-    let mut world = World::healthy();
-    in_parts(&mut world);
-    make_part(&mut world, ino(2, 49), big());
-    put_in(&mut world, ino(2, 49), 9);
-    let (findings, mut image, _) = world.look();
-    repair(&mut image, &findings, Timestamp::default()).unwrap();
+/// The holders of a directory's names, itself first, and their names in order.
+type Held = Vec<(InodeId, Vec<String>)>;
+
+fn held(image: &Image) -> Held {
     let seen = image.seen(big()).unwrap();
-    assert_eq!(seen.entries.map(|entries| entries.len()), Some(10));
-    assert!(seen.parts.is_none());
-    let count: u64 = image.shards().map(|shard| shard.part_count()).sum();
-    assert_eq!(count, 0);
+    let text = |entry: &Dirent| String::from_utf8(entry.name.bytes().to_vec()).unwrap();
+    let holders = image.holders(&seen).into_iter();
+    holders
+        .map(|(holder, names)| (holder, names.values().map(text).collect()))
+        .collect()
+}
+
+/// Sound parts stay where they are, whatever is wrong beside them, and no name gets lost.
+#[test]
+fn a_repair_moves_only_what_lies_in_a_wrong_place() {
+    let names = |range: std::ops::Range<usize>| -> Vec<String> {
+        by_cookie()[range]
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect()
+    };
+    let parts = PARTS.map(|(shard, index)| ino(shard, index));
+    let sound = |last: usize| {
+        vec![
+            (big(), names(0..3)),
+            (parts[0], names(3..6)),
+            (parts[1], names(6..last)),
+        ]
+    };
+    type Plant = fn(&mut World);
+    let planted: [(&str, Plant, Held); 5] = [
+        (
+            "a part without a place among the others gets one",
+            |w| {
+                make_part(w, ino(2, 49), big());
+                put_in(w, ino(2, 49), 9);
+            },
+            [sound(9), vec![(ino(2, 49), names(9..10))]].concat(),
+        ),
+        (
+            "all parts get their places back",
+            |w| {
+                let directory = big().index();
+                for at in [3, 6] {
+                    let begin = by_cookie()[at].1;
+                    w.add(BIG.0, Mutation::PartRemove { directory, begin });
+                }
+                put_in(w, ino(PARTS[1].0, PARTS[1].1), 9);
+            },
+            sound(10),
+        ),
+        (
+            "a part whose range is another's gives its names away",
+            |w| {
+                make_part(w, ino(2, 49), big());
+                let (directory, cookie) = (PARTS[0].1, by_cookie()[4].1);
+                w.add(PARTS[0].0, Mutation::EntryRemove { directory, cookie });
+                put_in(w, ino(2, 49), 4);
+                put_in(w, ino(2, 49), 9);
+            },
+            sound(10),
+        ),
+        (
+            "a name in a wrong part moves",
+            |w| put_in(w, ino(PARTS[0].0, PARTS[0].1), 9),
+            sound(10),
+        ),
+        (
+            "a part with two places keeps the one of its names",
+            |w| {
+                put_in(w, ino(PARTS[1].0, PARTS[1].1), 9);
+                let part = ino(PARTS[0].0, PARTS[0].1);
+                name_part(w, big(), u64::MAX << TIE_BITS, part);
+            },
+            sound(10),
+        ),
+    ];
+    for (what, plant, expected) in planted {
+        let mut world = World::healthy();
+        in_parts(&mut world);
+        plant(&mut world);
+        let (findings, mut image, _) = world.look();
+        assert!(!findings.list().is_empty(), "{what}");
+        repair(&mut image, &findings, Timestamp::default()).unwrap();
+        assert_eq!(held(&image), expected, "{what}");
+        let (after, _) = World::look_again(&image);
+        let left = after.list().iter().filter(|f| f.kind != Kind::Nameless);
+        assert_eq!(left.count(), 0, "{what}: {:#?}", after.list());
+    }
 }
