@@ -44,14 +44,44 @@ fn made(world: &mut World, op: Op) -> InodeId {
     }
 }
 
+fn part_count(world: &World) -> u64 {
+    let slices = world.nodes.iter().flat_map(|n| n.shards.values());
+    slices.map(|slice| slice.shard.part_count()).sum()
+}
+
 /// /p/a and /q/b, each below a directory of another owner; node 1 moves a/ into b/, node 2 b/ into a/.
 struct Crossing {
     world: World,
     moves: [(u16, Op); 2],
+    /// Directories that there are.
+    count: usize,
 }
 
 fn crossing(seed: u64, nodes: u16, has_token: bool) -> Crossing {
-    let mut world = World::new(seed, nodes, has_token);
+    crossing_in(World::new(seed, nodes, has_token))
+}
+
+/// The same with all four directories in parts.
+fn crossing_in_parts(seed: u64, nodes: u16) -> Crossing {
+    let mut crossing = crossing_in(World::new(seed, nodes, true).with_parts());
+    let world = &mut crossing.world;
+    let homes = crossing.moves.iter().flat_map(|(_, op)| match op {
+        Op::Rename {
+            parent, new_parent, ..
+        } => [*parent, *new_parent],
+        other => panic!("{other:?}"),
+    });
+    for home in homes {
+        for number in 0..4 {
+            made(world, mkdir(home, &format!("beside{number}"), number));
+            crossing.count += 1;
+        }
+    }
+    assert!(part_count(world) >= 4);
+    crossing
+}
+
+fn crossing_in(mut world: World) -> Crossing {
     let root = InodeId::ROOT;
     let p = made(&mut world, mkdir(root, "p", 0));
     let q = made(&mut world, mkdir(root, "q", 1));
@@ -62,7 +92,12 @@ fn crossing(seed: u64, nodes: u16, has_token: bool) -> Crossing {
         (1, rename((p, "a"), (b, "a"), false)),
         (2, rename((q, "b"), (a, "b"), false)),
     ];
-    Crossing { world, moves }
+    let count = 5;
+    Crossing {
+        world,
+        moves,
+        count,
+    }
 }
 
 /// One step: what may happen next, chosen by the seed.
@@ -80,7 +115,14 @@ fn step(world: &mut World) {
 fn of_two_moves_into_one_another_exactly_one_wins() {
     for seed in 0..300 {
         let nodes = 2 + u16::try_from(seed % 2).unwrap();
-        let Crossing { mut world, moves } = crossing(seed, nodes, true);
+        let Crossing {
+            mut world,
+            moves,
+            count,
+        } = match seed % 4 {
+            3 => crossing_in_parts(seed, nodes),
+            _ => crossing(seed, nodes, true),
+        };
         world.faults = Faults {
             loss: [0, 0, 10][usize::try_from(seed % 3).unwrap()],
             duplicates: [0, 10][usize::try_from(seed % 2).unwrap()],
@@ -98,19 +140,32 @@ fn of_two_moves_into_one_another_exactly_one_wins() {
         let won = replies.iter().filter(|r| r.is_ok()).count();
         let refused = replies.iter().filter(|r| **r == Err(Errno::EINVAL)).count();
         assert_eq!((won, refused), (1, 1), "seed {seed}: {replies:?}");
-        assert_eq!(world.check_tree(), Ok(5), "seed {seed}");
+        assert_eq!(world.check_tree(), Ok(count), "seed {seed}");
     }
 }
 
 /// kill -9 of every set of nodes after every event of the crossing moves.
 #[test]
 fn a_crash_after_any_event_leaves_a_tree() {
+    crash_after_any_event(&[2, 3], |at, nodes| crossing(at, nodes, true));
+}
+
+#[test]
+fn a_crash_after_any_event_leaves_a_tree_of_directories_in_parts() {
+    crash_after_any_event(&[2], crossing_in_parts);
+}
+
+fn crash_after_any_event(node_counts: &[u16], crossing: impl Fn(u64, u16) -> Crossing) {
     let mut tried = 0;
-    for nodes in [2, 3] {
+    for nodes in node_counts.iter().copied() {
         for set in 1..(1_u16 << nodes) {
             let mut at = 0_u32;
             loop {
-                let Crossing { mut world, moves } = crossing(u64::from(at), nodes, true);
+                let Crossing {
+                    mut world,
+                    moves,
+                    count,
+                } = crossing(u64::from(at), nodes);
                 for (node, op) in moves {
                     world.submit(node, op);
                 }
@@ -124,7 +179,11 @@ fn a_crash_after_any_event_leaves_a_tree() {
                 }
                 world.settle();
                 let tree = world.check_tree();
-                assert_eq!(tree, Ok(5), "{nodes} nodes, set {set}, after event {at}");
+                assert_eq!(
+                    tree,
+                    Ok(count),
+                    "{nodes} nodes, set {set}, after event {at}"
+                );
                 // Nobody keeps the token: a move of each node still goes.
                 for node in 1..=nodes {
                     assert!(can_move(&mut world, node), "set {set}, after event {at}");
@@ -137,7 +196,7 @@ fn a_crash_after_any_event_leaves_a_tree() {
             }
         }
     }
-    assert!(tried > 100, "{tried}");
+    assert!(tried > 50, "{tried}");
 }
 
 fn can_move(world: &mut World, node: u16) -> bool {
@@ -173,9 +232,12 @@ fn event(world: &mut World) -> bool {
 }
 
 /// Moves and exchanges of six directories by all nodes, under loss, duplicates, reordering and kill -9.
-fn storm(seed: u64, has_token: bool, crashes: u64) -> Result<(), String> {
+fn storm(seed: u64, has_token: bool, crashes: u64) -> Result<u64, String> {
     let nodes = 2 + u16::try_from(seed % 2).unwrap();
     let mut world = World::new(seed, nodes, has_token);
+    if seed.is_multiple_of(3) {
+        world = world.with_parts();
+    }
     let mut directories = vec![InodeId::ROOT];
     for (index, text) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate() {
         let shard = u16::try_from(index % 6).unwrap();
@@ -209,23 +271,29 @@ fn storm(seed: u64, has_token: bool, crashes: u64) -> Result<(), String> {
         step(&mut world);
     }
     world.settle();
-    world.check_tree().map(drop)
+    world.check_tree().map(|_| part_count(&world))
 }
 
 #[test]
 fn storms_leave_a_tree() {
+    let mut parts = 0;
     for seed in 0..40 {
         let crashes = [0, 10][usize::try_from(seed / 2 % 2).unwrap()];
-        let tree = storm(seed, true, crashes);
-        assert_eq!(tree, Ok(()), "seed {seed}");
+        match storm(seed, true, crashes) {
+            Ok(count) => parts += count,
+            Err(what) => panic!("seed {seed}: {what}"),
+        }
     }
+    assert!(parts > 10, "{parts} parts at the ends");
 }
 
 /// The canary: without the token some run ends with directories that are below themselves.
 #[test]
 fn without_the_token_loops_arise() {
     let is_caught = |seed: &u64| {
-        let Crossing { mut world, moves } = crossing(*seed, 2, false);
+        let Crossing {
+            mut world, moves, ..
+        } = crossing(*seed, 2, false);
         world.faults.is_reordered = true;
         for (node, op) in moves {
             world.submit(node, op);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use client::message::{Answer, Ask, Body};
 use data::space::{Levels, Space};
+use meta::parts::Bounds;
 use meta::view::{Fact, Origin, Query};
 use meta::{HashKey, Mutation, Op, Reply, Shard};
 use node::calls::question;
@@ -100,6 +101,7 @@ pub struct World {
     now: Instant,
     lives: u128,
     has_token: bool,
+    has_parts: bool,
 }
 
 fn config(life: NodeLife) -> Config {
@@ -194,6 +196,7 @@ impl World {
             now: Instant(1),
             lives: 0,
             has_token,
+            has_parts: false,
         };
         for id in 1..=node_count {
             let life = world.draw_life(NodeId(id));
@@ -205,6 +208,14 @@ impl World {
         world
     }
 
+    /// Directories of more than two names are in parts.
+    pub fn with_parts(mut self) -> Self {
+        self.has_parts = true;
+        let slices = self.nodes.iter_mut().flat_map(|n| n.shards.values_mut());
+        slices.for_each(|slice| slice.shard.allow_parts(Bounds { split: 2, join: 1 }));
+        self
+    }
+
     fn draw_life(&mut self, node: NodeId) -> NodeLife {
         self.lives += 1;
         NodeLife {
@@ -214,7 +225,14 @@ impl World {
     }
 
     fn boot(&self, life: NodeLife, mut disk: Disk) -> Node {
-        let (log, slices) = open(life, &mut disk, &self.owners);
+        let (log, mut slices) = open(life, &mut disk, &self.owners);
+        Locked::new(&mut slices).hold_prepared(&env(life, self.now, &self.owners, 0));
+        if self.has_parts {
+            let bounds = Bounds { split: 2, join: 1 };
+            slices
+                .iter_mut()
+                .for_each(|slice| slice.shard.allow_parts(bounds));
+        }
         Node {
             life,
             shards: slices.into_iter().map(|s| (s.shard.id(), s)).collect(),
@@ -923,7 +941,11 @@ impl World {
         let mut names: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
         let mut directories: BTreeMap<InodeId, Option<InodeId>> = BTreeMap::new();
         for (id, slice) in self.nodes.iter().flat_map(|n| &n.shards) {
+            let mut parts: BTreeMap<u64, InodeId> = BTreeMap::new();
             slice.shard.snapshot(&mut |mutation| match mutation {
+                Mutation::PartMake { index, directory } => {
+                    parts.insert(index, directory);
+                }
                 Mutation::InodePut { record } if record.attr.kind == FileKind::Directory => {
                     directories.entry(record.attr.ino).or_default();
                 }
@@ -933,7 +955,8 @@ impl World {
                     kind: FileKind::Directory,
                     ..
                 } => {
-                    let parent = InodeId::new(*id, directory);
+                    let own = InodeId::new(*id, directory);
+                    let parent = parts.get(&directory).copied().unwrap_or(own);
                     names.entry(parent).or_default().push(ino);
                 }
                 _ => {}
