@@ -25,7 +25,7 @@ use crate::dirty::Dirty;
 use crate::inode::{Body, Dirent, Entries, Inode, InodeRecord};
 use crate::locks::Locks;
 use crate::map::FileMap;
-use crate::message::{Op, Reply};
+use crate::message::{Commit, Op, Reply};
 use crate::mutation::Mutation;
 use crate::name_hash::{HashKey, TIE_COUNT_MAX};
 use crate::records::{Key, Named, PROMISE_SIZE, length_of_extent};
@@ -423,6 +423,19 @@ impl Shard {
             },
             _ => Promised::default(),
         }
+    }
+
+    /// Some pieces of a Commit are bytes of promised sectors. Its inode is resident, or none are.
+    pub fn has_promised_pieces(&self, commit: &Commit) -> bool {
+        let map = self.inode(commit.ino).and_then(Inode::map);
+        let is_promised = |piece: &Piece| {
+            let (first, last) = (
+                piece.offset / SECTOR_SIZE,
+                piece.end().div_ceil(SECTOR_SIZE),
+            );
+            map.is_some_and(|map| map.promised_in(first, last).next().is_some())
+        };
+        commit.pieces.iter().any(is_promised)
     }
 
     /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now.

@@ -74,6 +74,8 @@ const ENCODED_SIZE_MAX: usize = 256 << 10;
 
 /// Bytes of pieces that a shard has to move to sectors, beyond which Commits with pieces wait.
 const PIECE_DEBT_MAX: u64 = 1 << 20;
+/// The same for pieces of what is promised, where there are no sectors for others.
+const PROMISED_DEBT_MAX: u64 = 2 << 20;
 
 /// Whether pieces can be moved to sectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,14 +213,19 @@ impl OwnerLog {
         let Op::Commit(commit) = op else {
             return PieceRoom::Go;
         };
-        let is_promised = || shard.attr(commit.ino).is_some_and(|a| a.has_promise());
-        if commit.pieces.is_empty() || shard.piece_debt() <= PIECE_DEBT_MAX {
+        let debt = shard.piece_debt();
+        if commit.pieces.is_empty() || debt <= PIECE_DEBT_MAX {
             return PieceRoom::Go;
         }
         match self.destage_state {
             DestageState::Works => PieceRoom::Wait,
-            // Sectors for what is promised are there.
-            DestageState::NoSpace if is_promised() => PieceRoom::Go,
+            // There are sectors for what is promised, or there will be.
+            DestageState::NoSpace if shard.has_promised_pieces(commit) => {
+                match debt <= PROMISED_DEBT_MAX {
+                    true => PieceRoom::Go,
+                    false => PieceRoom::Wait,
+                }
+            }
             DestageState::NoSpace => PieceRoom::Full,
             DestageState::Stalled => PieceRoom::Go,
         }

@@ -355,6 +355,58 @@ fn a_repeat_of_what_was_refused_is_refused() {
     assert!(matches!(body, Body::Op(meta::Reply::Attr(_))), "{body:?}");
 }
 
+/// Without sectors to move pieces to, those of promised sectors are taken, up to a bound, and no others of the same file.
+#[test]
+fn pieces_of_what_is_promised_are_taken_where_there_are_no_sectors() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, mut slice, ask) = with_debt(&mut disk);
+    log.destage_state = DestageState::NoSpace;
+    let promise = |slice: &mut OwnerSlice, begin| {
+        slice.shard.apply(&meta::Mutation::MapPromise {
+            index: 100,
+            begin,
+            end: begin + 1,
+        });
+    };
+    let mut call = 1;
+    let mut asked = |log: &mut OwnerLog, slice: &mut OwnerSlice| {
+        call += 1;
+        let work = question(
+            Instant(1),
+            (common::life(1), call),
+            None,
+            SHARD,
+            ask.clone(),
+        );
+        let out = run_work(slice, log, Instant(1), work);
+        match &out[..] {
+            [OwnerEffect::Answer { answer, .. }] => Some(answer.body.clone()),
+            [] => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    promise(&mut slice, 8);
+    let body = asked(&mut log, &mut slice);
+    assert_eq!(body, Some(Body::Refused(Errno::ENOSPC)));
+    promise(&mut slice, 0);
+    let body = asked(&mut log, &mut slice);
+    assert!(
+        matches!(body, Some(Body::Op(meta::Reply::Attr(_)))),
+        "{body:?}"
+    );
+    slice.shard.apply(&meta::Mutation::MapPut {
+        index: 101,
+        extents: Vec::new(),
+        pieces: (300..600)
+            .map(|n| Piece {
+                offset: n * 4096,
+                bytes: SmallBytes::new(&[1; 4096]),
+            })
+            .collect(),
+    });
+    assert_eq!(asked(&mut log, &mut slice), None, "it waits");
+}
+
 fn file_number() -> InodeId {
     InodeId::new(SHARD, 100)
 }
