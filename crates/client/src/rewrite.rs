@@ -40,8 +40,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use data::SetAside;
 use meta::Commit;
 use types::{
-    ByteRange, Duration, Extent, FrameRef, InodeId, Instant, Pattern, Piece, RangeMode, RangeSet,
-    Run, Want,
+    ByteRange, Duration, Extent, FrameRef, InodeId, Instant, NodeId, Pattern, Piece, RangeMode,
+    RangeSet, Run, Want,
 };
 
 use crate::env::{Env, StorePiece, WantedRun};
@@ -200,6 +200,8 @@ type Key = (InodeId, u64);
 #[derive(Debug)]
 struct Job {
     key: Key,
+    /// Whose sectors are used.
+    owner: NodeId,
     /// Since when it is in this state.
     since: Instant,
     state: State,
@@ -229,6 +231,8 @@ struct Preparation {
 struct Image {
     io: IoId,
     range: ByteRange,
+    /// Of the file: another one says that it was cut, or that space was promised to it.
+    size_generation: u64,
     /// What of it has sectors.
     mapped: RangeSet,
     parts_before: u64,
@@ -288,7 +292,8 @@ impl Rewriter {
     }
 
     /// The next block that has rested. Those that have not are looked at again after a rest.
-    fn next(&mut self, now: Instant) -> Option<Job> {
+    fn next(&mut self, env: &Env<'_>) -> Option<Job> {
+        let now = env.now;
         let rules = self.rules.filter(|_| now >= self.paused_until)?;
         while let Some((_, key)) = self.queue.pop_front_if(|(due, _)| *due <= now) {
             let changed = self.blocks[&key];
@@ -299,6 +304,7 @@ impl Rewriter {
             self.blocks.remove(&key);
             return Some(Job {
                 key,
+                owner: env.owner(key.0.shard()),
                 since: now,
                 state: State::Preparing(Preparation::default()),
             });
@@ -413,7 +419,7 @@ impl Slice {
             return self.give_up_rewrite(env);
         }
         let job = self.rewriter.job.take();
-        let Some(job) = job.or_else(|| self.rewriter.next(env.now)) else {
+        let Some(job) = job.or_else(|| self.rewriter.next(env)) else {
             return;
         };
         self.rewriter.key = Some(job.key);
@@ -430,10 +436,10 @@ impl Slice {
         self.rewriter.job = job;
     }
 
-    /// Nothing is to be rewritten now.
+    /// Nothing is to be rewritten now; what was begun is looked at again later.
     pub(crate) fn give_up_rewrite(&mut self, env: &Env<'_>) {
         if let Some(job) = self.rewriter.job.take() {
-            let job = self.let_go(env, job);
+            let job = self.put_off(env, job);
             self.set_job(job);
         }
     }
@@ -441,7 +447,10 @@ impl Slice {
     /// Something that the job needs has failed. Nobody tries again at once: it may be a disk.
     fn fail_rewrite(&mut self, env: &Env<'_>) {
         self.rewriter.paused_until = self.rewriter.paused_until.max(env.now + SHORT_PAUSE);
-        self.give_up_rewrite(env);
+        if let Some(job) = self.rewriter.job.take() {
+            let job = self.let_go(env, job);
+            self.set_job(job);
+        }
     }
 
     /// Where bytes of `ino` lie, or what they are, cannot be learnt.
@@ -460,17 +469,17 @@ impl Slice {
         }
     }
 
-    /// An owner has fewer sectors than applications want.
+    /// An owner has fewer sectors than applications want: they get what was set aside here.
     pub(crate) fn on_sectors_short(&mut self, env: &Env<'_>) {
         let is_preparing = |job: &Job| matches!(job.state, State::Preparing(_));
         if self.rewriter.job.as_ref().is_some_and(is_preparing) {
-            self.fail_rewrite(env);
+            self.give_up_rewrite(env);
         }
     }
 
     /// What a job has goes back. It stays as long as a disk or the owner has to do with it.
     fn let_go(&mut self, env: &Env<'_>, mut job: Job) -> Option<Job> {
-        let owner = env.owner(job.key.0.shard());
+        let owner = job.owner;
         match &mut job.state {
             State::Preparing(preparation) => {
                 let reserved = std::mem::take(&mut preparation.reserved);
@@ -514,7 +523,8 @@ impl Slice {
         if has_changed || range.is_empty() || !is_named || !inode.covers(RangeMode::Read, &range) {
             return self.let_go(env, job);
         }
-        if !inode.is_resting(&range) {
+        let owner = job.owner;
+        if !inode.is_resting(&range) || env.owner(ino.shard()) != owner {
             return self.put_off(env, job);
         }
         let is_late = env.now.since(job.since) > PATIENCE;
@@ -533,7 +543,6 @@ impl Slice {
         if count <= rules.parts_max_of(&range) || count < 2 * best || is_too_large {
             return self.let_go(env, job);
         }
-        let owner = env.owner(ino.shard());
         let bytes: u64 = mapped.ranges().iter().map(ByteRange::length).sum();
         let sectors = bytes / PAGE_SIZE;
         if has.reserved.sectors() < sectors {
@@ -594,17 +603,16 @@ impl Slice {
         mapped: RangeSet,
         parts_before: u64,
     ) -> Option<Job> {
-        let ino = job.key.0;
-        let owner = env.owner(ino.shard());
+        let (ino, owner) = (job.key.0, job.owner);
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let layout = inode.attr.map(|attr| attr.layout).unwrap_or_default();
+        let attr = inode.attr.expect("the caller has looked at them");
         let mut wanted = Vec::new();
         let mut frames = Vec::new();
         for part in mapped.ranges() {
             let numbers = part.begin / PAGE_SIZE..part.end / PAGE_SIZE;
             wanted.push(WantedRun {
                 ino,
-                layout,
+                layout: attr.layout,
                 file_sector: numbers.start,
                 count: u32::try_from(numbers.end - numbers.start).expect("at most a block"),
                 is_promised: false,
@@ -628,6 +636,7 @@ impl Slice {
         let mut image = Image {
             io,
             range,
+            size_generation: attr.size_generation,
             mapped,
             parts_before,
             frames,
@@ -687,7 +696,7 @@ impl Slice {
         else {
             unreachable!("just seen");
         };
-        let owner = env.owner(job.key.0.shard());
+        let owner = job.owner;
         match result {
             Ok(extents) => {
                 let job = Job {
@@ -727,9 +736,11 @@ impl Slice {
             return self.let_go(env, job);
         };
         let is_ours = inode.covers(RangeMode::Write, &range) && !inode.holder.is_tearing(&range);
-        let is_same = image.is_what_is_there(&inode.pages);
-        let is_late = env.now.since(job.since) > PATIENCE;
-        if is_late || !is_ours || !is_same || inode.is_revoking() {
+        let is_same = image.is_what_is_there(&inode.pages)
+            && attr.size_generation == image.size_generation
+            && env.owner(ino.shard()) == job.owner;
+        let is_over = env.now.since(job.since) > PATIENCE || env.pace.is_off();
+        if is_over || !is_ours || !is_same || inode.is_revoking() {
             return self.put_off(env, job);
         }
         if inode.is_committing || inode.is_held_back() || !inode.goals.is_empty() {
@@ -762,7 +773,7 @@ impl Slice {
             unreachable!("just seen");
         };
         assert_eq!(job.key.0, ino, "one rewrite at a time");
-        let owner = env.owner(ino.shard());
+        let owner = job.owner;
         let inode = self
             .inodes
             .get_mut(&ino)

@@ -369,6 +369,17 @@ fn who_writes_meanwhile_ends_it() {
     assert_eq!(done.stored, [64], "{done:?}");
 }
 
+/// Space was promised to the file, or it was cut: its extents are to be others.
+#[test]
+fn a_file_of_another_size_generation_is_not_rewritten() {
+    let (mut s, store) = storing();
+    let attr = &mut s.slice.inode(INO).attr;
+    attr.as_mut().expect("known").size_generation += 1;
+    let effects = stored(&mut s, &store);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    check_nothing_is_left(&mut s, 0);
+}
+
 /// Dirty again in the hands of somebody who waits for sectors: his.
 #[test]
 fn a_page_written_meanwhile_stays_dirty_when_the_rewrite_fails() {
@@ -511,7 +522,11 @@ fn tokens_wait_for_a_commit_of_a_rewrite() {
 /// The daemon stops, the lease ends, or it is switched off: what is under way is not committed, and nothing else begins.
 #[test]
 fn whatever_ends_rewriting_is_seen_at_once() {
-    let ends: [fn(&mut Story) -> Vec<Effect>; 3] = [
+    let ends: [fn(&mut Story) -> Vec<Effect>; 4] = [
+        |s| {
+            s.pace.set_rate(0);
+            Vec::new()
+        },
         |s| s.input(Input::WriteBack),
         |s| s.input(Input::Lapsed(Vec::new())),
         |s| {
