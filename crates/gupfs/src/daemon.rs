@@ -15,7 +15,6 @@ use types::{Incarnation, NodeId};
 use crate::failure::{Failure, Result};
 use crate::state::{self, LogFormat, LogLevel, Place, State};
 use crate::system;
-use crate::trial;
 use crate::{files, filesystem, mount, service, settings, size};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.
@@ -130,7 +129,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         },
         inode_count_max: usize::try_from(state.inode_count_max).unwrap_or(usize::MAX),
         metadata_bytes_max: metadata_bytes_max(state)?,
-        rewrites_aged: trial::is_on(trial::REWRITE_AGED),
+        rewrite_rate: state.rewrite_rate,
         slow: types::Duration::from_millis(state.slow_ms),
         metrics: state.metrics.0,
         settings,

@@ -31,7 +31,7 @@ struct Setting {
     is_for_command_line: bool,
 }
 
-const SETTINGS: [Setting; 11] = [
+const SETTINGS: [Setting; 12] = [
     Setting {
         key: "mount",
         about: "where the file system is mounted",
@@ -60,6 +60,12 @@ const SETTINGS: [Setting; 11] = [
         key: "metadata_bytes_max",
         about: "bytes of the metadata that this node owns which it keeps in memory",
         allowed: "a size of 64K at least, or 0 for all of it",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "rewrite_rate",
+        about: "bytes a second at which an idle node rewrites blocks of many extents",
+        allowed: "a size of 1M at least, or 0 for none",
         is_for_command_line: true,
     },
     Setting {
@@ -205,6 +211,12 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
             let size = size.filter(|size| state::is_metadata_bound(*size));
             state.metadata_bytes_max = size.ok_or_else(bad)?;
         }
+        "rewrite_rate" if is_default => state.rewrite_rate = state::REWRITE_RATE_DEFAULT,
+        "rewrite_rate" => {
+            let rate = size::parse(text).ok();
+            let rate = rate.filter(|rate| state::is_rewrite_rate(*rate));
+            state.rewrite_rate = rate.ok_or_else(bad)?;
+        }
         "direct_from" if is_default => state.direct_from = None,
         "direct_from" => state.direct_from = Some(size::parse(text).map_err(|_| bad())?),
         "lease_ms" if is_default => state.lease_ms = types::limits::LEASE_MS,
@@ -255,6 +267,7 @@ fn value(state: &State, key: &str) -> Value {
         "metrics" => json!(state.metrics),
         "inode_count_max" => json!(state.inode_count_max),
         "metadata_bytes_max" => json!(state.metadata_bytes_max),
+        "rewrite_rate" => json!(state.rewrite_rate),
         "slow_ms" => json!(state.slow_ms),
         "log_level" => json!(state.log_level),
         "log_format" => json!(state.log_format),
@@ -533,6 +546,8 @@ mod tests {
             ("inode_count_max", "255", "100000000"),
             ("inode_count_max", "many", "100000000"),
             ("metadata_bytes_max", "1K", "64K"),
+            ("rewrite_rate", "1K", "1M"),
+            ("rewrite_rate", "fast", "1M"),
             ("slow_ms", "199", "3600000"),
             ("slow_ms", "1s", "3600000"),
             ("log_level", "loud", "debug"),
@@ -559,6 +574,8 @@ mod tests {
             ("metrics", "0", json!("127.0.0.1:0")),
             ("inode_count_max", "1000", json!(1000)),
             ("metadata_bytes_max", "1M", json!(1 << 20)),
+            ("rewrite_rate", "0", json!(0)),
+            ("rewrite_rate", "100M", json!(100 << 20)),
             ("slow_ms", "0", json!(0)),
             ("log_level", "debug", json!("debug")),
             ("log_format", "json", json!("json")),

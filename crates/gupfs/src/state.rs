@@ -142,6 +142,12 @@ pub struct State {
         skip_serializing_if = "is_default_metadata_bytes"
     )]
     pub metadata_bytes_max: u64,
+    /// Bytes a second at which blocks of many extents are rewritten while nobody reads or writes here; 0: none.
+    #[serde(
+        default = "rewrite_rate_default",
+        skip_serializing_if = "is_default_rewrite_rate"
+    )]
+    pub rewrite_rate: u64,
     /// Operations that take so many milliseconds are logged with what they waited for; 0: none.
     #[serde(default = "slow_ms_default", skip_serializing_if = "is_default_slow")]
     pub slow_ms: u64,
@@ -262,6 +268,26 @@ const fn inode_count_max_default() -> u64 {
 )]
 const fn is_default_inode_count(count: &u64) -> bool {
     *count == INODE_COUNT_MAX_DEFAULT
+}
+
+/// Bytes a second at which blocks are rewritten, unless it is said otherwise.
+pub const REWRITE_RATE_DEFAULT: u64 = os::REWRITE_RATE_DEFAULT;
+
+/// It may be set: at less a block of 16 MiB would take more than two minutes of a busy node.
+pub const fn is_rewrite_rate(rate: u64) -> bool {
+    rate == 0 || rate >= 1 << 20
+}
+
+const fn rewrite_rate_default() -> u64 {
+    REWRITE_RATE_DEFAULT
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands a reference over"
+)]
+const fn is_default_rewrite_rate(rate: &u64) -> bool {
+    *rate == REWRITE_RATE_DEFAULT
 }
 
 /// Milliseconds after which an operation is called slow, unless it is said otherwise.
@@ -567,6 +593,10 @@ pub fn parse(text: &str, path: &Path) -> Result<State> {
                 .help("0 for no log of slow operations, or 200 to 3600000 milliseconds"),
         );
     }
+    if !is_rewrite_rate(state.rewrite_rate) {
+        let what = format!("{}: rewrite_rate is {}", path.display(), state.rewrite_rate);
+        return Err(Failure::new(what).help("bytes a second, 1048576 at least, or 0 for none"));
+    }
     if !INODE_COUNT_MAX.contains(&state.inode_count_max) {
         let count = state.inode_count_max;
         let what = format!("{}: inode_count_max is {count}", path.display());
@@ -626,6 +656,7 @@ pub(crate) mod tests {
             metrics: Metrics::default(),
             inode_count_max: INODE_COUNT_MAX_DEFAULT,
             metadata_bytes_max: METADATA_BYTES_MAX_DEFAULT,
+            rewrite_rate: REWRITE_RATE_DEFAULT,
             slow_ms: SLOW_MS_DEFAULT,
             log_level: LogLevel::default(),
             log_format: LogFormat::default(),

@@ -2,8 +2,6 @@
 
 /// Directories of a new file system may lie in parts (docs/decisions/0016).
 pub(crate) const DIRECTORY_PARTS: &str = "GUPFS_DIRECTORY_PARTS";
-/// This daemon rewrites blocks of many extents that rest (docs/decisions/0017).
-pub(crate) const REWRITE_AGED: &str = "GUPFS_REWRITE_AGED";
 
 /// It is set to 1.
 pub(crate) fn is_on(name: &str) -> bool {

@@ -23,6 +23,7 @@ mod moves;
 mod peers;
 mod reclaim;
 mod report;
+mod rewriting;
 mod sectors;
 mod shut_down;
 mod slow;
@@ -331,6 +332,7 @@ struct Daemon {
     has_volatile_nsd: bool,
     readers: client::Readers,
     pace: client::Pace,
+    mount_look: Mutex<rewriting::MountLook>,
     io: sectors::Sectors,
     transfers: transfer::Transfers,
     journal: journal::JournalDriver,
@@ -477,7 +479,7 @@ fn slices(shards: &[Option<OwnerSlice>], config: &Config) -> Vec<Mutex<Slice>> {
             slice.limit_inodes(config.inode_count_max);
             let (kept, has_directories) = config.access_times();
             slice.keep_access_times(kept, has_directories, ACCESS_PATIENCE);
-            if config.rewrites_aged && !config.is_read_only() {
+            if config.rewrite_rate > 0 {
                 slice.rewrite_aged(Rules::new(config.view.block_size));
             }
             Mutex::new(slice)
@@ -551,6 +553,7 @@ impl Daemon {
             has_volatile_nsd: disks.has_volatile,
             readers: client::Readers::new(config.direct_size_min, config.again_size_max),
             pace: client::Pace::default(),
+            mount_look: Mutex::default(),
             io,
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),
@@ -748,6 +751,7 @@ impl Daemon {
         let mut tick = 0u64;
         while !self.stop.wait_tick() {
             tick += 1;
+            self.look_at_mount();
             self.tick_membership();
             self.look_at_gauges(tick);
             self.look_at_slow(tick);

@@ -3,7 +3,9 @@
 //! Nothing here looks *into* a mount: the daemon behind it may be dead or hung.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,8 @@ pub struct Mount {
     pub kind: String,
     /// Source, as given to mount.
     pub source: OsString,
+    /// Nobody may write to the file system, wherever it is mounted.
+    pub is_read_only: bool,
 }
 
 impl Mount {
@@ -51,6 +55,7 @@ impl Mount {
             point: read(point).into(),
             kind: rest.next()?.to_owned(),
             source: read(rest.next()?),
+            is_read_only: rest.next()?.split(',').any(|word| word == "ro"),
         })
     }
 }
@@ -64,6 +69,32 @@ pub fn list() -> io::Result<Vec<Mount>> {
     // Names are bytes; those that are no UTF-8 are of mounts that are not ours to find.
     let text = String::from_utf8_lossy(&text);
     Ok(text.lines().filter_map(Mount::parse).collect())
+}
+
+/// Sees that mounts come, go or change.
+#[derive(Debug)]
+pub struct Watch(File);
+
+impl Watch {
+    /// What changes from now on.
+    ///
+    /// # Errors
+    /// The kernel's list could not be opened.
+    pub fn new() -> io::Result<Self> {
+        File::open("/proc/self/mountinfo").map(Self)
+    }
+
+    /// Something has changed since this was last asked. proc(5) and mounts_poll(): each open file is told of a change once, with POLLPRI.
+    pub fn has_changed(&mut self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLPRI,
+            revents: 0,
+        };
+        // SAFETY: one descriptor, which lives through the call.
+        let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        count == 1 && poll.revents & (libc::POLLPRI | libc::POLLERR) != 0
+    }
 }
 
 /// Undoes the kernel's octal escapes (blank, tab, newline, backslash).
@@ -101,7 +132,9 @@ mod tests {
         assert_eq!(mount.point, Path::new("/mnt/a b"));
         assert_eq!(mount.source, "/var/s t");
         assert_eq!((mount.major, mount.minor), (0, 52));
-        assert!(mount.is_gupfs() && mount.is_whole());
+        assert!(mount.is_gupfs() && mount.is_whole() && !mount.is_read_only);
+        let mount = Mount::parse(&line.replace("s\\040t rw", "s\\040t ro,x=1"));
+        assert!(mount.expect("a mount").is_read_only);
         assert_eq!(Mount::parse("nonsense"), None);
         assert_eq!(Mount::parse("1 2 x:y / /a rw - t s"), None);
     }

@@ -80,8 +80,8 @@ pub struct Config {
     pub inode_count_max: usize,
     /// Bytes of metadata of the shards that this node owns that it keeps in memory, roughly; 0: all of it.
     pub metadata_bytes_max: u64,
-    /// Blocks of many extents that rest are rewritten.
-    pub rewrites_aged: bool,
+    /// Bytes a second at which blocks of many extents are rewritten while nobody reads or writes here; 0: none.
+    pub rewrite_rate: u64,
     /// Operations that take this long are logged with what they waited for; 0: none.
     pub slow: types::Duration,
     /// Where metrics are served, if anywhere: an address of this machine alone.
@@ -99,11 +99,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Mounted for reading only.
-    pub(super) fn is_read_only(&self) -> bool {
-        self.mount_flags & libc::MS_RDONLY != 0
-    }
-
     /// Which reads change access times, and whether those of directories do: as mounted.
     pub(super) fn access_times(&self) -> (AccessTimes, bool) {
         let has = |flag: libc::c_ulong| self.mount_flags & flag != 0;
