@@ -163,8 +163,8 @@ impl Hand {
     pub fn reserve_promised(&mut self, sectors: u64) -> bool {
         match self.pool.reserve_promised(sectors) {
             Ok(more) => self.reservation.merge(more),
-            Err(more) => {
-                self.want_promised(more.sectors);
+            Err(_) => {
+                self.want_promised(sectors);
                 return false;
             }
         }
@@ -211,10 +211,10 @@ impl Hand {
             }
             match more {
                 Ok(more) => part.merge(more),
-                Err(more) => {
+                Err(_) => {
                     self.reservation.merge(part);
                     match is_promised {
-                        true => self.want_promised(more.sectors),
+                        true => self.want_promised(missing),
                         false => self.want(needed + needed / 16 + 1),
                     }
                     return None;
@@ -330,6 +330,10 @@ impl Hand {
             promised: std::mem::take(&mut self.need_promised),
             ..SpaceAsk::default()
         };
+        if ask.promised <= self.pool.unreserved_promised() {
+            // They have come since.
+            ask.promised = 0;
+        }
         let needed = ask.need + ask.promised;
         if needed > 0 {
             self.last_use = Some(now);
@@ -371,10 +375,6 @@ impl Hand {
             let count = runs.iter().map(|r| u64::from(r.count)).sum::<u64>();
             self.counters.returned += count;
             ask.back.extend(runs);
-            if ask.promised > 0 {
-                ask.promised += count;
-                ask.want += count;
-            }
         }
         let room = BACK_RUN_COUNT_MAX - ask.back.len();
         let spent = self.pool.take_spent(room);

@@ -300,6 +300,9 @@ fn who_waits_for_sectors_for_promised_ranges_keeps_none_from_others() {
         assert!(!hand.reserve_promised(20));
         assert_eq!(ask(hand, &mut owner, at(1)), Some(true));
         assert_eq!(hand.pool().unreserved_promised(), 20);
+        // It was said again while the question was under way: what has come does not go back for it.
+        hand.need_promised = 20;
+        assert_eq!(hand.next(at(1)), None);
     }
     for hand in &mut hands {
         assert!(!hand.reserve_promised(30));
