@@ -15,6 +15,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
+use types::InodeId;
 
 use crate::failure::{Failure, Result};
 use crate::locate;
@@ -25,6 +26,9 @@ use crate::{control, size};
 const DIRECTORY_COUNT: usize = 64;
 /// Directories that are listed in JSON.
 const ROWS_SHOWN_MAX: usize = 65_536;
+
+/// Inodes that cannot be read which are named.
+const UNREADABLE_SHOWN_MAX: usize = 16;
 
 /// How long one question is waited for: longer than the daemon waits for owners, 16 s at the most.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -92,6 +96,45 @@ struct Walk<'a> {
     /// What counts once: inodes with several names, and directories.
     seen: &'a mut HashSet<u64>,
     inodes: u64,
+    unreadable: Unreadable,
+}
+
+/// What could not be read, and is in no sum, nor is what lies below it.
+#[derive(Debug, Default)]
+struct Unreadable {
+    count: u64,
+    /// The first of them.
+    named: Vec<String>,
+}
+
+impl Unreadable {
+    /// `path` is as near as is known: without rows, of what lies deeper only the end.
+    fn note(&mut self, ino: u64, path: &Path) {
+        self.count += 1;
+        if self.named.len() < UNREADABLE_SHOWN_MAX {
+            let ino = InodeId::from_raw(ino);
+            self.named
+                .push(format!("inode {ino} at {}", path.display()));
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.named.extend(other.named);
+        self.named.truncate(UNREADABLE_SHOWN_MAX);
+    }
+
+    /// The end of the command, when all else has been said.
+    fn end(self) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let (count, named) = (self.count, self.named.join(", "));
+        Err(Failure::new(format!(
+            "{count} inodes cannot be read, and neither they nor what is below them is counted: {named}"
+        ))
+        .help("`gupfs status` and the log of their owner say why; `gupfs fsck --online` finds what is damaged"))
+    }
 }
 
 impl<'a> Walk<'a> {
@@ -103,6 +146,7 @@ impl<'a> Walk<'a> {
             free: Vec::new(),
             seen,
             inodes: 0,
+            unreadable: Unreadable::default(),
         }
     }
 
@@ -150,7 +194,16 @@ impl<'a> Walk<'a> {
 
     /// A page has been listed. `done` hears of each directory that is counted to its end, and what it uses.
     fn take(&mut self, of: Left, page: &Value, done: &mut dyn FnMut(PathBuf, Sum)) -> Option<()> {
-        if page["gone"] != true {
+        if page["unreadable"] == true {
+            let path = self.path(of.open);
+            self.unreadable.note(of.ino, &path);
+        } else if page["gone"] != true {
+            // A daemon of before fails as a whole instead.
+            for row in page["unreadable"].as_array().into_iter().flatten() {
+                let (ino, name) = (row[0].as_u64()?, from_hex(row[1].as_str()?)?);
+                let path = self.path(of.open).join(name);
+                self.unreadable.note(ino, &path);
+            }
             let mut sum = Sum {
                 size: page["size"].as_u64()?,
                 allocated: page["allocated"].as_u64()?,
@@ -247,11 +300,13 @@ fn from_hex(text: &str) -> Option<PathBuf> {
 /// Prints what the paths use.
 ///
 /// # Errors
-/// A path that is not on a GUPFS file system, or an owner that does not answer: then nothing of that path is a total.
+/// A path that is not on a GUPFS file system, or an owner that does not answer: then nothing of that path is a total. Inodes that cannot be
+/// read: then all else was counted.
 pub fn run(args: &DuArgs, json: bool) -> Result<()> {
     let spinner = ProgressBar::new_spinner();
     let mut seen = HashSet::new();
     let mut all = Vec::new();
+    let mut unreadable = Unreadable::default();
     if !json {
         say!("{}", line("ALLOCATED", "SIZE", "INODES", "PATH"));
     }
@@ -262,21 +317,23 @@ pub fn run(args: &DuArgs, json: bool) -> Result<()> {
             true => {}
             false => spinner.suspend(|| say!("{}", to_line(path, sum, args.human_readable))),
         };
-        let sum = sum(path, !args.summarize, &mut seen, &spinner, &mut print)?;
+        let (sum, missed) = sum(path, !args.summarize, &mut seen, &spinner, &mut print)?;
         if json {
             let mut row = to_json(path, sum);
+            row["unreadable"] = json!(missed.count);
             row["more_directories"] = json!(rows.len() == ROWS_SHOWN_MAX);
             row["directories"] = Value::Array(rows);
             all.push(row);
         } else {
             spinner.suspend(|| say!("{}", to_line(path, sum, args.human_readable)));
         }
+        unreadable.add(missed);
     }
     spinner.finish_and_clear();
     if json {
         say!("{}", json!({ "paths": all }));
     }
-    Ok(())
+    unreadable.end()
 }
 
 /// What `path` and all below it use; `print` hears of the directories below.
@@ -286,7 +343,7 @@ fn sum(
     seen: &mut HashSet<u64>,
     spinner: &ProgressBar,
     print: &mut dyn FnMut(&Path, Sum),
-) -> Result<Sum> {
+) -> Result<(Sum, Unreadable)> {
     let (found, attr) = locate::of_path(path, false)?;
     let number = |name: &str| attr[name].as_u64().unwrap_or(0);
     let ino = number("inode");
@@ -297,7 +354,8 @@ fn sum(
         inodes: 1,
     };
     if !is_new || attr["kind"] != "directory" {
-        return Ok(if is_new { own } else { Sum::default() });
+        let sum = if is_new { own } else { Sum::default() };
+        return Ok((sum, Unreadable::default()));
     }
     let mut walk = Walk::new(seen, has_rows);
     let root = walk.open(path.to_owned(), None, own);
@@ -328,7 +386,7 @@ fn sum(
         ));
         spinner.tick();
     }
-    Ok(total)
+    Ok((total, walk.unreadable))
 }
 
 fn ask(place: &Place, question: &str, path: &Path) -> Result<Value> {
@@ -451,5 +509,38 @@ mod tests {
         );
         let short = walk(false, &answer);
         assert_eq!(short, [all.last().unwrap().clone()]);
+    }
+
+    /// What cannot be read is named, and all else is counted.
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let answer = |ino: u64| match ino {
+            1 => json!({
+                "next": null, "inodes": 2, "size": 10, "allocated": 8192, "links": [],
+                "directories": [[2, 0, 0, "61"], [3, 0, 0, "62"]], "unreadable": [[9, "63"]],
+            }),
+            2 => json!({ "unreadable": true }),
+            3 => page(None, json!([]), json!([])),
+            other => panic!("{other}"),
+        };
+        let mut seen = HashSet::from([1]);
+        let mut walk = Walk::new(&mut seen, true);
+        let root = walk.open("/top".into(), None, Sum::default());
+        walk.list_later(1, 0, root);
+        let mut last = Sum::default();
+        while let Some((_, pages)) = walk.next() {
+            for left in pages {
+                let page = answer(left.ino);
+                let taken = walk.take(left, &page, &mut |_, sum| last = sum);
+                taken.expect("understood");
+            }
+        }
+        assert_eq!((last.inodes, last.size), (6, 20));
+        assert_eq!(walk.unreadable.count, 2);
+        let failure = walk.unreadable.end().expect_err("something is missing");
+        for path in ["/top/c", "/top/a"] {
+            assert!(failure.what().contains(path), "{failure}");
+        }
+        assert_eq!(Unreadable::default().end(), Ok(()));
     }
 }

@@ -128,8 +128,9 @@ impl Daemon {
             pages.push(match reply {
                 Reply::Listing {
                     entries, is_end, ..
-                } => Page::Listed(entries, is_end),
+                } => Page::Listed(entries, is_end, Vec::new()),
                 Reply::Error(Errno::ENOENT | Errno::ENOTDIR | Errno::ESTALE) => Page::Gone,
+                Reply::Error(Errno::EIO) => Page::Unreadable,
                 other => return Err(format!("an owner refused a listing: {other:?}")),
             });
         }
@@ -189,23 +190,31 @@ impl Daemon {
 /// What an owner listed.
 #[derive(Debug)]
 enum Page {
-    /// Entries, and whether they are the last.
-    Listed(Vec<Listed>, bool),
+    /// Entries, whether they are the last, and which of them lead to what cannot be read.
+    Listed(Vec<Listed>, bool, Vec<usize>),
     /// The directory is not there any more.
     Gone,
+    /// It, or the part of it that is wanted, cannot be read.
+    Unreadable,
 }
 
 impl Page {
     fn entries(&mut self) -> &mut [Listed] {
         match self {
-            Self::Listed(entries, _) => entries,
-            Self::Gone => &mut [],
+            Self::Listed(entries, ..) => entries,
+            Self::Gone | Self::Unreadable => &mut [],
+        }
+    }
+
+    fn note_unreadable(&mut self, entry: usize) {
+        if let Self::Listed(_, _, unreadable) = self {
+            unreadable.push(entry);
         }
     }
 
     /// Ends it before an entry; who asks goes on from there.
     fn end_before(&mut self, entry: usize) {
-        if let Self::Listed(entries, is_end) = self
+        if let Self::Listed(entries, is_end, _) = self
             && entry < entries.len()
         {
             entries.truncate(entry);
@@ -243,6 +252,10 @@ fn fill(
             pages[*page].entries()[*entry].attr = match reply {
                 Reply::Attr(attr) => Some(attr),
                 Reply::Error(Errno::ENOENT | Errno::ESTALE) => None,
+                Reply::Error(Errno::EIO) => {
+                    pages[*page].note_unreadable(*entry);
+                    None
+                }
                 other => return Err(format!("an owner refused attributes: {other:?}")),
             };
         }
@@ -251,14 +264,23 @@ fn fill(
 }
 
 fn page_json((ino, cookie): Place, page: &Page, wants_names: bool) -> String {
-    let Page::Listed(entries, is_end) = page else {
-        return format!("{{\"directory\":{},\"gone\":true}}", ino.raw());
+    let (entries, is_end, unreadable) = match page {
+        Page::Listed(entries, is_end, unreadable) => (entries, is_end, unreadable),
+        Page::Gone => return format!("{{\"directory\":{},\"gone\":true}}", ino.raw()),
+        Page::Unreadable => {
+            return format!("{{\"directory\":{},\"unreadable\":true}}", ino.raw());
+        }
     };
     let next = match entries.last() {
         _ if *is_end => "null".to_owned(),
         Some(last) => last.cookie.to_string(),
         None => cookie.to_string(),
     };
+    let unreadable = unreadable.iter().map(|at| {
+        let entry = &entries[*at];
+        format!("[{},\"{}\"]", entry.ino.raw(), hex(entry.name.bytes()))
+    });
+    let unreadable: Vec<String> = unreadable.collect();
     let (mut count, mut size, mut allocated) = (0_u64, 0_u64, 0_u64);
     let (mut links, mut directories) = (Vec::new(), Vec::new());
     for entry in entries {
@@ -277,10 +299,11 @@ fn page_json((ino, cookie): Place, page: &Page, wants_names: bool) -> String {
     }
     format!(
         "{{\"directory\":{},\"next\":{next},\"inodes\":{count},\"size\":{size},\"allocated\":{allocated},\
-         \"links\":[{}],\"directories\":[{}]}}",
+         \"links\":[{}],\"directories\":[{}],\"unreadable\":[{}]}}",
         ino.raw(),
         links.join(","),
         directories.join(","),
+        unreadable.join(","),
     )
 }
 
@@ -341,7 +364,7 @@ mod tests {
                 entry.attr = None;
                 entry
             });
-            Page::Listed(entries.collect(), true)
+            Page::Listed(entries.collect(), true, Vec::new())
         };
         vec![page(0), Page::Gone, page(count)]
     }
@@ -351,6 +374,7 @@ mod tests {
         let reply = |op: Op| match op {
             // Gone meanwhile.
             Op::GetAttr { ino } if ino.index() % 100 == 1 => Reply::Error(Errno::ENOENT),
+            Op::GetAttr { ino } if ino.index() == 7 => Reply::Error(Errno::EIO),
             Op::GetAttr { ino } => Reply::Attr(Attr {
                 size: 10,
                 sector_count: 1,
@@ -369,23 +393,23 @@ mod tests {
         for (rounds, wanted) in [
             (
                 0,
-                ["\"next\":355,\"inodes\":253", "\"next\":77,\"inodes\":0"],
+                ["\"next\":355,\"inodes\":252", "\"next\":77,\"inodes\":0"],
             ),
             (
                 1,
-                ["\"next\":355,\"inodes\":253", "\"next\":77,\"inodes\":0"],
+                ["\"next\":355,\"inodes\":252", "\"next\":77,\"inodes\":0"],
             ),
             (
                 2,
                 [
-                    "\"next\":null,\"inodes\":380",
+                    "\"next\":null,\"inodes\":379",
                     "\"next\":611,\"inodes\":126",
                 ],
             ),
             (
                 9,
                 [
-                    "\"next\":null,\"inodes\":380",
+                    "\"next\":null,\"inodes\":379",
                     "\"next\":null,\"inodes\":380",
                 ],
             ),
@@ -400,6 +424,8 @@ mod tests {
             assert_eq!(asked.get(), rounds.clamp(1, 3), "whoever asks gets on");
             for (page, wanted) in [&pages[0], &pages[2]].into_iter().zip(wanted) {
                 let said = said(page);
+                let is_first = said.contains(",\"unreadable\":[[7,\"61ff\"]]");
+                assert_eq!(is_first, std::ptr::eq(page, &raw const pages[0]), "{said}");
                 assert!(said.contains(wanted), "{rounds}: {wanted} is not in {said}");
             }
         }
@@ -429,11 +455,13 @@ mod tests {
             listed(8, FileKind::Directory, 2),
             absent,
         ];
-        let said = page_json((InodeId::ROOT, 0), &Page::Listed(entries, false), true);
+        let page = Page::Listed(entries, false, vec![4]);
+        let said = page_json((InodeId::ROOT, 0), &page, true);
         let parts = [
             "\"next\":109,\"inodes\":2,\"size\":20,\"allocated\":8192",
             "\"links\":[[7,10,4096]]",
             "\"directories\":[[8,10,4096,\"61ff\"]]",
+            "\"unreadable\":[[9,\"61ff\"]]",
         ];
         for part in parts {
             assert!(said.contains(part), "{part} is not in {said}");
