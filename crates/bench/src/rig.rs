@@ -260,6 +260,14 @@ impl Rig {
         self.gupfs()
     }
 
+    /// Sets what G runs with from its next start on.
+    pub(crate) fn set_gupfs(&mut self, key: &str, value: &str) -> Result<()> {
+        self.gupfs()?;
+        let state = self.root.join("g-state");
+        self.gupfs_command(&["config", "set", key, value, "--state", text(&state)])?;
+        Ok(())
+    }
+
     /// Kills G, takes it off and starts it again; the time from then until it is mounted.
     pub(crate) fn recover_gupfs(&mut self) -> Result<Duration> {
         let g = self.gupfs()?;
