@@ -186,15 +186,12 @@ impl OwnerLog {
         if self.journal.is_poisoned() {
             return Err(Errno::EIO);
         }
-        // A Commit carries what was acknowledged: it may use the reserve too.
-        let frees = matches!(
-            op,
-            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. } | Op::Commit(_)
-        );
-        let urgency = if frees {
-            Urgency::Urgent
-        } else {
-            Urgency::Normal
+        let urgency = match op {
+            // A Commit carries what was acknowledged: it may use the reserve too. A change of size makes nothing new, at the worst.
+            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. } => Urgency::Urgent,
+            Op::Commit(_) | Op::Punch { .. } => Urgency::Urgent,
+            Op::SetAttr { set, .. } if set.size.is_some() => Urgency::Urgent,
+            _ => Urgency::Normal,
         };
         if !self.has_room(record_estimate(op), freed, urgency) {
             return Err(Errno::ENOSPC);

@@ -15,7 +15,7 @@ use store::testing::{Disk, recover};
 use types::id::NodeLife;
 use types::{
     ByteRange, Duration, Epoch, Errno, FsId, Incarnation, InodeId, InodeMode, Instant, Location,
-    Lsn, NodeId, NsdId, Pattern, Piece, RangeMode, ReleaseStamp, Run, ShardId, SmallBytes,
+    Lsn, NodeId, NsdId, Pattern, Piece, RangeMode, ReleaseStamp, Run, SetAttr, ShardId, SmallBytes,
     Timestamp, TokenNumber, Want,
 };
 
@@ -186,6 +186,39 @@ fn what_frees_more_than_the_journal_has_room_for_is_not_admitted() {
     assert_eq!(log.admit(LIFE, &closed(), 10), Ok(()));
     assert_eq!(log.admit(LIFE, &closed(), 1 << 20), Err(Errno::ENOSPC));
     assert_eq!(log.admit(LIFE, &closed(), usize::MAX), Err(Errno::ENOSPC));
+}
+
+/// Checkpoints fail for want of space, as on a full file system: who cuts a file, or a hole, helps.
+#[test]
+fn what_gives_space_back_is_admitted_where_nothing_else_is() {
+    let mut disk = formatted(area(16 << 10));
+    let mut log = open(&mut disk, area(16 << 10));
+    let ino = InodeId::ROOT;
+    let set = |set: SetAttr| Op::SetAttr { ino, set };
+    let cut = set(SetAttr {
+        size: Some(0),
+        ..SetAttr::default()
+    });
+    let mode = set(SetAttr {
+        permissions: Some(0o600),
+        ..SetAttr::default()
+    });
+    let punch = Op::Punch {
+        ino,
+        begin: 0,
+        end: 4096,
+        keeps_size: true,
+    };
+    for op in [&cut, &mode, &punch] {
+        assert_eq!(log.admit(LIFE, op, 0), Ok(()), "{op:?}");
+    }
+    log.note_starving(true);
+    let half = log.journal.segment_size() / 2;
+    log.journal.set_overlay_size(half);
+    assert_eq!(log.admit(LIFE, &mode, 0), Err(Errno::ENOSPC));
+    for op in [&cut, &punch, &closed()] {
+        assert_eq!(log.admit(LIFE, op, 0), Ok(()), "{op:?}");
+    }
 }
 
 #[test]
