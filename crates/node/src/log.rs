@@ -507,15 +507,25 @@ impl OwnerLog {
     /// Appends the state of a shard to the snapshot that has begun, under the shard's lock and this one. False: it
     /// does not fit, or the journal has failed.
     pub fn append_shard_snapshot(&mut self, shard: &meta::Shard) -> bool {
-        let (key, epoch) = (PartKey::Shard(shard.id()), self.epoch);
+        let root = self.snapshot_root(shard.id());
         let mut is_ok = true;
-        let root = self.trees.roots.get(&shard.id());
-        shard_snapshot(shard, root, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
-            let bytes = &bytes[..];
-            let part = Part { key, epoch, bytes };
-            is_ok &= self.journal.append_snapshot(part).is_ok();
+        snapshot_in_pieces(shard, root.as_ref(), &mut |piece| {
+            is_ok &= self.append_shard_piece(shard.id(), &piece);
         });
         is_ok
+    }
+
+    /// The root that a snapshot of a shard names, for `snapshot_in_pieces`; it stays until the snapshot has ended.
+    pub fn snapshot_root(&self, shard: ShardId) -> Option<Root> {
+        self.trees.roots.get(&shard).copied()
+    }
+
+    /// Appends a piece of the state of a shard, as `append_shard_snapshot` does with all of them: under the shard's
+    /// lock from the first to the last, under this one for each.
+    pub fn append_shard_piece(&mut self, shard: ShardId, bytes: &[u8]) -> bool {
+        let (key, epoch) = (PartKey::Shard(shard), self.epoch);
+        let part = Part { key, epoch, bytes };
+        self.journal.append_snapshot(part).is_ok()
     }
 
     /// As `append_shard_snapshot`, for the space.
@@ -580,6 +590,15 @@ pub fn replay_space(
         }
     }
     Ok(())
+}
+
+/// The state of a shard in the pieces that `append_shard_piece` takes.
+pub fn snapshot_in_pieces(
+    shard: &meta::Shard,
+    root: Option<&Root>,
+    visit: &mut dyn FnMut(Vec<u8>),
+) {
+    shard_snapshot(shard, root, SNAPSHOT_RECORD_SIZE, visit);
 }
 
 /// The state of a shard, whose tree has this root, as records of a snapshot, about `size_max` bytes each.

@@ -32,8 +32,8 @@ use crate::format::{
     Area, HEADER_SECTORS, PartKey, RECORD_SIZE_MAX, RecordKind, SECTOR, SegmentHeader,
 };
 use crate::recovery::Recovered;
-use segment::Segment;
 pub use segment::{FLUSH_SIZE_MAX, record_size};
+use segment::{Segment, Spares};
 
 /// Flushes of one segment that may be in flight.
 pub const FLIGHT_COUNT_MAX: usize = 4;
@@ -41,8 +41,6 @@ pub const FLIGHT_COUNT_MAX: usize = 4;
 const END_BACKLOG_MAX: usize = 256 << 10;
 /// Bytes that `has_room` adds for headers.
 const HEADER_SLACK: usize = 512;
-/// Memory of flushes beyond this size is not kept.
-const SPARE_SIZE_MAX: usize = 4 << 20;
 
 /// Whose journal, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,8 +181,8 @@ pub struct Journal {
     is_poisoned: bool,
     /// Bytes of the active segment that must be used before a snapshot that did not fit is tried again.
     retry_at: u64,
-    /// Empty memory for the records after the next flush.
-    spare: Vec<u8>,
+    /// Memory of flushes that have ended.
+    spares: Spares,
     counters: Counters,
 }
 
@@ -232,7 +230,7 @@ impl Journal {
             durable: recovered.last_lsn,
             sequence: recovered.next_sequence,
             flush_id: 0,
-            spare: Vec::new(),
+            spares: Spares::default(),
             overlay_size: 0,
             snapshot_left: 0,
             keys: recovered.keys.clone(),
@@ -343,7 +341,7 @@ impl Journal {
             return Err(Refused::Full);
         }
         for segment in targets.into_iter().flatten() {
-            segment.push(RecordKind::Operation, lsn, durable, parts);
+            segment.push(RecordKind::Operation, lsn, durable, parts, &mut self.spares);
         }
         for part in parts {
             // Between the snapshot and its end a key that the snapshot lacks would be lost.
@@ -441,7 +439,13 @@ impl Journal {
         if length > RECORD_SIZE_MAX || !next.fits(length) {
             return Err(Refused::Full);
         }
-        next.push(RecordKind::Snapshot, self.last, self.durable, &[part]);
+        next.push(
+            RecordKind::Snapshot,
+            self.last,
+            self.durable,
+            &[part],
+            &mut self.spares,
+        );
         self.snapshot_left = self.snapshot_left.saturating_sub(length as u64);
         self.counters.snapshot_bytes += length as u64;
         self.snapshot_keys.insert(part.key);
@@ -451,7 +455,7 @@ impl Journal {
     /// Bytes of the snapshot that are appended and not yet submitted: a caller that feeds it without
     /// holding locks waits when this is large.
     pub fn snapshot_backlog(&self) -> usize {
-        self.next.as_ref().map_or(0, |next| next.pending.len())
+        self.next.as_ref().map_or(0, Segment::pending_size)
     }
 
     /// All of the snapshot is appended.
@@ -491,9 +495,15 @@ impl Journal {
         let next = self.next.as_mut().expect("a snapshot goes somewhere");
         // While starting nothing waits behind the end; else operations before it are acknowledged by
         // the old segment, and those behind it wait for what is left.
-        let is_small = next.pending.len() <= END_BACKLOG_MAX;
+        let is_small = next.pending_size() <= END_BACKLOG_MAX;
         if is_small || self.active.is_none() {
-            next.push(RecordKind::End, self.last, self.durable, &[]);
+            next.push(
+                RecordKind::End,
+                self.last,
+                self.durable,
+                &[],
+                &mut self.spares,
+            );
             self.phase = Phase::Ended;
         }
     }
@@ -508,10 +518,10 @@ impl Journal {
         let flush = self
             .active
             .as_mut()
-            .and_then(|segment| segment.take_flush(id, max, &mut self.spare))
+            .and_then(|segment| segment.take_flush(id, max))
             .or_else(|| {
                 let next = self.next.as_mut()?;
-                let flush = next.take_flush(id, max, &mut self.spare);
+                let flush = next.take_flush(id, max);
                 self.append_end_if_due();
                 flush
             })
@@ -522,13 +532,9 @@ impl Journal {
         Some(flush)
     }
 
-    /// Gives the memory of a flush back whose bytes are no longer needed: the records that follow the next flush go
-    /// there, instead of growing anew from nothing through pages that were never touched.
-    pub fn reuse(&mut self, mut bytes: Vec<u8>) {
-        if (self.spare.capacity() + 1..=SPARE_SIZE_MAX).contains(&bytes.capacity()) {
-            bytes.clear();
-            self.spare = bytes;
-        }
+    /// Gives the memory of a flush back whose bytes are no longer needed, for records that follow.
+    pub fn reuse(&mut self, bytes: Vec<u8>) {
+        self.spares.keep(bytes);
     }
 
     /// The write that marks the old half as free.

@@ -1,6 +1,7 @@
-//! One segment as it is written: buffer, chain, flushes in flight.
+//! One segment as it is written: what waits, the chain, flushes in flight.
 //!
 //! Invariants
+//! - What waits lies in batches, each of which becomes a flush as it is: no byte moves when one is taken, however much waits.
 //! - Records are chained in the order of `push`; flushes take them in that order and end between two.
 //! - What was pushed fits the half, however it is cut into flushes (`used_with`).
 //! - `flushed` follows the flushes that have ended *in order*: it is a prefix.
@@ -18,6 +19,10 @@ use crate::format::{
 
 /// A flush takes records until it holds this many bytes; the last one may go beyond.
 pub const FLUSH_SIZE_MAX: usize = 1 << 20;
+/// Memory of a flush beyond this size is not kept.
+const SPARE_SIZE_MAX: usize = 4 << 20;
+/// As many as may be on their way, and one that is filled, of two segments.
+const SPARE_COUNT: usize = 2 * (super::FLIGHT_COUNT_MAX + 1);
 /// Bytes that a record with parts of these lengths takes, alignment apart.
 pub fn record_size(lengths: impl IntoIterator<Item = usize>) -> usize {
     lengths.into_iter().fold(RECORD_HEADER_SIZE, |sum, length| {
@@ -25,12 +30,29 @@ pub fn record_size(lengths: impl IntoIterator<Item = usize>) -> usize {
     })
 }
 
-/// What waits in a segment's buffer.
-#[derive(Debug, Clone, Copy)]
-struct Mark {
-    end: usize,
+/// Memory that flushes no longer need, for the batches that follow: it has been touched already.
+#[derive(Debug, Default)]
+pub(super) struct Spares(Vec<Vec<u8>>);
+
+impl Spares {
+    fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    pub(super) fn keep(&mut self, mut bytes: Vec<u8>) {
+        if self.0.len() < SPARE_COUNT && (1..=SPARE_SIZE_MAX).contains(&bytes.capacity()) {
+            bytes.clear();
+            self.0.push(bytes);
+        }
+    }
+}
+
+/// Records of one flush to be. Of all but the last of a segment `FLUSH_SIZE_MAX` bytes or more.
+#[derive(Debug)]
+struct Batch {
+    bytes: Vec<u8>,
     lsn: Lsn,
-    is_end: bool,
+    has_end: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +69,9 @@ pub(super) struct Segment {
     pub(super) header: SegmentHeader,
     tag: u64,
     chain: u32,
-    pub(super) pending: Vec<u8>,
-    marks: VecDeque<Mark>,
+    batches: VecDeque<Batch>,
+    /// Bytes in them.
+    pending: usize,
     /// Sector of the half that the next flush begins at; 0 until the header is out.
     next_sector: u64,
     in_flight: VecDeque<InFlight>,
@@ -68,8 +91,8 @@ impl Segment {
             header,
             tag: header.tag(),
             chain: header.chain(),
-            pending: Vec::new(),
-            marks: VecDeque::new(),
+            batches: VecDeque::new(),
+            pending: 0,
             next_sector: 0,
             in_flight: VecDeque::new(),
             flushed: header.base,
@@ -80,11 +103,16 @@ impl Segment {
         }
     }
 
+    /// Bytes that no flush has taken yet.
+    pub(super) fn pending_size(&self) -> usize {
+        self.pending
+    }
+
     /// Bytes that are or will be taken when `more` bytes are appended, worst case of padding. Every
     /// flush but the last holds `FLUSH_SIZE_MAX` or more and wastes less than a sector, so taking a
     /// flush never makes this larger.
     pub(super) fn used_with(&self, more: usize) -> u64 {
-        let pending = (self.pending.len() + more.next_multiple_of(RECORD_ALIGN)) as u64;
+        let pending = (self.pending + more.next_multiple_of(RECORD_ALIGN)) as u64;
         let padding = match pending {
             0 => 0,
             some => (some / FLUSH_SIZE_MAX as u64 + 1) * SECTOR_SIZE,
@@ -102,7 +130,15 @@ impl Segment {
         self.used_with(more) + end <= self.header.area.half_sectors() * SECTOR_SIZE
     }
 
-    pub(super) fn push(&mut self, kind: RecordKind, lsn: Lsn, durable: Lsn, parts: &[Part<'_>]) {
+    /// `spares`: memory for a batch that begins.
+    pub(super) fn push(
+        &mut self,
+        kind: RecordKind,
+        lsn: Lsn,
+        durable: Lsn,
+        parts: &[Part<'_>],
+        spares: &mut Spares,
+    ) {
         let length = record_size(parts.iter().map(|p| p.bytes.len()));
         assert!(length <= RECORD_SIZE_MAX);
         assert!(self.is_end_appended || kind != RecordKind::End || self.fits(0));
@@ -111,10 +147,19 @@ impl Segment {
             lsn.0,
             self.last.0 + u64::from(kind == RecordKind::Operation)
         );
-        let begin = self.pending.len();
-        self.pending.resize(begin + RECORD_HEADER_SIZE, 0);
+        let is_full = |batch: &Batch| batch.bytes.len() >= FLUSH_SIZE_MAX;
+        if self.batches.back().is_none_or(is_full) {
+            self.batches.push_back(Batch {
+                bytes: spares.take(),
+                lsn,
+                has_end: false,
+            });
+        }
+        let batch = self.batches.back_mut().expect("one is there now");
+        let begin = batch.bytes.len();
+        batch.bytes.resize(begin + RECORD_HEADER_SIZE, 0);
         for part in parts {
-            encode_part(part.key, part.epoch, part.bytes, &mut self.pending);
+            encode_part(part.key, part.epoch, part.bytes, &mut batch.bytes);
         }
         let header = RecordHeader {
             length,
@@ -124,56 +169,35 @@ impl Segment {
             kind,
             part_count: u16::try_from(parts.len()).expect("a record has few parts"),
             previous: self.chain,
-            body_crc: crc32c(&self.pending[begin + RECORD_HEADER_SIZE..]),
+            body_crc: crc32c(&batch.bytes[begin + RECORD_HEADER_SIZE..]),
             crc: 0,
         };
-        assert_eq!(self.pending.len() - begin, length);
-        self.chain = header.encode_over(&mut self.pending[begin..]);
-        let end = self.pending.len().next_multiple_of(RECORD_ALIGN);
-        self.pending.resize(end, 0);
+        assert_eq!(batch.bytes.len() - begin, length);
+        self.chain = header.encode_over(&mut batch.bytes[begin..]);
+        let end = batch.bytes.len().next_multiple_of(RECORD_ALIGN);
+        batch.bytes.resize(end, 0);
+        self.pending += end - begin;
+        batch.lsn = lsn;
         self.last = lsn;
-        let is_end = kind == RecordKind::End;
-        self.marks.push_back(Mark { end, lsn, is_end });
-        if is_end {
+        if kind == RecordKind::End {
+            batch.has_end = true;
             self.is_end_appended = true;
             self.base_used = self.used_with(0);
         }
     }
 
-    fn has_work(&self) -> bool {
-        !self.marks.is_empty()
-    }
-
     /// The next write, if one is due and allowed.
-    /// `spare`: empty memory for the records that follow.
-    pub(super) fn take_flush(
-        &mut self,
-        id: FlushId,
-        flight_count_max: usize,
-        spare: &mut Vec<u8>,
-    ) -> Option<Flush> {
-        if !self.has_work() || self.in_flight.len() >= flight_count_max {
+    pub(super) fn take_flush(&mut self, id: FlushId, flight_count_max: usize) -> Option<Flush> {
+        if self.in_flight.len() >= flight_count_max {
             return None;
         }
-        let mut end = 0;
-        let mut lsn = self.flushed;
-        let mut has_end = false;
-        while let Some(mark) = self.marks.front() {
-            if end >= FLUSH_SIZE_MAX {
-                break;
-            }
-            (end, lsn) = (mark.end, mark.lsn);
-            has_end |= mark.is_end;
-            self.marks.pop_front();
-        }
-        for mark in &mut self.marks {
-            mark.end -= end;
-        }
-        let mut rest = std::mem::take(spare);
-        rest.extend_from_slice(&self.pending[end..]);
-        self.pending.truncate(end);
-        let mut bytes = std::mem::replace(&mut self.pending, rest);
-        bytes.resize(end.next_multiple_of(SECTOR), 0);
+        let Batch {
+            mut bytes,
+            lsn,
+            has_end,
+        } = self.batches.pop_front()?;
+        self.pending -= bytes.len();
+        bytes.resize(bytes.len().next_multiple_of(SECTOR), 0);
         if self.next_sector == 0 {
             // The header goes out in one write with the first records: until it is there, the bytes
             // behind it mean nothing.
@@ -230,5 +254,10 @@ impl Segment {
         assert!(self.flushed <= self.last);
         assert!(self.in_flight.len() <= flight_count_max);
         assert!(self.fits(0));
+        let waiting = self.batches.iter().map(|batch| batch.bytes.len());
+        assert_eq!(self.pending, waiting.sum::<usize>());
+        let open = self.batches.len().saturating_sub(1);
+        let closed = self.batches.iter().take(open);
+        assert!(closed.into_iter().all(|b| b.bytes.len() >= FLUSH_SIZE_MAX));
     }
 }
