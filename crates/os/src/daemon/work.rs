@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, TryLockError};
 
 use client::message::{Answer, Body};
 use client::request::{Notice, Response};
@@ -92,6 +92,9 @@ impl Lists {
         }
     }
 }
+
+/// Shards of this owner that are locked, in the order of their numbers.
+type Guards<'a> = SmallVec<[(ShardId, MutexGuard<'a, OwnerSlice>); 4]>;
 
 impl Daemon {
     /// Runs an input of a client slice and all that follows from it.
@@ -371,44 +374,65 @@ impl Daemon {
             }
         }
         let mut wanted: SmallVec<[ShardId; 4]> = smallvec![work.shard()];
+        let mut guards = Guards::new();
         let mut work = Some(work);
         let mut missed = None;
         let env = self.owner_env();
         while let Some(now) = work.take() {
-            wanted.sort_unstable();
-            wanted.dedup();
             let needs_log = now.needs_log();
-            let mut guards: SmallVec<[MutexGuard<'_, OwnerSlice>; 4]> = SmallVec::new();
-            for shard in &wanted {
-                match self
-                    .shards
-                    .get(usize::from(shard.0))
-                    .and_then(Option::as_ref)
-                {
-                    Some(slice) => guards.push(lock(slice)),
-                    None => {
-                        self.not_mine(now, items);
-                        drop(guards);
-                        return self.unpin(&pinned);
-                    }
-                }
+            if !self.lock_more(&wanted, &mut guards) {
+                drop(guards);
+                self.not_mine(now, items);
+                return self.unpin(&pinned);
             }
             let mut log = needs_log.then(|| lock(&self.log));
-            let mut locked = Locked::new(guards.iter_mut().map(|g| &mut **g));
+            let mut locked = Locked::new(guards.iter_mut().map(|(_, slice)| &mut **slice));
             match locked.run(&env, log.as_deref_mut(), now, out) {
                 Ok(()) => {}
                 Err(Need::Shards(more, again)) => {
                     wanted.extend(more);
+                    wanted.sort_unstable();
+                    wanted.dedup();
                     work = Some(again);
                 }
                 Err(Need::Keys(inodes, again)) => missed = Some((inodes, again)),
             }
         }
+        drop(guards);
         // All is unlocked here.
         match missed {
             Some((inodes, work)) => self.want_keys(&inodes, Ready { work, pinned }, items),
             None => self.unpin(&pinned),
         }
+    }
+
+    /// Locks those of `wanted`, in order, that are not locked yet. A shard is waited for only behind all that are locked: where one
+    /// before them is not free, all are unlocked and locked anew. False: one is not this node's.
+    fn lock_more<'a>(&'a self, wanted: &[ShardId], guards: &mut Guards<'a>) -> bool {
+        let own = |shard: ShardId| self.shards.get(usize::from(shard.0))?.as_ref();
+        let mut is_anew = false;
+        let mut next = 0;
+        while let Some(shard) = wanted.get(next).copied() {
+            next += 1;
+            let Some(slice) = own(shard) else {
+                return false;
+            };
+            match guards.binary_search_by_key(&shard, |(locked, _)| *locked) {
+                Ok(_) => {}
+                Err(at) if at == guards.len() => guards.push((shard, lock(slice))),
+                Err(at) => match slice.try_lock() {
+                    Ok(guard) => guards.insert(at, (shard, guard)),
+                    Err(TryLockError::WouldBlock) => {
+                        assert!(!is_anew, "nothing is locked behind what comes in order");
+                        is_anew = true;
+                        guards.clear();
+                        next = 0;
+                    }
+                    Err(TryLockError::Poisoned(_)) => panic!("a panic ends the daemon"),
+                },
+            }
+        }
+        true
     }
 
     /// A question for a shard that this node does not own.
