@@ -347,6 +347,7 @@ fn what_transactions_hold_stays_in_memory() {
                     while world.has_pending(owner) {
                         world.flush(owner);
                     }
+                    world.hold_prepared(owner);
                 }
                 for shard in (0..6).map(ShardId) {
                     save(&mut world, shard);

@@ -5,6 +5,7 @@ mod common;
 
 use common::name;
 use common::world::{KEY, World};
+use meta::name_hash::TIE_COUNT_MAX;
 use meta::parts::{self, Bounds, Tended};
 use meta::records::Record;
 use meta::{Caller, Mutation, Op, Reply, Shard, View};
@@ -245,4 +246,27 @@ fn made_one_more(world: &mut World) {
         ino,
         kind,
     });
+}
+
+/// Foreign bytes end in findings: a number that no inode has, a range that begins within a hash.
+#[test]
+fn parts_that_cannot_be_do_not_fit() {
+    let world = World::new(1, 1, 1).with_parts(BOUNDS, 24);
+    let shard = world.shard(ShardId(0));
+    let directory = InodeId::ROOT;
+    let make = |index| shard.fits(&Mutation::PartMake { index, directory }).is_ok();
+    assert!(make((1 << InodeId::INDEX_BITS) - 1));
+    assert!(!make(1 << InodeId::INDEX_BITS));
+    let put = |begin| {
+        let part = InodeId::new(ShardId(0), 9);
+        let (directory, begin) = (directory.index(), begin);
+        let mutation = Mutation::PartPut {
+            directory,
+            begin,
+            part,
+        };
+        shard.fits(&mutation).is_ok()
+    };
+    assert!(put(TIE_COUNT_MAX));
+    assert!(!put(TIE_COUNT_MAX + 1));
 }

@@ -37,6 +37,7 @@ pub(crate) fn hold(view: &mut View<'_>, shard: ShardId, id: TransactionId, steps
 }
 
 /// What is prepared in these shards, all of an owner, holds its parts from now on: after a replay, before anything may leave memory.
+/// What was prepared since the replay holds them already.
 pub fn hold_prepared(view: &mut View<'_>) {
     let shards: Vec<ShardId> = view.own_shards().collect();
     for id in shards {
@@ -44,6 +45,7 @@ pub fn hold_prepared(view: &mut View<'_>) {
         let prepared: Vec<_> = shard
             .prepared
             .iter()
+            .filter(|(id, _)| !shard.held_parts.contains_key(id))
             .map(|(id, p)| (*id, p.steps.clone()))
             .collect();
         for (transaction, steps) in prepared {

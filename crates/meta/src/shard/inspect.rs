@@ -11,6 +11,7 @@ use crate::inode::{Body, Dirent};
 use crate::locks::Found;
 use crate::map::{FileMap, check_extents};
 use crate::mutation::Mutation;
+use crate::name_hash::TIE_COUNT_MAX;
 use crate::step::Step;
 use crate::transaction::TransactionId;
 
@@ -107,14 +108,18 @@ impl Shard {
             Mutation::DirectoryTouch { index, .. } | Mutation::XattrPut { index, .. } => {
                 self.has(*index, |_| true)
             }
-            Mutation::PartMake { index, .. } => {
-                let is_new = !self.inodes.contains_key(index);
-                is_made_well(is_new, InodeId::new(self.id, *index))
+            Mutation::PartMake { index, directory } => {
+                let is_number = *index < 1 << InodeId::INDEX_BITS;
+                let ino = is_number.then(|| InodeId::new(self.id, *index));
+                let is_new = is_number && !self.inodes.contains_key(index);
+                is_made_well(is_new, ino.unwrap_or(*directory))
             }
             Mutation::PartPut {
-                directory: index, ..
-            }
-            | Mutation::ParentPut { index, .. } => {
+                directory, begin, ..
+            } => self.has(*directory, |body| {
+                matches!(body, Body::Directory { .. }) && begin.is_multiple_of(TIE_COUNT_MAX)
+            }),
+            Mutation::ParentPut { index, .. } => {
                 self.has(*index, |body| matches!(body, Body::Directory { .. }))
             }
             Mutation::PartRemove { directory, begin } => self.has(*directory, |body| match body {

@@ -476,6 +476,12 @@ impl World {
         }
     }
 
+    /// As a start does, which may come after the first work.
+    pub fn hold_prepared(&mut self, owner: usize) {
+        let all: BTreeSet<ShardId> = self.owners[owner].shards.keys().copied().collect();
+        self.with_view(owner, &all, parts::hold_prepared);
+    }
+
     /// kill -9, and a new life from the durable records.
     pub fn crash(&mut self, owner: usize) {
         let old = &mut self.owners[owner];
@@ -490,7 +496,7 @@ impl World {
         for id in &all {
             self.trees.remove(id);
         }
-        self.with_view(owner, &all, parts::hold_prepared);
+        self.hold_prepared(owner);
         let old = &mut self.owners[owner];
         if let Some(bounds) = self.bounds {
             old.shards
