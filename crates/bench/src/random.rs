@@ -134,12 +134,13 @@ pub(crate) fn ageing(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         Ok(())
     };
     read(rig, &mut before)?;
-    rig.set_gupfs("rewrite_rate", "default")?;
+    rig.set_gupfs("rewrite_rate", "32M")?;
     rig.remount_gupfs()?;
     // A reader finds them.
     load::read_file(&aged)?;
     let count = rewritten(rig)?;
     read(rig, &mut after)?;
+    rig.set_gupfs("rewrite_rate", "default")?;
     for file in [aged, fresh] {
         fs::remove_file(file)?;
     }

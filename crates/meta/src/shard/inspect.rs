@@ -327,6 +327,6 @@ impl Shard {
     /// The cookie is one of those that a name may have.
     pub fn is_cookie_of(&self, name: &types::Name, cookie: u64) -> bool {
         let first = self.key.first_cookie(name.bytes());
-        (first..first + crate::name_hash::TIE_COUNT_MAX).contains(&cookie)
+        (first..first + TIE_COUNT_MAX).contains(&cookie)
     }
 }
