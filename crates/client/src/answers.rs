@@ -42,7 +42,9 @@ impl Slice {
                 }
                 _ => self.fail(request.ticket, Errno::ENOENT),
             },
-            Continuation::Acquire(ino, losses) => self.on_acquired(env, ino, answer, losses),
+            Continuation::Acquire(ino, losses, asker) => {
+                self.on_acquired(env, (ino, asker), answer, losses);
+            }
             Continuation::Map(ino, range, narrow) => {
                 self.on_map(env, ino, range, narrow, answer);
             }

@@ -417,7 +417,7 @@ fn concerned(then: &Continuation) -> Option<InodeId> {
             Some(directory.unwrap_or_else(|| home_inode(&request.operation)))
         }
         Continuation::Attributes(ino, _, _)
-        | Continuation::Acquire(ino, _)
+        | Continuation::Acquire(ino, ..)
         | Continuation::Map(ino, _, _)
         | Continuation::Promised(ino, _)
         | Continuation::Commit(ino)

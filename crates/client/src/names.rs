@@ -14,6 +14,7 @@ use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::request::{Caller, Entry, NewKind, Operation, Request, Response, Ticket};
 use crate::slice::{Effect, Input, Slice, Waiting};
+use crate::tokens::Asker;
 
 /// For how long the kernel may believe what a token covers.
 pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
@@ -32,8 +33,8 @@ pub(crate) enum Continuation {
     Arrival(Box<Arrival>),
     /// The source of a rename, looked up so that its data can be written back first.
     RenameSource(Request),
-    /// Tokens for requests that wait; the inode's count of losses when they were asked for.
-    Acquire(InodeId, u64),
+    /// Tokens for requests that wait, or for a rewrite; the inode's count of losses when they were asked for.
+    Acquire(InodeId, u64, Asker),
     /// The map for loads that wait.
     Map(InodeId, types::ByteRange, types::ByteRange),
     /// A Commit of the inode's dirty state.

@@ -48,6 +48,7 @@ use crate::env::{Env, StorePiece, WantedRun};
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
+use crate::tokens::Asker;
 
 /// Bytes a second of a node that nobody reads or writes on, unless it is told otherwise: a disk of today does some ten times as much.
 pub const RATE_DEFAULT: u64 = 32 << 20;
@@ -453,6 +454,15 @@ impl Slice {
         }
     }
 
+    /// An owner refuses the tokens.
+    pub(crate) fn on_rewrite_refused(&mut self, env: &Env<'_>, ino: InodeId) {
+        let job = self.rewriter.job.as_ref();
+        let is_preparing = |job: &Job| matches!(job.state, State::Preparing(_));
+        if job.is_some_and(|job| job.key.0 == ino && is_preparing(job)) {
+            self.fail_rewrite(env);
+        }
+    }
+
     /// Where bytes of `ino` lie, or what they are, cannot be learnt.
     pub(crate) fn on_load_failed(&mut self, env: &Env<'_>, ino: InodeId, range: &ByteRange) {
         let Some(rules) = self.rewriter.rules else {
@@ -563,14 +573,14 @@ impl Slice {
             return self.put_off(env, job);
         }
         if !inode.covers(RangeMode::Write, &range) || inode.holder.is_tearing(&range) {
-            if !std::mem::replace(&mut has.has_asked_tokens, true) {
+            if !has.has_asked_tokens {
                 let required = Pattern::plain(range);
                 let want = Want::Range {
                     mode: RangeMode::Write,
                     required,
                     desired: required,
                 };
-                self.acquire(env, ino, vec![want]);
+                has.has_asked_tokens = self.acquire_for(ino, vec![want], Asker::Rewrite);
             }
             return Some(job);
         }

@@ -99,13 +99,27 @@ impl RevokeState {
 /// Revokes of one slice that wait for the grants that they name.
 const EARLY_COUNT_MAX: usize = 64;
 
+/// For whom tokens are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Asker {
+    /// Requests that are parked: they fail if they are refused.
+    Requests,
+    /// Nobody waits for them. Requests that were parked meanwhile ask for theirs when it is answered.
+    Rewrite,
+}
+
 impl Slice {
     /// Asks for tokens on `ino`, unless a question is under way: its answer runs the parked requests
     /// again, which ask for what is still missing.
     pub(crate) fn acquire(&mut self, _env: &Env<'_>, ino: InodeId, wants: Vec<Want>) {
+        self.acquire_for(ino, wants, Asker::Requests);
+    }
+
+    /// The same for `asker`. False: nothing was asked for.
+    pub(crate) fn acquire_for(&mut self, ino: InodeId, wants: Vec<Want>, asker: Asker) -> bool {
         let inode = self.inode(ino);
         if inode.is_acquiring || wants.is_empty() {
-            return;
+            return false;
         }
         inode.is_acquiring = true;
         let ask = Ask::Acquire {
@@ -113,12 +127,19 @@ impl Slice {
             seen: inode.holder.seen(),
             wants,
         };
-        let then = Continuation::Acquire(ino, inode.loss_count);
+        let then = Continuation::Acquire(ino, inode.loss_count, asker);
         self.call(ino.shard(), ask, then);
+        true
     }
 
     /// An owner answered a question for tokens.
-    pub(crate) fn on_acquired(&mut self, env: &Env<'_>, ino: InodeId, answer: Answer, losses: u64) {
+    pub(crate) fn on_acquired(
+        &mut self,
+        env: &Env<'_>,
+        (ino, asker): (InodeId, Asker),
+        answer: Answer,
+        losses: u64,
+    ) {
         self.inode(ino).is_acquiring = false;
         match &answer.body {
             Body::Acquired { attr: Some(attr) } => {
@@ -132,7 +153,10 @@ impl Slice {
             Body::Refused(errno) => Some(errno),
             Body::Op(_) | Body::Space(_) | Body::Lock(_) | Body::Synced => Some(Errno::EPROTO),
         };
-        match errno {
+        if errno.is_some() && asker == Asker::Rewrite {
+            self.on_rewrite_refused(env, ino);
+        }
+        match errno.filter(|_| asker == Asker::Requests) {
             None => {
                 // What the gate parked looks again too, whatever came.
                 self.gate_call(env, ino, Gate::on_token_granted);

@@ -61,7 +61,7 @@ impl Slice {
         };
         let token = || {
             let is_it: fn(&Continuation, InodeId) -> bool =
-                |then, ino| matches!(then, Continuation::Acquire(of, _) if *of == ino);
+                |then, ino| matches!(then, Continuation::Acquire(of, ..) if *of == ino);
             Wait::Token(ino, asking(is_it))
         };
         let flush = || {

@@ -1,6 +1,7 @@
 //! Blocks of many extents become one run: what is begun, and what is left alone.
 
 use super::*;
+use crate::request::Response;
 use crate::rewrite::{PARTS_MAX, PATIENCE, REST, Rules, SHORT_PAUSE};
 use types::Extent;
 
@@ -262,6 +263,71 @@ fn a_block_is_rewritten_under_the_right_to_write_all_of_it() {
     rest(&mut s);
     let done = ticks(&mut s, 20, 64, None);
     assert_eq!((done.loaded, done.commits.len()), (0, 0), "{done:?}");
+    assert_eq!(done.acquired, [vec![write_want(ByteRange::new(0, BLOCK))]]);
+}
+
+/// A file of which the first half of a block may be written, with the other one's tokens on their way for a rewrite.
+fn asking() -> (Story, CallId) {
+    let mut s = open_to_write_half();
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    for _ in 0..100 {
+        for effect in tick(&mut s) {
+            match effect {
+                Effect::Call(call, _, Ask::Acquire { .. }) => return (s, call),
+                other => drop(carry(&mut s, vec![other], 64, None)),
+            }
+        }
+    }
+    panic!("it is not rewritten");
+}
+
+fn asked(effects: &[Effect]) -> Vec<Vec<Want>> {
+    let wants = |effect: &Effect| match effect {
+        Effect::Call(_, _, Ask::Acquire { wants, .. }) => Some(wants.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(wants).collect()
+}
+
+/// A write beside it waits for tokens, too: it was not the one who was refused, and asks for its own.
+#[test]
+fn what_is_refused_to_a_rewrite_is_refused_to_nobody_else() {
+    for errno in [Errno::EAGAIN, Errno::EIO] {
+        let (mut s, call) = asking();
+        let effects = super::write_page(&mut s, 70, 4096);
+        assert_eq!(asked(&effects).len(), 0, "one question at a time");
+        let answer = Answer::bare(Body::Refused(errno));
+        let effects = s.input(Input::Answer(call, Box::new(answer)));
+        let is_error = |e: &Effect| matches!(e, Effect::Reply(_, Response::Error(_), _));
+        assert!(!effects.iter().any(is_error), "{effects:?}");
+        assert_eq!(asked(&effects).len(), 1, "{effects:?}");
+        let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+        assert!(is_written(&effects), "{effects:?}");
+        let done = ticks(&mut s, 100, 64, None);
+        assert_eq!((done.acquired.len(), done.stored.len()), (0, 0), "a pause");
+    }
+}
+
+/// The write's tokens are on their way when the rewrite wants some: it asks when these are there.
+#[test]
+fn a_rewrite_asks_for_tokens_after_others() {
+    let mut s = open_to_write_half();
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    let effects = super::write_page(&mut s, 70, 4096);
+    assert_eq!(asked(&effects).len(), 1, "{effects:?}");
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.acquired.len(), 0, "{done:?}");
+    let half = ByteRange::new(0, BLOCK / 2);
+    let held = [
+        (RangeMode::Read, ByteRange::ALL),
+        (RangeMode::Write, half),
+        (RangeMode::Write, ByteRange::new(BLOCK, 2 * BLOCK)),
+    ];
+    let effects = s.grant_ranges(&effects, InodeMode::Exclusive, &held);
+    carry(&mut s, effects, 64, None);
+    let done = ticks(&mut s, 20, 64, None);
     assert_eq!(done.acquired, [vec![write_want(ByteRange::new(0, BLOCK))]]);
 }
 
