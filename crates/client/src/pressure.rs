@@ -22,6 +22,9 @@ impl Slice {
     /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
     /// now, never later.
     pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: types::NodeId, is_there: bool) {
+        if !is_there {
+            self.on_sectors_short(env, owner);
+        }
         self.short = (!is_there).then_some(owner);
         for ino in std::mem::take(&mut self.starved) {
             if env.owner(ino.shard()) != owner {
@@ -41,7 +44,6 @@ impl Slice {
         }
         self.short = None;
         if !is_there {
-            self.on_sectors_short(env);
             self.write_promised_back(env);
         }
     }

@@ -479,10 +479,12 @@ impl Slice {
         }
     }
 
-    /// An owner has fewer sectors than applications want: they get what was set aside here.
-    pub(crate) fn on_sectors_short(&mut self, env: &Env<'_>) {
-        let is_preparing = |job: &Job| matches!(job.state, State::Preparing(_));
-        if self.rewriter.job.as_ref().is_some_and(is_preparing) {
+    /// An owner has fewer sectors than applications want: before any of them hears so they get those that are in hand here.
+    pub(crate) fn on_sectors_short(&mut self, env: &Env<'_>, owner: NodeId) {
+        let has_some = |job: &Job| {
+            job.owner == owner && matches!(job.state, State::Preparing(_) | State::Stored(..))
+        };
+        if self.rewriter.job.as_ref().is_some_and(has_some) {
             self.give_up_rewrite(env);
         }
     }

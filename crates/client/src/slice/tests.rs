@@ -135,6 +135,8 @@ struct Spare {
     taken: u64,
     /// Of runs: given back.
     discarded: u64,
+    /// Sectors given back where there are no others.
+    in_hand: u64,
 }
 
 impl Plenty<'_> {
@@ -146,8 +148,12 @@ impl Plenty<'_> {
 }
 
 impl Grants for Plenty<'_> {
-    fn reserve(&self, _owner: NodeId, _sectors: u64) -> bool {
-        !self.is_full
+    fn reserve(&self, _owner: NodeId, sectors: u64) -> bool {
+        let is_there = self.spare.get().in_hand >= sectors;
+        if self.is_full && is_there {
+            self.note(|spare| spare.in_hand -= sectors);
+        }
+        !self.is_full || is_there
     }
     fn reserve_spare(&self, _owner: NodeId, _sectors: u64) -> bool {
         self.note(|spare| spare.asked += 1);
@@ -156,7 +162,11 @@ impl Grants for Plenty<'_> {
     fn reserve_promised(&self, _owner: NodeId, sectors: u64) -> Option<SetAside> {
         (!self.is_full).then_some(SetAside::plain(sectors))
     }
-    fn unreserve(&self, _owner: NodeId, _part: SetAside) {}
+    fn unreserve(&self, _owner: NodeId, part: SetAside) {
+        if self.is_full {
+            self.note(|spare| spare.in_hand += part.sectors());
+        }
+    }
     fn take(
         &self,
         _owner: NodeId,
@@ -195,6 +205,10 @@ impl Grants for Plenty<'_> {
     fn burn(&self, _owner: NodeId, _runs: &[Run]) {}
     fn discard(&self, _owner: NodeId, runs: &[Run]) {
         self.note(|spare| spare.discarded += runs.len() as u64);
+        if self.is_full {
+            let sectors: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+            self.note(|spare| spare.in_hand += sectors);
+        }
     }
 }
 

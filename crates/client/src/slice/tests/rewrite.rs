@@ -540,9 +540,8 @@ fn without_the_right_to_write_nothing_is_committed() {
     check_nothing_is_left(&mut s, 0);
 }
 
-/// Somebody waits for a store, after which a Commit is to bring his time: one of a rewrite would count as that.
-#[test]
-fn a_rewrite_is_not_committed_while_somebody_waits() {
+/// The first block is stored, and waits for an fsync, which waits for the disks to answer this store.
+fn storing_beside_an_fsync() -> (Story, (IoId, Vec<StorePiece>)) {
     let (mut s, store) = storing();
     for page in 64..64 + 20 {
         write_page(&mut s, page);
@@ -559,6 +558,13 @@ fn a_rewrite_is_not_committed_while_somebody_waits() {
     let other = other.expect("too much for a Commit");
     let effects = stored(&mut s, &store);
     assert!(commit_of(&effects).is_none(), "{effects:?}");
+    (s, other)
+}
+
+/// Somebody waits for a store, after which a Commit is to bring his time: one of a rewrite would count as that.
+#[test]
+fn a_rewrite_is_not_committed_while_somebody_waits() {
+    let (mut s, other) = storing_beside_an_fsync();
     let effects = stored(&mut s, &other);
     let (call, commit) = commit_of(&effects).expect("his");
     assert!(commit.modified.is_some());
@@ -682,6 +688,32 @@ fn where_sectors_are_few_nothing_else_is_asked_for() {
         ticks(&mut s, 10, 64, None);
     }
     assert!(s.spare.get().asked > asked, "then again");
+}
+
+/// A write that finds no sectors gets those of the rewrite; it is not told that there are none.
+fn check_a_write_gets_what_a_rewrite_has(s: &mut Story) {
+    s.is_full = true;
+    let effects = super::write_page(s, 6, 4096);
+    let wants_space = |e: &Effect| matches!(e, Effect::WantSpace(_));
+    assert!(effects.iter().any(wants_space), "{effects:?}");
+    let effects = s.input(Input::Space(NodeId(2), false));
+    let effects = settle(s, effects);
+    assert!(is_written(&effects), "{effects:?}");
+}
+
+#[test]
+fn a_write_gets_the_sectors_that_were_set_aside_for_a_rewrite() {
+    let (mut s, _) = asking();
+    check_a_write_gets_what_a_rewrite_has(&mut s);
+}
+
+#[test]
+fn a_write_gets_the_sectors_that_a_rewrite_has_stored_to() {
+    let (mut s, _) = storing_beside_an_fsync();
+    assert!(s.spare.get().taken > 0);
+    check_a_write_gets_what_a_rewrite_has(&mut s);
+    let spare = s.spare.get();
+    assert_eq!(spare.taken, spare.discarded, "{spare:?}");
 }
 
 /// Nothing is written where the layout does not want it.
