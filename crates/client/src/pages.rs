@@ -363,12 +363,21 @@ impl Pages {
         (group.present & 1 << at != 0).then(|| group.frame(at))
     }
 
-    /// The frame of a page of which all bytes are valid and none is dirty or in flight. Who holds a reference of it and finds the page
+    /// Some page of `range` has bytes that were to be written and never will be, as far as is known. They stay valid, but not even other
+    /// nodes are to see them. True until the page goes, or is written as a whole.
+    pub fn has_lost(&self, range: &ByteRange) -> bool {
+        !range.is_empty() && {
+            let mut groups = self.groups.range(groups_of(range));
+            groups.any(|(index, group)| group.lost & mask_of(*index, range) != 0)
+        }
+    }
+
+    /// The frame of a page of which all bytes are valid and none is dirty, in flight or lost. Who holds a reference of it and finds the page
     /// in it later on knows that it has not been written to: that takes another frame.
     pub fn clean_frame(&self, number: u64) -> Option<FrameRef> {
         let (index, at) = place(number);
         let group = self.groups.get(&index)?;
-        let is_clean = group.whole & !(group.dirty | group.flying) & 1 << at != 0;
+        let is_clean = group.whole & !(group.dirty | group.flying | group.lost) & 1 << at != 0;
         is_clean.then(|| group.frame(at))
     }
 
@@ -564,8 +573,10 @@ impl Pages {
                 }
             }
             let before = if is_over { group.dirty } else { 0 };
-            if is_over && flown != 0 {
-                group.land_all(flown);
+            match (is_ok, drop_failed) {
+                (true, _) => group.settle(flown),
+                (false, true) => group.lose(flown),
+                (false, false) => {}
             }
             assert!(!is_over || before == group.dirty);
             if group.flying == 0 {

@@ -22,6 +22,7 @@
 //! Invariants
 //! - The bytes stay the same, and so do times, size and set-id bits: such a Commit brings nothing else, not even other extents. It is made
 //!   under the token to write the whole block, as any other: what another node has written meanwhile is never written over.
+//! - Bytes that were lost, as somebody was told, stay lost: a block with such a page is left alone (`Pages::has_lost`).
 //! - No write of an application waits for a rewrite, but for a Commit that is under way; none fails with it, and no failure of a rewrite is
 //!   counted or told as one of theirs (`Inode::store_failures`, `failing_since`, `starved_since`, `errors`, `load_error`).
 //! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write. What was
@@ -538,6 +539,10 @@ impl Slice {
         let owner = job.owner;
         if !inode.is_resting(&range) || env.owner(ino.shard()) != owner {
             return self.put_off(env, job);
+        }
+        if inode.pages.has_lost(&range) {
+            // They are not to be the file's, and where they are not what is on disks is not known.
+            return self.let_go(env, job);
         }
         let is_late = env.now.since(job.since) > PATIENCE;
         if !inode.map.known.contains(&range) {

@@ -5,6 +5,7 @@
 //!
 //! Invariants (`check()`)
 //! - All words are parts of `present`; `dirty_whole` of `dirty` and of `whole`, `flying_whole` of `flying`.
+//! - A page of `lost` has valid bytes.
 //! - A torn page's sets are not empty all three; `valid` is empty when the page is whole, `dirty` when it is
 //!   not dirty or dirty as a whole, `carried` likewise.
 //! - Times are there when a page is dirty or in flight.
@@ -51,6 +52,8 @@ pub(super) struct Group {
     /// Pages of which a running flush carries bytes.
     pub(super) flying: u64,
     flying_whole: u64,
+    /// Pages with valid bytes that a flush was to write and did not, and that none will.
+    pub(super) lost: u64,
     /// Pages seen since the clock hand passed.
     pub(super) recent: u64,
     torn: BTreeMap<u8, Torn>,
@@ -67,6 +70,7 @@ impl Default for Group {
             dirty_whole: 0,
             flying: 0,
             flying_whole: 0,
+            lost: 0,
             recent: 0,
             torn: BTreeMap::new(),
             times: None,
@@ -104,6 +108,7 @@ impl Group {
         assert_eq!(mask & (self.dirty | self.flying), 0);
         self.present &= !mask;
         self.whole &= !mask;
+        self.lost &= !mask;
         self.recent &= !mask;
         self.each_torn(mask, |torn| *torn = Torn::default());
     }
@@ -164,6 +169,7 @@ impl Group {
         valid.remove(part);
         self.whole &= !bit(at);
         if valid.is_empty() {
+            self.lost &= !bit(at);
             self.each_torn(bit(at), |torn| torn.valid = RangeSet::new());
         } else if valid.contains(&ALL) {
             self.set_whole(bit(at));
@@ -301,8 +307,22 @@ impl Group {
         carried
     }
 
+    /// What a flush carried of these pages is lost.
+    pub(super) fn lose(&mut self, mask: u64) {
+        self.lost |= bits(mask)
+            .filter(|at| !self.is_blank(*at))
+            .fold(0, |lost, at| lost | bit(at));
+        self.land_all(mask);
+    }
+
+    /// These pages have been written: nothing of those that were dirty as a whole is lost any more.
+    pub(super) fn settle(&mut self, mask: u64) {
+        self.lost &= !(mask & self.flying_whole);
+        self.land_all(mask);
+    }
+
     /// The flush of pages has ended.
-    pub(super) fn land_all(&mut self, mask: u64) {
+    fn land_all(&mut self, mask: u64) {
         self.flying &= !mask;
         self.flying_whole &= !mask;
         self.each_torn(mask, |torn| torn.carried = RangeSet::new());
@@ -320,10 +340,11 @@ impl Group {
     }
 
     pub(super) fn check(&self) {
-        let words = self.whole | self.dirty | self.flying | self.recent;
+        let words = self.whole | self.dirty | self.flying | self.lost | self.recent;
         assert_eq!(words & !self.present, 0, "what is known is of pages here");
         assert_eq!(self.dirty_whole & !(self.dirty & self.whole), 0);
         assert_eq!(self.flying_whole & !self.flying, 0);
+        assert!(bits(self.lost).all(|at| !self.is_blank(at)));
         assert!(self.times.is_some() || self.dirty | self.flying == 0);
         for (at, torn) in &self.torn {
             let has = |word: u64| word & bit(*at) != 0;

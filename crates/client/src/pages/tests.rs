@@ -481,3 +481,39 @@ fn pages_do_what_an_array_of_bytes_does() {
         assert_eq!(twin.pool.held(), 0, "every reference was given back");
     }
 }
+
+/// What no flush wrote is not clean, whatever else of its page is written, until all of it is.
+#[test]
+fn a_page_is_lost_until_it_goes_or_is_written_as_a_whole() {
+    let mut twin = Twin::new(1);
+    let page = |number: u64| ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+    let flush = |twin: &mut Twin, range: &ByteRange, is_ok: bool| {
+        let frame = twin.pool.alloc().expect("plenty");
+        let length = u32::try_from(range.length()).expect("small");
+        let payload = Span::whole(frame).part(0, length);
+        twin.pages
+            .write(range.begin, payload, &twin.pool)
+            .expect("frames");
+        let taken = (twin.pages).take_dirty(&ByteRange::ALL, 10, u64::MAX, &twin.pool);
+        let numbers: Vec<u64> = taken.iter().map(|taken| taken.number).collect();
+        twin.pages.on_flushed(&numbers, is_ok, !is_ok);
+        taken
+            .iter()
+            .for_each(|taken| twin.pool.release(taken.frame));
+        twin.pool.release(frame);
+        twin.pages.check();
+    };
+    for number in [1, 2] {
+        flush(&mut twin, &page(number), false);
+        assert_eq!(twin.pages.clean_frame(number), None);
+    }
+    assert!(!twin.pages.has_lost(&page(0)) && !twin.pages.has_lost(&page(3)));
+    flush(&mut twin, &ByteRange::at(PAGE_SIZE, 10), true);
+    assert!(twin.pages.has_lost(&page(1)));
+    flush(&mut twin, &page(1), true);
+    assert!(!twin.pages.has_lost(&page(1)) && twin.pages.has_lost(&page(2)));
+    assert!(twin.pages.clean_frame(1).is_some());
+    twin.pages.discard(&page(2), &twin.pool);
+    assert!(!twin.pages.has_lost(&ByteRange::ALL));
+    twin.pages.check();
+}

@@ -716,6 +716,42 @@ fn a_write_gets_the_sectors_that_a_rewrite_has_stored_to() {
     assert_eq!(spare.taken, spare.discarded, "{spare:?}");
 }
 
+/// Its Commit is refused, or it cannot be stored: whoever wrote it was told that it is lost, and it stays so.
+#[test]
+fn what_was_lost_is_not_rewritten() {
+    let loses: [fn(&mut Story); 2] = [
+        |s| {
+            s.now = Instant(s.now.0 + 6 * SECOND);
+            let store = until_store(s);
+            let effects = stored(s, &store);
+            let (call, _) = commit_of(&effects).expect("it is stored");
+            s.answer(call, meta::Reply::Error(Errno::EIO));
+        },
+        |s| {
+            s.now = Instant(s.now.0 + 6 * SECOND);
+            ticks(s, 400, 64, Some(IoFailure::Unreachable));
+        },
+    ];
+    for lose in loses {
+        let mut s = open(ByteRange::ALL);
+        overwrite(&mut s, 3);
+        write_page(&mut s, 5);
+        lose(&mut s);
+        let inode = s.slice.inode(INO);
+        assert!(inode.errors.is_untold() && !inode.is_dirty());
+        rest(&mut s);
+        rest(&mut s);
+        let done = ticks(&mut s, 100, 64, None);
+        assert_eq!((done.loaded, done.stored.len()), (0, 0), "{done:?}");
+        // Another write of all of it is none of those that were lost.
+        overwrite(&mut s, 5);
+        rest(&mut s);
+        rest(&mut s);
+        let done = ticks(&mut s, 20, 64, None);
+        assert_eq!(done.stored, [64], "{done:?}");
+    }
+}
+
 /// Nothing is written where the layout does not want it.
 #[test]
 fn a_block_stays_on_the_disks_of_its_layout() {
