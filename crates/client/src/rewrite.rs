@@ -410,8 +410,10 @@ impl Slice {
         if let (Some(rules), Some(inode)) = (self.rewriter.rules, self.inodes.get(&ino))
             && count as u64 > rules.parts_max_of(range)
         {
-            let key = (ino, range.begin / inode.block_size(rules));
-            self.rewriter.note(env.now, key, false);
+            let size = inode.block_size(rules);
+            for block in range.begin / size..range.end.div_ceil(size) {
+                self.rewriter.note(env.now, (ino, block), false);
+            }
         }
     }
 

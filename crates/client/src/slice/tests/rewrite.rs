@@ -831,6 +831,44 @@ fn a_reader_finds_blocks_of_many_extents() {
     assert_eq!(done.stored, [64], "{done:?}");
 }
 
+/// One load reaches over several blocks.
+#[test]
+fn a_reader_finds_all_blocks_that_it_loads() {
+    let mut s = open(ByteRange::ALL);
+    let effects = located::read(&mut s, Handle(0), ByteRange::new(0, 2 * BLOCK));
+    let of_many = |s: &mut Story, effects| {
+        let mut answers = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Call(call, _, Ask::Op { op, .. }) => {
+                    assert!(matches!(op, meta::Op::GetMap { .. }), "{op:?}");
+                    let parts = (0..128).map(|n| extent(n, 1, 9000 - 2 * n));
+                    let map = meta::Reply::Map {
+                        extents: parts.collect(),
+                        pieces: Vec::new(),
+                        end: u64::MAX,
+                        map_version: 1,
+                        attr: s.attr,
+                    };
+                    answers.extend(s.answer(call, map));
+                }
+                other => answers.push(other),
+            }
+        }
+        answers
+    };
+    let effects = of_many(&mut s, effects);
+    carry(&mut s, effects, 64, None);
+    rest(&mut s);
+    let mut stored = Vec::new();
+    for _ in 0..50 {
+        let effects = tick(&mut s);
+        let effects = of_many(&mut s, effects);
+        stored.extend(carry(&mut s, effects, 64, None).stored);
+    }
+    assert_eq!(stored, [64, 64]);
+}
+
 /// A node that is used rewrites slower, and never faster than it should.
 #[test]
 fn the_pace_is_kept() {
