@@ -583,13 +583,12 @@ impl Slice {
         self.run_commit(env, ino, running, stores);
     }
 
-    /// Makes what a rewrite stored part of the file. The caller sees to it that no other Commit is under way.
+    /// Makes what a rewrite stored part of the file; no disk forgets it any more. The caller sees to it that no other Commit is under way.
     pub(crate) fn start_rewrite_commit(
         &mut self,
         env: &Env<'_>,
         attr: &types::Attr,
         extents: Vec<Extent>,
-        store: IoId,
     ) {
         let commit = Commit {
             ino: attr.ino,
@@ -607,7 +606,7 @@ impl Slice {
             modified: None,
             is_rewrite: true,
         };
-        self.run_commit(env, attr.ino, running, vec![store]);
+        self.run_commit(env, attr.ino, running, Vec::new());
     }
 
     fn run_commit(

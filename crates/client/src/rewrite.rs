@@ -3,7 +3,8 @@
 //! A block being rewritten is a *copy* that lies beside the file until its Commit. Its pages stay clean: they are never dirty or in flight
 //! by it, belong to no goal, and nobody who writes, syncs or stats the file sees anything of it. The copy holds a reference of each frame.
 //! Who writes to a page whose frame has more than one gets another frame (`Pages`): so as long as all pages are clean and in the frames
-//! that were stored, the file has the bytes that were stored. That is looked at once, where the Commit begins.
+//! that were stored, the file has the bytes that were stored. That is looked at where the Commit begins: what the disks may still forget is
+//! flushed before (Stored, Flushing, Stored again).
 //!
 //! ```text
 //! a Commit of a part, a load of many extents --> noted --has rested--> Preparing --all in memory--> Storing --well--> Stored --> Committing
@@ -17,6 +18,7 @@
 //! | Preparing | sectors set aside | noted again; the sectors go back | the same, not noted | map, load: pause |
 //! | Storing | frames, runs | nobody waits: found when the store has ended | given up when the store has ended, for which a stop waits | pause; runs go back, or are burnt |
 //! | Stored | frames, runs | runs go back, noted again | the same, not noted | - |
+//! | Flushing | frames, runs | nobody waits: found when the disks have been flushed | runs go back, not noted | runs go back, noted again |
 //! | Committing | runs | comes after it: one Commit of an inode at a time, and goals wait for it | as any Commit | runs go back, pause |
 //!
 //! Invariants
@@ -213,9 +215,20 @@ struct Job {
 #[derive(Debug)]
 enum State {
     Preparing(Preparation),
-    Storing { image: Image, is_given_up: bool },
+    Storing {
+        image: Image,
+        is_given_up: bool,
+    },
     Stored(Image, Vec<Extent>),
-    Committing { image: Image, parts_after: u64 },
+    Flushing {
+        image: Image,
+        extents: Vec<Extent>,
+        flush: IoId,
+    },
+    Committing {
+        image: Image,
+        parts_after: u64,
+    },
 }
 
 /// What is there, of all that a store needs.
@@ -232,6 +245,8 @@ struct Preparation {
 #[derive(Debug)]
 struct Image {
     io: IoId,
+    /// No disk can forget it any more.
+    is_durable: bool,
     range: ByteRange,
     /// Of the file: another one says that it was cut, or that space was promised to it.
     size_generation: u64,
@@ -430,7 +445,7 @@ impl Slice {
         let job = match job.state {
             State::Preparing(_) => self.prepare(env, job),
             State::Stored(..) => self.commit_block(env, job),
-            State::Storing { .. } | State::Committing { .. } => Some(job),
+            State::Storing { .. } | State::Flushing { .. } | State::Committing { .. } => Some(job),
         };
         self.set_job(job);
     }
@@ -485,7 +500,9 @@ impl Slice {
     /// An owner has fewer sectors than applications want: before any of them hears so they get those that are in hand here.
     pub(crate) fn on_sectors_short(&mut self, env: &Env<'_>, owner: NodeId) {
         let has_some = |job: &Job| {
-            job.owner == owner && matches!(job.state, State::Preparing(_) | State::Stored(..))
+            let is_with_disk = matches!(job.state, State::Storing { .. });
+            let is_with_owner = matches!(job.state, State::Committing { .. });
+            job.owner == owner && !is_with_disk && !is_with_owner
         };
         if self.rewriter.job.as_ref().is_some_and(has_some) {
             self.give_up_rewrite(env);
@@ -508,7 +525,16 @@ impl Slice {
             State::Stored(image, _) => {
                 image.release(env);
                 env.grants.discard(owner, &image.runs);
-                self.forget_stores(env, vec![image.io]);
+                if !image.is_durable {
+                    self.forget_stores(env, vec![image.io]);
+                }
+                self.rewriter.counts.given_up += 1;
+                None
+            }
+            // The disks are still flushed, with whatever is in these sectors by then.
+            State::Flushing { image, .. } => {
+                image.release(env);
+                env.grants.discard(owner, &image.runs);
                 self.rewriter.counts.given_up += 1;
                 None
             }
@@ -654,6 +680,7 @@ impl Slice {
         let runs = taken.iter().map(|run| run.run).collect();
         let mut image = Image {
             io,
+            is_durable: !env.has_volatile_nsd,
             range,
             size_generation: attr.size_generation,
             mapped,
@@ -745,6 +772,39 @@ impl Slice {
         true
     }
 
+    /// Disks have been flushed, or have lost what was written. False: not for a rewrite.
+    pub(crate) fn on_rewrite_flushed(
+        &mut self,
+        env: &Env<'_>,
+        io: IoId,
+        result: Result<(), IoFailure>,
+    ) -> bool {
+        let is_it =
+            |job: &mut Job| matches!(&job.state, State::Flushing { flush, .. } if *flush == io);
+        let Some(job) = self.rewriter.job.take_if(is_it) else {
+            return false;
+        };
+        let State::Flushing {
+            mut image, extents, ..
+        } = job.state
+        else {
+            unreachable!("just seen");
+        };
+        image.is_durable = true;
+        let job = Job {
+            since: env.now,
+            state: State::Stored(image, extents),
+            ..job
+        };
+        let job = match result {
+            Ok(()) => self.commit_block(env, job),
+            // A server restarted between write and flush.
+            Err(_) => self.put_off(env, job),
+        };
+        self.set_job(job);
+        true
+    }
+
     /// The copy is on disks: it becomes the file's, if the file still has its bytes.
     fn commit_block(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
         let State::Stored(image, _) = &job.state else {
@@ -762,15 +822,26 @@ impl Slice {
         if is_over || !is_ours || !is_same || inode.is_revoking() {
             return self.put_off(env, job);
         }
-        if inode.is_committing || inode.is_held_back() || !inode.goals.is_empty() {
+        let is_awaited = inode.is_committing || inode.is_held_back() || !inode.goals.is_empty();
+        if image.is_durable && is_awaited {
             return Some(job);
         }
         let State::Stored(mut image, extents) = job.state else {
             unreachable!("just seen");
         };
+        if !image.is_durable {
+            let flush = IoId(self.draw_id());
+            self.out.push(Effect::Flush(flush, vec![image.io]));
+            let state = State::Flushing {
+                image,
+                extents,
+                flush,
+            };
+            return Some(Job { state, ..job });
+        }
         image.release(env);
         let parts_after = extents.len() as u64;
-        self.start_rewrite_commit(env, &attr, extents, image.io);
+        self.start_rewrite_commit(env, &attr, extents);
         Some(Job {
             state: State::Committing { image, parts_after },
             ..job

@@ -389,7 +389,11 @@ impl Slice {
             Input::Replied(ino) => self.on_replied(env, ino),
             Input::Loaded(io, result) => self.on_loaded(env, io, result),
             Input::Stored(io, result) => self.on_stored(env, io, result),
-            Input::Flushed(io, result) => self.on_nsds_flushed(env, io, result),
+            Input::Flushed(io, result) => {
+                if !self.on_rewrite_flushed(env, io, result) {
+                    self.on_nsds_flushed(env, io, result);
+                }
+            }
             Input::Notified(notify) => self.on_notified(env, notify),
             Input::Space(owner, is_there) => self.on_space(env, owner, is_there),
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),

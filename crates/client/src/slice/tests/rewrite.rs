@@ -126,6 +126,7 @@ fn carry(s: &mut Story, effects: Vec<Effect>, count: u64, failure: Option<IoFail
                 let result = failure.map_or(Ok(extents.collect()), Err);
                 s.input(Input::Stored(io, result))
             }
+            Effect::Flush(io, _) => s.input(Input::Flushed(io, Ok(()))),
             Effect::ForSlice(_, input) => s.input(input),
             _ => Vec::new(),
         });
@@ -395,6 +396,84 @@ fn check_nothing_is_left(s: &mut Story, committed: u64) {
     // The tests' own writes keep theirs.
     let own = u32::try_from(s.ticket).expect("few") - 1;
     assert!(held as usize <= cached + own as usize, "{held} references");
+}
+
+/// The same on disks that may forget it, until they answer this flush.
+fn flushing() -> (Story, IoId) {
+    let mut s = open(ByteRange::ALL);
+    s.has_volatile_nsd = true;
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    let store = until_store(&mut s);
+    let effects = stored(&mut s, &store);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    let flush = effects.iter().find_map(|effect| match effect {
+        Effect::Flush(io, stores) if stores[..] == [store.0] => Some(*io),
+        _ => None,
+    });
+    (s, flush.expect("before the Commit"))
+}
+
+#[test]
+fn disks_are_flushed_before_a_rewrite_is_committed() {
+    let (mut s, flush) = flushing();
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.commits.len(), 0, "{done:?}");
+    let effects = s.input(Input::Flushed(flush, Ok(())));
+    let (call, _) = commit_of(&effects).expect("it is durable");
+    s.answer(call, meta::Reply::Attr(s.attr));
+    assert_eq!(s.slice.rewrite_counts().blocks, 1);
+    check_nothing_is_left(&mut s, 1);
+}
+
+/// A server has restarted: it may not have the bytes.
+#[test]
+fn what_a_disk_has_forgotten_is_not_committed() {
+    let (mut s, flush) = flushing();
+    let effects = s.input(Input::Flushed(flush, Err(IoFailure::Unknown)));
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    check_nothing_is_left(&mut s, 0);
+    rest(&mut s);
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!((done.stored.len(), done.commits.len()), (1, 1), "{done:?}");
+}
+
+/// A disk that does not answer a flush holds nobody up, and what has changed by then is not committed.
+#[test]
+fn nobody_waits_until_disks_are_flushed_for_a_rewrite() {
+    let (mut s, flush) = flushing();
+    let effects = s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    });
+    let is_sync = |e: &Effect| matches!(e, Effect::Call(_, _, Ask::Sync));
+    assert!(effects.iter().any(is_sync), "{effects:?}");
+    overwrite(&mut s, 5);
+    assert!(!s.slice.inode(INO).is_dirty(), "committed meanwhile");
+    let effects = s.input(Input::Flushed(flush, Ok(())));
+    assert!(commit_of(&effects).is_none(), "older bytes: {effects:?}");
+    check_nothing_is_left(&mut s, 0);
+
+    let (mut s, flush) = flushing();
+    let effects = s.revoke(1, vec![write_want(ByteRange::ALL)]);
+    let effects = s.carry_out(effects);
+    assert!(is_released(&effects), "{effects:?}");
+    let effects = s.input(Input::Flushed(flush, Ok(())));
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    check_nothing_is_left(&mut s, 0);
+}
+
+/// Its sectors go back without the flush's answer, which concerns nobody then.
+#[test]
+fn a_flush_for_a_rewrite_that_is_given_up_is_not_waited_for() {
+    let (mut s, flush) = flushing();
+    s.input(Input::Lapsed(Vec::new()));
+    tick(&mut s);
+    check_nothing_is_left(&mut s, 0);
+    let effects = s.input(Input::Flushed(flush, Ok(())));
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    check_nothing_is_left(&mut s, 0);
 }
 
 /// The disks refuse it: the sectors before still have the bytes, so nobody hears of it, nothing is counted as a failure of somebody's
