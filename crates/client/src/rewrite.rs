@@ -13,7 +13,7 @@
 //!                                                  fails: forgotten, and a pause of the slice                              it has few extents
 //! ```
 //!
-//! | state | has | another writes to the block, its tokens leave, its size is cut | this node's lease, the mount or the daemon ends | fails |
+//! | state | has | another writes to the block, its size is cut (its tokens leave: the same, not noted) | this node's lease, the mount or the daemon ends | fails |
 //! |---|---|---|---|---|
 //! | Preparing | sectors set aside | noted again; the sectors go back | the same, not noted | map, load: pause |
 //! | Storing | frames, runs | nobody waits: found when the store has ended | given up when the store has ended, for which a stop waits | pause; runs go back, or are burnt |
@@ -30,6 +30,8 @@
 //! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write. What was
 //!   loaded for a rewrite that came to nothing has been counted.
 //! - A block that changes is left alone until it rests: what is overwritten at random all the time is not rewritten all the time.
+//! - It takes the right to write a block from other nodes when all else is there, and never again once one of them has taken that back,
+//!   until a reader or a Commit finds the block anew.
 //! - It takes no sectors that somebody else wants, and none where few are free (`SPARE_BLOCKS`); no frames where few are free. Where the
 //!   file's layout names NSDs, it takes none on others.
 //! - A Commit begins with nobody waiting for one of the same inode.
@@ -237,6 +239,7 @@ struct Preparation {
     /// Sectors set aside.
     reserved: SetAside,
     has_asked_tokens: bool,
+    has_had_tokens: bool,
     /// The node's pace allows it.
     is_allowed: bool,
 }
@@ -359,6 +362,11 @@ impl Inode {
         let is_moving = self.is_revoking() || self.is_held_back() || self.pages.is_busy(range);
         let is_failing = self.starved_since.is_some() || self.failing_since.is_some();
         !is_moving && !is_failing
+    }
+
+    /// This node may write all of it.
+    fn has_to_itself(&self, range: &ByteRange) -> bool {
+        self.covers(RangeMode::Write, range) && !self.holder.is_tearing(range)
     }
 
     /// Sectors that hold bytes of the block, and in how many extents and pieces.
@@ -564,6 +572,11 @@ impl Slice {
         if has_changed || range.is_empty() || !is_named || !inode.covers(RangeMode::Read, &range) {
             return self.let_go(env, job);
         }
+        let is_ours = inode.has_to_itself(&range);
+        has.has_had_tokens |= is_ours || has.has_asked_tokens && !inode.is_acquiring;
+        if inode.is_leaving(&range) || has.has_had_tokens && !is_ours {
+            return self.let_go(env, job);
+        }
         let owner = job.owner;
         if !inode.is_resting(&range) || env.owner(ino.shard()) != owner {
             return self.put_off(env, job);
@@ -607,7 +620,14 @@ impl Slice {
         if is_late {
             return self.put_off(env, job);
         }
-        if !inode.covers(RangeMode::Write, &range) || inode.holder.is_tearing(&range) {
+        if !has.is_allowed {
+            has.is_allowed = env.pace.take(env.now, bytes);
+        }
+        // Others need frames, too.
+        if !has.is_allowed || free < total / 8 {
+            return Some(job);
+        }
+        if !is_ours {
             if !has.has_asked_tokens {
                 let required = Pattern::plain(range);
                 let want = Want::Range {
@@ -617,13 +637,6 @@ impl Slice {
                 };
                 has.has_asked_tokens = self.acquire_for(ino, vec![want], Asker::Rewrite);
             }
-            return Some(job);
-        }
-        if !has.is_allowed {
-            has.is_allowed = env.pace.take(env.now, bytes);
-        }
-        // Others need frames, too.
-        if !has.is_allowed || free < total / 8 {
             return Some(job);
         }
         let parts = mapped.ranges().iter();
@@ -814,12 +827,14 @@ impl Slice {
         let Some((inode, attr)) = self.inodes.get(&ino).and_then(|i| Some((i, i.attr?))) else {
             return self.let_go(env, job);
         };
-        let is_ours = inode.covers(RangeMode::Write, &range) && !inode.holder.is_tearing(&range);
+        if !inode.has_to_itself(&range) || inode.is_leaving(&range) {
+            return self.let_go(env, job);
+        }
         let is_same = image.is_what_is_there(&inode.pages)
             && attr.size_generation == image.size_generation
             && env.owner(ino.shard()) == job.owner;
         let is_over = env.now.since(job.since) > PATIENCE || env.pace.is_off();
-        if is_over || !is_ours || !is_same || inode.is_revoking() {
+        if is_over || !is_same || inode.is_revoking() {
             return self.put_off(env, job);
         }
         let is_awaited = inode.is_committing || inode.is_held_back() || !inode.goals.is_empty();

@@ -99,6 +99,16 @@ impl RevokeState {
 /// Revokes of one slice that wait for the grants that they name.
 const EARLY_COUNT_MAX: usize = 64;
 
+impl crate::inode::Inode {
+    /// See `Slice::is_leaving`.
+    pub(crate) fn is_leaving(&self, range: &ByteRange) -> bool {
+        self.gate.as_ref().is_some_and(|state| {
+            let mut leaving = state.leaving.values();
+            leaving.any(|l| l.lost.overlaps(range) || l.demoted.overlaps(range))
+        })
+    }
+}
+
 /// For whom tokens are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Asker {
@@ -298,11 +308,8 @@ impl Slice {
 
     /// A revoke under way takes bytes of the range, and will have them flushed.
     pub(crate) fn is_leaving(&self, ino: InodeId, range: &ByteRange) -> bool {
-        let state = self.inodes.get(&ino).and_then(|i| i.gate.as_ref());
-        state.is_some_and(|state| {
-            let mut leaving = state.leaving.values();
-            leaving.any(|l| l.lost.overlaps(range) || l.demoted.overlaps(range))
-        })
+        let inode = self.inodes.get(&ino);
+        inode.is_some_and(|inode| inode.is_leaving(range))
     }
 
     /// A request in service is finished.

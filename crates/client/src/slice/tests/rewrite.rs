@@ -617,6 +617,60 @@ fn without_the_right_to_write_nothing_is_committed() {
     let effects = stored(&mut s, &store);
     assert!(commit_of(&effects).is_none(), "{effects:?}");
     check_nothing_is_left(&mut s, 0);
+    check_tokens_are_not_taken_back(&mut s);
+}
+
+/// Nodes that take a file from one another would do so with each rest.
+fn check_tokens_are_not_taken_back(s: &mut Story) {
+    for _ in 0..3 {
+        rest(s);
+        let done = ticks(s, 20, 64, None);
+        assert_eq!((done.acquired.len(), done.stored.len()), (0, 0), "{done:?}");
+    }
+    check_nothing_is_left(s, 0);
+}
+
+/// They were granted, and another node had them before anything was loaded.
+#[test]
+fn tokens_that_another_node_takes_at_once_are_not_asked_for_again() {
+    let (mut s, call) = asking();
+    let answer = Answer::bare(Body::Acquired { attr: Some(s.attr) });
+    s.input(Input::Answer(call, Box::new(answer)));
+    check_tokens_are_not_taken_back(&mut s);
+}
+
+/// Nothing is taken from other nodes before it can be used.
+#[test]
+fn tokens_are_asked_for_when_there_are_frames_and_it_is_time() {
+    let mut s = open_to_write_half();
+    overwrite(&mut s, 3);
+    rest(&mut s);
+    assert!(s.pace.take(s.now, u64::from(u32::MAX)), "for two minutes");
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.acquired.len(), 0, "{done:?}");
+    s.now = s.now + Duration::from_secs(200);
+    // It has waited for long enough, and is looked at again later.
+    ticks(&mut s, 1, 64, None);
+    let used = s
+        .memory
+        .0
+        .borrow()
+        .iter()
+        .filter(|frame| frame.0 > 0)
+        .count() as u64;
+    let total = 2048;
+    s.memory.1 = Some(total);
+    let frames: Vec<_> = (used..total)
+        .map(|_| crate::Pool::alloc(&s.memory).expect("so many"))
+        .collect();
+    rest(&mut s);
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.acquired.len(), 0, "{done:?}");
+    frames
+        .iter()
+        .for_each(|frame| crate::Pool::release(&s.memory, *frame));
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.acquired, [vec![write_want(ByteRange::new(0, BLOCK))]]);
 }
 
 /// The first block is stored, and waits for an fsync, which waits for the disks to answer this store.
