@@ -350,10 +350,8 @@ impl Slice {
             return false;
         };
         inode.reserved = rest_reserved;
-        match is_promised {
-            true if wanted.is_empty() => {}
-            true => inode.promise.pages_are_stored(),
-            false => inode.starved_since = None,
+        if is_promised && !wanted.is_empty() {
+            inode.promise.pages_are_stored();
         }
         let size = inode.size;
         let mut pieces = Vec::new();

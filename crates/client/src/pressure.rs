@@ -34,6 +34,12 @@ impl Slice {
             if !is_there {
                 self.count_short(ino);
             }
+            if let Some(inode) = self.inodes.get_mut(&ino)
+                && inode.pages.dirty_count() == 0
+            {
+                // What lacked sectors has been cut off, or is on its way: what is written from now on waits anew.
+                inode.starved_since = None;
+            }
             self.retry(env, ino);
             self.pump(env, ino);
             // What was acknowledged waits for space to come back: the tick tries again, for some time.

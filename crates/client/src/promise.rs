@@ -206,10 +206,15 @@ impl Slice {
             true => dirty.into_iter().partition(is_promised),
             false => (Vec::new(), dirty),
         };
-        let has_begun = [(promised, true), (others, false)].map(|(pages, is_promised)| {
+        // What is promised to none goes first: what is set aside is all that it may take.
+        let has_begun = [(others, false), (promised, true)].map(|(pages, is_promised)| {
             pages.is_empty() || self.start_batch_of(env, ino, (pages, is_promised), is_urgent)
         });
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        if has_begun[0] {
+            // Also where what lacked sectors has turned out to be promised some.
+            inode.starved_since = None;
+        }
         if inode.pages.dirty_count() == 0 {
             let rest = std::mem::take(&mut inode.reserved);
             env.grants.unreserve(env.owner(ino.shard()), rest);

@@ -75,6 +75,28 @@ fn what_is_promised_is_not_lost_for_want_of_sectors() {
     assert_eq!(commit.pieces[0].bytes[..], [7; FRAME_SIZE][..]);
 }
 
+/// What lacked sectors has got them: the time since then is not held against what is written later.
+#[test]
+fn a_lack_that_is_over_is_not_counted() {
+    let mut s = without_sectors();
+    s.write_back(7);
+    let call = question(&s.input(Input::WriteBack)).expect("asked");
+    (s.has_sectors, s.are_promised) = (true, true);
+    let mut effects = tell(&mut s, call, &[(0, 1)]);
+    effects.extend(s.input(Input::Tick));
+    let is_store = |e: &Effect| matches!(e, Effect::Store(..));
+    assert!(effects.iter().any(is_store), "{effects:?}");
+    (s.has_sectors, s.are_promised) = (false, false);
+    s.now = s.now + STARVED_MAX + Duration::from_secs(1);
+    // The write waits for sectors, and finds some.
+    s.is_full = true;
+    write_page(&mut s, 4, 4096);
+    s.is_full = false;
+    s.input(Input::Space(OWNER, true));
+    assert_eq!(error(&mut s), None);
+    assert_eq!(s.slice.inode(INO).pages.dirty_count(), 1);
+}
+
 #[test]
 fn what_is_not_promised_is_lost_and_told() {
     let mut s = without_sectors();
