@@ -187,10 +187,12 @@ impl OwnerLog {
             return Err(Errno::EIO);
         }
         let urgency = match op {
-            // A Commit carries what was acknowledged: it may use the reserve too. A change of size makes nothing new, at the worst.
+            // A Commit carries what was acknowledged: it may use the reserve too.
             Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. } => Urgency::Urgent,
-            Op::Commit(_) | Op::Punch { .. } => Urgency::Urgent,
-            Op::SetAttr { set, .. } if set.size.is_some() => Urgency::Urgent,
+            Op::Commit(_) => Urgency::Urgent,
+            Op::Punch { .. } if freed > 0 => Urgency::Urgent,
+            Op::SetAttr { set, .. } if set.size == Some(0) => Urgency::Urgent,
+            Op::SetAttr { set, .. } if set.size.is_some() && freed > 0 => Urgency::Urgent,
             _ => Urgency::Normal,
         };
         if !self.has_room(record_estimate(op), freed, urgency) {
@@ -507,25 +509,15 @@ impl OwnerLog {
     /// Appends the state of a shard to the snapshot that has begun, under the shard's lock and this one. False: it
     /// does not fit, or the journal has failed.
     pub fn append_shard_snapshot(&mut self, shard: &meta::Shard) -> bool {
-        let root = self.snapshot_root(shard.id());
+        let (key, epoch) = (PartKey::Shard(shard.id()), self.epoch);
         let mut is_ok = true;
-        snapshot_in_pieces(shard, root.as_ref(), &mut |piece| {
-            is_ok &= self.append_shard_piece(shard.id(), &piece);
+        let root = self.trees.roots.get(&shard.id());
+        shard_snapshot(shard, root, SNAPSHOT_RECORD_SIZE, &mut |bytes| {
+            let bytes = &bytes[..];
+            let part = Part { key, epoch, bytes };
+            is_ok &= self.journal.append_snapshot(part).is_ok();
         });
         is_ok
-    }
-
-    /// The root that a snapshot of a shard names, for `snapshot_in_pieces`; it stays until the snapshot has ended.
-    pub fn snapshot_root(&self, shard: ShardId) -> Option<Root> {
-        self.trees.roots.get(&shard).copied()
-    }
-
-    /// Appends a piece of the state of a shard, as `append_shard_snapshot` does with all of them: under the shard's
-    /// lock from the first to the last, under this one for each.
-    pub fn append_shard_piece(&mut self, shard: ShardId, bytes: &[u8]) -> bool {
-        let (key, epoch) = (PartKey::Shard(shard), self.epoch);
-        let part = Part { key, epoch, bytes };
-        self.journal.append_snapshot(part).is_ok()
     }
 
     /// As `append_shard_snapshot`, for the space.
@@ -590,15 +582,6 @@ pub fn replay_space(
         }
     }
     Ok(())
-}
-
-/// The state of a shard in the pieces that `append_shard_piece` takes.
-pub fn snapshot_in_pieces(
-    shard: &meta::Shard,
-    root: Option<&Root>,
-    visit: &mut dyn FnMut(Vec<u8>),
-) {
-    shard_snapshot(shard, root, SNAPSHOT_RECORD_SIZE, visit);
 }
 
 /// The state of a shard, whose tree has this root, as records of a snapshot, about `size_max` bytes each.

@@ -209,15 +209,21 @@ fn what_gives_space_back_is_admitted_where_nothing_else_is() {
         end: 4096,
         keeps_size: true,
     };
-    for op in [&cut, &mode, &punch] {
+    let size = set(SetAttr {
+        size: Some(4096),
+        ..SetAttr::default()
+    });
+    for op in [&cut, &mode, &punch, &size] {
         assert_eq!(log.admit(LIFE, op, 0), Ok(()), "{op:?}");
     }
     log.note_starving(true);
     let half = log.journal.segment_size() / 2;
     log.journal.set_overlay_size(half);
-    assert_eq!(log.admit(LIFE, &mode, 0), Err(Errno::ENOSPC));
-    for op in [&cut, &punch, &closed()] {
-        assert_eq!(log.admit(LIFE, op, 0), Ok(()), "{op:?}");
+    for op in [&mode, &size, &punch] {
+        assert_eq!(log.admit(LIFE, op, 0), Err(Errno::ENOSPC), "{op:?}");
+    }
+    for (op, freed) in [(&cut, 0), (&closed(), 0), (&size, 1), (&punch, 1)] {
+        assert_eq!(log.admit(LIFE, op, freed), Ok(()), "{op:?}");
     }
 }
 

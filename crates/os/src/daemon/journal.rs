@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 use client::Pool as _;
 use client::slice::IoFailure;
 use node::Deferred;
-use node::log::snapshot_in_pieces;
 use node::store::journal::{Flush, FlushFailed};
 use nsd::message::Verifier;
 use types::frame::FRAME_SIZE;
@@ -165,17 +164,14 @@ impl Daemon {
         self.kick_journal();
     }
 
-    /// Appends the state of every shard and of the space; each under its own lock, and the journal's for a piece at a time only:
-    /// operations on other shards go on.
+    /// Appends the state of every shard and of the space; each under its own lock.
     pub(super) fn append_snapshots(self: &Arc<Self>) -> bool {
         let mut is_ok = true;
         for slice in self.shards.iter().flatten() {
             let slice = lock(slice);
-            let shard = slice.shard.id();
-            let root = lock(&self.log).snapshot_root(shard);
-            snapshot_in_pieces(&slice.shard, root.as_ref(), &mut |piece| {
-                is_ok &= lock(&self.log).append_shard_piece(shard, &piece);
-            });
+            let mut log = lock(&self.log);
+            is_ok &= log.append_shard_snapshot(&slice.shard);
+            drop(log);
             drop(slice);
             self.kick_journal();
         }
