@@ -242,7 +242,8 @@ pub struct FileMap {
     piece_sector_count: u64,
     /// Promised file sectors: first sector and end of each range. Ranges never touch.
     promised: Logged<u64>,
-    /// Promised file sectors: all, those that no extent maps, and those that no extent with inline checksums maps.
+    /// Promised file sectors: all, those that no extent maps, those that no extent with inline checksums maps; and the bytes of
+    /// pieces in them.
     promises: Promises,
     /// Bytes of all pieces.
     piece_byte_count: u64,
@@ -264,6 +265,45 @@ impl PartialEq for Changed {
 }
 
 impl Eq for Changed {}
+
+/// Bytes in pieces that are to be moved to sectors. They are counted apart: where there are no sectors, there are some for
+/// what is promised, and neither takes the room of the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PieceDebt {
+    /// In promised sectors.
+    pub promised: u64,
+    /// In others.
+    pub other: u64,
+}
+
+impl PieceDebt {
+    /// Both.
+    pub const fn bytes(&self) -> u64 {
+        self.promised + self.other
+    }
+}
+
+impl std::ops::Add for PieceDebt {
+    type Output = Self;
+
+    fn add(self, more: Self) -> Self {
+        Self {
+            promised: self.promised + more.promised,
+            other: self.other + more.other,
+        }
+    }
+}
+
+impl std::ops::Sub for PieceDebt {
+    type Output = Self;
+
+    fn sub(self, less: Self) -> Self {
+        Self {
+            promised: self.promised - less.promised,
+            other: self.other - less.other,
+        }
+    }
+}
 
 /// A sector whose bytes lie in pieces, over those of an extent or over zeros.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -312,6 +352,17 @@ impl FileMap {
     /// Bytes of all pieces.
     pub fn piece_byte_count(&self) -> u64 {
         self.piece_byte_count
+    }
+
+    /// Bytes of pieces that are to be moved to sectors when there is time: all, or none.
+    pub(crate) fn piece_debt(&self) -> PieceDebt {
+        if !self.may_destage() {
+            return PieceDebt::default();
+        }
+        PieceDebt {
+            promised: self.promises.piece_bytes,
+            other: self.piece_byte_count - self.promises.piece_bytes,
+        }
     }
 
     /// Bytes that it takes in memory, roughly. O(1).
@@ -484,7 +535,7 @@ impl FileMap {
             if !self.has_pieces(sector) && !self.is_mapped(sector) {
                 self.piece_sector_count += 1;
             }
-            self.piece_byte_count += piece.bytes.len() as u64;
+            self.note_piece(piece.offset, piece.bytes.len(), true);
             self.pieces.insert(piece.offset, piece.bytes.clone());
             self.changed.0.insert(sector, version);
         }
@@ -798,10 +849,10 @@ impl FileMap {
         let mut merged = vec![0; place(to)];
         for (offset, old) in &old {
             merged[place(*offset)..place(piece_end(*offset, old))].copy_from_slice(old);
-            self.piece_byte_count -= old.len() as u64;
+            self.note_piece(*offset, old.len(), false);
         }
         merged[place(begin)..place(end)].copy_from_slice(bytes);
-        self.piece_byte_count += merged.len() as u64;
+        self.note_piece(from, merged.len(), true);
         let is_full = to - from == SECTOR_SIZE;
         self.pieces.insert(from, merged.into());
         self.changed.0.insert(sector, self.version);
@@ -813,17 +864,33 @@ impl FileMap {
         }
     }
 
+    /// A piece of so many bytes comes, or goes.
+    fn note_piece(&mut self, offset: u64, length: usize, is_added: bool) {
+        let length = length as u64;
+        let promised = match self.is_promised(sector_of(offset)) {
+            true => length,
+            false => 0,
+        };
+        if is_added {
+            self.piece_byte_count += length;
+            self.promises.piece_bytes += promised;
+        } else {
+            self.piece_byte_count -= length;
+            self.promises.piece_bytes -= promised;
+        }
+    }
+
     /// Removes the bytes of pieces in `begin..end`.
     fn remove_pieces(&mut self, begin: u64, end: u64) {
         let touched: Vec<u64> = self.pieces_in(begin, end).map(|(o, _)| *o).collect();
         for offset in touched {
             let bytes = self.pieces.remove(&offset).expect("just listed");
             let bytes_end = piece_end(offset, &bytes);
-            self.piece_byte_count -= bytes.len() as u64;
+            self.note_piece(offset, bytes.len(), false);
             for (from, to) in [(offset, begin.min(bytes_end)), (end.max(offset), bytes_end)] {
                 if from < to {
                     let rest = SmallBytes::new(within(&bytes, offset, from, to));
-                    self.piece_byte_count += rest.len() as u64;
+                    self.note_piece(from, rest.len(), true);
                     self.pieces.insert(from, rest);
                 }
             }

@@ -24,7 +24,7 @@ use types::{
 use crate::dirty::Dirty;
 use crate::inode::{Body, Dirent, Entries, Inode, InodeRecord};
 use crate::locks::Locks;
-use crate::map::FileMap;
+use crate::map::{FileMap, PieceDebt};
 use crate::message::{Commit, Op, Reply};
 use crate::mutation::Mutation;
 use crate::name_hash::{HashKey, TIE_COUNT_MAX};
@@ -97,7 +97,7 @@ pub struct Shard {
     destage_soon: BTreeSet<u64>,
     destage_later: BTreeSet<u64>,
     /// Bytes of pieces of the files in `destage_later`.
-    piece_debt: u64,
+    piece_debt: PieceDebt,
     /// Promised to its files, cold ones included.
     promised: Promised,
     // Volatile from here on.
@@ -137,7 +137,7 @@ impl Shard {
             outcomes: BTreeMap::new(),
             destage_soon: BTreeSet::new(),
             destage_later: BTreeSet::new(),
-            piece_debt: 0,
+            piece_debt: PieceDebt::default(),
             promised: Promised::default(),
             part_count: 0,
             dirty: Dirty::default(),
@@ -398,7 +398,7 @@ impl Shard {
     }
 
     /// Bytes that lie in pieces and are to be moved to sectors: not those of small files, which stay.
-    pub fn piece_debt(&self) -> u64 {
+    pub fn piece_debt(&self) -> PieceDebt {
         self.piece_debt
     }
 
@@ -425,17 +425,26 @@ impl Shard {
         }
     }
 
-    /// Some pieces of a Commit are bytes of promised sectors. Its inode is resident, or none are.
-    pub fn has_promised_pieces(&self, commit: &Commit) -> bool {
+    /// Bytes that a Commit brings in pieces: in sectors that are promised, and in others. Its inode is resident, or it brings none
+    /// of the first.
+    pub fn piece_bytes_of(&self, commit: &Commit) -> PieceDebt {
         let map = self.inode(commit.ino).and_then(Inode::map);
-        let is_promised = |piece: &Piece| {
+        let mut bytes = PieceDebt::default();
+        for piece in &commit.pieces {
             let (first, last) = (
                 piece.offset / SECTOR_SIZE,
                 piece.end().div_ceil(SECTOR_SIZE),
             );
-            map.is_some_and(|map| map.promised_in(first, last).next().is_some())
-        };
-        commit.pieces.iter().any(is_promised)
+            let ranges = map.into_iter().flat_map(|map| map.promised_in(first, last));
+            let within = |(from, to): (u64, u64)| {
+                let end = to.saturating_mul(SECTOR_SIZE).min(piece.end());
+                end - piece.offset.max(from * SECTOR_SIZE)
+            };
+            let promised: u64 = ranges.map(within).sum();
+            bytes.promised += promised;
+            bytes.other += piece.bytes.len() as u64 - promised;
+        }
+        bytes
     }
 
     /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now.
@@ -671,9 +680,7 @@ impl Shard {
         self.part_count -= u64::from(inode.is_part());
         self.tending.forget(index);
         if let Some(map) = inode.map() {
-            if map.may_destage() {
-                self.piece_debt -= map.piece_byte_count();
-            }
+            self.piece_debt = self.piece_debt - map.piece_debt();
             self.promised = self.promised - map.promised();
             inode.map_mut().expect("just seen").clear(freed);
         }
@@ -722,11 +729,7 @@ impl Shard {
         let inode = inode.expect("mutations name inodes that are there");
         let weight = inode.weight();
         let map = inode.map_mut().expect("only files have maps");
-        let debt = |map: &FileMap| match map.may_destage() {
-            true => map.piece_byte_count(),
-            false => 0,
-        };
-        let before = debt(map);
+        let before = map.piece_debt();
         let promised = map.promised();
         if self.dirty.is_tracked() {
             map.begin_log(self.dirty.wants_old());
@@ -754,7 +757,7 @@ impl Shard {
         } else {
             change(map);
         }
-        let after = debt(map);
+        let after = map.piece_debt();
         let (soon, later) = (map.needs_destage(), map.may_destage());
         self.promised = self.promised + map.promised() - promised;
         let has_promise = map.promised().total > 0;
@@ -877,6 +880,7 @@ impl Shard {
 
     /// Asserts every invariant that one shard can see. O(n).
     pub fn check(&self) {
+        let mut piece_debt = PieceDebt::default();
         for (index, inode) in &self.inodes {
             assert_eq!(inode.attr.ino, InodeId::new(self.id, *index));
             assert!(*index < self.next_index);
@@ -911,8 +915,10 @@ impl Shard {
                 assert_eq!(inode.attr.has_promise(), map.promised().total > 0);
                 assert_eq!(self.destage_soon.contains(index), map.needs_destage());
                 assert_eq!(self.destage_later.contains(index), map.may_destage());
+                piece_debt = piece_debt + map.piece_debt();
             }
         }
+        assert_eq!(piece_debt, self.piece_debt);
         for set in [&self.orphans, &self.destage_soon, &self.destage_later] {
             assert!(set.iter().all(|i| self.inodes.contains_key(i)));
         }

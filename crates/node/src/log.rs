@@ -74,7 +74,7 @@ const ENCODED_SIZE_MAX: usize = 256 << 10;
 
 /// Bytes of pieces that a shard has to move to sectors, beyond which Commits with pieces wait.
 const PIECE_DEBT_MAX: u64 = 1 << 20;
-/// The same for pieces of what is promised, where there are no sectors for others.
+/// The same for pieces of promised sectors, which take nothing of the room of others.
 const PROMISED_DEBT_MAX: u64 = 2 << 20;
 
 /// Whether pieces can be moved to sectors.
@@ -212,19 +212,14 @@ impl OwnerLog {
         let Op::Commit(commit) = op else {
             return PieceRoom::Go;
         };
-        let debt = shard.piece_debt();
-        if commit.pieces.is_empty() || debt <= PIECE_DEBT_MAX {
-            return PieceRoom::Go;
-        }
+        let (brings, debt) = (shard.piece_bytes_of(commit), shard.piece_debt());
+        let is_over = (brings.promised > 0 && debt.promised > PROMISED_DEBT_MAX)
+            || (brings.other > 0 && debt.other > PIECE_DEBT_MAX);
         match self.destage_state {
+            _ if !is_over => PieceRoom::Go,
             DestageState::Works => PieceRoom::Wait,
             // There are sectors for what is promised, or there will be.
-            DestageState::NoSpace if shard.has_promised_pieces(commit) => {
-                match debt <= PROMISED_DEBT_MAX {
-                    true => PieceRoom::Go,
-                    false => PieceRoom::Wait,
-                }
-            }
+            DestageState::NoSpace if brings.promised > 0 => PieceRoom::Wait,
             DestageState::NoSpace => PieceRoom::Full,
             DestageState::Stalled => PieceRoom::Go,
         }

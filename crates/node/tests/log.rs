@@ -433,17 +433,62 @@ fn pieces_of_what_is_promised_are_taken_where_there_are_no_sectors() {
         matches!(body, Some(Body::Op(meta::Reply::Attr(_)))),
         "{body:?}"
     );
+    put_pieces(&mut slice, 300..600);
+    slice.shard.apply(&meta::Mutation::MapPromise {
+        index: 101,
+        begin: 0,
+        end: 600,
+    });
+    assert_eq!(asked(&mut log, &mut slice), None, "it waits");
+}
+
+/// Pieces of promised sectors take nothing of the room of others.
+#[test]
+fn pieces_are_taken_whatever_lies_there_of_what_is_promised() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, mut slice, ask) = with_debt(&mut disk);
+    log.destage_state = DestageState::NoSpace;
+    put_pieces(&mut slice, 300..384);
+    let mut call = 1;
+    let mut asked = |log: &mut OwnerLog, slice: &mut OwnerSlice| {
+        call += 1;
+        let life = (common::life(1), call);
+        let work = question(Instant(1), life, None, SHARD, ask.clone());
+        let out = run_work(slice, log, Instant(1), work);
+        match &out[..] {
+            [OwnerEffect::Answer { answer, .. }] => answer.body.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    // Of the 1.5 MiB, more than the other half is promised.
+    slice.shard.apply(&meta::Mutation::MapPromise {
+        index: 101,
+        begin: 0,
+        end: 200,
+    });
+    let debt = slice.shard.piece_debt();
+    assert_eq!((debt.promised, debt.other), (200 << 12, 184 << 12));
+    let body = asked(&mut log, &mut slice);
+    assert!(matches!(body, Body::Op(meta::Reply::Attr(_))), "{body:?}");
+    put_pieces(&mut slice, 384..484);
+    assert_eq!(
+        asked(&mut log, &mut slice),
+        Body::Refused(Errno::ENOSPC),
+        "others have as much as ever"
+    );
+}
+
+/// The second file has a page in pieces at each of these numbers.
+fn put_pieces(slice: &mut OwnerSlice, pages: std::ops::Range<u64>) {
+    let page = |number| Piece {
+        offset: number * 4096,
+        bytes: SmallBytes::new(&[1; 4096]),
+    };
     slice.shard.apply(&meta::Mutation::MapPut {
         index: 101,
         extents: Vec::new(),
-        pieces: (300..600)
-            .map(|n| Piece {
-                offset: n * 4096,
-                bytes: SmallBytes::new(&[1; 4096]),
-            })
-            .collect(),
+        pieces: pages.map(page).collect(),
     });
-    assert_eq!(asked(&mut log, &mut slice), None, "it waits");
 }
 
 fn file_number() -> InodeId {

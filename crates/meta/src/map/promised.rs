@@ -3,14 +3,15 @@
 use types::Promised;
 use types::extent::{Checksums, Extent};
 
-use super::{FileMap, SECTOR_END_MAX};
+use super::{FileMap, SECTOR_END_MAX, SECTOR_SIZE};
 
-/// Counts of promised sectors.
+/// Counts of promised sectors, and of bytes of pieces in them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Promises {
     total: u64,
     pub(super) unmapped: u64,
     unpaid: u64,
+    pub(super) piece_bytes: u64,
 }
 
 impl FileMap {
@@ -85,9 +86,19 @@ impl FileMap {
         self.add_promise(first, last);
     }
 
+    /// Bytes of pieces in file sectors `first..last`.
+    fn piece_bytes_in(&self, first: u64, last: u64) -> u64 {
+        let pieces = self.pieces_in(
+            first.saturating_mul(SECTOR_SIZE),
+            last.saturating_mul(SECTOR_SIZE),
+        );
+        pieces.map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
     fn add_promise(&mut self, first: u64, last: u64) {
         for (from, to) in self.unpromised_in(first, last) {
             let (mapped, inline) = self.mapped_in(from, to);
+            self.promises.piece_bytes += self.piece_bytes_in(from, to);
             self.promises.total += to - from;
             self.promises.unmapped += to - from - mapped;
             self.promises.unpaid += to - from - inline;
@@ -120,6 +131,7 @@ impl FileMap {
         let parts: Vec<(u64, u64)> = self.promised_in(first, last).collect();
         for (from, to) in parts {
             let (mapped, inline) = self.mapped_in(from, to);
+            self.promises.piece_bytes -= self.piece_bytes_in(from, to);
             self.promises.total -= to - from;
             self.promises.unmapped -= to - from - mapped;
             self.promises.unpaid -= to - from - inline;
@@ -177,6 +189,7 @@ impl FileMap {
             promises.total += end - begin;
             promises.unmapped += end - begin - mapped;
             promises.unpaid += end - begin - inline;
+            promises.piece_bytes += self.piece_bytes_in(*begin, *end);
         }
         assert_eq!(promises, self.promises);
     }

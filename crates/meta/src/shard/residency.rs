@@ -379,9 +379,9 @@ impl Shard {
         self.residency.came(index, &inode);
         self.note_orphan(index, inode.attr.nlink);
         if let Some(map) = inode.map() {
+            self.piece_debt = self.piece_debt + map.piece_debt();
             if map.may_destage() {
                 self.destage_later.insert(index);
-                self.piece_debt += map.piece_byte_count();
             }
             if map.needs_destage() {
                 self.destage_soon.insert(index);

@@ -422,6 +422,8 @@ impl Daemon {
     /// Bytes of pieces that are to be moved, in all shards.
     pub(super) fn piece_debt(&self) -> u64 {
         let shards = self.shards.iter().flatten();
-        shards.map(|slice| lock(slice).shard.piece_debt()).sum()
+        shards
+            .map(|slice| lock(slice).shard.piece_debt().bytes())
+            .sum()
     }
 }

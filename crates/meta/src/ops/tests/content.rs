@@ -200,10 +200,10 @@ fn destage_moves_the_pieces_that_are_the_same() {
         "nothing that stat shows has changed"
     );
     assert_eq!(f.run(&destage(map_version, 600)), Reply::Stale);
-    assert_eq!(f.shards[0].piece_debt(), 4096);
+    assert_eq!(f.shards[0].piece_debt().bytes(), 4096);
     let done = f.executed(&destage(map_version + 2, 600));
     assert_eq!(done.used.len(), 1);
-    assert_eq!(f.shards[0].piece_debt(), 0);
+    assert_eq!(f.shards[0].piece_debt().bytes(), 0);
     assert_eq!(
         f.shards[0].needs_destage().count() + f.shards[0].may_destage().count(),
         0
