@@ -12,6 +12,7 @@ use types::{
 };
 
 use crate::inode::InodeRecord;
+use crate::locks::held;
 use crate::message::Reply;
 use crate::step::Step;
 use crate::transaction::TransactionId;
@@ -233,6 +234,47 @@ pub enum Mutation {
         value: Option<SmallBytes>,
     },
 }
+
+impl Mutation {
+    /// Indices of inodes of `shard` that have to be resident before this is applied: those that it changes, and those that a transaction
+    /// holds from then on.
+    pub fn needs(&self, shard: ShardId) -> Vec<u64> {
+        match self {
+            Self::InodeRemove { index }
+            | Self::AttrPut { index, .. }
+            | Self::DirectoryTouch { index, .. }
+            | Self::ParentPut { index, .. }
+            | Self::XattrPut { index, .. }
+            | Self::XattrRemove { index, .. }
+            | Self::MapPut { index, .. }
+            | Self::MapCut { index, .. }
+            | Self::MapHole { index, .. }
+            | Self::MapPromise { index, .. }
+            | Self::MapLoad { index, .. } => vec![*index],
+            Self::EntryPut { directory, .. }
+            | Self::EntryRemove { directory, .. }
+            | Self::PartPut { directory, .. }
+            | Self::PartRemove { directory, .. } => vec![*directory],
+            Self::Prepare { steps, .. } => {
+                let own = steps.iter().filter(|step| step.shard() == shard);
+                own.map(|step| held(step).0.index()).collect()
+            }
+            Self::InodePut { .. }
+            | Self::OpenPut { .. }
+            | Self::LifeRemove { .. }
+            | Self::AnswerPut { .. }
+            | Self::NextIndex { .. }
+            | Self::Resolve { .. }
+            | Self::DoneForget { .. }
+            | Self::OutcomePut { .. }
+            | Self::OutcomeForget { .. }
+            | Self::PartMake { .. }
+            | Self::TreeRoot { .. }
+            | Self::TreeRecord { .. } => Vec::new(),
+        }
+    }
+}
+
 wire_enum!(Mutation {
     1 => InodePut { record },
     2 => InodeRemove { index },

@@ -29,7 +29,7 @@ use crate::view::{Stop, View};
 
 pub(crate) mod held;
 
-pub use held::hold_prepared;
+pub use held::{hold_prepared, parts_of_prepared};
 
 /// Holders that are noted at a time in a shard. One more is noted by its next change.
 const DUE_COUNT_MAX: usize = 64;

@@ -376,6 +376,10 @@ pub struct Loader<'a> {
     last: Option<SmallBytes>,
     /// What did not fit and was passed over; `None`: the first such record ends the loading.
     passed_over: Option<Vec<BadRecord>>,
+    /// The inode whose records come now, and whether the tree lacks something of it.
+    current: Option<(u64, bool)>,
+    /// Bytes of inodes that may stay in memory.
+    room: u64,
 }
 
 impl<'a> Loader<'a> {
@@ -408,7 +412,30 @@ impl<'a> Loader<'a> {
             long: None,
             last: None,
             passed_over: None,
+            current: None,
+            room: u64::MAX,
         })
+    }
+
+    /// Inodes that the tree has as they are stay in memory as far as all take no more bytes than this, roughly; of the others the shard
+    /// knows that the tree has them (they are *cold*), and what counts for all of them.
+    #[must_use]
+    pub fn with_room(mut self, bytes: u64) -> Self {
+        self.room = bytes;
+        self
+    }
+
+    /// Records of this inode come now: the one before is whole.
+    fn enter(&mut self, index: u64) {
+        if self.current.is_some_and(|(current, _)| current == index) {
+            return;
+        }
+        if let Some((whole, false)) = self.current
+            && self.shard.resident_size() > self.room
+        {
+            self.shard.leave_in_tree(whole);
+        }
+        self.current = Some((index, false));
     }
 
     /// From now on what does not fit is passed over and noted, for who wants to see all that is wrong.
@@ -543,6 +570,8 @@ impl<'a> Loader<'a> {
     }
 
     fn put_beside(&mut self, key: &Key, value: Option<SmallBytes>) -> Result<(), BadRecord> {
+        self.enter(key.index());
+        self.current = Some((key.index(), true));
         if key.removed_inode().is_some() {
             self.removed = key.removed_inode();
         }
@@ -562,6 +591,7 @@ impl<'a> Loader<'a> {
         let Some((index, named)) = Key::parse(key) else {
             return Err(BadRecord::Key { key: key.clone() });
         };
+        self.enter(index);
         let is_put = match named {
             Named::Head => {
                 let head = Head::from_bytes(value, "head of an inode").map_err(bad_value)?;

@@ -57,9 +57,9 @@ fn records_of(shard: &Shard) -> Tree {
     tree
 }
 
-fn load(tree: &Tree, beside: Vec<Unsaved>) -> Result<Shard, BadRecord> {
+fn load(tree: &Tree, beside: Vec<Unsaved>, room: u64) -> Result<Shard, BadRecord> {
     let mut shard = Shard::new(ShardId(0), KEY);
-    let mut loader = Loader::new(&mut shard, beside)?;
+    let mut loader = Loader::new(&mut shard, beside)?.with_room(room);
     for (key, value) in tree {
         loader.push(key, value)?;
     }
@@ -114,7 +114,8 @@ impl Saved {
         drop(shard.thaw(is_saved.then_some(has_tree)));
     }
 
-    fn check(&self, shard: &Shard) {
+    /// Answers how many inodes stay in the tree where there is little room.
+    fn check(&self, shard: &Shard) -> usize {
         let mut beside = Vec::new();
         let mut size = 0;
         shard.unsaved(&mut |(key, value)| {
@@ -122,7 +123,7 @@ impl Saved {
             beside.push((key, value));
         });
         assert!(size as u64 <= shard.unsaved_size(), "it is never more");
-        let mut loaded = load(&self.tree, beside.clone()).expect("its own records");
+        let mut loaded = load(&self.tree, beside.clone(), u64::MAX).expect("its own records");
         assert_eq!(recorded(&loaded), recorded(shard));
         assert_eq!(differing(&records_of(&loaded), &records_of(shard)), []);
         loaded.track_beside(!self.tree.is_empty(), &beside);
@@ -137,6 +138,38 @@ impl Saved {
         if is_whole {
             loaded.check();
         }
+        let rooms = [0, 3000].into_iter();
+        rooms
+            .map(|room| self.check_with_room(room, &loaded, beside.clone()))
+            .sum()
+    }
+
+    /// Loaded with so little room it is the same shard, whose tree has what is not in memory.
+    fn check_with_room(&self, room: u64, whole: &Shard, beside: Vec<Unsaved>) -> usize {
+        let mut shard = load(&self.tree, beside.clone(), room).expect("its own records");
+        shard.track_beside(!self.tree.is_empty(), &beside);
+        let counts = |shard: &Shard| {
+            let sums = (shard.promised(), shard.piece_debt(), shard.unsaved_size());
+            (shard.inode_count(), shard.part_count(), sums)
+        };
+        assert_eq!(counts(&shard), counts(whole));
+        if whole.orphans().next().is_none() {
+            shard.check();
+        }
+        let cold = shard.cold_inodes();
+        for ino in &cold {
+            let first = &ino.index().to_be_bytes()[2..];
+            assert!(beside.iter().all(|(key, _)| !key.starts_with(first)));
+            let mut own = self.tree.iter().filter(|(key, _)| key.starts_with(first));
+            let loaded = Shard::decode(ShardId(0), KEY, ino.index(), |push| {
+                own.try_for_each(|(key, value)| push(key, value))
+            });
+            let loaded = loaded.expect("its own").expect("the tree has it");
+            assert!(shard.take_in(ino.index(), loaded));
+        }
+        assert_eq!(recorded(&shard), recorded(whole));
+        assert_eq!(counts(&shard), counts(whole));
+        cold.len()
     }
 }
 
@@ -199,7 +232,7 @@ fn long_op(world: &mut World, model: &Model, prng: &mut Prng) -> Op {
 
 #[test]
 fn a_checkpoint_is_the_shard_as_it_was() {
-    let mut checkpoint_count = 0;
+    let (mut checkpoint_count, mut cold_count) = (0, 0);
     for seed in 0..40 {
         let mut world = World::new(seed, 1, 1);
         if seed % 3 == 0 {
@@ -227,13 +260,14 @@ fn a_checkpoint_is_the_shard_as_it_was() {
                 model.follow(&op, &reply);
             }
             if step >= seed && step % 20 == 0 {
-                saved.check(world.shard(ShardId(0)));
+                cold_count += saved.check(world.shard(ShardId(0)));
             }
         }
-        saved.check(world.shard(ShardId(0)));
+        cold_count += saved.check(world.shard(ShardId(0)));
         checkpoint_count += saved.checkpoint_count;
     }
     assert!(checkpoint_count > 100, "{checkpoint_count} checkpoints");
+    assert!(cold_count > 1000, "{cold_count} stayed in trees");
 }
 
 /// Directories are split and joined all the time.

@@ -8,18 +8,26 @@
 //!
 //! Invariants
 //! - The tree is read once, when the first mutation comes that is neither its root nor a record beside it.
+//! - Of what the tree has as it is, inodes stay in memory as far as there is room (`with_room`); of the others the shard knows that they are
+//!   there. They are read when a mutation names them.
 //! - Every page is verified against its parent, and the root against the journal's CRC.
 //! - What the tree lacks is noted: the next checkpoint, or snapshot, has it.
 //!
 //! What this deliberately does not do: I/O. The caller reads the pages that `read` is asked for.
 
+use std::collections::BTreeMap;
+
 use meta::records::{BadRecord, Loader, Unsaved};
-use meta::{Mutation, Shard};
+use meta::{Mutation, Shard, parts};
 use store::tree::{Fetch, Pages, Root, Scan, ScanStep, TreeError, TreeId, Unreadable, Waiter};
-use types::{Decode as _, DecodeError, FsId, Reader, ShardId};
+use types::{Decode as _, DecodeError, FsId, InodeId, Reader, ShardId};
+
+use crate::fetch::{FetchError, read_now};
 
 /// Bytes of pages that are kept while a tree is read.
 const CACHE_SIZE: usize = 4 << 20;
+/// The same afterwards, where single inodes are read: of all shards of an owner at once.
+const LATER_CACHE_SIZE: usize = 256 << 10;
 /// Leaves that are asked for ahead.
 const AHEAD_COUNT: usize = 16;
 const WAITER: Waiter = Waiter(0);
@@ -41,6 +49,9 @@ pub enum ReplayError {
         /// What does not fit.
         error: BadRecord,
     },
+    /// An inode that the journal changes cannot be read.
+    #[error(transparent)]
+    Inode(#[from] FetchError),
 }
 
 /// Reads the sectors of a page.
@@ -54,6 +65,8 @@ pub struct ShardReplay {
     root: Option<Root>,
     beside: Vec<Unsaved>,
     is_begun: bool,
+    room: u64,
+    pages: Pages,
 }
 
 impl ShardReplay {
@@ -65,7 +78,16 @@ impl ShardReplay {
             root: None,
             beside: Vec::new(),
             is_begun: false,
+            room: u64::MAX,
+            pages: Pages::new(LATER_CACHE_SIZE, AHEAD_COUNT),
         }
+    }
+
+    /// Inodes that the tree has as they are take no more than these bytes of memory, roughly.
+    #[must_use]
+    pub fn with_room(mut self, bytes: u64) -> Self {
+        self.room = bytes;
+        self
     }
 
     /// A part of a journal record.
@@ -95,6 +117,9 @@ impl ShardReplay {
                 }
                 mutation => {
                     self.begin(read)?;
+                    if self.shard.has_cold() {
+                        self.take_in(&mutation, read)?;
+                    }
                     self.shard.apply(&mutation);
                 }
             }
@@ -125,7 +150,8 @@ impl ShardReplay {
         let bad = |error| ReplayError::Record { shard, error };
         let beside = std::mem::take(&mut self.beside);
         let tree = TreeId { fs: self.fs, shard };
-        let mut loader = Loader::new(&mut self.shard, beside.clone()).map_err(bad)?;
+        let loader = Loader::new(&mut self.shard, beside.clone());
+        let mut loader = loader.map_err(bad)?.with_room(self.room);
         let mut pages = Pages::new(CACHE_SIZE, AHEAD_COUNT);
         let mut scan = Scan::new(tree, root, (Vec::new(), None), WAITER, AHEAD_COUNT);
         let mut key = Vec::new();
@@ -152,4 +178,58 @@ impl ShardReplay {
         self.shard.track_beside(root.page.is_some(), &beside);
         Ok(())
     }
+    /// Reads what the mutation is about, as far as the tree alone has it.
+    fn take_in(&mut self, mutation: &Mutation, read: &mut ReadPage<'_>) -> Result<(), ReplayError> {
+        let root = self.root.as_ref().expect("what is cold is in a tree");
+        for index in mutation.needs(self.shard.id()) {
+            let ino = InodeId::new(self.shard.id(), index);
+            take_in(self.fs, &mut self.shard, root, ino, &mut self.pages, read)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads the parts of directories that prepared transactions hold, after the replay of all shards of an owner: what is decided must not
+/// wait for a page that cannot be read.
+///
+/// # Errors
+/// One cannot be read.
+pub fn take_in_held<'a>(
+    fs: FsId,
+    shards: impl IntoIterator<Item = &'a mut Shard>,
+    roots: &[Root],
+    read: &mut ReadPage<'_>,
+) -> Result<(), ReplayError> {
+    let mut shards: BTreeMap<ShardId, &mut Shard> = shards
+        .into_iter()
+        .map(|shard| (shard.id(), shard))
+        .collect();
+    let held = shards
+        .values()
+        .flat_map(|shard| parts::parts_of_prepared(shard));
+    let held: Vec<InodeId> = held.collect();
+    let mut pages = Pages::new(LATER_CACHE_SIZE, AHEAD_COUNT);
+    for part in held {
+        // One in a shard of another owner is damage, and makes the check of its step fail.
+        let root = roots.iter().find(|root| root.shard == part.shard());
+        if let (Some(shard), Some(root)) = (shards.get_mut(&part.shard()), root) {
+            take_in(fs, shard, root, part, &mut pages, read)?;
+        }
+    }
+    Ok(())
+}
+
+fn take_in(
+    fs: FsId,
+    shard: &mut Shard,
+    root: &Root,
+    ino: InodeId,
+    pages: &mut Pages,
+    read: &mut ReadPage<'_>,
+) -> Result<(), ReplayError> {
+    if shard.is_cold(ino) {
+        let loaded = read_now(fs, shard.hash_key(), root, ino, pages, read)?;
+        shard.take_in(ino.index(), loaded);
+    }
+    Ok(())
 }

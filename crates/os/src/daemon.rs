@@ -22,6 +22,7 @@ mod metrics;
 mod moves;
 mod peers;
 mod reclaim;
+mod replays;
 mod report;
 mod rewriting;
 mod sectors;
@@ -399,7 +400,13 @@ pub fn run(config: Config) -> Result<(), Error> {
         .spawn(move || populated.populate(POPULATE_SIZE))
         .map_err(Error::Thread)?;
     let mut state = start::recover(&config, &disks)?;
-    tracing::info!(operations = state.operation_count, "journal replayed");
+    let shards = || state.shards.iter().flatten().map(|slice| &slice.shard);
+    tracing::info!(
+        operations = state.operation_count,
+        inodes = shards().map(node::meta::Shard::inode_count).sum::<u64>(),
+        in_memory = shards().map(node::meta::Shard::resident_count).sum::<u64>(),
+        "journal replayed"
+    );
     // All that can be damaged has been read before anything is written.
     let former = stores::add_life(&config.lives_path, config.incarnation)?;
     restart_journal(&config, &disks, &mut state)?;

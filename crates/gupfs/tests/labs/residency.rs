@@ -57,6 +57,19 @@ impl Lab {
         }
     }
 
+    /// A number of both nodes' that their logs say of the last replay.
+    fn at_start(&self, what: &str) -> u64 {
+        let of = |node| {
+            let log = self.log(node);
+            let mut lines = log.lines().rev();
+            let line = lines.find(|line| line.contains("journal replayed"));
+            let mut words = line.unwrap().split_whitespace();
+            let count = words.find_map(|word| word.strip_prefix(what)?.strip_prefix('='));
+            count.unwrap().parse::<u64>().unwrap()
+        };
+        of(1) + of(2)
+    }
+
     fn restart_all(&self) {
         for name in ["n1", "n2"] {
             self.gupfs(&["kill", name]);
@@ -155,6 +168,10 @@ fn metadata_beyond_its_bound_leaves_memory() {
         make(&lab.mount(1).join(format!("r{directory}/last")), "last");
     }
     lab.restart_all();
+    // A start takes in no more than it may keep, and what the journal is about.
+    let (inodes, in_memory) = (lab.at_start("inodes"), lab.at_start("in_memory"));
+    eprintln!("{in_memory} of {inodes} inodes in memory after the start");
+    assert!(in_memory < inodes * 3 / 4, "{}", lab.logs());
     verify(&lab, file_count);
     lab.check_walk();
     for name in ["n1", "n2"] {

@@ -9,6 +9,7 @@ use types::{InodeId, ShardId};
 
 use super::known_part;
 use crate::locks::held;
+use crate::shard::Shard;
 use crate::step::Step;
 use crate::transaction::TransactionId;
 use crate::view::View;
@@ -52,6 +53,22 @@ pub fn hold_prepared(view: &mut View<'_>) {
             hold(view, id, transaction, &steps);
         }
     }
+}
+
+/// Parts, in any shard, of the names that transactions prepared in this one hold: what `hold_prepared` pins, and what must be resident
+/// then. The directories themselves are (`Mutation::needs`).
+pub fn parts_of_prepared(shard: &Shard) -> Vec<InodeId> {
+    let steps = shard.prepared.values().flat_map(|p| &p.steps);
+    let own = steps.filter(|step| step.shard() == shard.id()).map(held);
+    let parts = own.filter_map(|(directory, name)| {
+        let inode = shard.peek(directory)?;
+        inode.parts()?;
+        inode.part_of(shard.hash_key().first_cookie(name?.bytes()))
+    });
+    let mut parts: Vec<InodeId> = parts.collect();
+    parts.sort_unstable();
+    parts.dedup();
+    parts
 }
 
 /// Shards that must be locked before `let_go`, beside `shard` itself.

@@ -4,6 +4,7 @@
 //! an operation reads a cold inode -> it is noted as missed -> NeedKeys, nothing changed
 //! the driver reads the tree -> take_in: resident again, clean -> the operation runs again from its start
 //! evict: clean and not used lately -> cold
+//! a start: what its tree has as it is stays cold beyond some bytes (`Loader::with_room`), until a replayed mutation names it
 //! ```
 //!
 //! Invariants
@@ -268,6 +269,17 @@ impl Shard {
         self.key
     }
 
+    /// While the shard is loaded from its tree: this inode, which is whole, is cold from now on, if it need not stay.
+    pub(crate) fn leave_in_tree(&mut self, index: u64) {
+        if self.is_held(index) {
+            return;
+        }
+        if let Some(inode) = self.inodes.remove(&index) {
+            self.residency.went(&inode);
+            self.residency.cold.insert(index);
+        }
+    }
+
     /// From now on `evict` may be called.
     pub fn allow_eviction(&mut self) {
         assert!(self.dirty.is_tracked(), "what is in no tree cannot go");
@@ -286,6 +298,11 @@ impl Shard {
     /// Inodes that are resident.
     pub fn resident_count(&self) -> u64 {
         self.inodes.len() as u64
+    }
+
+    /// Some inodes are in the tree alone.
+    pub fn has_cold(&self) -> bool {
+        self.residency.cold.count > 0
     }
 
     /// The inode is in the tree alone.

@@ -6,7 +6,7 @@ use std::path::Path;
 use data::space::{Geometry, Levels, RegionTable, Space};
 use node::log::replay_space;
 use node::meta::{HashKey, Shard};
-use node::replay::ReplayError;
+use node::replay::take_in_held;
 use node::store::format::{Area, PartKey};
 use node::store::journal::Journal;
 use node::store::recovery::{Recovered, Recovery};
@@ -19,6 +19,7 @@ use types::{Epoch, Incarnation, Location, NsdId, SECTOR_SIZE, ShardId};
 use super::Error;
 use super::checkpoints::read_page;
 use super::config::Config;
+use super::replays::Replays;
 use crate::disk::{Disk, DiskError};
 
 /// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
@@ -149,49 +150,43 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
     let has_table = view.owner(ShardId(0)) == Some(config.node);
     let mut table = has_table.then(|| RegionTable::new(&geometry));
     let key = HashKey(config.hash_key);
+    let own_count = view.owners.iter().filter(|owner| **owner == config.node);
+    let room = match config.metadata_bytes_max {
+        0 => u64::MAX,
+        bytes => bytes / (own_count.count() as u64).max(1),
+    };
     let own = view.owners.iter().zip(0u16..);
-    let mut shards: Vec<Option<ShardReplay>> = own
-        .map(|(owner, id)| {
-            let shard = || ShardReplay::new(view.fs, Shard::new(ShardId(id), key));
-            (*owner == config.node).then(shard)
+    let shards = own
+        .filter(|(owner, _)| **owner == config.node)
+        .map(|(_, id)| {
+            let shard = ShardReplay::new(view.fs, Shard::new(ShardId(id), key));
+            (ShardId(id), shard.with_room(room))
         })
         .collect();
-    let read = &mut |fetch: &Fetch| read_page(&|nsd| disks.disks.get(&nsd), fetch);
-    let mut failed = None;
-    let replayed = replay(config, disks, &mut |part, bytes| match part {
-        // This version keeps the table's records in the space part.
-        PartKey::RegionTable => Ok(()),
-        PartKey::Space => replay_space(bytes, &mut space, &mut table),
-        PartKey::Shard(id) => match shards.get_mut(usize::from(id.0)).and_then(Option::as_mut) {
-            Some(shard) => shard.apply(bytes, read).map_err(|error| match error {
-                ReplayError::Journal(error) => error,
-                other => {
-                    failed = Some(other);
-                    let (what, value) = ("tree of a shard", u64::from(id.0));
-                    types::DecodeError::Unknown { what, value }
-                }
-            }),
-            None => Ok(()),
-        },
-    });
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
-    let recovered = replayed?;
+    let (recovered, mut replayed) = std::thread::scope(|scope| {
+        let replays = Replays::start(scope, shards, disks).map_err(Error::Thread)?;
+        let recovered = replay(config, disks, &mut |part, bytes| match part {
+            // This version keeps the table's records in the space part.
+            PartKey::RegionTable => Ok(()),
+            PartKey::Space => replay_space(bytes, &mut space, &mut table),
+            PartKey::Shard(id) => replays.apply(id, bytes),
+        });
+        // Where a thread has ended, that is the error, and not that it took no more.
+        let replayed = replays.finish().map_err(Error::from)?;
+        Ok::<_, Error>((recovered?, replayed))
+    })?;
     flush_all(disks)?;
+    let read = &mut |fetch: &Fetch| read_page(&|nsd| disks.disks.get(&nsd), fetch);
     let mut roots = Vec::new();
-    let mut whole: Vec<Option<Shard>> = Vec::new();
-    for replay in shards {
-        let shard = match replay {
-            Some(replay) => {
-                let (shard, root) = replay.finish(read)?;
-                roots.extend(root);
-                Some(shard)
-            }
-            None => None,
-        };
-        whole.push(shard);
-    }
+    let ids = (0u16..).zip(&view.owners).map(|(id, _)| ShardId(id));
+    let mut whole: Vec<Option<Shard>> = ids
+        .map(|id| {
+            let (shard, root) = replayed.remove(&id)?;
+            roots.extend(root);
+            Some(shard)
+        })
+        .collect();
+    take_in_held(view.fs, whole.iter_mut().flatten(), &roots, read)?;
     space.on_durable(recovered.last_lsn);
     let epoch = next_epoch(&recovered);
     let journal = Journal::start(

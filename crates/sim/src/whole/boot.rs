@@ -6,7 +6,7 @@ use data::space::{Geometry, Levels, RegionTable, Space};
 use meta::Shard;
 use node::keeper::{self, PlainHost, Write, checkpoint_now};
 use node::log::replay_space;
-use node::{OwnerLog, OwnerSlice, ShardReplay};
+use node::{OwnerLog, OwnerSlice, ShardReplay, replay};
 use stdx::Prng;
 use store::format::{Area, PartKey};
 use store::journal::{Config, Journal};
@@ -59,6 +59,14 @@ pub fn geometry(setting: &Setting) -> Vec<Geometry> {
     setting.view.nsds.iter().map(of).collect()
 }
 
+/// Bytes of inodes that are in memory after a start: as little as nothing, those of a few, or all. Drawn aside.
+fn room(setting: &Setting, mut aside: Prng) -> u64 {
+    match setting.evict_ticks > 0 && aside.chance(2, 3) {
+        true => aside.below(8) * 500,
+        false => u64::MAX,
+    }
+}
+
 /// Starts a node from what its journal says.
 ///
 /// # Errors
@@ -71,12 +79,13 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
         low: setting.ask_sectors,
     };
     let has_table = view.owner(ShardId(0)) == Some(setting.me.node);
+    let room = room(&setting, prng.clone());
     let owners = view.owners.iter().zip(0u16..);
     let mut state = State {
         shards: owners
             .map(|(owner, id)| {
                 let shard = || ShardReplay::new(view.fs, Shard::new(ShardId(id), HASH_KEY));
-                (*owner == setting.me.node).then(shard)
+                (*owner == setting.me.node).then(|| shard().with_room(room))
             })
             .collect(),
         space: Space::new(&geometry, levels),
@@ -134,6 +143,9 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
         let tokens = Manager::new(epoch, token::Options::default());
         shards.push(Some(OwnerSlice::new(shard, tokens, recovered.last_lsn)));
     }
+    let own = shards.iter_mut().flatten().map(|slice| &mut slice.shard);
+    let read_tree = &mut |fetch: &Fetch| Ok(read_page(disks, fetch));
+    replay::take_in_held(view.fs, own, &roots, read_tree).map_err(|error| error.to_string())?;
     let own = view.nsds.iter();
     let own =
         own.filter(|n| n.servers.first() == Some(&setting.me.node) && setting.round_ticks > 0);

@@ -4,8 +4,9 @@ use client::request::{Operation, Response};
 use data::SectorSet;
 use data::space::{Counts, RegionTable};
 use meta::{HashKey, Shard};
+use node::fetch::read_now;
 use node::{ShardReplay, Walk};
-use store::tree::{Fetch, Position, Root, TreeId, Walk as TreeWalk, WalkStep};
+use store::tree::{Fetch, Pages, Position, Root, TreeId, Walk as TreeWalk, WalkStep};
 use types::{Errno, SetAttr};
 
 use super::super::boot;
@@ -95,11 +96,16 @@ impl World {
         }
     }
 
-    /// What a snapshot of the shard and its tree give is the shard.
+    /// What a snapshot of the shard and its tree give is the shard, however little of it stays in memory.
     fn is_same(&self, shard: &Shard, root: &Root) -> Result<(), String> {
+        self.is_same_with_room(shard, root, u64::MAX)?;
+        self.is_same_with_room(shard, root, 0)
+    }
+
+    fn is_same_with_room(&self, shard: &Shard, root: &Root, room: u64) -> Result<(), String> {
         let fs = self.machines[0].node.view.fs;
         let again = Shard::new(shard.id(), HashKey(77));
-        let mut replay = ShardReplay::new(fs, again);
+        let mut replay = ShardReplay::new(fs, again).with_room(room);
         let read = &mut |fetch: &Fetch| Ok(boot::read_page(&self.disks, fetch));
         let mut result = Ok(());
         node::log::shard_snapshot(shard, Some(root), 4096, &mut |bytes| {
@@ -108,7 +114,12 @@ impl World {
             }
         });
         let replayed = result.and_then(|()| replay.finish(read));
-        let (again, _) = replayed.map_err(|error| error.to_string())?;
+        let (mut again, _) = replayed.map_err(|error| error.to_string())?;
+        let mut tree = Pages::new(1 << 20, 1);
+        for ino in again.cold_inodes() {
+            let loaded = read_now(fs, again.hash_key(), root, ino, &mut tree, read);
+            again.take_in(ino.index(), loaded.map_err(|error| error.to_string())?);
+        }
         let mutations = |shard: &Shard| {
             let mut all = Vec::new();
             shard.snapshot(&mut |mutation| all.push(mutation));

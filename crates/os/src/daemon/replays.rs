@@ -1,0 +1,116 @@
+//! The shards of this node, replayed by several threads: each reads the trees of its own, while the journal is read.
+//!
+//! Invariants
+//! - The parts of one shard are applied in the journal's order, by one thread.
+//! - What waits between journal and threads is bounded (`QUEUE_COUNT` parts a thread).
+//! - The first error ends all of it; nothing is changed on any disk.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::{Scope, ScopedJoinHandle};
+
+use node::ShardReplay;
+use node::meta::Shard;
+use node::replay::ReplayError;
+use node::store::tree::{Fetch, Root};
+use types::{DecodeError, ShardId};
+
+use super::checkpoints::read_page;
+use super::start::Disks;
+
+/// Threads: enough that a disk has several pages to read at once.
+const THREAD_COUNT: usize = 8;
+/// Parts of records that wait for a thread: nearly all are far smaller than the 4 MiB that a record may have.
+const QUEUE_COUNT: usize = 16;
+
+type Part = (ShardId, Box<[u8]>);
+
+/// A shard as its journal and its tree say it was, and the root of its tree.
+type Replayed = Vec<(Shard, Option<Root>)>;
+
+/// See the module.
+pub(super) struct Replays<'scope> {
+    senders: Vec<SyncSender<Part>>,
+    threads: Vec<ScopedJoinHandle<'scope, Result<Replayed, ReplayError>>>,
+}
+
+impl<'scope> Replays<'scope> {
+    /// Begins with these shards.
+    pub(super) fn start<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        shards: Vec<(ShardId, ShardReplay)>,
+        disks: &'env Disks,
+    ) -> std::io::Result<Self> {
+        let mut shares: Vec<BTreeMap<ShardId, ShardReplay>> = Vec::new();
+        shares.resize_with(THREAD_COUNT, BTreeMap::new);
+        for (id, shard) in shards {
+            shares[thread_of(id)].insert(id, shard);
+        }
+        let (mut senders, mut threads) = (Vec::new(), Vec::new());
+        for (number, share) in shares.into_iter().enumerate() {
+            let (sender, receiver) = sync_channel(QUEUE_COUNT);
+            let thread = std::thread::Builder::new()
+                .name(format!("replay-{number}"))
+                .spawn_scoped(scope, move || replay(share, &receiver, disks))?;
+            senders.push(sender);
+            threads.push(thread);
+        }
+        Ok(Self { senders, threads })
+    }
+
+    /// The next part of a record.
+    ///
+    /// # Errors
+    /// A thread has ended: `finish` says why.
+    pub(super) fn apply(&self, shard: ShardId, bytes: &[u8]) -> Result<(), DecodeError> {
+        let sent = self.senders[thread_of(shard)].send((shard, bytes.into()));
+        let (what, value) = ("state of a shard", u64::from(shard.0));
+        sent.map_err(|_| DecodeError::Unknown { what, value })
+    }
+
+    /// The journal is over, or has an error: the shards.
+    ///
+    /// # Errors
+    /// What the journal or a tree holds is none of this version, or a page cannot be read.
+    pub(super) fn finish(self) -> Result<BTreeMap<ShardId, (Shard, Option<Root>)>, ReplayError> {
+        drop(self.senders);
+        let mut all = BTreeMap::new();
+        let mut result = Ok(());
+        for thread in self.threads {
+            match thread.join() {
+                Ok(Ok(replayed)) => {
+                    all.extend(
+                        replayed
+                            .into_iter()
+                            .map(|(shard, root)| (shard.id(), (shard, root))),
+                    );
+                }
+                Ok(Err(error)) => result = result.and(Err(error)),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        result.map(|()| all)
+    }
+}
+
+fn thread_of(shard: ShardId) -> usize {
+    usize::from(shard.0) % THREAD_COUNT
+}
+
+fn replay(
+    mut shards: BTreeMap<ShardId, ShardReplay>,
+    parts: &Receiver<Part>,
+    disks: &Disks,
+) -> Result<Replayed, ReplayError> {
+    let read = &mut |fetch: &Fetch| read_page(&|nsd| disks.disks.get(&nsd), fetch);
+    for (id, bytes) in parts {
+        // Others' shards have no business in this node's journal; they were passed over before there were threads, too.
+        if let Some(shard) = shards.get_mut(&id) {
+            shard.apply(&bytes, read)?;
+        }
+    }
+    shards
+        .into_values()
+        .map(|shard| shard.finish(read))
+        .collect()
+}
