@@ -15,8 +15,9 @@ use types::{
     Timestamp, limits,
 };
 
+use crate::batch::{cap_pieces, clip, numbers_of, store_pieces, whole_pieces};
 use crate::destage::{HASTY_PAGES_MANY, HASTY_PAGES_MAX};
-use crate::env::{Env, StorePiece, TakenRun};
+use crate::env::Env;
 use crate::errors::Hears;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
@@ -36,9 +37,6 @@ const COMMIT_EXTENTS_MIN: usize = 64;
 const COMMIT_EXTENTS_MAX: usize = 1024;
 const COMMIT_PIECES_MAX: usize = 1024;
 const COMMIT_PIECE_BYTES_MAX: usize = 256 << 10;
-/// Pieces and bytes of pieces of one batch.
-const BATCH_PIECES_MAX: usize = 256;
-const BATCH_PIECE_BYTES_MAX: u64 = limits::SMALL_BYTES_MAX as u64;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 /// What was acknowledged and lost its sectors to a broken link waits so long for others.
@@ -927,71 +925,4 @@ impl Batch {
             BatchState::Storing | BatchState::Committing => 0,
         }
     }
-}
-
-/// Whole pages that go as pieces, though the file has sectors: to be written there later.
-fn whole_pieces(inode: &crate::inode::Inode, pages: &[DirtyPage]) -> Vec<u64> {
-    if inode.size <= limits::INLINE_SIZE_MAX {
-        return Vec::new();
-    }
-    // A page of which another node may write a part goes as pieces every time: never whole to a sector.
-    let whole = pages
-        .iter()
-        .filter(|page| page.is_whole(PAGE_SIZE) && inode.owns_page(page.number));
-    whole.map(|page| page.number).collect()
-}
-
-/// Keeps as many pages as may go as pieces of one batch; the others are dirty again.
-fn cap_pieces(
-    inode: &mut crate::inode::Inode,
-    pages: Vec<DirtyPage>,
-    env: &Env<'_>,
-) -> Vec<DirtyPage> {
-    let (mut count, mut bytes) = (0, 0);
-    let mut kept = Vec::with_capacity(pages.len());
-    let mut excess = Vec::new();
-    for page in pages {
-        count += page.dirty().len();
-        bytes += page.dirty().iter().map(ByteRange::length).sum::<u64>();
-        // One page always goes: it is within what an owner takes, however torn it is.
-        if kept.is_empty() || (count <= BATCH_PIECES_MAX && bytes <= BATCH_PIECE_BYTES_MAX) {
-            kept.push(page);
-        } else {
-            env.pool.release(page.frame);
-            excess.push(page.number);
-        }
-    }
-    inode.pages.on_flushed(&excess, false, false);
-    kept
-}
-
-/// The part of a piece before the end of the file: behind it is nothing to be kept.
-fn clip(piece: Piece, size: u64) -> Option<Piece> {
-    if piece.end() <= size {
-        return Some(piece);
-    }
-    let length = usize::try_from(size.checked_sub(piece.offset)?).ok()?;
-    let bytes = types::SmallBytes::new(&piece.bytes[..length]);
-    (length > 0).then_some(Piece {
-        offset: piece.offset,
-        bytes,
-    })
-}
-
-pub(crate) fn numbers_of(pages: &[DirtyPage]) -> impl Iterator<Item = u64> + '_ {
-    pages.iter().map(|page| page.number)
-}
-
-/// What is written to each run.
-fn store_pieces(taken: &[TakenRun], pages: &[DirtyPage]) -> Vec<StorePiece> {
-    let piece = |run: &TakenRun| {
-        let first = pages.partition_point(|page| page.number < run.file_sector);
-        let of_run = &pages[first..first + run.count as usize];
-        StorePiece {
-            file_sector: run.file_sector,
-            frames: of_run.iter().map(|page| page.frame).collect(),
-            run: run.run,
-        }
-    };
-    taken.iter().map(piece).collect()
 }

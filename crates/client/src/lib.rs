@@ -4,6 +4,7 @@
 mod access;
 mod answers;
 mod appends;
+mod batch;
 mod destage;
 pub mod env;
 mod errors;

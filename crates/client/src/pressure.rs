@@ -10,8 +10,9 @@
 
 use types::{ByteRange, Errno, InodeId};
 
+use crate::batch::numbers_of;
 use crate::env::Env;
-use crate::flush::{BATCH_PAGES_MAX, Purpose, STARVED_MAX, numbers_of};
+use crate::flush::{BATCH_PAGES_MAX, Purpose, STARVED_MAX};
 use crate::request::Ticket;
 use crate::slice::{Effect, Slice, Waiting};
 

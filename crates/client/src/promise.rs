@@ -18,8 +18,9 @@ use meta::{Op, Reply};
 use types::{ByteRange, Duration, InodeId, Instant, Layout, RangeSet, SECTOR_SIZE, limits};
 
 use crate::appends::NoRoom;
+use crate::batch::numbers_of;
 use crate::env::{Env, WantedRun};
-use crate::flush::{Purpose, numbers_of};
+use crate::flush::Purpose;
 use crate::inode::{Inode, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
