@@ -114,6 +114,8 @@ pub(crate) struct Batch {
     state: BatchState,
     /// The size was cut while it was on its way: it is written anew.
     is_cut: bool,
+    /// Its pages are promised sectors; else none of them is.
+    is_promised: bool,
     /// Whole pages that went as pieces because somebody waited: they go to sectors later.
     later: Vec<u64>,
 }
@@ -340,7 +342,6 @@ impl Slice {
                 true => inode.promise.pages_are_short(env.now),
                 false => _ = inode.starved_since.get_or_insert(env.now),
             }
-            self.ask_promised_of(ino, &numbers);
             if self.short != Some(owner) {
                 self.out.push(Effect::WantSpace(owner));
             }
@@ -378,6 +379,7 @@ impl Slice {
             pieces,
             state,
             is_cut: false,
+            is_promised,
             later,
         });
         if !stores.is_empty() {
@@ -539,10 +541,15 @@ impl Slice {
         let mut pieces = Vec::new();
         let mut piece_bytes = 0;
         let mut stores = Vec::new();
+        // Pieces of others may be refused for want of room: what is promised goes by itself, and first, with the size it needs.
+        let is_promised = inode.batches.iter().any(Batch::is_promised_and_stored);
         for batch in &mut inode.batches {
             let BatchState::Stored(stored) = &mut batch.state else {
                 continue;
             };
+            if batch.is_promised != is_promised {
+                continue;
+            }
             let bytes: usize = batch.pieces.iter().map(|p| p.bytes.len()).sum();
             let is_first = extents.is_empty() && pieces.is_empty();
             let fits = extents.len() + stored.len() <= COMMIT_EXTENTS_MAX
@@ -747,11 +754,7 @@ impl Slice {
                 }
                 if let Some(errno) = errno {
                     inode.errors.note(errno);
-                    inode.is_size_dirty = false;
-                    inode.modified = None;
-                    inode.kill_set_id = None;
-                    inode.drops_rights = false;
-                    inode.size = inode.attr.map_or(0, |a| a.size);
+                    inode.forget_refused();
                 }
             }
         }
@@ -902,6 +905,20 @@ impl crate::inode::Inode {
         )
     }
 
+    /// A Commit was refused, and its pages are lost. What it told beside them is told again for others that are to be written:
+    /// those behind the end that the owner knows would be refused without it.
+    fn forget_refused(&mut self) {
+        let known = self.attr.map_or(0, |attr| attr.size);
+        let end = self.pages.busy_end();
+        self.size = self.size.min(end.unwrap_or(0)).max(known);
+        self.is_size_dirty &= self.size > known;
+        if end.is_none() {
+            self.modified = None;
+            self.kill_set_id = None;
+            self.drops_rights = false;
+        }
+    }
+
     /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
     /// the write-back asks for some.
     fn write_again(&mut self, env: &Env<'_>, numbers: &[u64]) {
@@ -919,6 +936,10 @@ impl crate::inode::Inode {
 }
 
 impl Batch {
+    fn is_promised_and_stored(&self) -> bool {
+        self.is_promised && matches!(self.state, BatchState::Stored(_))
+    }
+
     fn extent_count(&self) -> usize {
         match &self.state {
             BatchState::Stored(extents) => extents.len(),

@@ -661,6 +661,15 @@ impl Pages {
         found
     }
 
+    /// End of what is dirty or in flight; `None`: nothing is.
+    pub fn busy_end(&self) -> Option<u64> {
+        let last = [&self.dirty, &self.flying].map(|groups| groups.last());
+        let index = last.into_iter().flatten().max()?;
+        let group = &self.groups[index];
+        let at = bits(group.dirty | group.flying).last()?;
+        Some((index * GROUP_PAGES + u64::from(at)) * PAGE_SIZE + group.busy_end(at))
+    }
+
     /// Names what is dirty or in flight now: `is_reached` says when all of it is clean.
     pub fn mark_goal(&mut self) -> u64 {
         self.sequence += 1;

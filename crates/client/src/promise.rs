@@ -139,7 +139,7 @@ impl Slice {
         }
     }
 
-    /// There are no sectors for these pages: whether they are promised some is asked, if that is not known. True: it is not.
+    /// Whether these pages are promised sectors is asked, if that is not known. True: it is not.
     pub(crate) fn ask_promised_of(&mut self, ino: InodeId, numbers: &[u64]) -> bool {
         let inode = self.inode(ino);
         let page = |number: &u64| ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
@@ -191,8 +191,9 @@ impl Slice {
         self.pump(env, ino);
     }
 
-    /// Turns dirty pages into batches: those that are promised sectors by themselves, for there may be some for them alone.
-    /// False: not enough sectors in hand; pages are dirty again.
+    /// Turns dirty pages into batches: those that are promised sectors by themselves, for there may be some for them alone, and
+    /// nobody refuses them for want of room. False: not enough sectors in hand, or it is not known what is promised; pages are
+    /// dirty again.
     pub(crate) fn start_batch(
         &mut self,
         env: &Env<'_>,
@@ -200,6 +201,12 @@ impl Slice {
         dirty: Vec<DirtyPage>,
         is_urgent: bool,
     ) -> bool {
+        let numbers: Vec<u64> = numbers_of(&dirty).collect();
+        if self.ask_promised_of(ino, &numbers) {
+            dirty.iter().for_each(|page| env.pool.release(page.frame));
+            self.inode(ino).pages.on_flushed(&numbers, false, false);
+            return false;
+        }
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let is_promised = |page: &DirtyPage| inode.is_page_promised(page.number);
         let has_promise = inode.attr.is_some_and(|attr| attr.has_promise());

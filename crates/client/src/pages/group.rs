@@ -339,6 +339,17 @@ impl Group {
             || self.torn.get(&at).is_some_and(is_part)
     }
 
+    /// End of what of a page is dirty or in flight.
+    pub(super) fn busy_end(&self, at: u8) -> u64 {
+        if (self.dirty_whole | self.flying_whole) & bit(at) != 0 {
+            return ALL.end;
+        }
+        let torn = self.torn.get(&at);
+        let parts = torn.into_iter().flat_map(|t| [&t.dirty, &t.carried]);
+        let ends = parts.filter_map(|part| part.ranges().last());
+        ends.map(|last| last.end).max().unwrap_or_default()
+    }
+
     pub(super) fn check(&self) {
         let words = self.whole | self.dirty | self.flying | self.lost | self.recent;
         assert_eq!(words & !self.present, 0, "what is known is of pages here");

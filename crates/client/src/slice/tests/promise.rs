@@ -143,3 +143,155 @@ fn a_write_into_a_promised_range_is_answered_without_sectors_in_the_end() {
     let effects = s.write(8, false);
     assert!(!is_answered(&effects), "one at a time: {effects:?}");
 }
+
+fn commits(effects: &[Effect]) -> Vec<(CallId, meta::Commit)> {
+    let commit = |effect: &Effect| commit_of(std::slice::from_ref(effect));
+    effects.iter().filter_map(commit).collect()
+}
+
+/// What a store has written.
+fn extent_of(piece: &StorePiece) -> types::Extent {
+    let length = u32::try_from(piece.frames.len()).expect("short");
+    types::Extent {
+        file_sector: piece.file_sector,
+        length,
+        birth: 0,
+        is_shared: false,
+        locations: vec![piece.run.at],
+        checksums: types::extent::Checksums::Inline {
+            crcs: vec![0; piece.frames.len()],
+        },
+    }
+}
+
+fn fsync() -> Operation {
+    Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    }
+}
+
+fn error_of(effects: &[Effect]) -> Option<Errno> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Error(errno), _) => Some(*errno),
+        _ => None,
+    })
+}
+
+/// Where the pieces of these Commits begin.
+fn pieces_of(effects: &[Effect]) -> Vec<Vec<u64>> {
+    let offsets = |(_, commit): (CallId, meta::Commit)| {
+        commit.pieces.iter().map(|piece| piece.offset).collect()
+    };
+    commits(effects).into_iter().map(offsets).collect()
+}
+
+/// Bytes that may be of promised sectors do not go inside of a Commit with others: that may be refused.
+#[test]
+fn no_bytes_are_committed_before_it_is_known_what_is_promised() {
+    let mut s = without_sectors();
+    write_page(&mut s, 0, 100);
+    write_page(&mut s, 1, 100);
+    let effects = s.ask(fsync());
+    let (times, commit) = commit_of(&effects).expect("the time of the writes can go");
+    assert!(commit.pieces.is_empty(), "{effects:?}");
+    tell(&mut s, question(&effects).expect("asked"), &[(1, 2)]);
+    s.attr.change += 1;
+    let effects = s.answer(times, meta::Reply::Attr(s.attr));
+    assert_eq!(pieces_of(&effects), [[PAGE]], "that goes by itself");
+    let (promised, _) = commit_of(&effects).expect("just seen");
+    s.attr.change += 1;
+    let effects = s.answer(promised, meta::Reply::Attr(s.attr));
+    assert_eq!(pieces_of(&effects), [[0]], "and the other after it");
+}
+
+/// Says what has come of stores and Commits, until there is nothing to do: Commits of pieces alone are refused for want of room.
+/// What was committed, and what was answered.
+fn without_room_for_pieces(
+    s: &mut Story,
+    effects: Vec<Effect>,
+) -> (Vec<meta::Commit>, Vec<Effect>) {
+    let mut effects = VecDeque::from(effects);
+    let (mut committed, mut rest) = (Vec::new(), Vec::new());
+    while let Some(effect) = effects.pop_front() {
+        let more = match effect {
+            Effect::Store(io, _, pieces) => {
+                let extents = pieces.iter().map(extent_of).collect();
+                s.input(Input::Stored(io, Ok(extents)))
+            }
+            Effect::Call(
+                call,
+                _,
+                Ask::Op {
+                    op: meta::Op::Commit(commit),
+                    ..
+                },
+            ) if commit.pieces.is_empty() => {
+                s.attr.change += 1;
+                s.attr.size = s.attr.size.max(commit.size.unwrap_or(0));
+                let end = commit.extents.last().map_or(0, |e| e.file_sector_end());
+                assert!(end * PAGE <= s.attr.size, "{commit:?}");
+                committed.push(commit);
+                s.answer(call, meta::Reply::Attr(s.attr))
+            }
+            Effect::Call(
+                call,
+                _,
+                Ask::Op {
+                    op: meta::Op::Commit(_),
+                    ..
+                },
+            ) => {
+                let refused = Answer::bare(Body::Refused(Errno::ENOSPC));
+                s.input(Input::Answer(call, Box::new(refused)))
+            }
+            other => {
+                rest.push(other);
+                continue;
+            }
+        };
+        effects.extend(more);
+    }
+    (committed, rest)
+}
+
+/// There is no room for pieces. What is not promised is lost, and what is promised and has sectors reaches the owner, with the
+/// size that it needs: whether it goes with the same fsync or while the other is being refused.
+#[test]
+fn a_refusal_of_others_does_not_touch_what_is_promised() {
+    for is_later in [false, true] {
+        let mut s = Story::new(0);
+        s.attr.permissions |= HAS_PROMISE;
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        s.has_sectors = true;
+        write_page(&mut s, 0, 100);
+        let effects = s.ask(fsync());
+        let call = question(&effects).expect("asked");
+        let (_, mut effects) = without_room_for_pieces(&mut s, effects);
+        effects.extend(tell(&mut s, call, &[(8, 32)]));
+        without_room_for_pieces(&mut s, effects);
+        write_page(&mut s, 1, 100);
+        write_page(&mut s, 40, 100);
+        let mut effects = match is_later {
+            true => s.ask(fsync()),
+            false => Vec::new(),
+        };
+        (8..32).for_each(|number| _ = write_page(&mut s, number, FRAME_BYTES));
+        let commit = effects.pop();
+        effects.extend(s.ask(fsync()));
+        let stores = effects.iter().filter(|e| matches!(e, Effect::Store(..)));
+        assert_eq!(stores.count(), 1);
+        // The Commit that is refused, if it is on its way, before what has been stored.
+        effects.splice(0..0, commit);
+        let (committed, rest) = without_room_for_pieces(&mut s, effects);
+        assert_eq!(error_of(&rest), Some(Errno::ENOSPC));
+        let sectors: Vec<u64> = (committed.iter().flat_map(|commit| &commit.extents))
+            .flat_map(|extent| extent.file_sector..extent.file_sector_end())
+            .collect();
+        assert_eq!(sectors, (8..32).collect::<Vec<u64>>());
+        assert!(!s.slice.inode(INO).is_dirty());
+        let visible = s.slice.inode(INO).visible_attr().expect("known").size;
+        assert_eq!(visible, s.attr.size);
+    }
+}
