@@ -10,6 +10,13 @@ use crate::pages::{DirtyPage, PAGE_SIZE};
 const BATCH_PIECES_MAX: usize = 256;
 const BATCH_PIECE_BYTES_MAX: u64 = limits::SMALL_BYTES_MAX as u64;
 
+/// Pages that were taken for a flush are dirty again.
+pub(crate) fn put_back(inode: &mut Inode, pages: &[DirtyPage], env: &Env<'_>) {
+    pages.iter().for_each(|page| env.pool.release(page.frame));
+    let numbers: Vec<u64> = numbers_of(pages).collect();
+    inode.pages.on_flushed(&numbers, false, false);
+}
+
 /// Whole pages that go as pieces, though the file has sectors: to be written there later.
 pub(crate) fn whole_pieces(inode: &Inode, pages: &[DirtyPage]) -> Vec<u64> {
     if inode.size <= limits::INLINE_SIZE_MAX {

@@ -15,7 +15,7 @@ use types::{
     Timestamp, limits,
 };
 
-use crate::batch::{cap_pieces, clip, numbers_of, store_pieces, whole_pieces};
+use crate::batch::{cap_pieces, clip, numbers_of, put_back, store_pieces, whole_pieces};
 use crate::destage::{HASTY_PAGES_MANY, HASTY_PAGES_MAX};
 use crate::env::Env;
 use crate::errors::Hears;
@@ -314,7 +314,8 @@ impl Slice {
         let fresh = numbers_of(&dirty)
             .filter(|n| !inode.hasty.contains(n))
             .count();
-        let is_urgent = (is_urgent || goes_without) && self.hasty_count + fresh <= HASTY_PAGES_MAX;
+        let is_hasty = is_urgent && self.hasty_count + fresh <= HASTY_PAGES_MAX;
+        let is_urgent = is_hasty || goes_without;
         let is_small = bytes <= limits::SYNC_INLINE_SIZE_MAX;
         let is_inline = inode.size <= limits::INLINE_SIZE_MAX || (is_urgent && is_small);
         let is_whole = |page: &DirtyPage| page.is_whole(PAGE_SIZE) && inode.owns_page(page.number);
@@ -322,7 +323,11 @@ impl Slice {
             .into_iter()
             .partition(|page| !(is_inline && is_small) && is_whole(page));
         let rest = cap_pieces(inode, rest, env);
-        let later = whole_pieces(inode, &rest);
+        // What had no sectors is the owner's to move: it would wait for some here, too.
+        let later = match goes_without {
+            true => Vec::new(),
+            false => whole_pieces(inode, &rest),
+        };
         let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
         let wanted = wanted_runs(inode, &sectors);
         let mut rest_reserved = inode.reserved;
@@ -334,10 +339,8 @@ impl Slice {
             env.grants.take(owner, &wanted, reserved)
         };
         let Some(taken) = taken else {
-            for page in sectors.iter().chain(&rest) {
-                env.pool.release(page.frame);
-            }
-            inode.pages.on_flushed(&numbers, false, false);
+            put_back(inode, &sectors, env);
+            put_back(inode, &rest, env);
             match is_promised {
                 true => inode.promise.pages_are_short(env.now),
                 false => _ = inode.starved_since.get_or_insert(env.now),
@@ -924,7 +927,10 @@ impl crate::inode::Inode {
     fn write_again(&mut self, env: &Env<'_>, numbers: &[u64]) {
         let (owner, sectors) = (env.owner(self.ino.shard()), numbers.len() as u64);
         let part = match numbers.iter().all(|number| self.is_page_promised(*number)) {
-            true => env.grants.reserve_promised(owner, sectors),
+            true => {
+                let sectors = sectors.min(limits::PROMISED_ASK_MAX);
+                env.grants.reserve_promised(owner, sectors)
+            }
             false => {
                 let is_there = env.grants.reserve(owner, sectors);
                 is_there.then_some(SetAside::plain(sectors))

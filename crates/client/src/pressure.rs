@@ -55,12 +55,13 @@ impl Slice {
         }
     }
 
-    /// There is too little for the writes of `ino` that wait, once more; those that wait for a token now may have
+    /// There is too little for the pages and writes of `ino` that wait, once more; writes that wait for a token now may have
     /// asked for sectors while they had it.
     fn count_short(&mut self, ino: InodeId) {
-        let Some(inode) = self.inodes.get(&ino) else {
+        let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
         };
+        inode.promise.on_none();
         for parked in &inode.parked {
             if let Some(payload) = self.payloads.get_mut(&parked.request.ticket) {
                 payload.short_count += 1;

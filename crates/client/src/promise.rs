@@ -18,9 +18,9 @@ use meta::{Op, Reply};
 use types::{ByteRange, Duration, InodeId, Instant, Layout, RangeSet, SECTOR_SIZE, limits};
 
 use crate::appends::NoRoom;
-use crate::batch::numbers_of;
+use crate::batch::{numbers_of, put_back};
 use crate::env::{Env, WantedRun};
-use crate::flush::Purpose;
+use crate::flush::{BATCH_PAGES_MAX, Purpose};
 use crate::inode::{Inode, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
@@ -29,6 +29,10 @@ use crate::slice::{Effect, Slice, Waiting};
 
 /// A write into a promised range waits so long for sectors; then its bytes go inside of Commits.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Pages that are written back at once where sectors are short.
+#[allow(clippy::cast_possible_truncation, reason = "a few hundred")]
+const PAGES_ASKED_MAX: usize = limits::PROMISED_ASK_MAX as usize;
 
 /// What is known of a file's promised ranges, in bytes.
 #[derive(Debug, Default)]
@@ -40,6 +44,8 @@ pub(crate) struct Promise {
     short_since: Option<Instant>,
     /// Pages that find no sectors go inside of the next Commit.
     goes_without: bool,
+    /// So many pages are written back at once, where there were too few sectors for more.
+    pages_max: Option<usize>,
 }
 
 impl Promise {
@@ -58,11 +64,20 @@ impl Promise {
     /// Dirty pages have found no sectors: the next ones need none if that has been so for long.
     pub(crate) fn pages_are_short(&mut self, now: Instant) {
         self.goes_without = self.note_short(now);
+        let count_max = self.pages_max.unwrap_or(usize::MAX);
+        self.pages_max = Some(count_max.min(PAGES_ASKED_MAX));
+    }
+
+    /// There were too few sectors for as many as that.
+    pub(crate) fn on_none(&mut self) {
+        self.pages_max = self.pages_max.map(|count| (count / 2).max(1));
     }
 
     /// Dirty pages have sectors.
     pub(crate) fn pages_are_stored(&mut self) {
         self.short_since = None;
+        let more = self.pages_max.map(|count| count * 2);
+        self.pages_max = more.filter(|count| *count <= BATCH_PAGES_MAX);
     }
 
     /// Pages go inside of a Commit now: once.
@@ -203,17 +218,21 @@ impl Slice {
     ) -> bool {
         let numbers: Vec<u64> = numbers_of(&dirty).collect();
         if self.ask_promised_of(ino, &numbers) {
-            dirty.iter().for_each(|page| env.pool.release(page.frame));
-            self.inode(ino).pages.on_flushed(&numbers, false, false);
+            put_back(self.inode(ino), &dirty, env);
             return false;
         }
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let is_promised = |page: &DirtyPage| inode.is_page_promised(page.number);
         let has_promise = inode.attr.is_some_and(|attr| attr.has_promise());
-        let (promised, others): (Vec<_>, Vec<_>) = match has_promise {
+        let (mut promised, others): (Vec<_>, Vec<_>) = match has_promise {
             true => dirty.into_iter().partition(is_promised),
             false => (Vec::new(), dirty),
         };
+        let count_max = inode.promise.pages_max.unwrap_or(usize::MAX);
+        let excess = promised.split_off(promised.len().min(count_max));
+        if !excess.is_empty() {
+            put_back(inode, &excess, env);
+        }
         // What is promised to none goes first: what is set aside is all that it may take.
         let has_begun = [(others, false), (promised, true)].map(|(pages, is_promised)| {
             pages.is_empty() || self.start_batch_of(env, ino, (pages, is_promised), is_urgent)
@@ -251,9 +270,7 @@ pub(crate) fn keep_small(
 ) -> Vec<DirtyPage> {
     let count = usize::try_from(limits::SYNC_INLINE_SIZE_MAX / PAGE_SIZE).expect("small");
     let excess = pages.split_off(count.min(pages.len()));
-    excess.iter().for_each(|page| env.pool.release(page.frame));
-    let numbers: Vec<u64> = numbers_of(&excess).collect();
-    inode.pages.on_flushed(&numbers, false, false);
+    put_back(inode, &excess, env);
     pages
 }
 

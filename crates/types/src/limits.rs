@@ -10,6 +10,8 @@ pub const SMALL_BYTES_MAX: usize = 64 << 10;
 pub const INLINE_SIZE_MAX: u64 = 2 << 10;
 /// Free sectors that an owner holds back so that promised ranges can be written over: several of the largest writes.
 pub const OVERWRITE_MARGIN: u64 = 1024;
+/// Sectors that are asked for at once to write back what is promised (all, or none come): others want some too.
+pub const PROMISED_ASK_MAX: u64 = 256;
 /// Bytes that a synchronous write, fsync or revoke sends inside the Commit instead of to sectors.
 pub const SYNC_INLINE_SIZE_MAX: u64 = 64 << 10;
 /// Largest file offset + 1.

@@ -2,7 +2,9 @@
 
 use types::attr::HAS_PROMISE;
 
+use super::story::Spare;
 use super::*;
+use crate::destage::HASTY_PAGES_MAX;
 use crate::flush::STARVED_MAX;
 
 const OWNER: NodeId = NodeId(2);
@@ -294,4 +296,92 @@ fn a_refusal_of_others_does_not_touch_what_is_promised() {
         let visible = s.slice.inode(INO).visible_attr().expect("known").size;
         assert_eq!(visible, s.attr.size);
     }
+}
+
+/// A few sectors are there for what is promised, and many pages wait: these go in parts that get smaller until they fit.
+#[test]
+fn promised_pages_ask_for_less_where_there_is_little() {
+    let mut s = without_sectors();
+    let mut effects = Vec::new();
+    (0..600).for_each(|number| effects.extend(write_page(&mut s, number, FRAME_BYTES)));
+    let call = question(&effects).expect("asked");
+    (s.has_sectors, s.are_promised, s.sectors_max) = (true, true, 100);
+    s.input(Input::WriteBack);
+    let mut effects = VecDeque::from(tell(&mut s, call, &[(0, 1000)]));
+    let mut stored = 0;
+    for round in 0.. {
+        while let Some(effect) = effects.pop_front() {
+            let more = match effect {
+                Effect::Store(io, _, pieces) => {
+                    stored += pieces.iter().map(|piece| piece.frames.len()).sum::<usize>();
+                    let extents = pieces.iter().map(extent_of).collect();
+                    s.input(Input::Stored(io, Ok(extents)))
+                }
+                Effect::Call(
+                    call,
+                    _,
+                    Ask::Op {
+                        op: meta::Op::Commit(_),
+                        ..
+                    },
+                ) => {
+                    s.attr.change += 1;
+                    s.answer(call, meta::Reply::Attr(s.attr))
+                }
+                _ => continue,
+            };
+            effects.extend(more);
+        }
+        assert_eq!(stored > 0, round >= 2, "{stored} in round {round}");
+        if stored == 600 {
+            return;
+        }
+        assert!(round < 60, "{stored} pages of 600");
+        effects.extend(s.input(Input::Space(OWNER, false)));
+    }
+}
+
+/// Pages go inside of Commits for want of sectors, and lie there until there are some: they are none of those that somebody
+/// waited for, of which there may be a few at a time, and do not wait for these.
+#[test]
+fn what_goes_without_sectors_takes_nobodys_place() {
+    let mut s = Story::new(1000 * PAGE);
+    s.attr.permissions |= HAS_PROMISE;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    write_page(&mut s, 0, FRAME_BYTES);
+    let mut effects = s.input(Input::WriteBack);
+    let call = question(&effects).expect("asked");
+    let commit = |s: &mut Story, mut effects: Vec<Effect>| {
+        let mut pages = 0;
+        while let Some((call, commit)) = commit_of(&effects) {
+            pages += commit.pieces.len();
+            s.attr.change += 1;
+            effects = s.answer(call, meta::Reply::Attr(s.attr));
+        }
+        pages
+    };
+    effects.extend(tell(&mut s, call, &[(0, 8)]));
+    assert_eq!(commit(&mut s, effects), 0);
+    starve(&mut s);
+    let effects = s.input(Input::Tick);
+    assert_eq!(commit(&mut s, effects), 1);
+    assert_eq!(s.slice.hasty_count, 0);
+    // As many as may be of others.
+    s.is_full = true;
+    s.spare.set(Spare {
+        in_hand: 256,
+        ..Spare::default()
+    });
+    for first in (100..356).step_by(16) {
+        (first..first + 16).for_each(|number| _ = write_page(&mut s, number, FRAME_BYTES));
+        let effects = s.ask(fsync());
+        assert_eq!(commit(&mut s, effects), 16);
+    }
+    assert_eq!(s.slice.hasty_count, HASTY_PAGES_MAX);
+    s.is_full = false;
+    write_page(&mut s, 1, FRAME_BYTES);
+    s.is_full = true;
+    let mut effects = s.input(Input::WriteBack);
+    effects.extend(starve(&mut s));
+    assert_eq!(commit(&mut s, effects), 1, "it does not wait for these");
 }

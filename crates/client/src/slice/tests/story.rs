@@ -104,6 +104,8 @@ pub(super) struct Plenty<'a> {
     pub(super) spare: &'a std::cell::Cell<Spare>,
     /// The sectors are for promised ranges alone.
     pub(super) are_promised: bool,
+    /// At once.
+    pub(super) sectors_max: u64,
 }
 
 /// What was done with sectors that nobody waits for.
@@ -165,8 +167,10 @@ impl Grants for Plenty<'_> {
                 count: wanted.count,
             },
         };
+        let count: u64 = wanted.iter().map(|run| u64::from(run.count)).sum();
         let is_there = !self.are_promised || wanted.iter().all(|run| run.is_promised);
-        (self.has_sectors && is_there).then(|| wanted.iter().enumerate().map(taken).collect())
+        (self.has_sectors && is_there && count <= self.sectors_max)
+            .then(|| wanted.iter().enumerate().map(taken).collect())
     }
     fn take_spare(
         &self,
@@ -197,6 +201,7 @@ pub(super) struct Story {
     pub(super) memory: Memory,
     pub(super) has_sectors: bool,
     pub(super) are_promised: bool,
+    pub(super) sectors_max: u64,
     pub(super) is_full: bool,
     /// On the NSDs of the file's layout.
     pub(super) has_room: bool,
@@ -223,6 +228,7 @@ impl Story {
             memory: Memory::default(),
             has_sectors: false,
             are_promised: false,
+            sectors_max: u64::MAX,
             is_full: false,
             has_room: true,
             spare: std::cell::Cell::default(),
@@ -253,6 +259,7 @@ impl Story {
                 has_room: self.has_room,
                 spare: &self.spare,
                 are_promised: self.are_promised,
+                sectors_max: self.sectors_max,
             },
             readers: &self.readers,
             pace: &self.pace,
