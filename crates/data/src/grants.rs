@@ -198,7 +198,7 @@ impl GrantPool {
     /// Sets room for `sectors` data sectors aside, checksum sectors included. A write is acknowledged
     /// only with its reservation in hand.
     pub fn reserve(&mut self, sectors: u64) -> Result<Reservation, NeedMore> {
-        let need = with_overhead(self.reserved + sectors) + self.promised();
+        let need = self.free_for(sectors);
         if need > self.free.count() {
             return Err(NeedMore {
                 sectors: need - self.free.count(),
@@ -208,6 +208,16 @@ impl GrantPool {
         Ok(Reservation {
             aside: SetAside::plain(sectors),
         })
+    }
+
+    /// Free sectors that there have to be to reserve so many more.
+    fn free_for(&self, sectors: u64) -> u64 {
+        with_overhead(self.reserved + sectors) + self.promised()
+    }
+
+    /// So many can be reserved.
+    pub fn has(&self, sectors: u64) -> bool {
+        self.free_for(sectors) <= self.free.count()
     }
 
     /// As `reserve`, of what was granted for promised ranges. These go to runs without checksum sectors: each sector

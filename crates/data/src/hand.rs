@@ -111,7 +111,10 @@ pub struct Hand {
     number: u64,
     asked: Option<SpaceAsk>,
     need: u64,
-    need_promised: u64,
+    /// The smallest and the largest number of sectors that something in a promised range waits for.
+    need_promised: Option<(u64, u64)>,
+    /// The smallest is asked for next: there were too few for the largest.
+    asks_smallest: bool,
     /// When sectors for promised ranges came last.
     promised_at: Instant,
     /// Sectors that work in the background could use.
@@ -162,7 +165,10 @@ impl Hand {
     /// As `reserve`, for a write into promised ranges that finds nothing else in hand. False: asked for with `next`.
     pub fn reserve_promised(&mut self, sectors: u64) -> bool {
         match self.pool.reserve_promised(sectors) {
-            Ok(more) => self.reservation.merge(more),
+            Ok(more) => {
+                self.reservation.merge(more);
+                self.found_promised(sectors);
+            }
             Err(_) => {
                 self.want_promised(sectors);
                 return false;
@@ -171,8 +177,15 @@ impl Hand {
         true
     }
 
+    /// What waits for so many sectors for promised ranges has found some: if nothing else does, none are asked for.
+    pub fn found_promised(&mut self, sectors: u64) {
+        self.need_promised
+            .take_if(|need| *need == (sectors, sectors));
+    }
+
     fn want_promised(&mut self, sectors: u64) {
-        self.need_promised = self.need_promised.max(sectors);
+        let (smallest, largest) = self.need_promised.unwrap_or((sectors, sectors));
+        self.need_promised = Some((smallest.min(sectors), largest.max(sectors)));
         self.rate = self.rate.max(BEGIN / 2);
     }
 
@@ -210,7 +223,12 @@ impl Hand {
                 more = self.pool.reserve_promised(missing);
             }
             match more {
-                Ok(more) => part.merge(more),
+                Ok(more) => {
+                    part.merge(more);
+                    if is_promised {
+                        self.found_promised(missing);
+                    }
+                }
                 Err(_) => {
                     self.reservation.merge(part);
                     match is_promised {
@@ -327,12 +345,18 @@ impl Hand {
         let in_hand = self.pool.unreserved();
         let mut ask = SpaceAsk {
             need: std::mem::take(&mut self.need),
-            promised: std::mem::take(&mut self.need_promised),
             ..SpaceAsk::default()
         };
-        if ask.promised <= self.pool.unreserved_promised() {
-            // They have come since.
-            ask.promised = 0;
+        if let Some((smallest, largest)) = self.need_promised.take() {
+            let needs = if self.asks_smallest {
+                [smallest, largest]
+            } else {
+                [largest; 2]
+            };
+            // What is in hand has come since.
+            let is_missing =
+                |need: &u64| *need > self.pool.unreserved_promised() && !self.pool.has(*need);
+            ask.promised = needs.into_iter().find(is_missing).unwrap_or_default();
         }
         let needed = ask.need + ask.promised;
         if needed > 0 {
@@ -421,6 +445,10 @@ impl Hand {
             }
         }
         let is_enough = granted >= asked.need + asked.promised;
+        if asked.promised > 0 {
+            let has_come = is_enough || answer.promised >= asked.promised;
+            self.asks_smallest = !has_come && !self.asks_smallest;
+        }
         // The owner has little: what is in hand stays, but it is not asked again and again.
         if !is_enough || granted < asked.want / 8 {
             self.short_until = now + SHORT;

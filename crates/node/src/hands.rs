@@ -86,6 +86,7 @@ impl Hands {
     pub fn reserve_promised(&mut self, owner: NodeId, sectors: u64) -> Option<SetAside> {
         let hand = self.of(owner);
         if hand.reserve(sectors).is_ok() {
+            hand.found_promised(sectors);
             return Some(SetAside::plain(sectors));
         }
         hand.reserve_promised(sectors).then_some(SetAside {

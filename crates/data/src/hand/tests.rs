@@ -300,8 +300,8 @@ fn who_waits_for_sectors_for_promised_ranges_keeps_none_from_others() {
         assert!(!hand.reserve_promised(20));
         assert_eq!(ask(hand, &mut owner, at(1)), Some(true));
         assert_eq!(hand.pool().unreserved_promised(), 20);
-        // It was said again while the question was under way: what has come does not go back for it.
-        hand.need_promised = 20;
+        // It is said again although they have come: these do not go back for it.
+        hand.want_promised(20);
         assert_eq!(hand.next(at(1)), None);
     }
     for hand in &mut hands {
@@ -312,4 +312,50 @@ fn who_waits_for_sectors_for_promised_ranges_keeps_none_from_others() {
     assert!(hands[1].reserve_promised(30));
     assert!(!hands[0].reserve_promised(30));
     hands.iter().for_each(Hand::check);
+}
+
+/// What waits for sectors for promised ranges says so while a question is under way, and finds others: with the answer, or
+/// given back by others. Then none are asked for.
+#[test]
+fn a_need_of_promised_sectors_is_over_when_others_are_there() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    hand.want(10);
+    let ask = hand.next(at(1)).expect("asked for");
+    assert!(!hand.reserve_promised(50));
+    let answer = owner.on_ask(&SpaceAsk {
+        want: 52,
+        ..ask.clone()
+    });
+    assert_eq!(hand.on_answer(at(2), &answer), Some(true));
+    let promised = |hand: &mut Hand| hand.next(at(3)).map_or(0, |ask| ask.promised);
+    assert_eq!(promised(&mut hand), 0, "they are in hand");
+    let mut hand = Hand::new();
+    assert!(!hand.reserve_promised(50));
+    hand.found_promised(50);
+    assert_eq!(promised(&mut hand), 0, "it has them");
+    assert!(!hand.reserve_promised(50) && !hand.reserve_promised(3));
+    hand.found_promised(3);
+    assert_eq!(promised(&mut hand), 50, "another does not");
+}
+
+/// A large write into a promised range waits, and small ones too: where there are too few sectors for the large one, the
+/// smallest are asked for, and after that the large one has its turn again.
+#[test]
+fn small_wants_of_promised_sectors_are_not_starved_by_a_large_one() {
+    let (mut hand, mut owner) = (Hand::new(), Owner::default());
+    let mut asked = Vec::new();
+    for ms in 0..4 {
+        for sectors in [30, 257, 4] {
+            assert!(!hand.reserve_promised(sectors));
+        }
+        let ask = hand.next(at(ms)).expect("asked for");
+        asked.push(ask.promised);
+        let mut answer = owner.on_ask(&SpaceAsk {
+            want: 0,
+            ..ask.clone()
+        });
+        answer.promised = 0;
+        assert_eq!(hand.on_answer(at(ms), &answer), Some(false));
+    }
+    assert_eq!(asked, [257, 4, 257, 4]);
 }
