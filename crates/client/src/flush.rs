@@ -625,7 +625,7 @@ impl Slice {
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         assert!(!inode.is_committing, "one Commit of an inode at a time");
         inode.is_committing = true;
-        inode.commit = Some(running);
+        inode.commit = Some(Box::new(running));
         if env.has_volatile_nsd && !stores.is_empty() {
             let io = IoId(self.draw_id());
             self.ios.insert(io, ino);
@@ -794,6 +794,7 @@ impl Slice {
     fn go_on(&mut self, env: &Env<'_>, ino: InodeId) {
         self.pump(env, ino);
         self.retry(env, ino);
+        self.rest(ino);
         self.drop_if_gone(env, ino);
     }
 

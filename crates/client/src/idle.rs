@@ -8,7 +8,7 @@
 //! What this deliberately does not do: tell the oldest. What the kernel has forgotten goes first, then files, then
 //! directories.
 
-use types::ShardId;
+use types::{InodeId, ShardId};
 
 use crate::env::Env;
 use crate::inode::Inode;
@@ -39,6 +39,14 @@ impl Inode {
 }
 
 impl Slice {
+    /// Something of an inode has ended: where nobody uses it now, it takes no more memory than it needs.
+    pub(crate) fn rest(&mut self, ino: InodeId) {
+        let inode = self.inodes.get_mut(&ino);
+        if let Some(inode) = inode.filter(|inode| inode.is_unused()) {
+            inode.compact();
+        }
+    }
+
     /// The owner of `shard` wants the tokens of so many inodes back.
     pub(crate) fn reclaim(&mut self, env: &Env<'_>, shard: ShardId, count: u64) {
         let of_shard = self.inodes.iter().filter(|(ino, _)| ino.shard() == shard);

@@ -194,7 +194,7 @@ pub(crate) struct Inode {
     pub(crate) resize_count: u32,
     /// Changes of size in service, with what they may cut: their tokens do not leave.
     pub(crate) resizes: Vec<(Ticket, ByteRange)>,
-    pub(crate) commit: Option<crate::flush::RunningCommit>,
+    pub(crate) commit: Option<Box<crate::flush::RunningCommit>>,
     /// Commits that have ended.
     pub(crate) commit_count: u64,
     /// Stores that failed in a row.
@@ -266,6 +266,9 @@ pub(crate) struct Inode {
     pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
     pub(crate) parked: VecDeque<Parked>,
 }
+
+// Some ten thousand are remembered that nobody uses.
+const _: () = assert!(size_of::<Inode>() <= 1280);
 
 impl Inode {
     pub(crate) fn new(ino: InodeId) -> Self {
@@ -340,6 +343,29 @@ impl Inode {
             entries: None,
             parked: VecDeque::new(),
         }
+    }
+
+    /// Gives back memory that nothing is in: what is remembered of a file that nobody uses should be little (`inode_count_max` of them).
+    pub(crate) fn compact(&mut self) {
+        fn compact<T>(all: &mut Vec<T>) {
+            if all.is_empty() {
+                *all = Vec::new();
+            }
+        }
+        compact(&mut self.unmapped);
+        compact(&mut self.loads);
+        compact(&mut self.batches);
+        compact(&mut self.resizes);
+        compact(&mut self.goals);
+        if self.parked.is_empty() {
+            self.parked = VecDeque::new();
+        }
+        if self.hasty.is_empty() {
+            self.hasty = std::collections::BTreeSet::new();
+        }
+        self.map.extents.shrink_to_fit();
+        self.map.pieces.shrink_to_fit();
+        self.pages.compact();
     }
 
     /// Takes attributes that the owner told. Older ones than those known are ignored.

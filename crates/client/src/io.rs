@@ -936,6 +936,7 @@ impl Slice {
         if inode.open_count == 0 {
             inode.activity.is_open = false;
             self.tell_closed(ino);
+            self.rest(ino);
         }
         self.drop_if_gone(env, ino);
     }

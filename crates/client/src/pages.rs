@@ -198,6 +198,25 @@ pub enum GivenUp {
 }
 
 impl Pages {
+    /// Gives back memory that nothing is in: an empty tree keeps its last node.
+    pub(crate) fn compact(&mut self) {
+        for set in [&mut self.dirty, &mut self.flying] {
+            if set.is_empty() {
+                *set = BTreeSet::new();
+            }
+        }
+        if self.outstanding.0.is_empty() {
+            self.outstanding.0 = BTreeMap::new();
+        }
+        if self.groups.is_empty() {
+            self.groups = BTreeMap::new();
+        }
+        // Large files have many, and little of their memory is not frames.
+        if self.groups.len() == 1 {
+            self.groups.values_mut().for_each(|group| group.compact());
+        }
+    }
+
     /// No page of `ino`.
     pub fn new(ino: InodeId) -> Self {
         Self {

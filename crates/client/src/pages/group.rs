@@ -10,8 +10,7 @@
 //!   not dirty or dirty as a whole, `carried` likewise.
 //! - Times are there when a page is dirty or in flight.
 
-use std::collections::BTreeMap;
-
+use smallvec::SmallVec;
 use types::{ByteRange, FrameRef, RangeSet};
 
 use super::PAGE_SIZE;
@@ -19,6 +18,8 @@ use super::PAGE_SIZE;
 /// Pages of a group.
 pub(super) const GROUP_PAGES: u64 = COUNT as u64;
 const COUNT: usize = 64;
+/// Pages of a small file: their frames lie in the group itself.
+const FEW: usize = 4;
 
 /// All bytes of a page.
 const ALL: ByteRange = ByteRange::new(0, PAGE_SIZE);
@@ -31,6 +32,36 @@ struct Torn {
     carried: RangeSet,
 }
 
+/// Torn pages of a group, in order: a file's last page in most groups, so that they take what they need and no more.
+#[derive(Debug, Default)]
+struct Tears(Vec<(u8, Torn)>);
+
+impl Tears {
+    fn find(&self, at: u8) -> Result<usize, usize> {
+        self.0.binary_search_by_key(&at, |(at, _)| *at)
+    }
+
+    fn get(&self, at: u8) -> Option<&Torn> {
+        self.find(at).ok().map(|index| &self.0[index].1)
+    }
+
+    fn get_mut(&mut self, at: u8) -> Option<&mut Torn> {
+        let index = self.find(at).ok()?;
+        Some(&mut self.0[index].1)
+    }
+
+    fn or_new(&mut self, at: u8) -> &mut Torn {
+        let index = self.find(at).unwrap_or_else(|index| {
+            if self.0.is_empty() {
+                self.0.reserve_exact(1);
+            }
+            self.0.insert(index, (at, Torn::default()));
+            index
+        });
+        &mut self.0[index].1
+    }
+}
+
 /// Sequences at which pages became dirty.
 #[derive(Debug)]
 struct Times {
@@ -41,7 +72,8 @@ struct Times {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Group {
-    frames: [FrameRef; COUNT],
+    /// Those of the first pages, as many as have ever been needed: `FEW` or all.
+    frames: SmallVec<[FrameRef; FEW]>,
     /// Pages that have a frame.
     pub(super) present: u64,
     /// Pages of which all bytes are valid.
@@ -56,14 +88,14 @@ pub(super) struct Group {
     pub(super) lost: u64,
     /// Pages seen since the clock hand passed.
     pub(super) recent: u64,
-    torn: BTreeMap<u8, Torn>,
+    torn: Tears,
     times: Option<Box<Times>>,
 }
 
 impl Default for Group {
     fn default() -> Self {
         Self {
-            frames: [FrameRef(0); COUNT],
+            frames: SmallVec::from_elem(FrameRef(0), FEW),
             present: 0,
             whole: 0,
             dirty: 0,
@@ -72,7 +104,7 @@ impl Default for Group {
             flying_whole: 0,
             lost: 0,
             recent: 0,
-            torn: BTreeMap::new(),
+            torn: Tears::default(),
             times: None,
         }
     }
@@ -98,6 +130,9 @@ impl Group {
 
     /// Gives a page a frame, which may have been there before; the bytes are not judged.
     pub(super) fn set_frame(&mut self, at: u8, frame: FrameRef) {
+        if usize::from(at) >= self.frames.len() {
+            self.frames.resize(COUNT, FrameRef(0));
+        }
         self.frames[usize::from(at)] = frame;
         self.present |= bit(at);
         self.recent |= bit(at);
@@ -114,10 +149,11 @@ impl Group {
     }
 
     fn each_torn(&mut self, mask: u64, act: impl Fn(&mut Torn)) {
-        if self.torn.is_empty() {
+        let tears = &mut self.torn.0;
+        if tears.is_empty() {
             return;
         }
-        self.torn.retain(|at, torn| {
+        tears.retain_mut(|(at, torn)| {
             if mask & bit(*at) != 0 {
                 act(torn);
             }
@@ -130,7 +166,7 @@ impl Group {
         if self.whole & bit(at) != 0 {
             return RangeSet::of(ALL);
         }
-        let torn = self.torn.get(&at);
+        let torn = self.torn.get(at);
         torn.map(|torn| torn.valid.clone()).unwrap_or_default()
     }
 
@@ -138,20 +174,20 @@ impl Group {
         let is_part = |torn: &Torn| torn.valid.contains(part);
         self.whole & bit(at) != 0
             || part.is_empty()
-            || (self.present & bit(at) != 0 && self.torn.get(&at).is_some_and(is_part))
+            || (self.present & bit(at) != 0 && self.torn.get(at).is_some_and(is_part))
     }
 
     /// No byte of the page is valid.
     pub(super) fn is_blank(&self, at: u8) -> bool {
         let has = |torn: &Torn| !torn.valid.is_empty();
-        self.whole & bit(at) == 0 && !self.torn.get(&at).is_some_and(has)
+        self.whole & bit(at) == 0 && !self.torn.get(at).is_some_and(has)
     }
 
     pub(super) fn add_valid(&mut self, at: u8, part: ByteRange) {
         if self.whole & bit(at) != 0 || part.is_empty() {
             return;
         }
-        let torn = self.torn.entry(at).or_default();
+        let torn = self.torn.or_new(at);
         torn.valid.insert(part);
         if torn.valid.contains(&ALL) {
             self.set_whole(bit(at));
@@ -174,7 +210,7 @@ impl Group {
         } else if valid.contains(&ALL) {
             self.set_whole(bit(at));
         } else {
-            self.torn.entry(at).or_default().valid = valid;
+            self.torn.or_new(at).valid = valid;
         }
     }
 
@@ -183,7 +219,7 @@ impl Group {
         if self.dirty_whole & bit(at) != 0 {
             return None;
         }
-        let torn = self.torn.get(&at);
+        let torn = self.torn.get(at);
         Some(torn.map(|torn| torn.dirty.clone()).unwrap_or_default())
     }
 
@@ -198,7 +234,7 @@ impl Group {
         let fresh = bit(at) & !self.dirty;
         self.note_dirtied(fresh, sequence);
         if self.dirty_whole & bit(at) == 0 {
-            let torn = self.torn.entry(at).or_default();
+            let torn = self.torn.or_new(at);
             torn.dirty.insert(part);
             if torn.dirty.contains(&ALL) {
                 self.add_dirty_whole(bit(at), sequence);
@@ -234,6 +270,13 @@ impl Group {
             })
         };
         self.times.get_or_insert_with(none)
+    }
+
+    /// Gives back memory that nothing is in.
+    pub(super) fn compact(&mut self) {
+        if self.torn.0.is_empty() {
+            self.torn.0 = Vec::new();
+        }
     }
 
     fn drop_times(&mut self) {
@@ -275,7 +318,7 @@ impl Group {
             self.drop_times();
             return true;
         }
-        self.torn.entry(at).or_default().dirty = dirty;
+        self.torn.or_new(at).dirty = dirty;
         false
     }
 
@@ -285,7 +328,7 @@ impl Group {
         if self.dirty_whole & bit(at) != 0 {
             self.flying_whole |= bit(at);
         } else {
-            let torn = self.torn.get_mut(&at).expect("dirty in part");
+            let torn = self.torn.get_mut(at).expect("dirty in part");
             torn.carried = std::mem::take(&mut torn.dirty);
         }
         self.flying |= bit(at);
@@ -297,7 +340,7 @@ impl Group {
 
     /// The flush of a page has ended: what it carried.
     pub(super) fn land(&mut self, at: u8) -> RangeSet {
-        let torn = self.torn.get(&at);
+        let torn = self.torn.get(at);
         let carried = if self.flying_whole & bit(at) != 0 {
             RangeSet::of(ALL)
         } else {
@@ -336,7 +379,7 @@ impl Group {
         }
         let is_part = |torn: &Torn| torn.dirty.overlaps(part) || torn.carried.overlaps(part);
         (self.dirty_whole | self.flying_whole) & bit(at) != 0
-            || self.torn.get(&at).is_some_and(is_part)
+            || self.torn.get(at).is_some_and(is_part)
     }
 
     /// End of what of a page is dirty or in flight.
@@ -344,7 +387,7 @@ impl Group {
         if (self.dirty_whole | self.flying_whole) & bit(at) != 0 {
             return ALL.end;
         }
-        let torn = self.torn.get(&at);
+        let torn = self.torn.get(at);
         let parts = torn.into_iter().flat_map(|t| [&t.dirty, &t.carried]);
         let ends = parts.filter_map(|part| part.ranges().last());
         ends.map(|last| last.end).max().unwrap_or_default()
@@ -357,7 +400,7 @@ impl Group {
         assert_eq!(self.flying_whole & !self.flying, 0);
         assert!(bits(self.lost).all(|at| !self.is_blank(at)));
         assert!(self.times.is_some() || self.dirty | self.flying == 0);
-        for (at, torn) in &self.torn {
+        for (at, torn) in &self.torn.0 {
             let has = |word: u64| word & bit(*at) != 0;
             assert!(has(self.present));
             assert!(torn.valid.is_empty() || !has(self.whole));

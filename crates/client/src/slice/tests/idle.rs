@@ -73,3 +73,46 @@ fn the_rest_goes_with_the_ticks() {
     assert!(given_back(&s.carry_out(effects)).is_some());
     assert!(s.slice.idle.is_empty());
 }
+
+/// Some ten thousand files are remembered that nobody uses: what their queues once needed is given back, whichever ends last.
+#[test]
+fn what_nobody_uses_takes_little_memory() {
+    for is_closed_first in [true, false] {
+        let mut s = Story::new(PAGE);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        s.write_back(1);
+        let handle = *s.slice.handles.keys().next().expect("opened");
+        let effects = s.ask(Operation::Fsync {
+            ino: INO,
+            handle,
+            data_only: false,
+        });
+        let (call, _) =
+            commit_of(&effects).unwrap_or_else(|| panic!("small enough to lie in it: {effects:?}"));
+        let release = Operation::Release { ino: INO, handle };
+        if is_closed_first {
+            s.ask(release.clone());
+        }
+        assert!(s.slice.inode(INO).goals.capacity() > 0);
+        s.attr.change += 1;
+        let effects = s.answer(call, meta::Reply::Attr(s.attr));
+        let sync = effects.iter().find_map(|effect| match effect {
+            Effect::Call(call, _, Ask::Sync) => Some(*call),
+            _ => None,
+        });
+        let synced = Box::new(Answer::bare(Body::Synced));
+        s.input(Input::Answer(sync.expect("its owner"), synced));
+        if !is_closed_first {
+            s.ask(release);
+        }
+        let inode = s.slice.inode(INO);
+        assert!(inode.is_unused());
+        let capacities = [
+            inode.goals.capacity(),
+            inode.batches.capacity(),
+            inode.loads.capacity(),
+            inode.parked.capacity(),
+        ];
+        assert_eq!(capacities, [0; 4], "closed first: {is_closed_first}");
+    }
+}
