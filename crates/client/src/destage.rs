@@ -38,11 +38,13 @@ impl Slice {
                 break;
             }
             self.hasty_count -= 1;
-            // A page that is not ours any more, or not cached, stays where it is. Behind the end there is nothing to move.
+            // A page that is not ours any more, or not cached, stays where it is. Behind the end there is nothing to move. And what of a page
+            // was lost, as somebody was told, is not written as a part of the whole later on.
             let bytes = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
             let is_within = bytes.begin < inode.size;
             if is_within
                 && inode.covers(RangeMode::Write, &bytes)
+                && !inode.pages.has_lost(&bytes)
                 && inode.pages.redirty(number, &whole)
             {
                 inode.reserved.plain += 1;

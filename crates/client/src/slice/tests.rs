@@ -3,6 +3,7 @@
 mod access;
 mod appends;
 mod attributes;
+mod destage;
 mod evict;
 mod idle;
 mod interrupts;

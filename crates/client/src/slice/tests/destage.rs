@@ -1,0 +1,69 @@
+//! Whole pages that went as pieces because somebody waited go to sectors later.
+
+use super::*;
+
+fn fsync(s: &mut Story) -> Vec<Effect> {
+    s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    })
+}
+
+/// Writes the first bytes of the first page.
+fn write_some(s: &mut Story, length: u32) {
+    let frame = crate::Pool::alloc(&s.memory).expect("plenty");
+    s.ask(Operation::Write {
+        ino: INO,
+        handle: Handle(0),
+        offset: 0,
+        payload: Span {
+            length,
+            ..Span::whole(frame)
+        },
+        is_write_back: true,
+        append: false,
+        sync: false,
+        kill_set_id: false,
+    });
+}
+
+/// Has what is dirty committed as pieces, and lets it get old; stores of the time after.
+fn stores_when_old(s: &mut Story) -> usize {
+    let effects = fsync(s);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert!(!commit.pieces.is_empty());
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    s.now = s.now + Duration::from_secs(6);
+    let effects = s.input(Input::Tick);
+    let is_store = |effect: &&Effect| matches!(effect, Effect::Store(..));
+    effects.iter().filter(is_store).count()
+}
+
+fn two_pages() -> Story {
+    let mut s = Story::new(2 * PAGE);
+    s.has_sectors = true;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s
+}
+
+#[test]
+fn a_page_that_went_as_pieces_goes_to_sectors_later() {
+    let mut s = two_pages();
+    s.write_back(1);
+    assert_eq!(stores_when_old(&mut s), 1);
+}
+
+/// Its first bytes were written again and committed, the others were lost, and an fsync has said so: they are not stored behind the back of
+/// whoever heard that.
+#[test]
+fn what_was_lost_does_not_go_with_the_rest_of_its_page() {
+    let mut s = two_pages();
+    s.write_back(1);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    s.answer(call, meta::Reply::Error(Errno::EIO));
+    write_some(&mut s, 20);
+    assert_eq!(stores_when_old(&mut s), 0);
+}
