@@ -39,8 +39,9 @@
 //! What this deliberately does not do: look for blocks that nobody writes or reads, join blocks with one another, and touch files to which
 //! space is promised (their runs are short, so that each sector that is written over is free by itself).
 
+mod pace;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use data::SetAside;
 use meta::Commit;
@@ -54,17 +55,8 @@ use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
 use crate::tokens::Asker;
+pub use pace::{Pace, RATE_DEFAULT};
 
-/// Bytes a second of a node that nobody reads or writes on, unless it is told otherwise: a disk of today does some ten times as much.
-pub const RATE_DEFAULT: u64 = 32 << 20;
-/// While somebody does it is one part in so many: by default 4 MiB, a tenth of what a slow hard disk does at random.
-const BUSY_PART: u64 = 8;
-/// A node is idle when nobody has read or written for so long.
-const IDLE_AFTER: Duration = Duration::from_millis(500);
-/// A rewrite may begin so much later than the rate would have it, and the next one be on time.
-const LATE_MAX: Duration = Duration::from_millis(100);
-/// Uses that follow one another so closely are noted once.
-const USE_GRAIN: Duration = Duration::from_millis(20);
 /// A block is changed no more if it has not been for so long.
 pub const REST: Duration = Duration::from_secs(10);
 /// A block of so many extents is as good as one: 128 KiB each, in blocks of the default size.
@@ -83,70 +75,6 @@ pub(crate) const SHORT_PAUSE: Duration = Duration::from_secs(60);
 const SCATTERED_PAUSE: Duration = Duration::from_secs(600);
 /// Of the pool one part in so many may be one block.
 const POOL_PART: u64 = 16;
-
-/// How fast a node rewrites, all its slices together. Without a lock: who loses a race waits for the next tick.
-#[derive(Debug)]
-pub struct Pace {
-    /// Bytes a second while nobody reads or writes; 0: nothing is rewritten.
-    rate: AtomicU64,
-    /// When an application read or wrote last.
-    used_at: AtomicU64,
-    /// Nothing is rewritten before.
-    next: AtomicU64,
-}
-
-impl Default for Pace {
-    fn default() -> Self {
-        Self {
-            rate: AtomicU64::new(RATE_DEFAULT),
-            used_at: AtomicU64::new(0),
-            next: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Pace {
-    /// So many bytes a second from now on; 0: nothing is begun, and what is under way is given up.
-    pub fn set_rate(&self, rate: u64) {
-        self.rate.store(rate, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_off(&self) -> bool {
-        self.rate.load(Ordering::Relaxed) == 0
-    }
-
-    /// An application reads or writes.
-    pub(crate) fn note_use(&self, now: Instant) {
-        let last = Instant(self.used_at.load(Ordering::Relaxed));
-        if now.since(last) > USE_GRAIN {
-            self.used_at.store(now.0, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether so many bytes may be rewritten now.
-    pub(crate) fn take(&self, now: Instant, bytes: u64) -> bool {
-        let next = self.next.load(Ordering::Relaxed);
-        if now.0 < next {
-            return false;
-        }
-        let last = Instant(self.used_at.load(Ordering::Relaxed));
-        let rate = self.rate.load(Ordering::Relaxed);
-        let rate = match now.since(last) > IDLE_AFTER {
-            true => rate,
-            false => rate.div_ceil(BUSY_PART),
-        };
-        if rate == 0 {
-            return false;
-        }
-        let pause = Duration(bytes.saturating_mul(1_000_000_000) / rate);
-        // What the last ticks were late is made up for.
-        let from = Instant(next.max(now.0.saturating_sub(LATE_MAX.0)));
-        let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.next
-            .compare_exchange(next, (from + pause).0, order, failed)
-            .is_ok()
-    }
-}
 
 /// What is rewritten, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
