@@ -129,8 +129,8 @@ impl Batch {
 /// What a running Commit carries beside its batches.
 #[derive(Debug)]
 pub(crate) struct RunningCommit {
-    commit: Commit,
-    modified: Option<Timestamp>,
+    pub(crate) commit: Commit,
+    pub(crate) modified: Option<Timestamp>,
     /// It brings a rewrite, and nothing else.
     pub(crate) is_rewrite: bool,
 }
@@ -534,6 +534,8 @@ impl Slice {
             .any(|b| matches!(b.state, BatchState::Stored(_)));
         if is_due && (has_stored || needs_attributes) {
             self.start_commit(env, ino);
+        } else {
+            self.commit_rewrite_of(env, ino);
         }
     }
 
@@ -589,33 +591,8 @@ impl Slice {
         self.run_commit(env, ino, running, stores);
     }
 
-    /// Makes what a rewrite stored part of the file; no disk forgets it any more. The caller sees to it that no other Commit is under way.
-    pub(crate) fn start_rewrite_commit(
-        &mut self,
-        env: &Env<'_>,
-        attr: &types::Attr,
-        extents: Vec<Extent>,
-    ) {
-        let commit = Commit {
-            ino: attr.ino,
-            generation: attr.generation,
-            size_generation: attr.size_generation,
-            size: None,
-            modified: None,
-            kill_set_id: None,
-            drops_rights: false,
-            extents,
-            pieces: Vec::new(),
-        };
-        let running = RunningCommit {
-            commit,
-            modified: None,
-            is_rewrite: true,
-        };
-        self.run_commit(env, attr.ino, running, Vec::new());
-    }
-
-    fn run_commit(
+    /// Sends a Commit when these stores cannot be forgotten by their disks. The caller sees to it that no other one is under way.
+    pub(crate) fn run_commit(
         &mut self,
         env: &Env<'_>,
         ino: InodeId,

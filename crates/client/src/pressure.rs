@@ -21,11 +21,8 @@ const SHORT_COUNT_MAX: u32 = 3;
 
 impl Slice {
     /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
-    /// now, never later.
+    /// now, never later. All slices have heard before that there are few (`on_scarce`).
     pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: types::NodeId, is_there: bool) {
-        if !is_there {
-            self.on_sectors_short(env, owner);
-        }
         self.short = (!is_there).then_some(owner);
         for ino in std::mem::take(&mut self.starved) {
             if env.owner(ino.shard()) != owner {

@@ -16,7 +16,7 @@
 //! | state | has | another writes to the block, its size is cut (its tokens leave: the same, not noted) | this node's lease, the mount or the daemon ends | fails |
 //! |---|---|---|---|---|
 //! | Preparing | sectors set aside | noted again; the sectors go back | the same, not noted | map, load: pause |
-//! | Storing | frames, runs | nobody waits: found when the store has ended | given up when the store has ended, for which a stop waits | pause; runs go back, or are burnt |
+//! | Storing | frames, runs | nobody waits: found when the store has ended | given up when the store has ended; a stop does not wait for that | pause; runs go back, or are burnt |
 //! | Stored | frames, runs | runs go back, noted again | the same, not noted | - |
 //! | Flushing | frames, runs | nobody waits: found when the disks have been flushed | runs go back, not noted | runs go back, noted again |
 //! | Committing | runs | comes after it: one Commit of an inode at a time, and goals wait for it | as any Commit | runs go back, pause |
@@ -51,6 +51,7 @@ use types::{
 };
 
 use crate::env::{Env, StorePiece, WantedRun};
+use crate::flush::RunningCommit;
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
@@ -73,8 +74,10 @@ const SPARE_BLOCKS: u64 = 4;
 pub(crate) const SHORT_PAUSE: Duration = Duration::from_secs(60);
 /// Where a block consists of many extents again, free sectors are scattered.
 const SCATTERED_PAUSE: Duration = Duration::from_secs(600);
-/// Of the pool one part in so many may be one block.
+/// Of the pool rewrites hold one part in so many at most, all together.
 const POOL_PART: u64 = 16;
+/// Larger blocks are rewritten in steps of so many bytes, as if they were several.
+pub const STEP_MAX: u64 = 2 << 20;
 
 /// What is rewritten, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,6 +171,8 @@ struct Preparation {
     reserved: SetAside,
     has_asked_tokens: bool,
     has_had_tokens: bool,
+    /// That it may hold, and the node's other rewrites not.
+    frames: u64,
     /// The node's pace allows it.
     is_allowed: bool,
 }
@@ -197,6 +202,7 @@ impl Image {
     }
 
     fn release(&mut self, env: &Env<'_>) {
+        env.pace.let_go(self.frames.len() as u64);
         let frames = self.frames.drain(..);
         frames.for_each(|(_, frame)| env.pool.release(frame));
     }
@@ -272,9 +278,10 @@ fn parts_of_map(extents: &[Extent], pieces: &[Piece]) -> impl Iterator<Item = By
 }
 
 impl Inode {
+    /// Of what is rewritten at a time.
     fn block_size(&self, rules: Rules) -> u64 {
         let of_layout = self.attr.and_then(|attr| attr.layout.block_size());
-        u64::from(of_layout.unwrap_or(rules.block_size))
+        u64::from(of_layout.unwrap_or(rules.block_size)).min(STEP_MAX)
     }
 
     /// The bytes of a block that the file has, as whole pages; nothing behind its end.
@@ -321,12 +328,6 @@ impl Slice {
     pub(crate) fn stop_rewriting(&mut self, env: &Env<'_>) {
         self.rewriter.rules = None;
         self.give_up_rewrite(env);
-    }
-
-    /// A store for a rewrite is under way: its sectors may be written to.
-    pub(crate) fn is_rewriting(&self) -> bool {
-        let job = self.rewriter.job.as_ref();
-        job.is_some_and(|job| matches!(job.state, State::Storing { .. }))
     }
 
     pub(crate) fn rewrite_counts(&self) -> RewriteCounts {
@@ -386,6 +387,15 @@ impl Slice {
         self.set_job(job);
     }
 
+    /// Nobody waits for a Commit of `ino` any more: one that is stored may be the next.
+    pub(crate) fn commit_rewrite_of(&mut self, env: &Env<'_>, ino: InodeId) {
+        let is_it = |job: &mut Job| job.key.0 == ino && matches!(job.state, State::Stored(..));
+        if let Some(job) = self.rewriter.job.take_if(is_it) {
+            let job = self.commit_block(env, job);
+            self.set_job(job);
+        }
+    }
+
     fn set_job(&mut self, job: Option<Job>) {
         self.rewriter.key = job.as_ref().map(|job| job.key);
         self.rewriter.job = job;
@@ -433,8 +443,10 @@ impl Slice {
         }
     }
 
-    /// An owner has fewer sectors than applications want: before any of them hears so they get those that are in hand here.
-    pub(crate) fn on_sectors_short(&mut self, env: &Env<'_>, owner: NodeId) {
+    /// An owner has fewer sectors than applications want, here or on another node: before any of them hears so they get those that are in
+    /// hand here. And none are taken for a while.
+    pub(crate) fn on_scarce(&mut self, env: &Env<'_>, owner: NodeId) {
+        self.rewriter.paused_until = self.rewriter.paused_until.max(env.now + SHORT_PAUSE);
         let has_some = |job: &Job| {
             let is_with_disk = matches!(job.state, State::Storing { .. });
             let is_with_owner = matches!(job.state, State::Committing { .. });
@@ -452,6 +464,7 @@ impl Slice {
             State::Preparing(preparation) => {
                 let reserved = std::mem::take(&mut preparation.reserved);
                 env.grants.unreserve(owner, reserved);
+                env.pace.let_go(std::mem::take(&mut preparation.frames));
                 None
             }
             State::Storing { is_given_up, .. } => {
@@ -555,6 +568,13 @@ impl Slice {
         if !has.is_allowed || free < total / 8 {
             return Some(job);
         }
+        if has.frames != sectors {
+            env.pace.let_go(std::mem::take(&mut has.frames));
+            if !env.pace.hold(sectors, total / POOL_PART) {
+                return Some(job);
+            }
+            has.frames = sectors;
+        }
         if !is_ours {
             if !has.has_asked_tokens {
                 let required = Pattern::plain(range);
@@ -613,6 +633,7 @@ impl Slice {
         let State::Preparing(has) = &mut job.state else {
             unreachable!("the caller prepared it");
         };
+        assert_eq!(has.frames, frames.len() as u64, "let go of with the image");
         let reserved = std::mem::take(&mut has.reserved);
         let taken = env.grants.take_spare(owner, &wanted, reserved);
         let is_there = taken.is_some();
@@ -684,6 +705,7 @@ impl Slice {
             unreachable!("just seen");
         };
         let owner = job.owner;
+        env.pace.note_store(env.now, job.since);
         match result {
             Ok(extents) => {
                 let job = Job {
@@ -784,7 +806,24 @@ impl Slice {
         }
         image.release(env);
         let parts_after = extents.len() as u64;
-        self.start_rewrite_commit(env, &attr, extents);
+        // Nothing else: not even other extents.
+        let commit = Commit {
+            ino,
+            generation: attr.generation,
+            size_generation: attr.size_generation,
+            size: None,
+            modified: None,
+            kill_set_id: None,
+            drops_rights: false,
+            extents,
+            pieces: Vec::new(),
+        };
+        let running = RunningCommit {
+            commit,
+            modified: None,
+            is_rewrite: true,
+        };
+        self.run_commit(env, ino, running, Vec::new());
         Some(Job {
             state: State::Committing { image, parts_after },
             ..job

@@ -150,6 +150,9 @@ pub enum Input {
     Flushed(IoId, Result<(), IoFailure>),
     /// The kernel has dropped what it was told to.
     Notified(NotifyId),
+    /// This owner has too few free sectors: what nobody waits for gives back those that it has in hand. All slices hear it before any
+    /// hears `Space` of a lack, and before the owner is answered that wants back what lies unused.
+    Scarce(NodeId),
     /// Free sectors arrived from this owner; `false`: it has none.
     Space(NodeId, bool),
     /// Write the inode's dirty data back, then run the request in its own slice.
@@ -395,6 +398,7 @@ impl Slice {
                 }
             }
             Input::Notified(notify) => self.on_notified(env, notify),
+            Input::Scarce(owner) => self.on_scarce(env, owner),
             Input::Space(owner, is_there) => self.on_space(env, owner, is_there),
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
             Input::RenameNow(request) => self.rename_now(*request),
@@ -621,9 +625,9 @@ impl Slice {
         }
     }
 
-    /// Something has not been committed yet.
+    /// Something that an application wrote has not been committed yet.
     pub fn is_dirty(&self) -> bool {
-        self.is_rewriting() || self.inodes.values().any(|inode| inode.is_dirty())
+        self.inodes.values().any(|inode| inode.is_dirty())
     }
 
     /// Inodes known, pages cached, pages dirty.

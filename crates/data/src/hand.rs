@@ -29,6 +29,8 @@ const IDLE: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_secs(1);
 /// Who was refused asks again after so long.
 const REFUSED: Duration = Duration::from_millis(100);
+/// Who waits for sectors that are on their way asks again after so long.
+const SOON: Duration = Duration::from_millis(10);
 /// Sectors given back at once because they lie unused: fewer are not worth a message.
 const SURPLUS_MIN: u64 = 1024;
 /// Runs in one question.
@@ -467,6 +469,16 @@ impl Hand {
             }
             self.wants_list |= asked.list;
         }
+    }
+
+    /// What is asked for now will be there soon: the next question waits for a while.
+    pub fn ask_later(&mut self, now: Instant) {
+        self.refused_until = self.refused_until.max(now + SOON);
+    }
+
+    /// The next question answers a recall.
+    pub const fn is_recalled(&self) -> bool {
+        self.recall != 0
     }
 
     /// When sectors were taken or needed last; never: none. For `gupfs dump space`.

@@ -3,9 +3,12 @@
 //! Invariants
 //! - What a write of unknown outcome was sent to is in `doubts` until its store says how it ended: then it is burnt,
 //!   and everything else of the store goes back.
+//! - Nobody hears that an owner has too few sectors while work that nobody waits for has some of it (`spare`), within limits.
 //! - A hand is asked for its next question whenever something in it has changed, and from time to time.
 //!
 //! What this deliberately does not do: send. The driver asks (`next`) and brings the answer (`on_answer`).
+
+mod spare;
 
 use std::collections::BTreeMap;
 
@@ -16,12 +19,15 @@ use data::write::{Dirty, plan_write};
 use data::{Hand, SectorSet, SetAside, SpaceAsk};
 use types::{Instant, Layout, NodeId, NsdId, Run, SECTOR_SIZE};
 
+use spare::Spare;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Hands {
     owners: BTreeMap<NodeId, Hand>,
     /// Sectors of writes without an answer, until their store is burnt.
     doubts: SectorSet,
+    spare: Spare,
     nsds: Vec<NsdId>,
     striping: Striping,
 }
@@ -32,6 +38,7 @@ impl Hands {
         Self {
             owners: BTreeMap::new(),
             doubts: SectorSet::new(),
+            spare: Spare::default(),
             nsds: nsds.to_vec(),
             striping: Striping::even(nsds, block_size),
         }
@@ -171,6 +178,7 @@ impl Hands {
         };
         let is_named = |run: &TakenRun| named.is_empty() || named.contains(&run.run.at.nsd);
         if taken.iter().all(is_named) {
+            taken.iter().for_each(|run| self.spare.take(owner, run.run));
             return Some(taken);
         }
         // Too scattered to lie there. Nothing was written to them.
@@ -181,12 +189,14 @@ impl Hands {
 
     /// `Grants::committed`.
     pub fn committed(&mut self, owner: NodeId, runs: &[Run]) {
+        self.spare.end(owner, runs);
         let hand = self.of(owner);
         runs.iter().for_each(|run| hand.committed(*run));
     }
 
     /// `Grants::burn`: a store of these runs has failed, and some of its writes may still be on their way.
     pub fn burn(&mut self, owner: NodeId, runs: &[Run]) {
+        self.spare.end(owner, runs);
         for run in runs {
             // A store has several writes: those that were answered have ended.
             let found = self.doubts.intersection(*run);
@@ -200,6 +210,7 @@ impl Hands {
 
     /// `Grants::discard`.
     pub fn discard(&mut self, owner: NodeId, runs: &[Run]) {
+        self.spare.end(owner, runs);
         let hand = self.of(owner);
         runs.iter().for_each(|run| hand.discard(*run));
     }
@@ -224,20 +235,39 @@ impl Hands {
 
     /// What there is to ask an owner now, if no question to it is under way.
     pub fn next(&mut self, now: Instant, owner: NodeId) -> Option<SpaceAsk> {
+        if self.of(owner).is_recalled() && self.spare.holds_up(now, owner) {
+            return None;
+        }
         self.of(owner).next(now)
     }
 
     /// The owner's answer. `None`: to an older question. Else: whether what was needed has come; the client's slices
-    /// are told, and `next` may have more to ask.
+    /// are told, and `next` may have more to ask. If not, work that nobody waits for is to give back what it has, and then
+    /// `is_worth_waiting` to be asked.
     pub fn on_answer(&mut self, now: Instant, owner: NodeId, answer: &Answer) -> Option<bool> {
         let hand = self.of(owner);
-        match &answer.body {
-            Body::Space(answer) => hand.on_answer(now, answer),
+        let is_there = match &answer.body {
+            Body::Space(answer) => hand.on_answer(now, answer)?,
             _ => {
                 hand.on_refused(now);
-                Some(false)
+                false
             }
+        };
+        if is_there {
+            self.spare.end_wait(owner);
         }
+        Some(is_there)
+    }
+
+    /// The owner has too few sectors. True: nobody hears so yet, but all who wait for some ask again, because some are on
+    /// their way back to it.
+    pub fn is_worth_waiting(&mut self, now: Instant, owner: NodeId) -> bool {
+        let has_spent = self.of(owner).pool().counts().spent > 0;
+        let is_worth = self.spare.is_worth_waiting(now, owner, has_spent);
+        if is_worth {
+            self.of(owner).ask_later(now);
+        }
+        is_worth
     }
 
     /// Sectors in hand and not reserved.

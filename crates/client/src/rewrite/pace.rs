@@ -12,6 +12,8 @@ const BUSY_PART: u64 = 8;
 const IDLE_AFTER: Duration = Duration::from_millis(500);
 /// A rewrite may begin so much later than the rate would have it, and the next one be on time.
 const LATE_MAX: Duration = Duration::from_millis(100);
+/// After a store nothing is rewritten for so many times as long as it took: other nodes' applications may use the same disks.
+const STORE_REST: u64 = 3;
 /// Uses that follow one another so closely are noted once.
 const USE_GRAIN: Duration = Duration::from_millis(20);
 
@@ -24,6 +26,8 @@ pub struct Pace {
     used_at: AtomicU64,
     /// Nothing is rewritten before.
     next: AtomicU64,
+    /// Frames that rewrites hold.
+    frames: AtomicU64,
 }
 
 impl Default for Pace {
@@ -32,6 +36,7 @@ impl Default for Pace {
             rate: AtomicU64::new(RATE_DEFAULT),
             used_at: AtomicU64::new(0),
             next: AtomicU64::new(0),
+            frames: AtomicU64::new(0),
         }
     }
 }
@@ -76,5 +81,29 @@ impl Pace {
         self.next
             .compare_exchange(next, (from + pause).0, order, failed)
             .is_ok()
+    }
+
+    /// A store has ended, begun at `since`.
+    pub(crate) fn note_store(&self, now: Instant, since: Instant) {
+        let rest = Duration(now.since(since).0.saturating_mul(STORE_REST));
+        self.next.fetch_max((now + rest).0, Ordering::Relaxed);
+    }
+
+    /// Whether so many frames more may be held, where `most` is what all rewrites of the node may hold.
+    pub(crate) fn hold(&self, frames: u64, most: u64) -> bool {
+        let order = Ordering::Relaxed;
+        let more = |held: u64| Some(held + frames).filter(|sum| *sum <= most);
+        self.frames.fetch_update(order, order, more).is_ok()
+    }
+
+    /// So many of them are held no more.
+    pub(crate) fn let_go(&self, frames: u64) {
+        let held = self.frames.fetch_sub(frames, Ordering::Relaxed);
+        assert!(held >= frames, "held before");
+    }
+
+    /// Frames that rewrites hold, or may hold at once.
+    pub fn held(&self) -> u64 {
+        self.frames.load(Ordering::Relaxed)
     }
 }

@@ -1,8 +1,8 @@
-//! Stores whose outcome is unknown: what of them may still be written is burnt, and the rest goes back.
+//! Stores whose outcome is unknown: what of them may still be written is burnt, and the rest goes back. And who hears of a lack, and when.
 
 use super::*;
 use data::SpaceAnswer;
-use types::{Grant, GrantId, InodeId, Location};
+use types::{Duration, Grant, GrantId, InodeId, Location};
 
 const OWNER: NodeId = NodeId(3);
 
@@ -69,7 +69,7 @@ fn of_a_failed_store_only_what_may_still_be_written_is_burnt() {
     let refused = Answer::bare(Body::Refused(types::Errno::EIO));
     assert_eq!(hands.on_answer(Instant(5), OWNER, &refused), Some(false));
     assert_eq!(hands.next(Instant(6), OWNER), None, "not at once");
-    let later = Instant(6) + types::Duration::from_secs(1);
+    let later = Instant(6) + Duration::from_secs(1);
     let ask = hands.next(later, OWNER).expect("again");
     assert_eq!(ask.back.iter().map(|r| r.count).sum::<u32>(), 12);
 }
@@ -85,7 +85,7 @@ fn spare_sectors_are_wished_for_and_not_needed() {
         "it had few a moment ago"
     );
     assert!(!hands.reserve_spare(OWNER, 15));
-    let later = Instant(7) + types::Duration::from_secs(2);
+    let later = Instant(7) + Duration::from_secs(2);
     let ask = hands.next(later, OWNER).expect("wished for");
     assert_eq!(ask.need, 0);
     assert!(ask.want >= 15);
@@ -100,7 +100,7 @@ fn a_wish_for_more_than_is_in_hand_is_asked_for() {
     let mut hands = with_sectors(10);
     assert_eq!(hands.unreserved(), 20);
     assert!(!hands.reserve_spare(OWNER, 30));
-    let later = Instant(7) + types::Duration::from_secs(2);
+    let later = Instant(7) + Duration::from_secs(2);
     let ask = hands.next(later, OWNER).expect("wished for");
     assert_eq!(ask.need, 0);
     assert!(ask.want >= 30, "{ask:?}");
@@ -129,7 +129,7 @@ fn spare_sectors_lie_where_the_layout_wants_them() {
     assert_eq!(take_spare(&mut hands, 60), None);
     assert_eq!(hands.unreserved(), left, "nothing was taken");
     // The owner has nothing there either.
-    let later = Instant(7) + types::Duration::from_secs(2);
+    let later = Instant(7) + Duration::from_secs(2);
     let ask = hands.next(later, OWNER).expect("wished for");
     assert_eq!((ask.need, &ask.nsds[..]), (0, &[NsdId(1)][..]));
     let answer = SpaceAnswer {
@@ -144,4 +144,100 @@ fn spare_sectors_lie_where_the_layout_wants_them() {
     let elsewhere = hands.take(later, OWNER, &[of_one(60)], SetAside::default());
     let elsewhere = elsewhere.expect("a write finds room");
     assert!(elsewhere.iter().any(|run| run.run.at.nsd == NsdId(2)));
+}
+
+/// The owner's answer to the question under way: so many sectors of the first NSD, from this one on.
+fn answer(hands: &mut Hands, at: u64, number: u64, (sector, count): (u64, u32)) -> Option<bool> {
+    let grant = Grant {
+        id: GrantId(2),
+        run: Run {
+            at: Location {
+                nsd: NsdId(1),
+                sector,
+            },
+            count,
+        },
+        mac: 0,
+    };
+    let answer = SpaceAnswer {
+        number,
+        grants: vec![grant; usize::from(count > 0)],
+        promised: 0,
+        held: None,
+    };
+    let answer = Answer::bare(Body::Space(answer));
+    hands.on_answer(Instant(at), OWNER, &answer)
+}
+
+/// Hands of which work that nobody waits for has taken eight sectors, and a write wants more than there are.
+fn short_beside_a_rewrite() -> (Hands, Vec<Run>, u64) {
+    let mut hands = with_sectors(20);
+    assert!(hands.reserve_spare(OWNER, 8));
+    let wanted = [wanted(0, 8)];
+    let taken = hands.take_spare(Instant(3), OWNER, &wanted, SetAside::plain(8));
+    let runs: Vec<Run> = taken.expect("in hand").iter().map(|t| t.run).collect();
+    assert!(!hands.reserve(OWNER, 40));
+    let ask = hands.next(Instant(4), OWNER).expect("they are needed");
+    assert_eq!(answer(&mut hands, 5, ask.number, (0, 0)), Some(false));
+    (hands, runs, ask.number)
+}
+
+/// He asks again, and hears that there are none when these have gone back to the owner and it has no others.
+#[test]
+fn nobody_hears_of_a_lack_while_a_rewrite_has_sectors() {
+    let (mut hands, runs, number) = short_beside_a_rewrite();
+    assert!(hands.is_worth_waiting(Instant(5), OWNER), "being stored");
+    assert!(!hands.reserve(OWNER, 40));
+    let soon = Instant(5) + Duration::from_millis(20);
+    assert_eq!(hands.next(Instant(6), OWNER), None, "not in a circle");
+    hands.discard(OWNER, &runs);
+    assert!(hands.is_worth_waiting(Instant(7), OWNER), "on its way back");
+    let ask = hands.next(soon, OWNER).expect("they are still needed");
+    assert_eq!((ask.number, &ask.back), (number + 1, &runs));
+    assert_eq!(answer(&mut hands, 8, ask.number, (0, 0)), Some(false));
+    assert!(!hands.is_worth_waiting(Instant(8), OWNER));
+}
+
+/// What it has stored is the file's: there is nothing to wait for.
+#[test]
+fn a_rewrite_that_has_ended_holds_nobody_up() {
+    let (mut hands, runs, _) = short_beside_a_rewrite();
+    hands.committed(OWNER, &runs);
+    assert!(!hands.is_worth_waiting(Instant(6), OWNER));
+    hands.check();
+
+    let (mut hands, runs, _) = short_beside_a_rewrite();
+    hands.in_doubt(runs[0]);
+    hands.burn(OWNER, &runs);
+    assert!(!hands.is_worth_waiting(Instant(6), OWNER));
+    hands.check();
+}
+
+/// A disk does not answer: a clear error is better.
+#[test]
+fn a_lack_is_heard_of_in_time_whatever_a_rewrite_does() {
+    let (mut hands, _, _) = short_beside_a_rewrite();
+    assert!(hands.is_worth_waiting(Instant(5), OWNER));
+    let late = Instant(5) + Duration::from_secs(3);
+    assert!(!hands.is_worth_waiting(late, OWNER));
+    let later = late + Duration::from_secs(30);
+    assert!(!hands.is_worth_waiting(later, OWNER), "nor the next one");
+}
+
+/// The owner wants back what lies unused, for another node: what is being stored here comes with it.
+#[test]
+fn a_recall_is_answered_when_a_rewrite_has_ended() {
+    let (mut hands, runs, _) = short_beside_a_rewrite();
+    hands.of(OWNER).on_recall(Instant(6), 9);
+    assert_eq!(hands.next(Instant(7), OWNER), None);
+    hands.discard(OWNER, &runs);
+    let ask = hands.next(Instant(8), OWNER).expect("the recall");
+    assert_eq!(ask.recall, 9);
+    assert!(runs.iter().all(|run| ask.back.contains(run)), "{ask:?}");
+
+    let (mut hands, _, _) = short_beside_a_rewrite();
+    hands.of(OWNER).on_recall(Instant(6), 9);
+    assert_eq!(hands.next(Instant(7), OWNER), None);
+    let late = Instant(7) + Duration::from_secs(3);
+    assert_eq!(hands.next(late, OWNER).expect("the recall").recall, 9);
 }

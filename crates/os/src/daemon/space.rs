@@ -146,7 +146,11 @@ impl Daemon {
         let owner = self.owner(shard);
         let now = clock::now();
         let taken = self.hands.with(|hands| hands.on_answer(now, owner, answer));
-        let Some(is_there) = taken else { return };
+        let Some(mut is_there) = taken else { return };
+        if !is_there {
+            self.tell_scarce(owner, items);
+            is_there = self.hands.with(|hands| hands.is_worth_waiting(now, owner));
+        }
         if owner == self.me.node && !is_there {
             lock(&self.log).destage_state = node::DestageState::NoSpace;
         }
@@ -159,9 +163,20 @@ impl Daemon {
 
     /// The owner needs what lies unused here.
     pub(super) fn on_recall(self: &Arc<Self>, owner: NodeId, id: u64, items: &mut Items) {
+        self.tell_scarce(owner, items);
         let now = clock::now();
         self.hands.with(|hands| hands.of(owner).on_recall(now, id));
         self.want_space(owner, items);
+    }
+
+    /// An owner has too few sectors: before anybody hears so, and before the owner hears what lies unused here, all slices give back what
+    /// nobody waits for.
+    fn tell_scarce(&self, owner: NodeId, items: &mut Items) {
+        let mut effects = Vec::new();
+        for slice in 0..SLICE_COUNT {
+            self.run_slice(slice, Input::Scarce(owner), &mut effects);
+        }
+        items.extend(effects.into_iter().map(Item::Effect));
     }
 
     /// Runs an input of the regions' core. The journal's lock is taken after the core's own.

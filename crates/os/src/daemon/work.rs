@@ -190,7 +190,7 @@ impl Daemon {
         }
     }
 
-    fn run_slice(&self, slice: usize, input: Input, effects: &mut Vec<Effect>) {
+    pub(super) fn run_slice(&self, slice: usize, input: Input, effects: &mut Vec<Effect>) {
         let EventTime { now, timestamp } = EventTime::get();
         let env = Env {
             now,

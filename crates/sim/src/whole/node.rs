@@ -424,7 +424,7 @@ impl Node {
         }
     }
 
-    fn run_slice(&mut self, slice: usize, input: Input) -> Vec<Effect> {
+    pub(super) fn run_slice(&mut self, slice: usize, input: Input) -> Vec<Effect> {
         self.hands.now.set(self.now);
         let env = Env {
             now: self.now,

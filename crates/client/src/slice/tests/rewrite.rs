@@ -1,5 +1,6 @@
 //! Blocks of many extents become one run: what is begun, and what is left alone.
 
+mod limits;
 mod under_way;
 
 use super::*;
@@ -488,6 +489,7 @@ fn check_a_write_gets_what_a_rewrite_has(s: &mut Story) {
     let effects = super::write_page(s, 6, 4096);
     let wants_space = |e: &Effect| matches!(e, Effect::WantSpace(_));
     assert!(effects.iter().any(wants_space), "{effects:?}");
+    s.input(Input::Scarce(NodeId(2)));
     let effects = s.input(Input::Space(NodeId(2), false));
     let effects = settle(s, effects);
     assert!(is_written(&effects), "{effects:?}");

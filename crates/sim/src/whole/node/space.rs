@@ -47,7 +47,11 @@ impl Node {
         let owner = self.owner(shard);
         let now = self.now;
         let taken = self.hands.with(|hands| hands.on_answer(now, owner, answer));
-        let Some(is_there) = taken else { return };
+        let Some(mut is_there) = taken else { return };
+        if !is_there {
+            self.tell_scarce(owner, items);
+            is_there = self.hands.with(|hands| hands.is_worth_waiting(now, owner));
+        }
         for slice in 0..SLICE_COUNT {
             items.push_back(Item::Client(slice, Input::Space(owner, is_there)));
         }
@@ -55,9 +59,17 @@ impl Node {
     }
 
     pub(super) fn on_recall(&mut self, owner: NodeId, id: u64, items: &mut Items) {
+        self.tell_scarce(owner, items);
         let now = self.now;
         self.hands.with(|hands| hands.of(owner).on_recall(now, id));
         self.want_space(owner, items);
+    }
+
+    fn tell_scarce(&mut self, owner: NodeId, items: &mut Items) {
+        for slice in 0..SLICE_COUNT {
+            let effects = self.run_slice(slice, Input::Scarce(owner));
+            items.extend(effects.into_iter().map(Item::Effect));
+        }
     }
 
     /// Runs an input of the regions' core.
