@@ -556,7 +556,7 @@ impl Slice {
                 env.pool.zero(Span::whole(*frame));
             }
         }
-        self.note_loaded(env, ino, &got, loads.len());
+        self.note_loaded(env, ino, &got, &loads);
         let io = IoId(self.draw_id());
         self.ios.insert(io, ino);
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");

@@ -25,6 +25,9 @@ pub enum Ask {
         seen: TokenNumber,
         /// What is wanted.
         wants: Vec<Want>,
+        /// Only if no other node holds or waits for what conflicts: nothing is taken from anybody. Else the answer is
+        /// `Refused(EAGAIN)`, at once.
+        only_free: bool,
     },
     /// Free sectors for files of this owner's shards, and such that go back to it. Answer: `Space`.
     Space(SpaceAsk),
@@ -39,7 +42,7 @@ pub enum Ask {
     },
 }
 wire_enum!(Ask {
-    1 => Op { op, durable }, 2 => Acquire { ino, seen, wants }, 4 => Sync {}, 5 => Space(ask),
+    1 => Op { op, durable }, 2 => Acquire { ino, seen, wants, only_free }, 4 => Sync {}, 5 => Space(ask),
     6 => Lock { ino, ask },
 });
 

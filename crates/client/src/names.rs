@@ -725,6 +725,7 @@ impl Slice {
                 ino,
                 seen: inode.holder.seen(),
                 wants: vec![attribute_want(kind)],
+                only_free: false,
             };
             self.call(ino.shard(), ask, Continuation::Arrival(Box::new(arrival)));
             return;
@@ -841,6 +842,7 @@ impl Slice {
             ino,
             seen: inode.holder.seen(),
             wants: vec![want],
+            only_free: false,
         };
         let then = Continuation::Attributes(ino, Some(request.ticket), inode.loss_count);
         self.call(ino.shard(), ask, then);

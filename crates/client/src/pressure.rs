@@ -115,6 +115,7 @@ impl Slice {
     pub(crate) fn shrink(&mut self, env: &Env<'_>) {
         let (total, free) = env.pool.frame_counts();
         if free < env.pool.levels().low || !self.frameless.is_empty() {
+            self.give_up_rewrite(env);
             self.evict(env, total);
         }
         for ino in std::mem::take(&mut self.frameless) {

@@ -50,7 +50,7 @@ use types::{
     RangeSet, Run, Want,
 };
 
-use crate::env::{Env, StorePiece, WantedRun};
+use crate::env::{Env, LoadPiece, StorePiece, WantedRun};
 use crate::flush::RunningCommit;
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
@@ -72,6 +72,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 const SPARE_BLOCKS: u64 = 4;
 /// Where there were no sectors, or something failed, nobody tries again before.
 pub(crate) const SHORT_PAUSE: Duration = Duration::from_secs(60);
+/// Of a file that other nodes use no tokens are asked for before.
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(600);
 /// Where a block consists of many extents again, free sectors are scattered.
 const SCATTERED_PAUSE: Duration = Duration::from_secs(600);
 /// Of the pool rewrites hold one part in so many at most, all together.
@@ -88,6 +90,8 @@ pub struct Rules {
     pub parts_max: u64,
     /// A block is left alone until it has not changed for so long.
     pub rest: Duration,
+    /// What was stored is committed only if the file has these bytes still; `false` is for the simulator, which has to notice.
+    pub looks_again: bool,
 }
 
 impl Rules {
@@ -97,6 +101,7 @@ impl Rules {
             block_size,
             parts_max: PARTS_MAX,
             rest: REST,
+            looks_again: true,
         }
     }
 
@@ -225,6 +230,11 @@ pub(crate) struct Rewriter {
 }
 
 impl Rewriter {
+    #[cfg(test)]
+    pub(crate) fn noted_count(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// A block changed, or was found to be of many extents.
     fn note(&mut self, now: Instant, key: Key, has_changed: bool) {
         let Some(rules) = self.rules else { return };
@@ -351,19 +361,31 @@ impl Slice {
         }
     }
 
-    /// A reader loads these bytes, and they lie in so many pieces.
+    /// A reader loads these bytes: blocks of many parts among them are noted.
     pub(crate) fn note_loaded(
         &mut self,
         env: &Env<'_>,
         ino: InodeId,
         range: &ByteRange,
-        count: usize,
+        loads: &[LoadPiece],
     ) {
-        if let (Some(rules), Some(inode)) = (self.rewriter.rules, self.inodes.get(&ino))
-            && count as u64 > rules.parts_max_of(range)
-        {
-            let size = inode.block_size(rules);
-            for block in range.begin / size..range.end.div_ceil(size) {
+        let (Some(rules), Some(inode)) = (self.rewriter.rules, self.inodes.get(&ino)) else {
+            return;
+        };
+        if loads.len() as u64 <= rules.parts_max {
+            return;
+        }
+        let size = inode.block_size(rules);
+        for block in range.begin / size..range.end.div_ceil(size) {
+            let whole = inode.block(rules, block);
+            let Some(loaded) = whole.intersection(range) else {
+                continue;
+            };
+            let (first, last) = (loaded.begin / PAGE_SIZE, loaded.end / PAGE_SIZE);
+            let is_in = |l: &&LoadPiece| {
+                l.extent.file_sector < last && l.extent.file_sector_end() > first
+            };
+            if loads.iter().filter(is_in).count() as u64 > rules.parts_max_of(&loaded) {
                 self.rewriter.note(env.now, (ino, block), false);
             }
         }
@@ -382,6 +404,11 @@ impl Slice {
         let job = match job.state {
             State::Preparing(_) => self.prepare(env, job),
             State::Stored(..) => self.commit_block(env, job),
+            State::Flushing { .. } if env.now.since(job.since) > PATIENCE => {
+                // It is a disk's turn, which may be away for long. What is flushed can be forgotten.
+                self.rewriter.paused_until = env.now + SHORT_PAUSE;
+                self.put_off(env, job)
+            }
             State::Storing { .. } | State::Flushing { .. } | State::Committing { .. } => Some(job),
         };
         self.set_job(job);
@@ -418,12 +445,25 @@ impl Slice {
         }
     }
 
-    /// An owner refuses the tokens.
-    pub(crate) fn on_rewrite_refused(&mut self, env: &Env<'_>, ino: InodeId) {
-        let job = self.rewriter.job.as_ref();
-        let is_preparing = |job: &Job| matches!(job.state, State::Preparing(_));
-        if job.is_some_and(|job| job.key.0 == ino && is_preparing(job)) {
-            self.fail_rewrite(env);
+    /// An owner refuses the tokens; EAGAIN: another node has them.
+    pub(crate) fn on_rewrite_refused(
+        &mut self,
+        env: &Env<'_>,
+        ino: InodeId,
+        errno: types::Errno,
+    ) {
+        let is_it =
+            |job: &mut Job| job.key.0 == ino && matches!(job.state, State::Preparing(_));
+        if errno != types::Errno::EAGAIN {
+            if self.rewriter.job.as_mut().is_some_and(is_it) {
+                self.fail_rewrite(env);
+            }
+            return;
+        }
+        self.inode(ino).rewrite_refused_at = Some(env.now);
+        if let Some(job) = self.rewriter.job.take_if(is_it) {
+            let job = self.let_go(env, job);
+            self.set_job(job);
         }
     }
 
@@ -515,7 +555,10 @@ impl Slice {
         }
         let is_ours = inode.has_to_itself(&range);
         has.has_had_tokens |= is_ours || has.has_asked_tokens && !inode.is_acquiring;
-        if inode.is_leaving(&range) || has.has_had_tokens && !is_ours {
+        let was_refused = inode.rewrite_refused_at;
+        let is_others = was_refused.is_some_and(|at| env.now.since(at) < REFUSED_PAUSE);
+        let may_not_ask = has.has_had_tokens || is_others;
+        if inode.is_leaving(&range) || may_not_ask && !is_ours {
             return self.let_go(env, job);
         }
         let owner = job.owner;
@@ -565,7 +608,8 @@ impl Slice {
             has.is_allowed = env.pace.take(env.now, bytes);
         }
         // Others need frames, too.
-        if !has.is_allowed || free < total / 8 {
+        let is_short = free < (total / 8).max(env.pool.levels().low);
+        if !has.is_allowed || is_short {
             return Some(job);
         }
         if has.frames != sectors {
@@ -780,7 +824,8 @@ impl Slice {
         if !inode.has_to_itself(&range) || inode.is_leaving(&range) {
             return self.let_go(env, job);
         }
-        let is_same = image.is_what_is_there(&inode.pages)
+        let looks_again = self.rewriter.rules.is_none_or(|rules| rules.looks_again);
+        let is_same = (!looks_again || image.is_what_is_there(&inode.pages))
             && attr.size_generation == image.size_generation
             && env.owner(ino.shard()) == job.owner;
         let is_over = env.now.since(job.since) > PATIENCE || env.pace.is_off();
@@ -797,12 +842,15 @@ impl Slice {
         if !image.is_durable {
             let flush = IoId(self.draw_id());
             self.out.push(Effect::Flush(flush, vec![image.io]));
-            let state = State::Flushing {
-                image,
-                extents,
-                flush,
-            };
-            return Some(Job { state, ..job });
+            return Some(Job {
+                since: env.now,
+                state: State::Flushing {
+                    image,
+                    extents,
+                    flush,
+                },
+                ..job
+            });
         }
         image.release(env);
         let parts_after = extents.len() as u64;
@@ -850,6 +898,9 @@ impl Slice {
             .inodes
             .get_mut(&ino)
             .expect("kept while it is committing");
+        // Also after an error: an owner that began anew may have executed what it refuses now.
+        let mapped = image.mapped.ranges().iter();
+        mapped.for_each(|part| inode.forget_map(part));
         match result {
             Ok(attr) => {
                 env.grants.committed(owner, &image.runs);
@@ -857,7 +908,6 @@ impl Slice {
                 counts.blocks += 1;
                 counts.parts_before += image.parts_before;
                 for part in image.mapped.ranges() {
-                    inode.forget_map(part);
                     // They lie in sectors now; what was written since is not among them any more.
                     self.hasty_count -= inode.forget_hasty(part);
                     counts.bytes += part.length();

@@ -114,7 +114,8 @@ impl crate::inode::Inode {
 pub(crate) enum Asker {
     /// Requests that are parked: they fail if they are refused.
     Requests,
-    /// Nobody waits for them. Requests that were parked meanwhile ask for theirs when it is answered.
+    /// Nobody waits for them, and none are taken from other nodes: it is answered at once, and requests that were parked meanwhile ask for
+    /// theirs then.
     Rewrite,
 }
 
@@ -136,6 +137,7 @@ impl Slice {
             ino,
             seen: inode.holder.seen(),
             wants,
+            only_free: asker == Asker::Rewrite,
         };
         let then = Continuation::Acquire(ino, inode.loss_count, asker);
         self.call(ino.shard(), ask, then);
@@ -163,8 +165,8 @@ impl Slice {
             Body::Refused(errno) => Some(errno),
             Body::Op(_) | Body::Space(_) | Body::Lock(_) | Body::Synced => Some(Errno::EPROTO),
         };
-        if errno.is_some() && asker == Asker::Rewrite {
-            self.on_rewrite_refused(env, ino);
+        if let (Some(errno), Asker::Rewrite) = (errno, asker) {
+            self.on_rewrite_refused(env, ino, errno);
         }
         match errno.filter(|_| asker == Asker::Requests) {
             None => {
@@ -174,6 +176,8 @@ impl Slice {
             }
             Some(errno) => self.fail_token_waiters(env, ino, errno),
         }
+        // Its last name and its last user may have gone meanwhile.
+        self.drop_if_gone(env, ino);
     }
 
     fn fail_token_waiters(&mut self, env: &Env<'_>, ino: InodeId, errno: Errno) {

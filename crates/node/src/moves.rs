@@ -207,6 +207,7 @@ impl MoveToken {
                 ino: RENAME_TOKEN,
                 seen: self.holder.seen(),
                 wants: vec![Want::Inode { mode }],
+                only_free: false,
             }));
         }
     }

@@ -536,10 +536,16 @@ impl<'a> Locked<'a> {
         question: Box<Question>,
         out: &mut Vec<OwnerEffect>,
     ) -> Result<(), Need> {
-        let Ask::Acquire { ino, seen, wants } = &question.ask else {
+        let Ask::Acquire {
+            ino,
+            seen,
+            wants,
+            only_free,
+        } = &question.ask
+        else {
             unreachable!("the caller matched it");
         };
-        let (ino, seen, mut wants) = (*ino, *seen, wants.clone());
+        let (ino, seen, mut wants, only_free) = (*ino, *seen, wants.clone(), *only_free);
         let holder = question.from;
         let home = question.shard;
         let is_move = ino == RENAME_TOKEN;
@@ -561,6 +567,10 @@ impl<'a> Locked<'a> {
         let is_granted = question.grants.iter().any(|g| g.ino == ino);
         let mut question = question;
         if !is_granted || !slice.tokens.is_covered(holder, ino, &wants) {
+            if only_free && !slice.tokens.is_free(holder, ino, &wants) {
+                self.refuse(question, Body::Refused(Errno::EAGAIN), out);
+                return Ok(());
+            }
             let ticket = slice.draw_ticket();
             let acquire = Acquire {
                 holder,

@@ -103,8 +103,13 @@ impl World {
                 desired: all,
             },
         ];
-        let (seen, ino) = (TokenNumber(0), ino(100));
-        world.ask(1, Ask::Acquire { ino, seen, wants });
+        let acquire = Ask::Acquire {
+            ino: ino(100),
+            seen: TokenNumber(0),
+            wants,
+            only_free: false,
+        };
+        world.ask(1, acquire);
         let lock = Lock {
             owner: LOCKER,
             mode: LockMode::Write,

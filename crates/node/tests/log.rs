@@ -304,7 +304,12 @@ fn with_debt(disk: &mut Disk) -> (OwnerLog, OwnerSlice, Ask) {
         },
     ];
     let seen = TokenNumber(0);
-    let ask = Ask::Acquire { ino, seen, wants };
+    let ask = Ask::Acquire {
+        ino,
+        seen,
+        wants,
+        only_free: false,
+    };
     let now = Instant(1);
     let acquire = question(now, (common::life(1), 1), None, SHARD, ask);
     run_work(&mut slice, &mut log, now, acquire);

@@ -1,11 +1,14 @@
 //! A shard's table of tokens that is nearly full, and tokens that are asked for in ignorance.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use client::message::Ask;
+use client::message::{Ask, Body};
 use meta::{HashKey, Mutation, Op, Shard};
 use node::calls::question;
 use node::{LOOK_CALL, Locked, OwnerEffect, OwnerEnv, OwnerSlice};
-use types::{Epoch, InodeId, Instant, Lsn, Name, NodeId, ShardId, Timestamp, TokenNumber, Want};
+use types::{
+    ByteRange, Epoch, Errno, InodeId, Instant, Lsn, Name, NodeId, Pattern, RangeMode, ShardId,
+    Timestamp, TokenNumber, Want,
+};
 
 mod common;
 
@@ -41,6 +44,7 @@ fn who_holds_most_is_asked_to_give_back() {
             wants: vec![Want::Inode {
                 mode: types::InodeMode::Read,
             }],
+            only_free: false,
         };
         let work = question(env.now, (from, index), None, SHARD, ask);
         let mut locked = Locked::new(std::iter::once(&mut slice));
@@ -75,6 +79,7 @@ fn attributes_of_a_directory_come_under_its_own_token() {
         wants: vec![Want::Inode {
             mode: types::InodeMode::Read,
         }],
+        only_free: false,
     };
     let work = question(env.now, (life(2), 1), None, SHARD, ask);
     let mut out = Vec::new();
@@ -135,9 +140,13 @@ fn who_only_looks_takes_no_tokens() {
             },
         ),
     ] {
-        let wants = vec![want];
-        let seen = TokenNumber(0);
-        ask(&mut slice, (2, 1), Ask::Acquire { ino, seen, wants });
+        let acquire = Ask::Acquire {
+            ino,
+            seen: TokenNumber(0),
+            wants: vec![want],
+            only_free: false,
+        };
+        ask(&mut slice, (2, 1), acquire);
     }
     assert_eq!(slice.tokens.token_count(), 2);
     let ops = [
@@ -171,4 +180,67 @@ fn who_only_looks_takes_no_tokens() {
     let kept = [(false, 0), (false, 0), (true, 1), (false, 0)];
     assert_eq!(asked(&mut slice, 3, 0), kept);
     assert_eq!(slice.tokens.token_count(), 3);
+}
+
+/// Work that nobody waits for asks for tokens that are free: what another node has, or waits for, is not taken from it, and the
+/// answer comes at once.
+#[test]
+fn who_asks_for_what_is_free_takes_nothing_from_anybody() {
+    let tokens = token::Manager::new(Epoch(1), token::Options::default());
+    let mut shard = Shard::new(SHARD, HashKey(7));
+    let [shared, own, free] = [100, 101, 102].map(|index| InodeId::new(SHARD, index));
+    for ino in [shared, own, free] {
+        shard.apply(&file(ino, 1));
+    }
+    let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
+    let env = OwnerEnv {
+        now: Instant(1),
+        timestamp: Timestamp::default(),
+        me: life(1),
+        owners: &[NodeId(1)],
+        random: 0,
+    };
+    let mut ask = |(node, call), ino, mode, only_free| {
+        let required = Pattern::plain(ByteRange::new(0, 8192));
+        let ask = Ask::Acquire {
+            ino,
+            seen: TokenNumber(0),
+            wants: vec![Want::Range {
+                mode,
+                required,
+                desired: required,
+            }],
+            only_free,
+        };
+        let work = question(env.now, (life(node), call), None, SHARD, ask);
+        let mut out = Vec::new();
+        let mut locked = Locked::new(std::iter::once(&mut slice));
+        locked.run(&env, None, work, &mut out).unwrap();
+        let answer = |effect: &OwnerEffect| match effect {
+            OwnerEffect::Answer { answer, .. } => match answer.body {
+                Body::Acquired { .. } => Some(Ok(())),
+                Body::Refused(errno) => Some(Err(errno)),
+                _ => None,
+            },
+            _ => None,
+        };
+        let is_revoke = |effect: &OwnerEffect| matches!(effect, OwnerEffect::Revoke(..));
+        let is_taken = out.iter().any(is_revoke);
+        (out.iter().find_map(answer), is_taken)
+    };
+    let (read, write) = (RangeMode::Read, RangeMode::Write);
+    let granted = (Some(Ok(())), false);
+    let refused = (Some(Err(Errno::EAGAIN)), false);
+    assert_eq!(ask((2, 1), shared, read, false), granted);
+    assert_eq!(ask((3, 1), shared, write, true), refused);
+    assert_eq!(ask((3, 2), shared, read, true), granted);
+    assert_eq!(ask((3, 3), shared, write, true), refused);
+    // A lone reader, and one that nobody has.
+    assert_eq!(ask((2, 2), own, read, false), granted);
+    assert_eq!(ask((2, 3), own, write, true), granted);
+    assert_eq!(ask((3, 4), free, write, true), granted);
+    // Node 2 waits for what node 3 has: nobody overtakes it.
+    assert_eq!(ask((2, 4), free, write, false), (None, true));
+    assert_eq!(ask((4, 1), free, read, true), refused);
+    assert_eq!(ask((3, 5), free, write, true), refused);
 }

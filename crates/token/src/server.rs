@@ -325,6 +325,25 @@ impl Manager {
         wants.is_empty() || entry.is_some_and(|e| wants.iter().all(|w| e.rights.covers(w)))
     }
 
+    /// No other node holds or waits for what conflicts: the wants would be granted at once.
+    pub fn is_free(&self, holder: NodeLife, ino: InodeId, wants: &[Want]) -> bool {
+        let Some(inode) = self.inodes.get(&ino) else {
+            return self.grace.is_none();
+        };
+        let waiter = Waiter {
+            id: 0,
+            holder,
+            ticket: 0,
+            wants: wants.to_vec(),
+            transient: false,
+            since: Instant(0),
+            asked: Vec::new(),
+            timer: None,
+        };
+        let verdict = inode.judge(&waiter, inode.queue.len(), self.grace.is_some());
+        matches!(verdict, Verdict::Grant)
+    }
+
     /// Nobody else holds what conflicts with the wants: a transient operation may execute for the node now.
     pub fn is_clear(&self, holder: NodeLife, ino: InodeId, wants: &[Want]) -> bool {
         let conflicts =

@@ -44,7 +44,10 @@ impl Default for Pace {
 impl Pace {
     /// So many bytes a second from now on; 0: nothing is begun, and what is under way is given up.
     pub fn set_rate(&self, rate: u64) {
-        self.rate.store(rate, Ordering::Relaxed);
+        if self.rate.swap(rate, Ordering::Relaxed) != rate {
+            // A pause that was for another rate.
+            self.next.store(0, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn is_off(&self) -> bool {

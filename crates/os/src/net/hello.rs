@@ -30,6 +30,8 @@ const TAKES_SET_IDS: u64 = 128;
 /// `Op::Allocate`, `Op::GetPromised`, and questions about sectors that say how many are for promised ranges: who does not
 /// know them ends the link.
 const PROMISES: u64 = 256;
+/// `Ask::Acquire` says whether it is for what is free alone: who does not know that ends the link.
+const ASKS_POLITELY: u64 = 512;
 /// Features that this version has.
 pub(super) const FEATURES: u64 = OPENS_TOLD
     | GIVES_BACK
@@ -39,7 +41,8 @@ pub(super) const FEATURES: u64 = OPENS_TOLD
     | LOCKS
     | TAKES_READS
     | TAKES_SET_IDS
-    | PROMISES;
+    | PROMISES
+    | ASKS_POLITELY;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

@@ -189,10 +189,6 @@ impl Grants for Plenty<'_> {
     fn burn(&self, _owner: NodeId, _runs: &[Run]) {}
     fn discard(&self, _owner: NodeId, runs: &[Run]) {
         self.note(|spare| spare.discarded += runs.len() as u64);
-        if self.is_full {
-            let sectors: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
-            self.note(|spare| spare.in_hand += sectors);
-        }
     }
 }
 

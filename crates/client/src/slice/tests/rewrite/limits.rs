@@ -128,3 +128,47 @@ fn slow_disks_are_left_alone_for_longer() {
     assert!(!is_free(&s, 5));
     assert!(is_free(&s, 7));
 }
+
+/// Each block of 64 KiB is an extent of its own, as it was written first: none is looked at.
+#[test]
+fn fresh_files_of_small_blocks_are_not_noted() {
+    let block = 16 * PAGE;
+    let mut s = Story::new(16 * block);
+    s.has_sectors = true;
+    let rules = Rules::new(u32::try_from(block).expect("small"));
+    s.slice.rewrite_aged(rules);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let effects = located::read(&mut s, Handle(0), ByteRange::new(0, 16 * block));
+    let mut others = Vec::new();
+    for effect in effects {
+        let Effect::Call(call, _, Ask::Op { .. }) = effect else {
+            others.push(effect);
+            continue;
+        };
+        let parts = (0..16).map(|n| extent(16 * n, 16, 9000 - 40 * n));
+        let map = meta::Reply::Map {
+            extents: parts.collect(),
+            pieces: Vec::new(),
+            end: u64::MAX,
+            map_version: 1,
+            attr: s.attr,
+        };
+        others.extend(s.answer(call, map));
+    }
+    let done = carry(&mut s, others, 64, None);
+    assert_eq!(done.loaded, 256);
+    assert_eq!(s.slice.rewriter.noted_count(), 0);
+}
+
+/// Others want them now.
+#[test]
+fn a_copy_is_dropped_where_frames_are_short() {
+    let (mut s, _) = storing_beside_an_fsync();
+    assert_eq!(s.pace.held(), 64);
+    let used = s.memory.0.borrow().iter().filter(|f| f.0 > 0).count();
+    s.memory.1 = Some(used as u64 + 3);
+    s.input(Input::Shrink);
+    assert_eq!(s.pace.held(), 0);
+    let spare = s.spare.get();
+    assert_eq!(spare.taken, spare.discarded, "{spare:?}");
+}

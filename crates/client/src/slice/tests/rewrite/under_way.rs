@@ -68,6 +68,20 @@ fn nobody_waits_until_disks_are_flushed_for_a_rewrite() {
     check_nothing_is_left(&mut s, 0);
 }
 
+/// A disk that is away for long keeps neither frames nor sectors.
+#[test]
+fn a_flush_for_a_rewrite_has_an_end() {
+    let (mut s, flush) = flushing();
+    s.now = s.now + PATIENCE + Duration::from_millis(1);
+    tick(&mut s);
+    check_nothing_is_left(&mut s, 0);
+    let effects = s.input(Input::Flushed(flush, Ok(())));
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    s.now = s.now + SHORT_PAUSE;
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.commits.len(), 1, "{done:?}");
+}
+
 /// Its sectors go back without the flush's answer, which concerns nobody then.
 #[test]
 fn a_flush_for_a_rewrite_that_is_given_up_is_not_waited_for() {
