@@ -180,26 +180,45 @@ fn checkpoints_outlive_crashes() {
 
 /// Blocks of more than one extent are rewritten as soon as they rest, while nodes write, cut and revoke, links break and
 /// machines crash.
+fn rewriting(seed: u64, canary: Canary) -> Options {
+    Options {
+        rewrite_ms: 1 + seed % 3 * 20,
+        crash_count: usize::from(seed.is_multiple_of(4)),
+        data_sectors: 1 << 20,
+        frame_count: 1 << 14,
+        call_count: 150,
+        name_percent: 0,
+        ..whole::options(seed, canary)
+    }
+}
+
 #[test]
 fn rewritten_blocks_are_what_they_were() {
     let mut sum = RewriteCounts::default();
     for seed in 1..=16 {
-        let drawn = whole::options(seed, Canary::default());
-        let options = Options {
-            rewrite_ms: 1 + seed % 3 * 20,
-            crash_count: usize::from(seed.is_multiple_of(4)),
-            data_sectors: 1 << 20,
-            frame_count: 1 << 14,
-            call_count: 150,
-            name_percent: 0,
-            ..drawn
-        };
+        let options = rewriting(seed, Canary::default());
         let (report, _) = World::new(seed, options, false).run();
         assert_eq!(report.violation, None, "seed {seed}");
         sum.add(report.rewrites);
     }
     eprintln!("{sum:?}");
     assert!(sum.blocks > 12 && sum.given_up > 4, "{sum:?}");
+}
+
+/// Without the look at the frames before the Commit, older bytes are written over newer ones.
+#[test]
+fn rewrites_of_what_has_changed_are_caught() {
+    let canary = Canary {
+        stale_rewrites: true,
+        ..Canary::default()
+    };
+    let run = |seed| {
+        let options = rewriting(seed, canary);
+        survive(|| World::new(seed, options, false).run().0.violation)
+    };
+    let mut violations = (1..=40).filter_map(run);
+    let caught = violations.find(|text| text.contains("no order explains"));
+    assert!(caught.is_some(), "stale-rewrites is not caught");
 }
 
 /// Clean inodes leave memory all the time, while rounds of checkpoints change the roots that they are read from, with

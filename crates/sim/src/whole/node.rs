@@ -150,6 +150,8 @@ pub struct Canary {
     pub stale_keys: bool,
     /// An inode that cannot be read once counts as unreadable.
     pub gives_up_reads: bool,
+    /// Rewritten blocks are committed whatever was written meanwhile.
+    pub stale_rewrites: bool,
     /// Names are looked for with the part of their directory before theirs.
     pub old_parts: bool,
 }
@@ -173,6 +175,7 @@ impl Canary {
             "loses-pages" => &mut self.loses_pages,
             "stale-keys" => &mut self.stale_keys,
             "gives-up-reads" => &mut self.gives_up_reads,
+            "stale-rewrites" => &mut self.stale_rewrites,
             "old-parts" => &mut self.old_parts,
             _ => return false,
         };

@@ -27,6 +27,8 @@ use super::tape::Tape;
 const STUCK_MS: u64 = 60_000;
 /// What is done in a millisecond.
 const STEPS_PER_MS: u64 = 64;
+/// A disk takes so long for a request, at the most.
+const DISK_MS_MAX: u64 = 4;
 /// In which blocks are rewritten.
 const REWRITE_MS: u64 = 600;
 /// The node.
@@ -123,7 +125,7 @@ impl Shape {
             },
             view: self.view(),
             area: boot::area(NsdId(1), self.journal_sectors),
-            frame_count: 1 << 10,
+            frame_count: 1 << 12,
             inode_count_max: 1 << 16,
             has_prune: true,
             region_sectors: self.region_sectors,
@@ -165,6 +167,8 @@ pub struct Machine {
     due_count: u64,
     next_ticket: u64,
     answers: BTreeMap<Ticket, Response>,
+    /// Longest time that a disk takes for a request.
+    pub disk_ms_max: u64,
 }
 
 impl Machine {
@@ -205,6 +209,7 @@ impl Machine {
             due_count: 0,
             next_ticket: 0,
             answers: BTreeMap::new(),
+            disk_ms_max: DISK_MS_MAX,
         };
         machine.pass_time();
         let me = machine.node.me;
@@ -397,7 +402,7 @@ impl Machine {
                 (!is_ignored).then(|| self.tape.flush_begins(at.nsd))
             }
         };
-        let ms = self.prng.between(1, 4);
+        let ms = self.prng.between(1, self.disk_ms_max);
         self.add_due(ms, Due::Disk(tag, begun));
     }
 

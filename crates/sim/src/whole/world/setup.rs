@@ -151,6 +151,7 @@ impl World {
             rewrites: (options.rewrite_ms > 0).then(|| Rules {
                 parts_max: 1,
                 rest: Duration::from_millis(options.rewrite_ms),
+                looks_again: !options.canary.stale_rewrites,
                 ..Rules::new(view.block_size)
             }),
             part_bounds: options.part_bounds,
