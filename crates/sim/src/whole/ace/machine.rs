@@ -125,7 +125,8 @@ impl Shape {
             },
             view: self.view(),
             area: boot::area(NsdId(1), self.journal_sectors),
-            frame_count: 1 << 12,
+            // What is rewritten is where frames are many.
+            frame_count: if self.rewrites { 1 << 12 } else { 1 << 10 },
             inode_count_max: 1 << 16,
             has_prune: true,
             region_sectors: self.region_sectors,
