@@ -18,7 +18,7 @@
 //! | Preparing | sectors set aside | noted again; the sectors go back | the same, not noted | map, load: pause |
 //! | Storing | frames, runs | nobody waits: found when the store has ended | given up when the store has ended; a stop does not wait for that | pause; runs go back, or are burnt |
 //! | Stored | frames, runs | runs go back, noted again | the same, not noted | - |
-//! | Flushing | frames, runs | nobody waits: found when the disks have been flushed | runs go back, not noted | runs go back, noted again |
+//! | Flushing | frames, runs | nobody waits: found when the disks have been flushed | runs go back, not noted | runs go back, noted again; after 10 s: the same, and pause |
 //! | Committing | runs | comes after it: one Commit of an inode at a time, and goals wait for it | as any Commit | runs go back, pause |
 //!
 //! Invariants
@@ -30,10 +30,11 @@
 //! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write. What was
 //!   loaded for a rewrite that came to nothing has been counted.
 //! - A block that changes is left alone until it rests: what is overwritten at random all the time is not rewritten all the time.
-//! - It takes the right to write a block from other nodes when all else is there, and never again once one of them has taken that back,
-//!   until a reader or a Commit finds the block anew.
-//! - It takes no sectors that somebody else wants, and none where few are free (`SPARE_BLOCKS`); no frames where few are free. Where the
-//!   file's layout names NSDs, it takes none on others.
+//! - It asks for the right to write a block when all else is there, and only if no other node has or waits for what conflicts. Once one
+//!   has taken it back the block is left alone, until a reader or a Commit finds it anew.
+//! - It takes no sectors that somebody else wants (`on_scarce`), and none where few are free (`SPARE_BLOCKS`); no frames where few are
+//!   free, and a part of the pool for all slices (`Pace::hold`). Where the file's layout names NSDs, it takes none on others.
+//! - Each frame that `Pace` counts as held is one of a `Preparation` or an `Image`.
 //! - A Commit begins with nobody waiting for one of the same inode.
 //!
 //! What this deliberately does not do: look for blocks that nobody writes or reads, join blocks with one another, and touch files to which
@@ -382,9 +383,8 @@ impl Slice {
                 continue;
             };
             let (first, last) = (loaded.begin / PAGE_SIZE, loaded.end / PAGE_SIZE);
-            let is_in = |l: &&LoadPiece| {
-                l.extent.file_sector < last && l.extent.file_sector_end() > first
-            };
+            let is_in =
+                |l: &&LoadPiece| l.extent.file_sector < last && l.extent.file_sector_end() > first;
             if loads.iter().filter(is_in).count() as u64 > rules.parts_max_of(&loaded) {
                 self.rewriter.note(env.now, (ino, block), false);
             }
@@ -446,14 +446,8 @@ impl Slice {
     }
 
     /// An owner refuses the tokens; EAGAIN: another node has them.
-    pub(crate) fn on_rewrite_refused(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        errno: types::Errno,
-    ) {
-        let is_it =
-            |job: &mut Job| job.key.0 == ino && matches!(job.state, State::Preparing(_));
+    pub(crate) fn on_rewrite_refused(&mut self, env: &Env<'_>, ino: InodeId, errno: types::Errno) {
+        let is_it = |job: &mut Job| job.key.0 == ino && matches!(job.state, State::Preparing(_));
         if errno != types::Errno::EAGAIN {
             if self.rewriter.job.as_mut().is_some_and(is_it) {
                 self.fail_rewrite(env);
