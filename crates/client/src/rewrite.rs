@@ -183,6 +183,36 @@ struct Preparation {
     is_allowed: bool,
 }
 
+impl Preparation {
+    /// Sets so many sectors aside where there are some to spare.
+    fn reserve(&mut self, env: &Env<'_>, owner: NodeId, sectors: u64) -> bool {
+        if self.reserved.sectors() >= sectors {
+            return true;
+        }
+        env.grants
+            .unreserve(owner, std::mem::take(&mut self.reserved));
+        if !env.grants.reserve_spare(owner, sectors * SPARE_BLOCKS) {
+            return false;
+        }
+        let rest = SetAside::plain(sectors * (SPARE_BLOCKS - 1));
+        env.grants.unreserve(owner, rest);
+        self.reserved = SetAside::plain(sectors);
+        true
+    }
+
+    /// Whether it may hold so many frames, of `most` of all rewrites of the node.
+    fn hold(&mut self, env: &Env<'_>, frames: u64, most: u64) -> bool {
+        if self.frames != frames {
+            env.pace.let_go(std::mem::take(&mut self.frames));
+            if !env.pace.hold(frames, most) {
+                return false;
+            }
+            self.frames = frames;
+        }
+        true
+    }
+}
+
 /// A block's pages as they were stored.
 #[derive(Debug)]
 struct Image {
@@ -581,19 +611,12 @@ impl Slice {
         }
         let bytes: u64 = mapped.ranges().iter().map(ByteRange::length).sum();
         let sectors = bytes / PAGE_SIZE;
-        if has.reserved.sectors() < sectors {
-            env.grants
-                .unreserve(owner, std::mem::take(&mut has.reserved));
-            if !env.grants.reserve_spare(owner, sectors * SPARE_BLOCKS) {
-                if is_late {
-                    self.rewriter.paused_until = env.now + SHORT_PAUSE;
-                    return self.put_off(env, job);
-                }
-                return Some(job);
+        if !has.reserve(env, owner, sectors) {
+            if is_late {
+                self.rewriter.paused_until = env.now + SHORT_PAUSE;
+                return self.put_off(env, job);
             }
-            let rest = SetAside::plain(sectors * (SPARE_BLOCKS - 1));
-            env.grants.unreserve(owner, rest);
-            has.reserved = SetAside::plain(sectors);
+            return Some(job);
         }
         if is_late {
             return self.put_off(env, job);
@@ -606,12 +629,8 @@ impl Slice {
         if !has.is_allowed || is_short {
             return Some(job);
         }
-        if has.frames != sectors {
-            env.pace.let_go(std::mem::take(&mut has.frames));
-            if !env.pace.hold(sectors, total / POOL_PART) {
-                return Some(job);
-            }
-            has.frames = sectors;
+        if !has.hold(env, sectors, total / POOL_PART) {
+            return Some(job);
         }
         if !is_ours {
             if !has.has_asked_tokens {
