@@ -174,8 +174,6 @@ pub(crate) struct Inode {
     pub(crate) activity: token::Activity,
     /// An Acquire is on its way.
     pub(crate) is_acquiring: bool,
-    /// When an owner had no tokens for a rewrite.
-    pub(crate) rewrite_refused_at: Option<types::Instant>,
     /// The owner says that several nodes change this directory: nothing is cached.
     pub(crate) is_contended: bool,
 
@@ -292,7 +290,6 @@ impl Inode {
             gate: None,
             activity: token::Activity::default(),
             is_acquiring: false,
-            rewrite_refused_at: None,
             is_contended: false,
             pages: Pages::new(ino),
             map: MapCache::default(),

@@ -75,6 +75,8 @@ const SPARE_BLOCKS: u64 = 4;
 pub(crate) const SHORT_PAUSE: Duration = Duration::from_secs(60);
 /// Of a file that other nodes use no tokens are asked for before.
 pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(600);
+/// So many of them are remembered by a slice.
+const REFUSED_COUNT_MAX: usize = 1024;
 /// Where a block consists of many extents again, free sectors are scattered.
 const SCATTERED_PAUSE: Duration = Duration::from_secs(600);
 /// Of the pool rewrites hold one part in so many at most, all together.
@@ -253,6 +255,8 @@ pub(crate) struct Rewriter {
     blocks: BTreeMap<Key, Instant>,
     /// The same, each once, by the time to look at it.
     queue: VecDeque<(Instant, Key)>,
+    /// Files that other nodes use, and when their owners said so.
+    refused: BTreeMap<InodeId, Instant>,
     job: Option<Job>,
     /// The job's.
     key: Option<Key>,
@@ -284,6 +288,20 @@ impl Rewriter {
             }
             _ => {}
         }
+    }
+
+    /// An owner has no tokens for a rewrite of this file.
+    fn note_refused(&mut self, now: Instant, ino: InodeId) {
+        self.refused.retain(|_, at| now.since(*at) < REFUSED_PAUSE);
+        if self.refused.len() >= REFUSED_COUNT_MAX {
+            self.refused.pop_first();
+        }
+        self.refused.insert(ino, now);
+    }
+
+    fn was_refused(&self, now: Instant, ino: InodeId) -> bool {
+        let at = self.refused.get(&ino);
+        at.is_some_and(|at| now.since(*at) < REFUSED_PAUSE)
     }
 
     /// The next block that has rested. Those that have not are looked at again after a rest.
@@ -484,7 +502,7 @@ impl Slice {
             }
             return;
         }
-        self.inode(ino).rewrite_refused_at = Some(env.now);
+        self.rewriter.note_refused(env.now, ino);
         if let Some(job) = self.rewriter.job.take_if(is_it) {
             let job = self.let_go(env, job);
             self.set_job(job);
@@ -579,8 +597,7 @@ impl Slice {
         }
         let is_ours = inode.has_to_itself(&range);
         has.has_had_tokens |= is_ours || has.has_asked_tokens && !inode.is_acquiring;
-        let was_refused = inode.rewrite_refused_at;
-        let is_others = was_refused.is_some_and(|at| env.now.since(at) < REFUSED_PAUSE);
+        let is_others = self.rewriter.was_refused(env.now, ino);
         let may_not_ask = has.has_had_tokens || is_others;
         if inode.is_leaving(&range) || may_not_ask && !is_ours {
             return self.let_go(env, job);
