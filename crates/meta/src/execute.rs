@@ -79,6 +79,7 @@ pub fn execute(view: &mut View<'_>, ctx: &Context<'_>, op: &Op) -> Outcome {
             refuse(view, ctx, op, reply)
         }
         Err(Stop::Shard(shard)) => Outcome::NeedShards(vec![shard]),
+        Err(Stop::Shards(shards)) => Outcome::NeedShards(shards),
         Err(Stop::Fact(query)) => Outcome::NeedFacts(vec![query]),
         Err(Stop::Wait(id)) => Outcome::Wait(id),
     }

@@ -27,8 +27,10 @@ use crate::ops;
 use crate::shard::Changes;
 use crate::view::{Stop, View};
 
+mod ahead;
 pub(crate) mod held;
 
+pub use ahead::{Ahead, ahead};
 pub use held::{hold_prepared, parts_of_prepared};
 
 /// Holders that are noted at a time in a shard. One more is noted by its next change.

@@ -278,8 +278,16 @@ impl Shard {
 
     /// The entry of `name` in a directory or part that holds it (`View::holder`), and its cookie.
     pub(crate) fn entry(&self, holder: InodeId, name: &Name) -> Option<(u64, &Dirent)> {
+        self.find(self.inode(holder)?.entries()?, name)
+    }
+
+    /// The same among the entries of that directory or part.
+    pub(crate) fn find<'e>(
+        &self,
+        entries: &'e BTreeMap<u64, Dirent>,
+        name: &Name,
+    ) -> Option<(u64, &'e Dirent)> {
         let first = self.key.first_cookie(name.bytes());
-        let entries = self.inode(holder)?.entries()?;
         // Nearly every name is the first of its hash, and a point look-up costs half of a range.
         if let Some(entry) = entries.get(&first).filter(|e| e.name == *name) {
             return Some((first, entry));

@@ -293,6 +293,8 @@ pub(crate) enum Stop {
     Stale,
     /// See `Outcome::NeedShards`.
     Shard(ShardId),
+    /// The same, of several at once.
+    Shards(Vec<ShardId>),
     /// See `Outcome::NeedFacts`.
     Fact(Query),
     /// See `Outcome::Wait`.

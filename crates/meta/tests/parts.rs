@@ -8,6 +8,7 @@ use common::world::{KEY, World};
 use meta::name_hash::TIE_COUNT_MAX;
 use meta::parts::{self, Bounds, Tended};
 use meta::records::Record;
+use meta::view::{Context, Held, Outcome};
 use meta::{Caller, Mutation, Op, Reply, Shard, View};
 use stdx::Prng;
 use types::{Errno, InodeId, NodeId, ShardId};
@@ -246,6 +247,121 @@ fn made_one_more(world: &mut World) {
         ino,
         kind,
     });
+}
+
+/// Runs `op` as its owner does: with what it is known to need locked, and more when it asks for more. The reply, and how often it
+/// was run.
+fn run(world: &mut World, op: &Op) -> (Reply, usize) {
+    let owners = [NodeId(1); 5];
+    let mut locked = vec![op.home()];
+    let mut run_count = 0;
+    loop {
+        let shards = world.owners[0].shards.iter_mut();
+        let shards = shards.filter(|(id, _)| locked.contains(id));
+        let mut view = View::new(shards.map(|(_, shard)| shard), &owners, NodeId(1));
+        let ahead = parts::ahead(&view, op);
+        if !ahead.is_empty() {
+            assert!(!ahead.iter().any(|id| locked.contains(id)), "{ahead:?}");
+            locked.extend(ahead);
+            continue;
+        }
+        let ctx = Context {
+            now: types::Timestamp::default(),
+            from: world.client,
+            origin: None,
+            random: 1,
+            held: Held::All,
+            facts: &[],
+        };
+        run_count += 1;
+        match meta::execute(&mut view, &ctx, op) {
+            Outcome::Done(done) => return (done.reply, run_count),
+            Outcome::NeedShards(more) => {
+                assert!(!more.iter().any(|id| locked.contains(id)), "{more:?}");
+                locked.extend(more);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// An operation on a name runs once, wherever the name and its inode are.
+#[test]
+fn what_a_name_needs_is_known_ahead() {
+    let mut world = World::new(1, 5, 1).with_parts(BOUNDS, 0);
+    made(&mut world, 500);
+    let parent = InodeId::ROOT;
+    let known = None;
+    for number in 0..100 {
+        let (reply, count) = run(&mut world, &lookup(&text(number)));
+        let Reply::Entry { ino, .. } = reply else {
+            panic!("{reply:?}");
+        };
+        assert_eq!(count, 1);
+        let more = [
+            create(&text(10_000 + number)),
+            Op::Link {
+                ino,
+                kind: types::FileKind::File,
+                parent,
+                name: name(&text(20_000 + number)),
+            },
+            Op::Rename {
+                parent,
+                name: name(&text(number)),
+                new_parent: parent,
+                new_name: name(&text(number + 100)),
+                no_replace: false,
+                exchange: false,
+                known,
+            },
+            Op::Unlink {
+                parent,
+                name: name(&text(number + 100)),
+                known,
+            },
+        ];
+        for op in more {
+            let (reply, count) = run(&mut world, &op);
+            assert!(!matches!(reply, Reply::Error(_)), "{op:?}: {reply:?}");
+            // The inode that a link is to is no matter of the directory.
+            let most = 1 + usize::from(matches!(op, Op::Link { .. }));
+            assert!(count <= most, "{op:?}");
+        }
+        let (reply, count) = run(&mut world, &lookup(&text(number)));
+        assert_eq!((reply, count), (Reply::Absent, 1));
+    }
+}
+
+/// A batch of a listing with attributes has those of all its files, in one round more than without.
+#[test]
+fn a_listing_has_the_attributes_of_all_shards() {
+    let mut world = World::new(1, 5, 1).with_parts(BOUNDS, 0);
+    made(&mut world, 500);
+    let (mut cookie, mut found) = (0, 0);
+    loop {
+        let op = Op::ReadDir {
+            ino: InodeId::ROOT,
+            cookie,
+            size: 4000,
+            plus: true,
+        };
+        let (reply, count) = run(&mut world, &op);
+        let Reply::Listing {
+            entries, is_end, ..
+        } = reply
+        else {
+            panic!("{reply:?}");
+        };
+        assert!(count <= 2, "a batch of {} ran {count} times", entries.len());
+        assert!(entries.iter().all(|entry| entry.attr.is_some()));
+        found += entries.len();
+        if is_end {
+            break;
+        }
+        cookie = entries.last().expect("more is to come").cookie;
+    }
+    assert_eq!(found, 500);
 }
 
 /// Foreign bytes end in findings: a number that no inode has, a range that begins within a hash.

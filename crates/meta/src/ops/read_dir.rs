@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 
-use types::{Errno, InodeId};
+use types::{Errno, FileKind, InodeId, ShardId};
 
 use super::directory;
 use crate::execute::Resolved;
@@ -31,6 +31,7 @@ pub(super) fn read_dir(
         size_max: SIZE_MAX.min(size as usize),
         size: 0,
         entries: Vec::new(),
+        lacking: Vec::new(),
     };
     // Cookies up to 2 are the start and the client's own entries; the first of ours is far behind them.
     let from = (Bound::Excluded(cookie), Bound::Unbounded);
@@ -51,11 +52,14 @@ pub(super) fn read_dir(
         let is_at_hand = view
             .shard(part.shard())
             .is_some_and(|s| s.peek(*part).is_some());
-        if !is_at_hand && !listing.entries.is_empty() {
+        if !is_at_hand && !listing.is_empty() {
             is_full = true;
             break;
         }
         is_full = listing.add(view.part(ino, *part)?, from);
+    }
+    if !listing.lacking.is_empty() {
+        return Err(Stop::Shards(listing.lacking));
     }
     Ok(Resolved::Answer(Reply::Listing {
         entries: listing.entries,
@@ -70,18 +74,39 @@ struct Listing<'v, 's> {
     size_max: usize,
     size: usize,
     entries: Vec<Listed>,
+    /// Shards with attributes of what is listed. With the first of them the answer will have to be made again, and entries are
+    /// looked at for others alone: so a batch takes one round more, however many shards its names spread over.
+    lacking: Vec<ShardId>,
 }
 
 impl Listing<'_, '_> {
+    /// Nothing is listed yet.
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.lacking.is_empty()
+    }
+
     /// Adds what a directory or a part holds in the range. True: not all of it fits.
     fn add(&mut self, holder: &Inode, from: (Bound<u64>, Bound<u64>)) -> bool {
+        let first = self.entries.len();
         let held = holder.entries().into_iter();
         for (cookie, entry) in held.flat_map(|entries| entries.range(from)) {
             self.size += listed_size(entry.name.bytes().len(), self.plus);
-            if self.size > self.size_max && !self.entries.is_empty() {
+            if self.size > self.size_max && !self.is_empty() {
                 return true;
             }
             let shard = self.view.shard(entry.ino.shard()).filter(|_| self.plus);
+            if self.plus && shard.is_none() {
+                self.note_lacking(entry.ino, entry.kind);
+            }
+            if !self.lacking.is_empty() {
+                if first > 0 {
+                    // The parts before this one have all, and it comes with the next call.
+                    self.entries.truncate(first);
+                    self.lacking.clear();
+                    return true;
+                }
+                continue;
+            }
             let settled = shard.filter(|s| s.locks.inode(entry.ino).is_none());
             self.entries.push(Listed {
                 name: entry.name.clone(),
@@ -93,5 +118,15 @@ impl Listing<'_, '_> {
             });
         }
         false
+    }
+
+    /// The files of a directory in parts spread over its owner's shards. Directories do everywhere: nobody is kept waiting for the
+    /// shards of all of these.
+    fn note_lacking(&mut self, ino: InodeId, kind: FileKind) {
+        let shard = ino.shard();
+        let is_new = kind != FileKind::Directory && !self.lacking.contains(&shard);
+        if is_new && self.view.is_mine(shard) {
+            self.lacking.push(shard);
+        }
     }
 }

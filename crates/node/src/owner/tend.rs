@@ -1,6 +1,7 @@
 //! Splitting and joining the parts of directories: work of an owner's own, after what made it due has been answered.
 
-use meta::parts::{self, Tended};
+use client::message::Ask;
+use meta::parts::{self, Ahead, Tended};
 use types::NodeLife;
 
 use super::{Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
@@ -22,6 +23,18 @@ impl OwnerSlice {
 }
 
 impl Locked<'_> {
+    /// Shards that the work is going to need, as far as the locked ones tell: to be locked, and asked about again, before it is run
+    /// and before the journal is locked for it.
+    pub fn ahead(&mut self, env: &OwnerEnv<'_>, work: &Work) -> Ahead {
+        let Work::Question(question) = work else {
+            return Ahead::new();
+        };
+        match &question.ask {
+            Ask::Op { op, .. } => parts::ahead(&self.view(env), op),
+            Ask::Acquire { .. } | Ask::Space(_) | Ask::Sync | Ask::Lock { .. } => Ahead::new(),
+        }
+    }
+
     /// All shards of this owner have been replayed, and are locked: what is prepared keeps what it needs in memory. Before anything
     /// may leave it.
     pub fn hold_prepared(&mut self, env: &OwnerEnv<'_>) {

@@ -342,6 +342,14 @@ impl World {
         while let Some(now) = work.take() {
             let locked = node.shards.iter_mut().filter(|(id, _)| wanted.contains(id));
             let mut locked = Locked::new(locked.map(|(_, slice)| slice));
+            let ahead = locked.ahead(&env, &now);
+            if !ahead.is_empty() {
+                let before = wanted.len();
+                wanted.extend(ahead);
+                assert!(wanted.len() > before, "it asks for more than it has");
+                work = Some(now);
+                continue;
+            }
             let log = now.needs_log().then_some(&mut node.log);
             if let Err(need) = locked.run(&env, log, now, &mut out) {
                 let Need::Shards(more, again) = need else {

@@ -385,8 +385,15 @@ impl Daemon {
                 self.not_mine(now, items);
                 return self.unpin(&pinned);
             }
-            let mut log = needs_log.then(|| lock(&self.log));
             let mut locked = Locked::new(guards.iter_mut().map(|(_, slice)| &mut **slice));
+            let ahead = locked.ahead(&env, &now);
+            if !ahead.is_empty() {
+                wanted.extend(ahead);
+                wanted.sort_unstable();
+                work = Some(now);
+                continue;
+            }
+            let mut log = needs_log.then(|| lock(&self.log));
             match locked.run(&env, log.as_deref_mut(), now, out) {
                 Ok(()) => {}
                 Err(Need::Shards(more, again)) => {

@@ -549,6 +549,12 @@ impl Node {
             let locked = self.shards.iter_mut().flatten();
             let locked = locked.filter(|slice| wanted.contains(&slice.shard.id()));
             let mut locked = Locked::new(locked);
+            let ahead = locked.ahead(&env, &now);
+            if !ahead.is_empty() {
+                wanted.extend(ahead);
+                work = Some(now);
+                continue;
+            }
             if self.canary.breaks_promises {
                 self.log.space.hold_back(0);
             }
