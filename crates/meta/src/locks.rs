@@ -71,6 +71,11 @@ impl Locks {
         holder.or_else(|| self.reservers(ino.index()).map(|(_, id)| id).next())
     }
 
+    /// A transaction holds the inode.
+    pub(crate) fn is_held(&self, ino: InodeId) -> bool {
+        self.inodes.contains_key(&ino.index())
+    }
+
     fn reservers(&self, index: u64) -> impl Iterator<Item = Age> + '_ {
         let reserved = self.reserved.iter();
         reserved

@@ -110,6 +110,9 @@ pub enum Tended {
     NeedShards(Vec<ShardId>),
     /// These are in the trees of their shards alone: have them read and call again.
     NeedKeys(Vec<InodeId>),
+    /// A transaction holds the directory, whose shard is locked: call again when it is over, before others take it. Under steady
+    /// traffic there is always another.
+    Wait(InodeId),
 }
 
 /// What is to be done.
@@ -186,22 +189,45 @@ pub fn tend(view: &mut View<'_>, holder: InodeId) -> Tended {
     }
     match step {
         Ok(Some((directory, step))) => Tended::Done(perform(view, (directory, holder), &step)),
-        Err(Stop::Shard(shard)) => Tended::NeedShards(vec![shard]),
-        // Nothing to be done, not there any more, or held by a transaction: the next change says so again.
-        Ok(None) | Err(_) => Tended::Done(Changes::default()),
+        Err(Hindrance::Stop(Stop::Shard(shard))) => Tended::NeedShards(vec![shard]),
+        Err(Hindrance::Held(directory)) => Tended::Wait(directory),
+        // Nothing to be done, or not there any more.
+        Ok(None) | Err(Hindrance::Stop(_)) => Tended::Done(Changes::default()),
     }
 }
 
-fn plan(view: &View<'_>, holder: InodeId) -> Result<Option<(InodeId, Step)>, Stop> {
+/// Why nothing can be done.
+enum Hindrance {
+    Stop(Stop),
+    /// This directory's names may not move: a transaction counts on where they are.
+    Held(InodeId),
+}
+
+impl From<Stop> for Hindrance {
+    fn from(stop: Stop) -> Self {
+        Self::Stop(stop)
+    }
+}
+
+fn plan(view: &View<'_>, holder: InodeId) -> Result<Option<(InodeId, Step)>, Hindrance> {
     let shard = ops::shard(view, holder.shard())?;
     let (Some(bounds), Some(inode)) = (shard.part_bounds(), shard.inode(holder)) else {
         return Ok(None);
     };
     let directory = inode.directory_of_part().unwrap_or(holder);
-    let home = ops::directory(view, directory)?;
+    let home = ops::inode(view, directory)?;
     let Some(entries) = inode.entries() else {
         return Ok(None);
     };
+    // Who has it reserved alone has not looked at it yet.
+    let is_due = entries.len() > bounds.split || entries.len() < bounds.join;
+    if is_due
+        && ops::shard(view, directory.shard())?
+            .locks
+            .is_held(directory)
+    {
+        return Err(Hindrance::Held(directory));
+    }
     let step = if entries.len() > bounds.split {
         split(view, home, entries, bounds)?
     } else if entries.len() < bounds.join {

@@ -240,7 +240,7 @@ impl OwnerSlice {
                         Instant(0),
                     ));
                 }
-                // It never waits: it is due again with the next change.
+                // Nobody waits for it.
                 Work::Tend { .. } => {}
             }
         }

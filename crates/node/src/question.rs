@@ -61,6 +61,15 @@ pub enum Work {
 }
 
 impl Work {
+    /// A step on the parts of a directory.
+    pub fn tend(holder: InodeId) -> Self {
+        let is_unreadable = false;
+        Self::Tend {
+            holder,
+            is_unreadable,
+        }
+    }
+
     /// The first shard to lock.
     pub fn shard(&self) -> ShardId {
         match self {
@@ -139,6 +148,8 @@ pub enum OwnerEffect {
     LockReady(token::locks::Ready),
     /// Run this (again).
     Run(Work),
+    /// Run `Work::tend` of this holder of names when nobody waits for it: beside the answers, or behind them.
+    Tend(InodeId),
     /// Say this to another owner (or another shard of this one), when durable.
     Transaction(Box<meta::Envelope>, Lsn),
     /// Find these facts out, then run the question again.

@@ -9,6 +9,8 @@
 #[path = "moves/world.rs"]
 mod world;
 
+use std::collections::{BTreeMap, VecDeque};
+
 use meta::{Caller, NewKind, Op, Reply};
 use types::{Errno, InodeId, ShardId};
 use world::{Faults, World, name};
@@ -63,7 +65,7 @@ fn crossing(seed: u64, nodes: u16, has_token: bool) -> Crossing {
 
 /// The same with all four directories in parts.
 fn crossing_in_parts(seed: u64, nodes: u16) -> Crossing {
-    let mut crossing = crossing_in(World::new(seed, nodes, true).with_parts());
+    let mut crossing = crossing_in(World::new(seed, nodes, true).with_parts(2));
     let world = &mut crossing.world;
     let homes = crossing.moves.iter().flat_map(|(_, op)| match op {
         Op::Rename {
@@ -236,7 +238,7 @@ fn storm(seed: u64, has_token: bool, crashes: u64) -> Result<u64, String> {
     let nodes = 2 + u16::try_from(seed % 2).unwrap();
     let mut world = World::new(seed, nodes, has_token);
     if seed.is_multiple_of(3) {
-        world = world.with_parts();
+        world = world.with_parts(2);
     }
     let mut directories = vec![InodeId::ROOT];
     for (index, text) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate() {
@@ -285,6 +287,44 @@ fn storms_leave_a_tree() {
         }
     }
     assert!(parts > 10, "{parts} parts at the ends");
+}
+
+/// Operations of two owners that hold a directory one after the other, with others waiting at all times: a step on its parts has
+/// its turn like them, and no holder has many more than eight names.
+#[test]
+fn a_directory_is_split_under_steady_traffic() {
+    const NAMES: u16 = 40;
+    for seed in 0..6 {
+        let mut world = World::new(seed, 3, true).with_parts(8);
+        let root = InodeId::ROOT;
+        // Node 1 owns the root, others what is made there.
+        let make = |number: u16| mkdir(root, &format!("made-{number}"), 1 + number % 2);
+        let mut ops: VecDeque<Op> = (0..3 * NAMES).map(make).collect();
+        let (mut open, mut count) = (BTreeMap::new(), 0);
+        while count < NAMES {
+            while open.len() < 12 {
+                let op = ops.pop_front().unwrap();
+                open.insert(world.submit(1, op.clone()), op);
+            }
+            step(&mut world);
+            open.retain(|call, op| {
+                let requests = &mut world.nodes[0].requests;
+                match &requests[call].reply {
+                    None => return true,
+                    Some(Ok(_)) => count += 1,
+                    // It has been tried often enough for one call.
+                    Some(Err(errno)) => {
+                        assert_eq!(*errno, Errno::EAGAIN);
+                        ops.push_back(op.clone());
+                    }
+                }
+                requests.remove(call);
+                false
+            });
+        }
+        let parts = part_count(&world);
+        assert!(parts >= 5, "seed {seed}: {parts} parts of {count} names");
+    }
 }
 
 /// The canary: without the token some run ends with directories that are below themselves.

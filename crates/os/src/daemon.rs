@@ -31,6 +31,7 @@ mod slow;
 mod space;
 mod start;
 mod stores;
+mod tending;
 mod transfer;
 mod usage;
 mod work;
@@ -354,6 +355,7 @@ struct Daemon {
     /// Questions of other nodes that are being worked on.
     in_progress: Mutex<node::InProgress>,
     held_work: Mutex<Vec<Work>>,
+    tending: tending::Tending,
     is_serving: AtomicBool,
     ends: ends::Ends,
     peers: Mutex<BTreeMap<NodeId, types::Incarnation>>,
@@ -541,12 +543,7 @@ impl Daemon {
         let slices = slices(&state.shards, &config);
         let durable_lsn = state.log.journal.durable_lsn();
         let nsds: Vec<NsdId> = config.view.nsds.iter().map(|n| n.id).collect();
-        let bits = config.incarnation.0;
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "half of the random bits are the seed"
-        )]
-        let seed = (bits >> 64) as u64;
+        let seed = u64::try_from(config.incarnation.0 >> 64).expect("half of 128 bits");
         let peers = config.peers.iter().map(|p| p.node);
         let gauges = metrics::Gauges::new(queues.keys().copied(), peers);
         let served = nsds.iter().filter(|nsd| !queues.contains_key(nsd));
@@ -588,6 +585,7 @@ impl Daemon {
             destage: destage::Destage::default(),
             in_progress: Mutex::default(),
             held_work: Mutex::default(),
+            tending: tending::Tending::default(),
             is_serving: AtomicBool::new(false),
             ends: ends::Ends::default(),
             peers: Mutex::default(),

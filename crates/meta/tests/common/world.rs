@@ -153,6 +153,8 @@ impl World {
                         assert!(locked.len() > before, "it asks for more than it has");
                     }
                     Tended::NeedKeys(inodes) => self.read(&inodes),
+                    // The next change there says again that it is due.
+                    Tended::Wait(_) => break,
                 }
             }
         }

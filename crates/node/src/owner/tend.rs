@@ -2,7 +2,7 @@
 
 use client::message::Ask;
 use meta::parts::{self, Ahead, Tended};
-use types::NodeLife;
+use types::{InodeId, NodeLife};
 
 use super::{Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work};
 
@@ -12,13 +12,13 @@ const RECORD_SIZE_MAX: usize = 256 << 10;
 impl OwnerSlice {
     /// See `Locked::begin_tending`.
     pub(super) fn begin_tending(&mut self, out: &mut Vec<OwnerEffect>) {
-        if let Some(holder) = self.shard.next_to_tend() {
-            let is_unreadable = false;
-            out.push(OwnerEffect::Run(Work::Tend {
-                holder,
-                is_unreadable,
-            }));
-        }
+        out.extend(self.shard.next_to_tend().map(OwnerEffect::Tend));
+    }
+
+    /// A step waits already that begins at this holder.
+    fn is_to_be_tended(&self, holder: InodeId) -> bool {
+        let mut waiting = self.waiting.iter().map(|(_, work)| work);
+        waiting.any(|work| matches!(work, Work::Tend { holder: other, .. } if *other == holder))
     }
 }
 
@@ -41,8 +41,8 @@ impl Locked<'_> {
         parts::hold_prepared(&mut self.view(env));
     }
 
-    /// What changes have made due is done when they have been answered, one step of each shard. What is left, and what the step
-    /// itself makes due, waits for the next change or tick: a holder of a million names is no reason to keep anybody waiting.
+    /// What changes have made due is done beside their answers, one step of each shard. What is left, and what the step itself
+    /// makes due, waits for the next change or tick: a holder of a million names is no reason to keep anybody waiting.
     pub(super) fn begin_tending(&mut self, out: &mut Vec<OwnerEffect>) {
         for slice in &mut self.slices {
             slice.begin_tending(out);
@@ -72,6 +72,14 @@ impl Locked<'_> {
         match tended {
             Tended::NeedShards(shards) => Err(Need::Shards(shards, work)),
             Tended::NeedKeys(inodes) => Err(Need::Keys(inodes, work)),
+            Tended::Wait(directory) => {
+                let home = directory.shard();
+                let slice = self.slice(home).expect("the step was planned on it");
+                if !slice.is_to_be_tended(holder) {
+                    self.wait(home, "a transaction", work);
+                }
+                Ok(())
+            }
             Tended::Done(changes) if changes.mutations.is_empty() => Ok(()),
             Tended::Done(changes) => {
                 let lsn = log.append(NodeLife::default(), &changes.mutations, &[], &[]);

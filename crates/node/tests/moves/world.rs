@@ -77,6 +77,8 @@ pub struct Node {
     late: Vec<(Lsn, Late)>,
     in_progress: BTreeSet<(NodeLife, u64)>,
     held: Vec<Work>,
+    /// Holders of names that should be looked at, when nothing else is left to be done.
+    due: VecDeque<InodeId>,
     /// Whom it has not heard from in its grace period.
     grace: Option<BTreeSet<NodeLife>>,
     pub requests: BTreeMap<u64, Request>,
@@ -101,7 +103,7 @@ pub struct World {
     now: Instant,
     lives: u128,
     has_token: bool,
-    has_parts: bool,
+    parts: Option<Bounds>,
 }
 
 fn config(life: NodeLife) -> Config {
@@ -196,7 +198,7 @@ impl World {
             now: Instant(1),
             lives: 0,
             has_token,
-            has_parts: false,
+            parts: None,
         };
         for id in 1..=node_count {
             let life = world.draw_life(NodeId(id));
@@ -208,11 +210,12 @@ impl World {
         world
     }
 
-    /// Directories of more than two names are in parts.
-    pub fn with_parts(mut self) -> Self {
-        self.has_parts = true;
+    /// Directories of more than `split` names are in parts.
+    pub fn with_parts(mut self, split: usize) -> Self {
+        let bounds = Bounds { split, join: 1 };
+        self.parts = Some(bounds);
         let slices = self.nodes.iter_mut().flat_map(|n| n.shards.values_mut());
-        slices.for_each(|slice| slice.shard.allow_parts(Bounds { split: 2, join: 1 }));
+        slices.for_each(|slice| slice.shard.allow_parts(bounds));
         self
     }
 
@@ -227,8 +230,7 @@ impl World {
     fn boot(&self, life: NodeLife, mut disk: Disk) -> Node {
         let (log, mut slices) = open(life, &mut disk, &self.owners);
         Locked::new(&mut slices).hold_prepared(&env(life, self.now, &self.owners, 0));
-        if self.has_parts {
-            let bounds = Bounds { split: 2, join: 1 };
+        if let Some(bounds) = self.parts {
             slices
                 .iter_mut()
                 .for_each(|slice| slice.shard.allow_parts(bounds));
@@ -245,6 +247,7 @@ impl World {
             late: Vec::new(),
             in_progress: BTreeSet::new(),
             held: Vec::new(),
+            due: VecDeque::new(),
             grace: None,
             requests: BTreeMap::new(),
             next: 1,
@@ -316,7 +319,14 @@ impl World {
     fn run(&mut self, id: NodeId, item: Item) {
         let mut items = VecDeque::from([item]);
         let mut steps = 0;
-        while let Some(item) = items.pop_front() {
+        loop {
+            let due = |world: &mut Self| world.at(id).due.pop_front();
+            let Some(item) = items
+                .pop_front()
+                .or_else(|| due(self).map(|holder| Item::Owner(Work::tend(holder))))
+            else {
+                return;
+            };
             steps += 1;
             assert!(steps < 10_000, "it goes round in circles");
             match item {
@@ -402,6 +412,7 @@ impl World {
             OwnerEffect::Reclaim(..) => panic!("there is room"),
             OwnerEffect::LockReady(_) => panic!("nobody locks anything"),
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
+            OwnerEffect::Tend(holder) => self.at(id).due.push_back(holder),
             OwnerEffect::Transaction(envelope, after) => {
                 self.at(id).late.push((after, Late::Transaction(*envelope)));
             }

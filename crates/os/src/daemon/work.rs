@@ -511,6 +511,7 @@ impl Daemon {
                 self.send(ready.to.node, &Message::LockReady { ino, wait });
             }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
+            OwnerEffect::Tend(holder) => self.tend(holder),
             OwnerEffect::Transaction(envelope, after) => {
                 self.defer(after, Deferred::Transaction(envelope), items);
             }

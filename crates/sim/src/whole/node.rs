@@ -625,6 +625,7 @@ impl Node {
                 self.send(ready.to.node, Message::LockReady { ino, wait });
             }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
+            OwnerEffect::Tend(holder) => items.push_back(Item::Owner(Work::tend(holder))),
             OwnerEffect::Transaction(envelope, after) => {
                 self.defer(after, Deferred::Transaction(envelope), items);
             }
