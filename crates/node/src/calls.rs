@@ -17,7 +17,7 @@ use types::id::NodeLife;
 use types::{Duration, Instant, NodeId, RequestId, ShardId, limits};
 
 use crate::message::Message;
-use crate::question::{Question, Work};
+use crate::question::{ListingState, Question, Work};
 
 /// A question without an answer is said again after this: a full queue drops messages, and so may the other side.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
@@ -261,6 +261,7 @@ pub fn question(
         space_round: 0,
         walk: Vec::new(),
         is_unreadable: false,
+        listed: ListingState::Unknown,
         is_mover: false,
     }))
 }

@@ -17,8 +17,8 @@
 //! - A read that fails is no verdict: disks have bad moments, and a Commit that is refused loses what was acknowledged. What a
 //!   disk does not give is asked for during `PATIENCE`, what does not verify `DAMAGE_TRIES` times. Then questions hear EIO, and a
 //!   Prepare is voted against; what a transaction has decided waits on, for it must be performed. What is known to be bad is tried once for each who asks.
-//! - Bounded by the work under way: each piece of work asks for the few inodes that an operation names, and a transaction's
-//!   message that is parked is not parked twice.
+//! - Bounded by the work under way: each piece of work asks for the few inodes that an operation names, or for those of one answer to a
+//!   listing, and a transaction's message that is parked is not parked twice.
 //!
 //! What this deliberately does not do: I/O, and locks.
 
@@ -34,7 +34,7 @@ use types::{Duration, FsId, InodeId, Instant, ShardId};
 
 use crate::log::OwnerLog;
 use crate::owner::OwnerSlice;
-use crate::question::Work;
+use crate::question::{ListingState, Work};
 
 /// Bytes of pages in memory.
 const CACHE_SIZE: usize = 8 << 20;
@@ -547,6 +547,13 @@ impl Fetches {
         let pause = Duration(PAUSE_MIN.0 << doublings).min(PAUSE_MAX);
         let reading = self.reading.get_mut(&ino).expect("it was being read");
         let mut works = std::mem::take(&mut reading.for_work);
+        // Who can do without does not wait for a better moment of the disk.
+        let parked = &self.parked;
+        let can_do_without = |number: &u64| parked.get(number).is_some_and(|p| p.work.is_listing());
+        let without: Vec<u64> = works
+            .extract_if(.., |number| can_do_without(number))
+            .collect();
+        self.give(ino, without, true, out);
         if is_over {
             let parked = &self.parked;
             // What a Commit brings was acknowledged: it waits as long as it may, whoever asked before it.
@@ -601,7 +608,10 @@ impl Fetches {
 fn given_back(parked: Parked) -> Ready {
     let work = match parked.work {
         Work::Question(mut question) => {
-            question.is_unreadable |= parked.has_failed;
+            // A listing can do without attributes.
+            let is_needed = question.listed != ListingState::Reading;
+            question.is_unreadable |= parked.has_failed && is_needed;
+            question.listed = question.listed.after_reading();
             Work::Question(question)
         }
         Work::Transaction(envelope) if parked.has_failed => Work::Unreadable(envelope),

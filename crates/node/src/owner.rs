@@ -30,11 +30,12 @@ use types::{
 };
 
 use crate::log::{OwnerLog, PieceRoom};
-use crate::question::{OwnerEffect, OwnerEnv, Question, Work};
+use crate::question::{ListingState, OwnerEffect, OwnerEnv, Question, Work};
 use crate::steps::{attribute_want, progress_id};
 use crate::supply;
 
 mod acquire;
+mod listing;
 mod locks;
 mod promises;
 mod tend;
@@ -720,8 +721,14 @@ impl<'a> Locked<'a> {
             },
         };
         let home = question.shard;
+        let mut question = question;
         match self.execute(env, &question, &op, held) {
             Outcome::Done(executed) => {
+                let cold = self.cold_in_listing(&question, &executed.reply);
+                if !cold.is_empty() {
+                    question.listed = ListingState::Reading;
+                    return Err(Need::Keys(cold, Work::Question(question)));
+                }
                 self.done(env, log, question, durable, executed, out);
                 if let (Op::Destage { .. }, Some(slice)) = (&op, self.slice(home)) {
                     // Commits may wait for the room that this has made.

@@ -38,8 +38,31 @@ pub struct Question {
     pub walk: Vec<InodeId>,
     /// Something that it needs cannot be read.
     pub is_unreadable: bool,
+    /// For a listing: whether the inodes of what it lists have been asked for, which it can do without.
+    pub listed: ListingState,
     /// It uses the rename token (`crate::moves`).
     pub is_mover: bool,
+}
+
+/// Cold inodes that a listing shows.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum ListingState {
+    /// Nobody has asked for them yet.
+    #[default]
+    Unknown,
+    /// They are being read, and nothing else for it.
+    Reading,
+    /// They were read as far as they can be: those that are still cold are listed by name alone.
+    Known,
+}
+
+impl ListingState {
+    pub(crate) fn after_reading(self) -> Self {
+        match self {
+            Self::Reading => Self::Known,
+            Self::Unknown | Self::Known => self,
+        }
+    }
 }
 
 /// What an owner runs.
@@ -103,6 +126,11 @@ impl Work {
                 ..
             }
         )
+    }
+
+    /// It waits for what it can do without.
+    pub(crate) fn is_listing(&self) -> bool {
+        matches!(self, Self::Question(q) if q.listed == ListingState::Reading)
     }
 
     pub(crate) fn may_fail(&self) -> bool {

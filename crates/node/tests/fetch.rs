@@ -4,7 +4,9 @@
 
 use client::message::{Ask, Body};
 use meta::transaction::Vote;
-use meta::{Envelope, HashKey, Op, Reply, Shard, Step, TransactionId, TransactionMessage};
+use meta::{
+    Envelope, HashKey, Mutation, Op, Reply, Shard, Step, TransactionId, TransactionMessage,
+};
 use node::calls::question;
 use node::fetch::{PATIENCE, Ready, Trouble, install};
 use node::keeper::{Disks, PlainHost, checkpoint_now};
@@ -12,9 +14,9 @@ use node::{Fetches, Locked, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, W
 use store::tree::{Fetch, Unreadable};
 use token::locks::message::{LockAction, LockAnswer, LockAsk};
 use types::{
-    ByteRange, Duration, Epoch, Errno, FsId, InodeId, InodeMode, Instant, Lock, LockKind, LockMode,
-    LockOwner, Lsn, NodeId, Pattern, Piece, RangeMode, ShardId, SmallBytes, Timestamp, TokenNumber,
-    Want,
+    ByteRange, Duration, Epoch, Errno, FileKind, FsId, InodeId, InodeMode, Instant, Lock, LockKind,
+    LockMode, LockOwner, Lsn, Name, NodeId, Pattern, Piece, RangeMode, ShardId, SmallBytes,
+    Timestamp, TokenNumber, Want,
 };
 
 mod common;
@@ -63,10 +65,26 @@ fn ino(index: u64) -> InodeId {
 impl World {
     /// A shard with some files, in its tree and not in memory; node 1 may write file 100, and has it locked.
     fn new() -> Self {
+        Self::of_files(10)
+    }
+
+    /// The last five files have names in directory 50.
+    fn of_files(count: u64) -> Self {
         let mut shard = Shard::new(SHARD, KEY);
         shard.track();
-        for index in 100..110 {
+        shard.apply(&common::directory(ino(50)));
+        for index in 100..100 + count {
             shard.apply(&common::file(ino(index), 1));
+            if index >= 100 + count - 5 {
+                let text = index.to_string();
+                shard.apply(&Mutation::EntryPut {
+                    directory: 50,
+                    cookie: KEY.first_cookie(text.as_bytes()),
+                    name: Name::new(text.as_bytes()).unwrap(),
+                    ino: ino(index),
+                    kind: FileKind::File,
+                });
+            }
         }
         let tokens = token::Manager::new(Epoch(1), token::Options::default());
         let mut slices = vec![Some(OwnerSlice::new(shard, tokens, Lsn(0)))];
@@ -194,6 +212,25 @@ impl World {
         self.run(Work::Transaction(Box::new(envelope)));
     }
 
+    /// Of how many names the listing has attributes, of how many not.
+    fn list(&mut self, call: u64, plus: bool) -> (usize, usize) {
+        let op = Op::ReadDir {
+            ino: ino(50),
+            cookie: 0,
+            size: 1 << 16,
+            plus,
+        };
+        let durable = false;
+        self.ask(call, Ask::Op { op, durable });
+        match self.answer() {
+            Body::Op(Reply::Listing { entries, .. }) => {
+                let known = entries.iter().filter(|e| e.attr.is_some()).count();
+                (known, entries.len() - known)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn run(&mut self, work: Work) {
         let pinned = Vec::new();
         self.run_ready(Ready { work, pinned });
@@ -299,6 +336,51 @@ const REFUSED: Body = Body::Refused(Errno::EIO);
 
 fn is_committed(body: &Body) -> bool {
     matches!(body, Body::Op(Reply::Attr(_)))
+}
+
+/// All of an answer are read at once, and before it is given; a listing of names needs none of them.
+#[test]
+fn a_listing_reads_what_it_shows() {
+    let mut world = World::of_files(1000);
+    assert_eq!(world.list(3, false), (0, 5));
+    let before = world.fetches.counters().misses;
+    assert_eq!(world.list(4, true), (5, 0));
+    assert_eq!(world.fetches.counters().misses - before, 5);
+    assert!(world.is_quiet());
+    assert_eq!(world.list(5, true), (5, 0));
+    assert_eq!(world.fetches.counters().misses - before, 5);
+}
+
+/// What cannot be read is a name without attributes, at once: who looks for it hears of it.
+#[test]
+fn a_listing_does_without_what_cannot_be_read() {
+    for reads in [Reads::Failing, Reads::Rotten] {
+        let mut world = World::of_files(1000);
+        assert_eq!(world.list(3, false), (0, 5));
+        world.reads = reads;
+        assert_eq!(world.list(4, true), (0, 5), "{reads:?}");
+        assert!(world.is_quiet());
+        let get = Op::GetAttr { ino: ino(1099) };
+        let durable = false;
+        world.ask(5, Ask::Op { op: get, durable });
+        world.wait(Duration(2 * PATIENCE.0));
+        assert_eq!(world.answer(), REFUSED, "{reads:?}");
+        // The directory itself cannot be done without.
+        world.evict();
+        world.fetches = Fetches::new(FsId(0));
+        let list = Op::ReadDir {
+            ino: ino(50),
+            cookie: 0,
+            size: 1 << 16,
+            plus: true,
+        };
+        world.ask(6, Ask::Op { op: list, durable });
+        assert!(world.out.is_empty());
+        world.reads = Reads::Good;
+        world.wait(Duration::from_secs(2));
+        assert!(matches!(world.answer(), Body::Op(Reply::Listing { .. })));
+        assert!(world.is_quiet());
+    }
 }
 
 /// A Commit carries what was acknowledged: it waits until the page can be read.

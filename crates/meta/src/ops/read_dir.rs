@@ -113,7 +113,7 @@ impl Listing<'_, '_> {
                 ino: entry.ino,
                 kind: entry.kind,
                 cookie: *cookie,
-                // Of a cold one the listing says no more than its name: who wants more looks it up.
+                // Of a cold one the listing says no more than its name: the driver may have it read, and list again.
                 attr: settled.and_then(|s| s.peek_attr(entry.ino)),
             });
         }

@@ -199,6 +199,7 @@ impl World {
             space_round: 1,
             walk: Vec::new(),
             is_unreadable: false,
+            listed: crate::question::ListingState::Unknown,
             is_mover: false,
         };
         self.act(at, |core, env, log, out| {
