@@ -220,6 +220,15 @@ impl GrantPool {
         self.free_for(sectors) <= self.free.count()
     }
 
+    /// The most that can be reserved.
+    pub fn reservable(&self) -> u64 {
+        let mut sectors = self.unreserved() / (OVERHEAD + 1) * OVERHEAD;
+        while self.has(sectors + 1) {
+            sectors += 1;
+        }
+        sectors
+    }
+
     /// As `reserve`, of what was granted for promised ranges. These go to runs without checksum sectors: each sector
     /// that is written over comes back by itself, so that they never become more.
     pub fn reserve_promised(&mut self, sectors: u64) -> Result<Reservation, NeedMore> {

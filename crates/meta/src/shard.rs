@@ -25,7 +25,7 @@ use crate::dirty::Dirty;
 use crate::inode::{Body, Dirent, Entries, Inode, InodeRecord};
 use crate::locks::Locks;
 use crate::map::{FileMap, PieceDebt};
-use crate::message::{Commit, Op, Reply};
+use crate::message::{Op, Reply};
 use crate::mutation::Mutation;
 use crate::name_hash::{HashKey, TIE_COUNT_MAX};
 use crate::records::{Key, Named, PROMISE_SIZE, length_of_extent};
@@ -34,6 +34,7 @@ use crate::transaction::{Active, TransactionId};
 use crate::view::Origin;
 
 mod checkpoint;
+mod destage;
 pub mod inspect;
 mod names;
 mod residency;
@@ -400,16 +401,6 @@ impl Shard {
         }
     }
 
-    /// Files whose pieces are to be moved to sectors soon (`Op::Destage`), lowest first.
-    pub fn needs_destage(&self) -> impl Iterator<Item = InodeId> + '_ {
-        self.destage_soon.iter().map(|i| InodeId::new(self.id, *i))
-    }
-
-    /// Bytes that lie in pieces and are to be moved to sectors: not those of small files, which stay.
-    pub fn piece_debt(&self) -> PieceDebt {
-        self.piece_debt
-    }
-
     /// What is promised to its files.
     pub fn promised(&self) -> Promised {
         self.promised
@@ -431,43 +422,6 @@ impl Shard {
             },
             _ => Promised::default(),
         }
-    }
-
-    /// Bytes that a Commit brings in pieces: in sectors that are promised, and in others. Its inode is resident, or it brings none
-    /// of the first.
-    pub fn piece_bytes_of(&self, commit: &Commit) -> PieceDebt {
-        let map = self.inode(commit.ino).and_then(Inode::map);
-        let mut bytes = PieceDebt::default();
-        for piece in &commit.pieces {
-            let (first, last) = (
-                piece.offset / SECTOR_SIZE,
-                piece.end().div_ceil(SECTOR_SIZE),
-            );
-            let ranges = map.into_iter().flat_map(|map| map.promised_in(first, last));
-            let within = |(from, to): (u64, u64)| {
-                let end = to.saturating_mul(SECTOR_SIZE).min(piece.end());
-                end - piece.offset.max(from * SECTOR_SIZE)
-            };
-            let promised: u64 = ranges.map(within).sum();
-            bytes.promised += promised;
-            bytes.other += piece.bytes.len() as u64 - promised;
-        }
-        bytes
-    }
-
-    /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now.
-    pub fn destage_plan(
-        &self,
-        ino: InodeId,
-        sector_count_max: usize,
-    ) -> Option<(u64, Vec<crate::map::PieceSector>)> {
-        let map = self.inodes.get(&ino.index())?.map()?;
-        Some((map.version(), map.piece_sectors(sector_count_max)))
-    }
-
-    /// Files with more than a small file's bytes in pieces: to be moved when there is time.
-    pub fn may_destage(&self) -> impl Iterator<Item = InodeId> + '_ {
-        self.destage_later.iter().map(|i| InodeId::new(self.id, *i))
     }
 
     /// The inode goes when it has no name and nobody has it open.

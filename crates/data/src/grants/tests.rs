@@ -233,6 +233,26 @@ fn what_is_reserved_is_not_given_up_and_lost_grants_are_found() {
 }
 
 #[test]
+fn what_can_be_reserved_is_known_exactly() {
+    for free in 1..200 {
+        for (reserved, promised) in [(0, 0), (16, 0), (5, 3), (40, 20)] {
+            let mut pool = GrantPool::new();
+            pool.add(&grant(0, 0, free));
+            if pool.free.count() < with_overhead(reserved) + promised {
+                continue;
+            }
+            let held = pool.reserve(reserved).expect("seen above");
+            pool.keep_promised(promised);
+            let most = pool.reservable();
+            assert!(pool.reserve(most + 1).is_err());
+            let all = pool.reserve(most).expect("so many");
+            pool.release(all);
+            pool.release(held);
+        }
+    }
+}
+
+#[test]
 fn the_nsds_of_a_layout_are_used_up_before_others() {
     let mut pool = GrantPool::new();
     // Short runs only on the NSD asked for, long ones elsewhere.

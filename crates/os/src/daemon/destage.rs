@@ -12,7 +12,7 @@
 //! - One job at a time, of at most `SECTORS_MAX` sectors: bounded frames, and I/O that leaves room for others.
 //! - What the operation did not take is given back: it was written once and belongs to no file.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -24,7 +24,7 @@ use data::SetAside;
 use node::DestageState;
 use node::meta::{Op, Reply};
 use types::frame::FRAME_BYTES;
-use types::{Extent, FrameRef, InodeId, Instant, Layout, Piece, Run, Span, limits};
+use types::{Extent, FrameRef, InodeId, Instant, Layout, Piece, Run, ShardId, Span, limits};
 
 use super::work::Item;
 use super::{Daemon, lock};
@@ -76,7 +76,10 @@ struct State {
     /// Without sectors, each try waits twice as long as the one before: all clients are asked to give some back.
     hunger: Option<Hunger>,
     idle_since: Instant,
+    /// The shard that is looked at first.
     cursor: usize,
+    /// The file of each shard that was moved, or tried, last.
+    tried: BTreeMap<ShardId, u64>,
 }
 
 /// There were no sectors when a job began last.
@@ -84,6 +87,8 @@ struct State {
 struct Hunger {
     tried: Instant,
     pause: types::Duration,
+    /// So many are tried next: half as many each time.
+    sectors: usize,
 }
 
 /// See the module.
@@ -158,8 +163,7 @@ impl Daemon {
             }
         }
         let is_idle_round = now.since(state.idle_since) > IDLE_PERIOD;
-        let is_hungry = state.hunger.is_some();
-        let plan = self.plan_destage(&mut state.cursor, is_idle_round, is_hungry);
+        let plan = self.plan_destage(&mut state, is_idle_round);
         let Some((mut job, loads)) = plan else {
             if is_idle_round {
                 state.idle_since = now;
@@ -189,22 +193,22 @@ impl Daemon {
     /// What to move next, in frames that are filled already where nothing has to be read.
     fn plan_destage(
         &self,
-        cursor: &mut usize,
+        state: &mut State,
         is_idle_round: bool,
-        is_hungry: bool,
     ) -> Option<(Job, Vec<LoadPiece>)> {
         let count = self.shards.len();
+        let is_hungry = state.hunger.is_some();
+        let sectors_max = state.hunger.map_or(SECTORS_MAX, |hunger| hunger.sectors);
         let (attr, map_version, sectors) = (0..count).find_map(|step| {
-            let at = (*cursor + step) % count.max(1);
+            let at = (state.cursor + step) % count.max(1);
             let slice = lock(self.shards[at].as_ref()?);
             let shard = &slice.shard;
+            let tried = state.tried.entry(shard.id()).or_default();
             // Where there are no sectors, there are some for what is promised.
-            let is_promised = |ino: &InodeId| shard.attr(*ino).is_some_and(|a| a.has_promise());
-            let promised = is_hungry.then(|| shard.needs_destage().find(is_promised));
-            let soon = promised.flatten().or_else(|| shard.needs_destage().next());
+            let soon = shard.destage_behind(*tried, is_hungry);
             let ino = soon.or_else(|| is_idle_round.then(|| shard.may_destage().next())?)?;
-            *cursor = at + 1;
-            let (version, mut sectors) = shard.destage_plan(ino, SECTORS_MAX)?;
+            (state.cursor, *tried) = (at + 1, ino.index());
+            let (version, mut sectors) = shard.destage_plan(ino, sectors_max)?;
             if sectors.iter().any(|sector| sector.is_promised) {
                 sectors.retain(|sector| sector.is_promised);
             }
@@ -305,7 +309,14 @@ impl Daemon {
         if taken.is_some() {
             return taken;
         }
-        let mut left = self.hands.with(|hands| hands.of(me).pool().unreserved());
+        let is_promised = job.is_promised;
+        let mut left = self.hands.with(|hands| {
+            let pool = hands.of(me).pool();
+            match is_promised {
+                true => pool.reservable().max(pool.unreserved_promised()),
+                false => pool.reservable(),
+            }
+        });
         for run in &mut wanted {
             run.count = run.count.min(u32::try_from(left).unwrap_or(u32::MAX));
             left -= u64::from(run.count);
@@ -410,6 +421,7 @@ impl Daemon {
             pause: state.hunger.map_or(PAUSE, |hunger| {
                 types::Duration((hunger.pause.0 * 2).min(HUNGER_MAX.0))
             }),
+            sectors: (state.hunger.map_or(SECTORS_MAX, |hunger| hunger.sectors) / 2).max(1),
         });
         if has_failed || job.runs.is_empty() {
             self.destage.failures.fetch_add(1, Ordering::Relaxed);

@@ -157,7 +157,7 @@ fn destage_moves_the_pieces_that_are_the_same() {
         bytes: vec![1; 70_000].into(),
     }];
     f.run(&Op::Commit(write));
-    assert_eq!(f.shards[0].needs_destage().collect::<Vec<_>>(), [attr.ino]);
+    assert_eq!(f.shards[0].destage_behind(0, false), Some(attr.ino));
     let get = Op::GetMap {
         ino: attr.ino,
         begin: 0,
@@ -204,10 +204,48 @@ fn destage_moves_the_pieces_that_are_the_same() {
     let done = f.executed(&destage(map_version + 2, 600));
     assert_eq!(done.used.len(), 1);
     assert_eq!(f.shards[0].piece_debt().bytes(), 0);
-    assert_eq!(
-        f.shards[0].needs_destage().count() + f.shards[0].may_destage().count(),
-        0
-    );
+    assert_eq!(f.shards[0].destage_behind(0, false), None);
+    assert_eq!(f.shards[0].may_destage().count(), 0);
+}
+
+/// Files take turns, those that are promised sectors before others where these have some.
+#[test]
+fn destage_goes_round_the_files() {
+    let mut f = Fixture::new();
+    let mut inos = Vec::new();
+    for name in ["a", "b", "c", "d"] {
+        let attr = f.create(name);
+        let mut write = commit(&attr, 70_000, vec![]);
+        write.pieces = vec![Piece {
+            offset: 0,
+            bytes: vec![1; 70_000].into(),
+        }];
+        f.run(&Op::Commit(write));
+        inos.push(attr.ino);
+    }
+    inos.sort_unstable();
+    let turns = |f: &Fixture, wants_promised| -> Vec<usize> {
+        let mut last = inos[1].index();
+        let next = |_| {
+            let ino = f.shards[0].destage_behind(last, wants_promised);
+            let ino = ino.expect("there are some");
+            last = ino.index();
+            inos.binary_search(&ino).expect("one of these")
+        };
+        (0..5).map(next).collect()
+    };
+    assert_eq!(turns(&f, false), [2, 3, 0, 1, 2]);
+    assert_eq!(turns(&f, true), [2, 3, 0, 1, 2]);
+    for index in [0, 3] {
+        f.run(&Op::Allocate {
+            ino: inos[index],
+            begin: 0,
+            end: 4096,
+            keeps_size: true,
+        });
+    }
+    assert_eq!(turns(&f, false), [2, 3, 0, 1, 2]);
+    assert_eq!(turns(&f, true), [3, 0, 3, 0, 3]);
 }
 
 #[test]
