@@ -4,7 +4,7 @@
 use sim::survive;
 use sim::whole::ace::machine::Shape;
 use sim::whole::ace::ops::{self, Sequence};
-use sim::whole::ace::{Bench, Canary, Counts, set_canary};
+use sim::whole::ace::{Bench, Canary, Counts, PROMISES, set_canary};
 
 fn bench(shape: Shape) -> Bench {
     Bench::new(shape).unwrap_or_else(|text| panic!("set-up: {text}"))
@@ -138,6 +138,56 @@ fn too_little_room_is_told_at_once_and_ends_with_what_is_removed() {
         }
     }
     assert!(refused > 20, "{refused} calls found no room");
+}
+
+fn little_room() -> Shape {
+    Shape {
+        data_sectors: 48,
+        region_sectors: 8,
+        round_ticks: 0,
+        ..Shape::default()
+    }
+}
+
+#[test]
+fn what_is_promised_is_kept_after_a_loss_of_power_at_every_event() {
+    let mut tried = 0;
+    for text in PROMISES {
+        let sequence = text.parse().expect("it can be read");
+        let kept = Bench::promised(little_room(), &sequence);
+        tried += kept.unwrap_or_else(|violation| panic!("{text}: {violation}"));
+    }
+    eprintln!("{tried} images");
+    assert!(tried > 30, "{tried}");
+}
+
+/// Every call that promises space.
+#[test]
+fn promises_outlive_a_loss_of_power_at_every_event() {
+    let mut bench = bench(Shape::default());
+    let is_promise = |sequence: &&Sequence| {
+        let (op, _) = &sequence.0[0];
+        matches!(op, ops::Op::Allocate(..) | ops::Op::Promise(..))
+    };
+    let all = ops::singles(bench.begin());
+    let all: Vec<_> = all.iter().filter(is_promise).collect();
+    assert_eq!(all.len(), 16);
+    for sequence in all {
+        must_pass(&mut bench, sequence);
+    }
+    eprintln!("{:?}", bench.counts);
+}
+
+#[test]
+fn promises_that_are_not_held_back_are_caught() {
+    let (mut shape, mut canary) = (little_room(), Canary::default());
+    assert!(set_canary(&mut shape, &mut canary, "breaks-promises"));
+    let sequence = PROMISES[0].parse().expect("it can be read");
+    let broken = survive(|| Bench::promised(shape, &sequence).err());
+    assert!(
+        broken.is_some_and(|text| text.contains("and there are Counts")),
+        "it is not caught"
+    );
 }
 
 #[test]

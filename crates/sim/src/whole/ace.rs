@@ -7,8 +7,8 @@
 //!    read through requests.
 //! 4. *Judgement*: `judge` compares that with a naive model, `posix`. Of some images the recovery is cut, too.
 //!
-//! The same machine serves two further checks: `scarce` (room for one sector more each time) and `rot` (sectors that change
-//! at rest). docs/testing.md says what is covered.
+//! The same machine serves three further checks: `scarce` (room for one sector more each time), `promised` (no room but what
+//! was promised) and `rot` (sectors that change at rest). docs/testing.md says what is covered.
 
 pub mod calls;
 pub mod judge;
@@ -16,6 +16,7 @@ pub mod look;
 pub mod machine;
 pub mod ops;
 pub mod posix;
+mod promised;
 mod rot;
 mod runner;
 mod scarce;
@@ -32,6 +33,7 @@ use judge::{Bounds, History};
 use machine::{Machine, Shape};
 use ops::Sequence;
 use posix::Fs;
+pub use promised::PROMISES;
 pub use rot::RotCounts;
 use runner::Runner;
 pub use scarce::WORKLOAD;

@@ -137,6 +137,30 @@ impl Calls {
         result
     }
 
+    fn punch(&mut self, path: &str, (begin, end): (u64, u64), keeps_size: bool) -> Result<()> {
+        self.with_open(path, true, |calls, ino, handle| {
+            calls.done(Operation::Punch {
+                ino,
+                handle,
+                begin,
+                end,
+                keeps_size,
+            })
+        })
+    }
+
+    fn allocate(&mut self, path: &str, (begin, end): (u64, u64), keeps_size: bool) -> Result<()> {
+        self.with_open(path, true, |calls, ino, handle| {
+            calls.done(Operation::Allocate {
+                ino,
+                handle,
+                begin,
+                end,
+                keeps_size,
+            })
+        })
+    }
+
     fn write(&mut self, ino: InodeId, handle: Handle, offset: u64, bytes: &[u8]) -> Result<()> {
         let mut bytes = bytes.to_vec();
         if let (true, Some(byte)) = (self.rots_in_memory, bytes.last_mut()) {
@@ -263,15 +287,10 @@ impl Calls {
                 )
             }
             Step::Punch(path, begin, end, keeps_size) => {
-                self.with_open(path, true, |calls, ino, handle| {
-                    calls.done(Operation::Punch {
-                        ino,
-                        handle,
-                        begin: *begin,
-                        end: *end,
-                        keeps_size: *keeps_size,
-                    })
-                })
+                self.punch(path, (*begin, *end), *keeps_size)
+            }
+            Step::Allocate(path, begin, end, keeps_size) => {
+                self.allocate(path, (*begin, *end), *keeps_size)
             }
             Step::Link(from, to) => {
                 let ino = self.walk(from)?;
@@ -425,7 +444,7 @@ impl Calls {
         let is_directory = matches!(body, Body::Directory(_));
         let inode = Inode {
             body,
-            permissions: attr.permissions,
+            permissions: attr.permissions & 0o7777,
             uid: attr.uid,
             xattr,
             mtime: u64::try_from(attr.mtime.secs).ok(),

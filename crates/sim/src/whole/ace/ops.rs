@@ -30,6 +30,10 @@ pub enum Op {
     Punch(String, u64, u64),
     /// fallocate(2) with ZERO_RANGE, which may make it longer.
     Zero(String, u64, u64),
+    /// fallocate(2) without a mode: from, to.
+    Allocate(String, u64, u64),
+    /// fallocate(2) with KEEP_SIZE.
+    Promise(String, u64, u64),
     /// link(2).
     Link(String, String),
     /// unlink(2).
@@ -94,6 +98,8 @@ impl Op {
             | Self::Truncate(path, _)
             | Self::Punch(path, ..)
             | Self::Zero(path, ..)
+            | Self::Allocate(path, ..)
+            | Self::Promise(path, ..)
             | Self::Unlink(path)
             | Self::Rmdir(path)
             | Self::Chmod(path, _)
@@ -123,6 +129,8 @@ impl Op {
             Self::Truncate(path, size) => vec![Step::Truncate(path, size)],
             Self::Punch(path, begin, end) => vec![Step::Punch(path, begin, end, true)],
             Self::Zero(path, begin, end) => vec![Step::Punch(path, begin, end, false)],
+            Self::Allocate(path, begin, end) => vec![Step::Allocate(path, begin, end, false)],
+            Self::Promise(path, begin, end) => vec![Step::Allocate(path, begin, end, true)],
             Self::Link(from, to) => vec![Step::Link(from, to)],
             Self::Unlink(path) => vec![Step::Unlink(path)],
             Self::Rmdir(path) => vec![Step::Rmdir(path)],
@@ -198,6 +206,8 @@ fn all_ops() -> Vec<Op> {
             Op::Punch(path(), 0, 4096),
             Op::Punch(path(), 50, 6000),
             Op::Zero(path(), 6000, 12_000),
+            Op::Allocate(path(), 0, 16_384),
+            Op::Promise(path(), 4096, 40_000),
             Op::Unlink(path()),
         ]);
     }
@@ -292,6 +302,8 @@ impl fmt::Display for Op {
             Self::Truncate(path, size) => write!(out, "truncate {path} {size}"),
             Self::Punch(path, begin, end) => write!(out, "punch {path} {begin} {end}"),
             Self::Zero(path, begin, end) => write!(out, "zero {path} {begin} {end}"),
+            Self::Allocate(path, begin, end) => write!(out, "allocate {path} {begin} {end}"),
+            Self::Promise(path, begin, end) => write!(out, "promise {path} {begin} {end}"),
             Self::Link(from, to) => write!(out, "link {from} {to}"),
             Self::Unlink(path) => write!(out, "unlink {path}"),
             Self::Rmdir(path) => write!(out, "rmdir {path}"),
@@ -349,6 +361,8 @@ fn op(words: &[&str]) -> Option<Op> {
         "truncate" => Op::Truncate(path(1)?, number(2)?),
         "punch" => Op::Punch(path(1)?, number(2)?, number(3)?),
         "zero" => Op::Zero(path(1)?, number(2)?, number(3)?),
+        "allocate" => Op::Allocate(path(1)?, number(2)?, number(3)?),
+        "promise" => Op::Promise(path(1)?, number(2)?, number(3)?),
         "link" => Op::Link(path(1)?, path(2)?),
         "unlink" => Op::Unlink(path(1)?),
         "rmdir" => Op::Rmdir(path(1)?),

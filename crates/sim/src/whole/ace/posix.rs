@@ -54,6 +54,8 @@ pub enum Step {
     Truncate(String, u64),
     /// Zeros from, to; the size stays.
     Punch(String, u64, u64, bool),
+    /// Space is promised from, to; the size stays.
+    Allocate(String, u64, u64, bool),
     /// A further name.
     Link(String, String),
     /// A name goes.
@@ -93,6 +95,8 @@ pub enum Change {
     Truncate(u64),
     /// Zeros from, to; the size stays.
     Punch(u64, u64, bool),
+    /// It is at least as long as that.
+    Lengthen(u64),
 }
 
 /// What a step did.
@@ -135,6 +139,7 @@ impl Change {
                 let begin = index(*begin).min(end);
                 bytes[begin..end].fill(0);
             }
+            Self::Lengthen(size) => bytes.resize(bytes.len().max(index(*size)), 0),
         }
     }
 }
@@ -335,6 +340,11 @@ impl Fs {
             Step::Punch(path, begin, end, keeps_size) => {
                 let number = self.file(path)?;
                 Ok(self.change(number, Change::Punch(*begin, *end, *keeps_size)))
+            }
+            Step::Allocate(path, _, end, keeps_size) => {
+                let number = self.file(path)?;
+                let size = if *keeps_size { 0 } else { *end };
+                Ok(self.change(number, Change::Lengthen(size)))
             }
             Step::Link(from, to) => {
                 let number = self.find(from).ok_or(Errno::ENOENT)?;
