@@ -57,7 +57,7 @@ use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
 use crate::tokens::Asker;
-pub use pace::{Pace, RATE_DEFAULT};
+pub use pace::{Pace, RATE_RECOMMENDED};
 
 /// A block is changed no more if it has not been for so long.
 pub const REST: Duration = Duration::from_secs(10);
