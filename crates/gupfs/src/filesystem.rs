@@ -13,7 +13,7 @@ use types::{
 use crate::disks::{self, Disk};
 use crate::failure::{Failure, Result};
 use crate::state::{State, from_hex};
-use crate::{system, trial};
+use crate::system;
 
 /// A node of the new cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,9 +129,7 @@ pub fn plan(new: &NewFileSystem, unfinished: Option<u128>) -> Result<Plan> {
             Failure::new(format!("disk {}: {e}", disk.path.display()))
                 .help("give a larger --size, or a larger disk")
         })?;
-        if trial::is_on(trial::DIRECTORY_PARTS) {
-            label.features_incompatible |= DIRECTORY_PARTS;
-        }
+        label.features_incompatible |= DIRECTORY_PARTS;
         labels.push(label);
     }
     let view = first_view(new, &opened, &labels);

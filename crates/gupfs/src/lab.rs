@@ -603,15 +603,21 @@ mod tests {
         assert_eq!(second.mount, directory.path().join("n2/mnt"));
         let prepared = filesystem::prepare(&second).expect("labels and states agree");
         assert_eq!(prepared.0.len(), 2);
-        assert!(!prepared.1.has_parts, "nobody asked for it");
+        assert!(prepared.1.has_parts, "it is new");
         assert!(lab.require().expect("complete").complete);
         let view = lab.place(2).expect("a place").load_view().expect("a view");
         assert_eq!(view.nsds[3].servers, [types::NodeId(2)]);
         // Only where all disks say so are directories in parts.
-        for (index, has_parts) in [(0, false), (1, true)] {
+        let known = nsd::label::DIRECTORY_PARTS;
+        for (index, features, has_parts) in [
+            (0, 0, false),
+            (1, 0, false),
+            (0, known, false),
+            (1, known, true),
+        ] {
             let disk = crate::disks::Disk::open_alone(&prepared.0[index].path).expect("opened");
             let mut label = disk.label().expect("read").expect("a label").label;
-            label.features_incompatible = nsd::label::DIRECTORY_PARTS;
+            label.features_incompatible = features;
             let written = disk.write_label(&label, &view, types::Incarnation(1));
             written.expect("written");
             drop(disk);

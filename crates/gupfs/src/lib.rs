@@ -43,5 +43,4 @@ pub mod stat;
 pub mod state;
 pub mod system;
 pub mod top;
-mod trial;
 pub mod up;

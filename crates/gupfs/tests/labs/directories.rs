@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
+use nsd::label::{COPY_COUNT, DIRECTORY_PARTS, LABEL_SIZE, Label};
 use serde_json::Value;
 
 use crate::lab::{LIMIT, Lab, bounded, can_run};
@@ -138,7 +140,7 @@ fn a_directory_in_parts() {
     }
     let many = std::env::var("GUPFS_MANY_NAMES").map(|n| n.parse::<u64>().unwrap());
     let count = many.unwrap_or(1_500);
-    let lab = Lab::up_on_trial("256M", "ram", Some("GUPFS_DIRECTORY_PARTS=1"));
+    let lab = Lab::up("256M", "ram");
     let inodes = inodes_in_use(&lab);
     fs::create_dir(directory(&lab, 1)).unwrap();
     for number in 0..STAYS {
@@ -189,6 +191,59 @@ fn a_directory_in_parts() {
         lab.gupfs(&["start", name]);
     }
     verify(&lab, count);
+    fs::remove_dir_all(directory(&lab, 2)).unwrap();
+    assert_eq!(inodes_in_use(&lab), inodes, "{}", lab.logs());
+    lab.check_walk();
+}
+
+/// Makes the labels of all disks such as they were before there were parts.
+fn forget_parts(lab: &Lab) {
+    let mut count = 0;
+    for entry in fs::read_dir(Path::new(lab.root()).join("ram")).unwrap() {
+        let path = entry.unwrap().path();
+        let disk = File::options().read(true).write(true).open(path).unwrap();
+        let mut head = vec![0; COPY_COUNT * LABEL_SIZE];
+        disk.read_exact_at(&mut head, 0).unwrap();
+        let mut label = Label::decode(&head).unwrap().label;
+        assert_eq!(label.features_incompatible, DIRECTORY_PARTS);
+        label.features_incompatible = 0;
+        for copy in 0..COPY_COUNT {
+            let at = u64::try_from(copy * LABEL_SIZE).unwrap();
+            disk.write_all_at(&label.encode(copy)[..], at).unwrap();
+        }
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+/// A file system of before keeps each directory in one piece, and goes on as ever.
+#[test]
+fn a_file_system_of_before_is_not_split() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::up("256M", "ram");
+    let restart = |between: &dyn Fn()| {
+        for name in ["n1", "n2"] {
+            lab.gupfs(&["kill", name]);
+        }
+        between();
+        for name in ["n1", "n2"] {
+            lab.gupfs(&["start", name]);
+        }
+    };
+    restart(&|| forget_parts(&lab));
+    let inodes = inodes_in_use(&lab);
+    fs::create_dir(directory(&lab, 1)).unwrap();
+    for number in 0..STAYS {
+        File::create(directory(&lab, 1).join(stay(number))).unwrap();
+    }
+    make_all(&lab, 0..800);
+    verify(&lab, 800);
+    assert_eq!(part_count(&lab), 0);
+    restart(&|| lab.fsck());
+    verify(&lab, 800);
+    assert_eq!(part_count(&lab), 0);
     fs::remove_dir_all(directory(&lab, 2)).unwrap();
     assert_eq!(inodes_in_use(&lab), inodes, "{}", lab.logs());
     lab.check_walk();

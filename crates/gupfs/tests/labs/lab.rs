@@ -44,18 +44,12 @@ pub(crate) fn fsck(path: &Path, options: &[&str]) -> (Value, i32) {
 /// A lab of two nodes, removed when it is dropped.
 pub(crate) struct Lab {
     directory: tempfile::TempDir,
-    /// What is on trial there, as `env` takes it (`trial` of the command).
-    trial: Option<&'static str>,
 }
 
 impl Lab {
     pub(crate) fn up(size: &str, backing: &str) -> Self {
-        Self::up_on_trial(size, backing, None)
-    }
-
-    pub(crate) fn up_on_trial(size: &str, backing: &str, trial: Option<&'static str>) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let lab = Self { directory, trial };
+        let lab = Self { directory };
         lab.gupfs(&["up", "--nodes", "2", "--size", size, "--backing", backing]);
         lab
     }
@@ -66,9 +60,7 @@ impl Lab {
 
     /// What `gupfs lab` with these words says.
     pub(crate) fn try_gupfs(&self, words: &[&str]) -> Output {
-        let mut all = vec!["env"];
-        all.extend(self.trial);
-        all.extend([env!("CARGO_BIN_EXE_gupfs"), "lab"]);
+        let mut all = vec![env!("CARGO_BIN_EXE_gupfs"), "lab"];
         all.extend(words);
         all.extend(["--dir", self.root()]);
         bounded(LIMIT, &all)
