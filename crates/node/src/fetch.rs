@@ -53,6 +53,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// So many inodes that cannot be read are remembered.
 const FAULT_COUNT_MAX: usize = 4096;
+/// Inodes that are read for listings at a time, roughly, and leaves of one that a listing waits for: files of many extents and large
+/// directories are listed by their names.
+const LISTED_COUNT_MAX: usize = 1024;
+const LISTED_LEAF_COUNT_MAX: usize = 2;
 /// Steps on directories' parts that wait at a time.
 const TEND_COUNT_MAX: usize = 64;
 
@@ -76,6 +80,12 @@ pub enum FetchError {
         /// Inode.
         ino: InodeId,
     },
+    /// It is larger than a listing has read.
+    #[error("inode {ino} is larger than a listing waits for")]
+    Large {
+        /// Inode.
+        ino: InodeId,
+    },
     /// The root has changed under every read.
     #[error("the tree of inode {ino} changed too often while it was read")]
     Restless {
@@ -91,7 +101,7 @@ impl FetchError {
             Self::Tree(TreeError::Corrupt { .. }) => Patience::Tries(DAMAGE_TRIES),
             Self::Tree(_) | Self::Restless { .. } => Patience::Time(PATIENCE),
             // The pages are as they were written.
-            Self::Record { .. } | Self::Absent { .. } => Patience::Tries(1),
+            Self::Record { .. } | Self::Absent { .. } | Self::Large { .. } => Patience::Tries(1),
         }
     }
 }
@@ -111,7 +121,7 @@ pub struct Fetched {
     ino: InodeId,
     root: Root,
     works: Vec<u64>,
-    leaves: Result<Leaves, TreeError>,
+    leaves: Result<Leaves, FetchError>,
 }
 
 /// An inode that was read, or cannot be. What is left of it when it was installed is to be dropped under no lock.
@@ -138,7 +148,7 @@ impl Fetched {
     /// Makes the inode.
     pub fn decode(self, key: HashKey) -> Decoded {
         let ino = self.ino;
-        let leaves = self.leaves.map_err(FetchError::from);
+        let leaves = self.leaves;
         Decoded {
             ino,
             root: self.root,
@@ -250,7 +260,7 @@ pub struct Fetches {
     reading: BTreeMap<InodeId, Reading>,
     waiters: BTreeMap<Waiter, InodeId>,
     parked: BTreeMap<u64, Parked>,
-    done: VecDeque<(InodeId, Result<Leaves, TreeError>)>,
+    done: VecDeque<(InodeId, Result<Leaves, FetchError>)>,
     faults: BTreeMap<InodeId, Fault>,
     /// Nothing is read twice: for the simulator, which must notice.
     gives_up: bool,
@@ -337,7 +347,19 @@ impl Fetches {
             return Err(pinned);
         }
         let number = self.draw_number();
+        let is_listing = work.is_listing();
+        let mut missing = BTreeSet::new();
         for ino in inodes {
+            // It does without what others wait for in vain, and, but for one, without what is beyond the bound of all listings.
+            let is_late = self
+                .faults
+                .get(ino)
+                .is_some_and(|fault| fault.retry_at.is_some());
+            let is_beyond = self.reading.len() >= LISTED_COUNT_MAX || is_late;
+            if is_listing && is_beyond && !(missing.is_empty() && inodes.last() == Some(ino)) {
+                continue;
+            }
+            missing.insert(*ino);
             if let Some(reading) = self.reading.get_mut(ino) {
                 reading.for_work.push(number);
                 continue;
@@ -354,7 +376,7 @@ impl Fetches {
         let parked = Parked {
             work,
             since: now,
-            missing: inodes.iter().copied().collect(),
+            missing,
             pinned,
             has_failed: false,
         };
@@ -420,10 +442,17 @@ impl Fetches {
         let Some(reading) = self.reading.get_mut(&ino) else {
             return;
         };
-        let leaves = match collect(&mut reading.scan, &mut self.pages, &mut reading.leaves) {
+        let parked = &self.parked;
+        let is_listed = |number: &u64| parked.get(number).is_some_and(|p| p.work.is_listing());
+        let collected = collect(&mut reading.scan, &mut self.pages, &mut reading.leaves);
+        let is_large = reading.leaves.len() > LISTED_LEAF_COUNT_MAX;
+        let leaves = match collected {
+            Ok(_) if is_large && reading.for_work.iter().all(is_listed) => {
+                Err(FetchError::Large { ino })
+            }
             Ok(false) => return,
             Ok(true) => Ok(std::mem::take(&mut reading.leaves)),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         self.pages.forget(reading.waiter);
         self.waiters.remove(&reading.waiter);
@@ -509,6 +538,26 @@ impl Fetches {
         error: FetchError,
         out: &mut Vec<Ready>,
     ) -> Option<Trouble> {
+        // Who can do without does not wait for a better moment of the disk, and where nobody else wants it that is no fault: it would
+        // count for who asks later.
+        let reading = self.reading.get_mut(&ino).expect("it was being read");
+        let (root, mut works) = (reading.root, std::mem::take(&mut reading.for_work));
+        let parked = &self.parked;
+        let can_do_without = |number: &u64| parked.get(number).is_some_and(|p| p.work.is_listing());
+        let without: Vec<u64> = works
+            .extract_if(.., |number| can_do_without(number))
+            .collect();
+        self.give(ino, without, true, out);
+        if works.is_empty() {
+            self.reading.remove(&ino);
+            return None;
+        }
+        if matches!(error, FetchError::Large { .. }) {
+            self.begin(ino, root, 0, works);
+            return None;
+        }
+        let reading = self.reading.get_mut(&ino).expect("it was being read");
+        reading.for_work = works;
         if self.faults.len() >= FAULT_COUNT_MAX && !self.faults.contains_key(&ino) {
             // Of those that nobody waits for; the others are bounded by the work under way.
             let idle = self
@@ -547,13 +596,6 @@ impl Fetches {
         let pause = Duration(PAUSE_MIN.0 << doublings).min(PAUSE_MAX);
         let reading = self.reading.get_mut(&ino).expect("it was being read");
         let mut works = std::mem::take(&mut reading.for_work);
-        // Who can do without does not wait for a better moment of the disk.
-        let parked = &self.parked;
-        let can_do_without = |number: &u64| parked.get(number).is_some_and(|p| p.work.is_listing());
-        let without: Vec<u64> = works
-            .extract_if(.., |number| can_do_without(number))
-            .collect();
-        self.give(ino, without, true, out);
         if is_over {
             let parked = &self.parked;
             // What a Commit brings was acknowledged: it waits as long as it may, whoever asked before it.

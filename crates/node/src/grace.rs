@@ -177,8 +177,7 @@ impl OwnerSlice {
             let has_name = |shard: &meta::Shard, index| {
                 // What is without a name is resident.
                 let ino = InodeId::new(id, index);
-                let attr = shard.attr(ino);
-                attr.map_or(shard.is_cold(ino), |attr| attr.nlink > 0)
+                shard.is_cold(ino) || shard.attr(ino).is_some_and(|attr| attr.nlink > 0)
             };
             for index in unheard {
                 if has_name(shard, index) {

@@ -70,6 +70,11 @@ impl World {
 
     /// The last five files have names in directory 50.
     fn of_files(count: u64) -> Self {
+        Self::with_xattrs(count, 0)
+    }
+
+    /// The last one has so many long extended attributes.
+    fn with_xattrs(count: u64, xattr_count: u64) -> Self {
         let mut shard = Shard::new(SHARD, KEY);
         shard.track();
         shard.apply(&common::directory(ino(50)));
@@ -85,6 +90,13 @@ impl World {
                     kind: FileKind::File,
                 });
             }
+        }
+        for number in 0..xattr_count {
+            shard.apply(&Mutation::XattrPut {
+                index: 100 + count - 1,
+                name: SmallBytes::new(format!("user.{number:0200}").as_bytes()),
+                value: SmallBytes::new(b"x"),
+            });
         }
         let tokens = token::Manager::new(Epoch(1), token::Options::default());
         let mut slices = vec![Some(OwnerSlice::new(shard, tokens, Lsn(0)))];
@@ -351,6 +363,27 @@ fn a_listing_reads_what_it_shows() {
     assert_eq!(world.fetches.counters().misses - before, 5);
 }
 
+/// A file of many extents and a large directory are names alone: nobody looks at their maps and entries for a listing.
+#[test]
+fn a_listing_does_without_what_is_large() {
+    let mut world = World::with_xattrs(1000, 2000);
+    assert_eq!(world.list(3, false), (0, 5));
+    let before = world.read_count;
+    assert_eq!(world.list(4, true), (4, 1));
+    assert!(
+        world.read_count - before < 40,
+        "{}",
+        world.read_count - before
+    );
+    assert!(world.is_quiet());
+    // Who asks for it has it.
+    let get = Op::GetAttr { ino: ino(1099) };
+    let durable = false;
+    world.ask(5, Ask::Op { op: get, durable });
+    assert!(is_committed(&world.answer()));
+    assert_eq!(world.list(6, true), (5, 0));
+}
+
 /// What cannot be read is a name without attributes, at once: who looks for it hears of it.
 #[test]
 fn a_listing_does_without_what_cannot_be_read() {
@@ -360,6 +393,9 @@ fn a_listing_does_without_what_cannot_be_read() {
         world.reads = reads;
         assert_eq!(world.list(4, true), (0, 5), "{reads:?}");
         assert!(world.is_quiet());
+        // It is nobody's trouble yet, and takes nothing of the patience of who asks later.
+        assert_eq!(world.fetches.faults().count(), 0);
+        assert!(world.troubles.is_empty(), "{:?}", world.troubles);
         let get = Op::GetAttr { ino: ino(1099) };
         let durable = false;
         world.ask(5, Ask::Op { op: get, durable });
