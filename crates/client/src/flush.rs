@@ -546,8 +546,11 @@ impl Slice {
         let mut pieces = Vec::new();
         let mut piece_bytes = 0;
         let mut stores = Vec::new();
-        // Pieces of others may be refused for want of room: what is promised goes by itself, and first, with the size it needs.
-        let is_promised = inode.batches.iter().any(Batch::is_promised_and_stored);
+        // Pieces of others may be refused for want of room: what is promised goes by itself, with the size it needs.
+        let has_promised = inode.batches.iter().any(Batch::is_promised_and_stored);
+        let is_other = |b: &Batch| matches!(b.state, BatchState::Stored(_)) && !b.is_promised;
+        let has_others = inode.batches.iter().any(is_other);
+        let is_promised = inode.promise.take_turn(has_promised, has_others);
         for batch in &mut inode.batches {
             let BatchState::Stored(stored) = &mut batch.state else {
                 continue;

@@ -363,8 +363,13 @@ impl Inode {
         if self.hasty.is_empty() {
             self.hasty = std::collections::BTreeSet::new();
         }
-        self.map.extents.shrink_to_fit();
-        self.map.pieces.shrink_to_fit();
+        // Of a small file: a large map is not moved to and fro.
+        if self.map.extents.len() < self.map.extents.capacity() / 2 {
+            self.map.extents.shrink_to_fit();
+        }
+        if self.map.pieces.len() < self.map.pieces.capacity() / 2 {
+            self.map.pieces.shrink_to_fit();
+        }
         self.pages.compact();
     }
 

@@ -46,9 +46,19 @@ pub(crate) struct Promise {
     goes_without: bool,
     /// So many pages are written back at once, where there were too few sectors for more.
     pages_max: Option<usize>,
+    /// The last Commit was of promised bytes.
+    was_committed: bool,
 }
 
 impl Promise {
+    /// Whether the next Commit is of promised bytes, where some of either kind may be stored: those first, and then by turns. A stream into
+    /// a promised range keeps nobody's fsync waiting.
+    pub(crate) fn take_turn(&mut self, has_promised: bool, has_others: bool) -> bool {
+        let is_promised = has_promised && !(has_others && self.was_committed);
+        self.was_committed = is_promised;
+        is_promised
+    }
+
     /// The size generation is another one.
     pub(crate) fn forget(&mut self) {
         self.known = RangeSet::new();

@@ -385,3 +385,15 @@ fn what_goes_without_sectors_takes_nobodys_place() {
     effects.extend(starve(&mut s));
     assert_eq!(commit(&mut s, effects), 1, "it does not wait for these");
 }
+
+/// A stream into a promised range always has something stored: bytes that somebody syncs behind it have their turn all the same.
+#[test]
+fn commits_of_what_is_promised_and_of_others_take_turns() {
+    let mut promise = crate::promise::Promise::default();
+    let turns: Vec<bool> = (0..4).map(|_| promise.take_turn(true, true)).collect();
+    assert_eq!(turns, [true, false, true, false]);
+    assert!(!promise.take_turn(false, true));
+    assert!(promise.take_turn(true, false));
+    assert!(promise.take_turn(true, false), "nobody else wants it");
+    assert!(!promise.take_turn(true, true));
+}
