@@ -6,13 +6,15 @@
 //! - The first error ends all of it; nothing is changed on any disk.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use node::ShardReplay;
 use node::meta::Shard;
 use node::replay::ReplayError;
-use node::store::tree::{Fetch, Root};
+use node::store::tree::{Fetch, Root, Unreadable};
 use types::{DecodeError, ShardId};
 
 use super::checkpoints::read_page;
@@ -21,7 +23,7 @@ use super::start::Disks;
 /// Threads: enough that a disk has several pages to read at once.
 const THREAD_COUNT: usize = 8;
 /// Parts of records that wait for a thread: nearly all are far smaller than the 4 MiB that a record may have.
-const QUEUE_COUNT: usize = 16;
+const QUEUE_COUNT: usize = 8;
 
 type Part = (ShardId, Box<[u8]>);
 
@@ -31,6 +33,7 @@ type Replayed = Vec<(Shard, Option<Root>)>;
 /// See the module.
 pub(super) struct Replays<'scope> {
     senders: Vec<SyncSender<Part>>,
+    is_whole: Arc<AtomicBool>,
     threads: Vec<ScopedJoinHandle<'scope, Result<Replayed, ReplayError>>>,
 }
 
@@ -47,15 +50,28 @@ impl<'scope> Replays<'scope> {
             shares[thread_of(id)].insert(id, shard);
         }
         let (mut senders, mut threads) = (Vec::new(), Vec::new());
+        let is_whole = Arc::new(AtomicBool::new(false));
         for (number, share) in shares.into_iter().enumerate() {
             let (sender, receiver) = sync_channel(QUEUE_COUNT);
+            let is_known_whole = Arc::clone(&is_whole);
             let thread = std::thread::Builder::new()
                 .name(format!("replay-{number}"))
-                .spawn_scoped(scope, move || replay(share, &receiver, disks))?;
+                .spawn_scoped(scope, move || {
+                    let shards = replay(share, &receiver, disks)?;
+                    // What ends early says nothing of the trees.
+                    match is_known_whole.load(Ordering::Acquire) {
+                        true => finish(shards, disks),
+                        false => Ok(Vec::new()),
+                    }
+                })?;
             senders.push(sender);
             threads.push(thread);
         }
-        Ok(Self { senders, threads })
+        Ok(Self {
+            senders,
+            is_whole,
+            threads,
+        })
     }
 
     /// The next part of a record.
@@ -68,11 +84,15 @@ impl<'scope> Replays<'scope> {
         sent.map_err(|_| DecodeError::Unknown { what, value })
     }
 
-    /// The journal is over, or has an error: the shards.
+    /// The journal is over (`is_whole`): the shards; or it could not be read to its end: none.
     ///
     /// # Errors
     /// What the journal or a tree holds is none of this version, or a page cannot be read.
-    pub(super) fn finish(self) -> Result<BTreeMap<ShardId, (Shard, Option<Root>)>, ReplayError> {
+    pub(super) fn finish(
+        self,
+        is_whole: bool,
+    ) -> Result<BTreeMap<ShardId, (Shard, Option<Root>)>, ReplayError> {
+        self.is_whole.store(is_whole, Ordering::Release);
         drop(self.senders);
         let mut all = BTreeMap::new();
         let mut result = Ok(());
@@ -97,20 +117,27 @@ fn thread_of(shard: ShardId) -> usize {
     usize::from(shard.0) % THREAD_COUNT
 }
 
+fn read_of(disks: &Disks) -> impl FnMut(&Fetch) -> Result<Box<[u8]>, Unreadable> {
+    |fetch| read_page(&|nsd| disks.disks.get(&nsd), fetch)
+}
+
 fn replay(
     mut shards: BTreeMap<ShardId, ShardReplay>,
     parts: &Receiver<Part>,
     disks: &Disks,
-) -> Result<Replayed, ReplayError> {
-    let read = &mut |fetch: &Fetch| read_page(&|nsd| disks.disks.get(&nsd), fetch);
+) -> Result<BTreeMap<ShardId, ShardReplay>, ReplayError> {
     for (id, bytes) in parts {
-        // Others' shards have no business in this node's journal; they were passed over before there were threads, too.
+        // Others' shards have no business in this node's journal.
         if let Some(shard) = shards.get_mut(&id) {
-            shard.apply(&bytes, read)?;
+            shard.apply(&bytes, &mut read_of(disks))?;
         }
     }
+    Ok(shards)
+}
+
+fn finish(shards: BTreeMap<ShardId, ShardReplay>, disks: &Disks) -> Result<Replayed, ReplayError> {
+    let shards = shards.into_values();
     shards
-        .into_values()
-        .map(|shard| shard.finish(read))
+        .map(|shard| shard.finish(&mut read_of(disks)))
         .collect()
 }

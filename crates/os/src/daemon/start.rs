@@ -172,7 +172,7 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
             PartKey::Shard(id) => replays.apply(id, bytes),
         });
         // Where a thread has ended, that is the error, and not that it took no more.
-        let replayed = replays.finish().map_err(Error::from)?;
+        let replayed = replays.finish(recovered.is_ok()).map_err(Error::from)?;
         Ok::<_, Error>((recovered?, replayed))
     })?;
     flush_all(disks)?;
