@@ -4,42 +4,32 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use client::message::{Answer, Ask, Body};
-use data::space::{Levels, Space};
 use meta::parts::Bounds;
 use meta::view::{Fact, Origin, Query};
-use meta::{HashKey, Mutation, Op, Reply, Shard};
+use meta::{HashKey, Mutation, Op, Reply};
 use node::calls::question;
 use node::message::FactResult;
 use node::moves::{MoveEffect, RENAME_TOKEN, Walk, join};
 use node::{
-    Locked, Message, MoveToken, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Question,
-    ShardReplay, Work, log,
+    Locked, Message, MoveToken, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Question, Work,
 };
 use stdx::prng::Prng;
-use store::format::{Area, PartKey};
-use store::journal::{Config, Journal, Part};
-use store::testing::{Disk, recover};
-use store::tree::Unreadable;
+use store::testing::Disk;
 use token::message::{Reassert, Released};
-use token::{Manager, Options};
 use types::{
-    Duration, Epoch, Errno, FileKind, FsId, Incarnation, InodeId, Instant, Location, Lsn, Name,
-    NodeId, NodeLife, NsdId, RequestId, ShardId, Timestamp,
+    Duration, Errno, FileKind, Incarnation, InodeId, Instant, Lsn, Name, NodeId, NodeLife,
+    RequestId, ShardId, Timestamp,
 };
+
+mod journal;
+
+use journal::{config, flush, open};
 
 const KEY: HashKey = HashKey(7);
 const FACT: u64 = 1 << 62;
 const MOVE: u64 = 1 << 61;
 /// Rounds of `settle` after which something hangs.
 const ROUNDS_MAX: usize = 40_000;
-
-fn area(node: NodeId) -> Area {
-    Area {
-        nsd: NsdId(node.0),
-        begin: 8,
-        count: 512,
-    }
-}
 
 pub fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
@@ -104,85 +94,6 @@ pub struct World {
     lives: u128,
     has_token: bool,
     parts: Option<Bounds>,
-}
-
-fn config(life: NodeLife) -> Config {
-    Config {
-        fs: FsId::default(),
-        owner: life.node,
-        incarnation: life.incarnation,
-        area: area(life.node),
-        flight_count_max: 1,
-    }
-}
-
-fn open(life: NodeLife, disk: &mut Disk, owners: &[NodeId]) -> (OwnerLog, Vec<OwnerSlice>) {
-    let mine = (0u16..).zip(owners).filter(|(_, o)| **o == life.node);
-    let fs = FsId::default();
-    let mut replays: BTreeMap<ShardId, ShardReplay> = mine
-        .map(|(id, _)| (ShardId(id), Shard::new(ShardId(id), KEY)))
-        .map(|(id, shard)| (id, ShardReplay::new(fs, shard)))
-        .collect();
-    let area = area(life.node);
-    let recovered = recover(disk, area, fs, life.node, &mut |part| {
-        if let PartKey::Shard(id) = part.key {
-            let replay = replays.get_mut(&id).unwrap();
-            replay.apply(part.bytes, &mut |_| Err(Unreadable)).unwrap();
-        }
-        Ok(())
-    })
-    .unwrap();
-    let mut shards: BTreeMap<ShardId, Shard> = BTreeMap::new();
-    for (id, replay) in replays {
-        let (shard, root) = replay.finish(&mut |_| Err(Unreadable)).unwrap();
-        assert!(root.is_none(), "no tree here");
-        shards.insert(id, shard);
-    }
-    let epoch = Epoch(recovered.next_sequence);
-    let journal = Journal::start(config(life), &recovered);
-    let space = Space::new(&[], Levels { reserve: 0, low: 0 });
-    let random = Prng::new(1);
-    let mut log = OwnerLog::new(journal, space, None, epoch, Vec::new(), random);
-    for (id, shard) in &shards {
-        log::shard_snapshot(shard, None, 8192, &mut |bytes| {
-            let key = PartKey::Shard(*id);
-            let part = Part {
-                key,
-                epoch,
-                bytes: &bytes,
-            };
-            log.journal.append_snapshot(part).unwrap();
-        });
-    }
-    let part = Part {
-        key: PartKey::Space,
-        epoch,
-        bytes: &[],
-    };
-    log.journal.append_snapshot(part).unwrap();
-    log.journal.end_snapshot();
-    flush(&mut log, disk);
-    if let Some(shard) = shards.get_mut(&ShardId(0))
-        && shard.attr(InodeId::ROOT).is_none()
-    {
-        let changes = shard.make_root(Timestamp::default(), 0o755, 1);
-        log.append_changes(ShardId(0), &changes);
-        flush(&mut log, disk);
-    }
-    let lsn = log.journal.last_lsn();
-    let slices = shards.into_values().map(|shard| {
-        let tokens = Manager::new(epoch, Options::default());
-        OwnerSlice::new(shard, tokens, lsn)
-    });
-    (log, slices.collect())
-}
-
-fn flush(log: &mut OwnerLog, disk: &mut Disk) {
-    while let Some(flush) = log.journal.take_flush() {
-        let id = disk.submit(flush.at, &flush.bytes);
-        disk.complete_flushed(id);
-        log.journal.on_flushed(flush.id, Ok(()));
-    }
 }
 
 impl World {
@@ -1013,4 +924,3 @@ fn env(me: NodeLife, now: Instant, owners: &[NodeId], random: u128) -> OwnerEnv<
 }
 
 // The area lies on a disk whose places are like any other's.
-const _: fn(NodeId) -> Location = |node| area(node).at(0, 0);
