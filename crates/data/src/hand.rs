@@ -486,6 +486,12 @@ impl Hand {
         self.last_use
     }
 
+    /// A question is under way whose sectors somebody waits for.
+    pub fn needs_answer(&self) -> bool {
+        let needs = |ask: &SpaceAsk| ask.need + ask.promised > 0;
+        self.asked.as_ref().is_some_and(needs)
+    }
+
     /// A question is under way.
     pub const fn is_asking(&self) -> bool {
         self.asked.is_some()

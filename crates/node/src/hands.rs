@@ -235,7 +235,11 @@ impl Hands {
 
     /// What there is to ask an owner now, if no question to it is under way.
     pub fn next(&mut self, now: Instant, owner: NodeId) -> Option<SpaceAsk> {
-        if self.of(owner).is_recalled() && self.spare.holds_up(now, owner) {
+        let hand = self.of(owner);
+        // What lies unused is wanted now, whatever else will come.
+        let counts = hand.pool().counts();
+        let has_some = hand.pool().has(1) || counts.promised > 0 || counts.spent > 0;
+        if hand.is_recalled() && !has_some && self.spare.holds_up(now, owner) {
             return None;
         }
         self.of(owner).next(now)
@@ -246,6 +250,7 @@ impl Hands {
     /// `is_worth_waiting` to be asked.
     pub fn on_answer(&mut self, now: Instant, owner: NodeId, answer: &Answer) -> Option<bool> {
         let hand = self.of(owner);
+        let was_needed = hand.needs_answer();
         let is_there = match &answer.body {
             Body::Space(answer) => hand.on_answer(now, answer)?,
             _ => {
@@ -253,7 +258,8 @@ impl Hands {
                 false
             }
         };
-        if is_there {
+        // An answer to what nobody waited for says nothing of those who do.
+        if is_there && was_needed {
             self.spare.end_wait(owner);
         }
         Some(is_there)

@@ -10,11 +10,14 @@ use types::{Duration, Instant, NodeId, Run};
 /// Who finds no sectors waits so long for those: a disk that does not answer keeps nobody from hearing that there are none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Who asks so long after somebody began to wait is another one.
+const FORGET: Duration = Duration::from_secs(60);
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Spare {
     taken: BTreeMap<NodeId, SectorSet>,
-    /// Since when somebody waits for some of an owner.
+    /// Since when somebody waits for some of an owner: once for all rounds of recalls and questions that follow one another.
     awaited: BTreeMap<NodeId, Instant>,
 }
 
@@ -50,7 +53,11 @@ impl Spare {
             self.end_wait(owner);
             return false;
         }
-        now.since(*self.awaited.entry(owner).or_insert(now)) <= PATIENCE
+        let since = self.awaited.entry(owner).or_insert(now);
+        if now.since(*since) > FORGET {
+            *since = now;
+        }
+        now.since(*since) <= PATIENCE
     }
 
     /// There are enough.

@@ -224,10 +224,18 @@ fn a_lack_is_heard_of_in_time_whatever_a_rewrite_does() {
     assert!(!hands.is_worth_waiting(later, OWNER), "nor the next one");
 }
 
+/// The same with nothing else in hand.
+fn empty_beside_a_rewrite() -> (Hands, Vec<Run>) {
+    let (mut hands, runs, _) = short_beside_a_rewrite();
+    let rest = hands.of(OWNER).pool().reservable();
+    assert!(hands.reserve(OWNER, rest));
+    (hands, runs)
+}
+
 /// The owner wants back what lies unused, for another node: what is being stored here comes with it.
 #[test]
 fn a_recall_is_answered_when_a_rewrite_has_ended() {
-    let (mut hands, runs, _) = short_beside_a_rewrite();
+    let (mut hands, runs) = empty_beside_a_rewrite();
     hands.of(OWNER).on_recall(Instant(6), 9);
     assert_eq!(hands.next(Instant(7), OWNER), None);
     hands.discard(OWNER, &runs);
@@ -235,9 +243,55 @@ fn a_recall_is_answered_when_a_rewrite_has_ended() {
     assert_eq!(ask.recall, 9);
     assert!(runs.iter().all(|run| ask.back.contains(run)), "{ask:?}");
 
-    let (mut hands, _, _) = short_beside_a_rewrite();
+    let (mut hands, _) = empty_beside_a_rewrite();
     hands.of(OWNER).on_recall(Instant(6), 9);
     assert_eq!(hands.next(Instant(7), OWNER), None);
     let late = Instant(7) + Duration::from_secs(3);
     assert_eq!(hands.next(late, OWNER).expect("the recall").recall, 9);
+}
+
+/// There are some that nobody uses: they may be enough.
+#[test]
+fn a_recall_is_not_held_up_where_something_lies_unused() {
+    let (mut hands, _, _) = short_beside_a_rewrite();
+    hands.of(OWNER).on_recall(Instant(6), 9);
+    let ask = hands.next(Instant(7), OWNER).expect("the recall");
+    assert_eq!(ask.recall, 9);
+    assert_eq!(ask.back.iter().map(|run| run.count).sum::<u32>(), 32);
+
+    let (mut hands, _) = empty_beside_a_rewrite();
+    let of_a_write = [wanted(8, 4)];
+    let reserved = SetAside::plain(4);
+    let taken = hands.take(Instant(5), OWNER, &of_a_write, reserved);
+    let runs: Vec<Run> = taken.expect("reserved").iter().map(|t| t.run).collect();
+    hands.discard(OWNER, &runs);
+    hands.of(OWNER).on_recall(Instant(6), 9);
+    let ask = hands.next(Instant(7), OWNER).expect("spent ones go back");
+    assert_eq!((ask.recall, ask.back), (9, runs));
+}
+
+/// The owner gathers in rounds: all of them are held up once, not each.
+#[test]
+fn recalls_that_follow_one_another_are_held_up_once() {
+    let (mut hands, _) = empty_beside_a_rewrite();
+    let mut held_up = 0;
+    let mut now = Instant(10);
+    for recall in 9..12 {
+        hands.of(OWNER).on_recall(now, recall);
+        let ask = loop {
+            match hands.next(now, OWNER) {
+                Some(ask) => break ask,
+                None => held_up += 1,
+            }
+            now = now + Duration::from_millis(100);
+        };
+        assert_eq!(ask.recall, recall);
+        let there = answer(&mut hands, now.0, ask.number, (0, 0));
+        assert_eq!(there, Some(true), "nobody needed any");
+    }
+    assert_eq!(held_up, 21, "two seconds");
+    // Much later it is another one.
+    now = now + Duration::from_secs(100);
+    hands.of(OWNER).on_recall(now, 12);
+    assert_eq!(hands.next(now, OWNER), None);
 }
