@@ -646,6 +646,8 @@ impl Slice {
             return;
         };
         let load = inode.loads.swap_remove(at);
+        let goes_on = self.on_rewrite_loaded(env, io, result.is_ok());
+        let inode = self.inodes.get_mut(&ino).expect("just seen");
         if let (Some(begun), Ok(())) = (load.begun, &result) {
             self.load_time.note(env.now.since(begun));
         }
@@ -688,6 +690,9 @@ impl Slice {
             }
         }
         self.retry(env, ino);
+        if goes_on {
+            self.go_on_loading(env, ino);
+        }
         self.drop_if_gone(env, ino);
     }
 

@@ -15,7 +15,8 @@
 //!
 //! | state | has | another writes to the block, its size is cut (its tokens leave: the same, not noted) | this node's lease, the mount or the daemon ends | fails |
 //! |---|---|---|---|---|
-//! | Preparing | sectors set aside | noted again; the sectors go back | the same, not noted | map, load: pause |
+//! | Preparing | sectors set aside, loads | noted again; the sectors go back; Draining if loads are under way | the same, not noted | map, load: pause; a load that takes 10 s: the same |
+//! | Draining | loads under way | - | - | - |
 //! | Storing | frames, runs | nobody waits: found when the store has ended | given up when the store has ended; a stop does not wait for that | pause; runs go back, or are burnt |
 //! | Stored | frames, runs | runs go back, noted again | the same, not noted | - |
 //! | Flushing | frames, runs | nobody waits: found when the disks have been flushed | runs go back, not noted | runs go back, noted again; after 10 s: the same, and pause |
@@ -27,19 +28,23 @@
 //! - Bytes that were lost, as somebody was told, stay lost: a block with such a page is left alone (`Pages::has_lost`).
 //! - No write of an application waits for a rewrite, but for a Commit that is under way; none fails with it, and no failure of a rewrite is
 //!   counted or told as one of theirs (`Inode::store_failures`, `failing_since`, `starved_since`, `errors`, `load_error`).
-//! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write. What was
-//!   loaded for a rewrite that came to nothing has been counted.
+//! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write. A read from a
+//!   disk counts as 128 KiB at least, and is paid for before it is begun, whatever comes of it.
+//! - What is on its way from disks for rewrites is counted until it has come, also where its rewrite has been put off or given up (Draining):
+//!   a number of reads of all slices together, and frames as below. Where it does not come nothing else is begun.
+//! - After reads and stores the disks are left alone three times as long as they took.
 //! - A block that changes is left alone until it rests: what is overwritten at random all the time is not rewritten all the time.
 //! - It asks for the right to write a block when all else is there, and only if no other node has or waits for what conflicts. Once one
 //!   has taken it back the block is left alone, until a reader or a Commit finds it anew.
 //! - It takes no sectors that somebody else wants (`on_scarce`), and none where few are free (`SPARE_BLOCKS`); no frames where few are
 //!   free, and a part of the pool for all slices (`Pace::hold`). Where the file's layout names NSDs, it takes none on others.
-//! - Each frame that `Pace` counts as held is one of a `Preparation` or an `Image`.
+//! - Each frame that `Pace` counts as held is one of a `Preparation`, of loads that drain, or of an `Image`.
 //! - A Commit begins with nobody waiting for one of the same inode.
 //!
 //! What this deliberately does not do: look for blocks that nobody writes or reads, join blocks with one another, and touch files to which
 //! space is promised (their runs are short, so that each sector that is written over is free by itself).
 
+mod loads;
 mod pace;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -57,6 +62,7 @@ use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
 use crate::tokens::Asker;
+use loads::Loads;
 pub use pace::{Pace, RATE_RECOMMENDED};
 
 /// A block is changed no more if it has not been for so long.
@@ -156,6 +162,11 @@ struct Job {
 #[derive(Debug)]
 enum State {
     Preparing(Preparation),
+    /// Put off, or given up. What is on its way from disks is still counted.
+    Draining {
+        loads: Loads,
+        frames: u64,
+    },
     Storing {
         image: Image,
         is_given_up: bool,
@@ -183,6 +194,7 @@ struct Preparation {
     frames: u64,
     /// The node's pace allows it.
     is_allowed: bool,
+    loads: Loads,
 }
 
 impl Preparation {
@@ -304,10 +316,17 @@ impl Rewriter {
         at.is_some_and(|at| now.since(*at) < REFUSED_PAUSE)
     }
 
+    /// Nothing is begun before.
+    fn pause(&mut self, until: Instant) {
+        self.paused_until = self.paused_until.max(until);
+    }
+
     /// The next block that has rested. Those that have not are looked at again after a rest.
     fn next(&mut self, env: &Env<'_>) -> Option<Job> {
         let now = env.now;
-        let rules = self.rules.filter(|_| now >= self.paused_until)?;
+        // Where reads do not end nothing else is begun.
+        let may_begin = now >= self.paused_until && env.pace.reads() < pace::READS_MAX;
+        let rules = self.rules.filter(|_| may_begin)?;
         while let Some((_, key)) = self.queue.pop_front_if(|(due, _)| *due <= now) {
             let changed = self.blocks[&key];
             if now.since(changed) < rules.rest {
@@ -457,7 +476,10 @@ impl Slice {
                 self.rewriter.paused_until = env.now + SHORT_PAUSE;
                 self.put_off(env, job)
             }
-            State::Storing { .. } | State::Flushing { .. } | State::Committing { .. } => Some(job),
+            State::Storing { .. }
+            | State::Draining { .. }
+            | State::Flushing { .. }
+            | State::Committing { .. } => Some(job),
         };
         self.set_job(job);
     }
@@ -486,7 +508,7 @@ impl Slice {
 
     /// Something that the job needs has failed. Nobody tries again at once: it may be a disk.
     fn fail_rewrite(&mut self, env: &Env<'_>) {
-        self.rewriter.paused_until = self.rewriter.paused_until.max(env.now + SHORT_PAUSE);
+        self.rewriter.pause(env.now + SHORT_PAUSE);
         if let Some(job) = self.rewriter.job.take() {
             let job = self.let_go(env, job);
             self.set_job(job);
@@ -528,11 +550,12 @@ impl Slice {
     /// An owner has fewer sectors than applications want, here or on another node: before any of them hears so they get those that are in
     /// hand here. And none are taken for a while.
     pub(crate) fn on_scarce(&mut self, env: &Env<'_>, owner: NodeId) {
-        self.rewriter.paused_until = self.rewriter.paused_until.max(env.now + SHORT_PAUSE);
+        self.rewriter.pause(env.now + SHORT_PAUSE);
         let has_some = |job: &Job| {
             let is_with_disk = matches!(job.state, State::Storing { .. });
+            let has_none = matches!(job.state, State::Draining { .. });
             let is_with_owner = matches!(job.state, State::Committing { .. });
-            job.owner == owner && !is_with_disk && !is_with_owner
+            job.owner == owner && !is_with_disk && !is_with_owner && !has_none
         };
         if self.rewriter.job.as_ref().is_some_and(has_some) {
             self.give_up_rewrite(env);
@@ -546,8 +569,14 @@ impl Slice {
             State::Preparing(preparation) => {
                 let reserved = std::mem::take(&mut preparation.reserved);
                 env.grants.unreserve(owner, reserved);
-                env.pace.let_go(std::mem::take(&mut preparation.frames));
-                None
+                let frames = std::mem::take(&mut preparation.frames);
+                if preparation.loads.is_empty() {
+                    env.pace.let_go(frames);
+                    return None;
+                }
+                let loads = std::mem::take(&mut preparation.loads);
+                job.state = State::Draining { loads, frames };
+                Some(job)
             }
             State::Storing { is_given_up, .. } => {
                 *is_given_up = true;
@@ -569,13 +598,15 @@ impl Slice {
                 self.rewriter.counts.given_up += 1;
                 None
             }
-            State::Committing { .. } => Some(job),
+            State::Draining { .. } | State::Committing { .. } => Some(job),
         }
     }
 
     /// The block is looked at again when it has rested.
     fn put_off(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
-        self.rewriter.note(env.now, job.key, true);
+        if !matches!(job.state, State::Draining { .. }) {
+            self.rewriter.note(env.now, job.key, true);
+        }
         self.let_go(env, job)
     }
 
@@ -636,10 +667,16 @@ impl Slice {
             return Some(job);
         }
         if is_late {
+            if !has.loads.is_empty() {
+                // A disk may be away.
+                self.rewriter.pause(env.now + SHORT_PAUSE);
+            }
             return self.put_off(env, job);
         }
+        let reads = inode.reads_of(&mapped);
         if !has.is_allowed {
-            has.is_allowed = env.pace.take(env.now, bytes);
+            let cost = has.loads.pay(bytes, reads.len() as u64);
+            has.is_allowed = env.pace.take(env.now, cost);
         }
         // Others need frames, too.
         let is_short = free < (total / 8).max(env.pool.levels().low);
@@ -661,16 +698,12 @@ impl Slice {
             }
             return Some(job);
         }
-        let parts = mapped.ranges().iter();
-        let missing: Vec<RangeSet> = parts.map(|part| inode.pages.missing(part)).collect();
-        let mut is_missing = false;
-        for part in missing.iter().flat_map(RangeSet::ranges) {
-            is_missing = true;
-            self.load(env, ino, *part, false);
+        if env.pace.is_resting(env.now) {
+            return Some(job);
         }
-        match is_missing {
-            true => Some(job),
-            false => self.store_block(env, job, range, mapped, count),
+        match reads.is_empty() && has.loads.is_empty() {
+            true => self.store_block(env, job, range, mapped, count),
+            false => self.load_some(env, job, reads),
         }
     }
 
@@ -779,7 +812,7 @@ impl Slice {
             unreachable!("just seen");
         };
         let owner = job.owner;
-        env.pace.note_store(env.now, job.since);
+        env.pace.rest(env.now, env.now.since(job.since));
         match result {
             Ok(extents) => {
                 let job = Job {

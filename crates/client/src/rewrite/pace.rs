@@ -12,8 +12,12 @@ const BUSY_PART: u64 = 8;
 const IDLE_AFTER: Duration = Duration::from_millis(500);
 /// A rewrite may begin so much later than the rate would have it, and the next one be on time.
 const LATE_MAX: Duration = Duration::from_millis(100);
-/// After a store nothing is rewritten for so many times as long as it took: other nodes' applications may use the same disks.
-const STORE_REST: u64 = 3;
+/// After reads and stores nothing is rewritten for so many times as long as they took: other nodes' applications may use the same disks.
+const REST_TIMES: u64 = 3;
+/// Reads from disks that are under way for all rewrites of a node, at the most: a hard disk does them in a tenth of a second.
+pub(crate) const READS_MAX: u64 = 8;
+/// A read takes a disk as long as one of so many bytes.
+pub(crate) const READ_COST: u64 = 128 << 10;
 /// Uses that follow one another so closely are noted once.
 const USE_GRAIN: Duration = Duration::from_millis(20);
 
@@ -24,10 +28,14 @@ pub struct Pace {
     rate: AtomicU64,
     /// When an application read or wrote last.
     used_at: AtomicU64,
-    /// Nothing is rewritten before.
+    /// Nothing is begun before.
     next: AtomicU64,
+    /// Disks have nothing to do with rewrites before.
+    rests_until: AtomicU64,
     /// Frames that rewrites hold.
     frames: AtomicU64,
+    /// Reads from disks under way.
+    reads: AtomicU64,
 }
 
 impl Default for Pace {
@@ -36,7 +44,9 @@ impl Default for Pace {
             rate: AtomicU64::new(RATE_RECOMMENDED),
             used_at: AtomicU64::new(0),
             next: AtomicU64::new(0),
+            rests_until: AtomicU64::new(0),
             frames: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
         }
     }
 }
@@ -65,7 +75,7 @@ impl Pace {
     /// Whether so many bytes may be rewritten now.
     pub(crate) fn take(&self, now: Instant, bytes: u64) -> bool {
         let next = self.next.load(Ordering::Relaxed);
-        if now.0 < next {
+        if now.0 < next || self.is_resting(now) {
             return false;
         }
         let last = Instant(self.used_at.load(Ordering::Relaxed));
@@ -86,10 +96,39 @@ impl Pace {
             .is_ok()
     }
 
-    /// A store has ended, begun at `since`.
-    pub(crate) fn note_store(&self, now: Instant, since: Instant) {
-        let rest = Duration(now.since(since).0.saturating_mul(STORE_REST));
-        self.next.fetch_max((now + rest).0, Ordering::Relaxed);
+    /// Disks are left alone.
+    pub(crate) fn is_resting(&self, now: Instant) -> bool {
+        now.0 < self.rests_until.load(Ordering::Relaxed)
+    }
+
+    /// Disks had to do with a rewrite for so long, until now.
+    pub(crate) fn rest(&self, now: Instant, took: Duration) {
+        let rest = Duration(took.0.saturating_mul(REST_TIMES));
+        let until = (now + rest).0;
+        self.rests_until.fetch_max(until, Ordering::Relaxed);
+    }
+
+    /// How many reads may be begun now, of as many as are wanted.
+    pub(crate) fn begin_reads(&self, now: Instant, wanted: u64) -> u64 {
+        if self.is_resting(now) {
+            return 0;
+        }
+        let order = Ordering::Relaxed;
+        let room = |under_way: u64| wanted.min(READS_MAX.saturating_sub(under_way));
+        let more = |under_way: u64| Some(under_way + room(under_way));
+        let before = self.reads.fetch_update(order, order, more);
+        before.map_or(0, room)
+    }
+
+    /// So many reads have ended.
+    pub(crate) fn end_reads(&self, count: u64) {
+        let under_way = self.reads.fetch_sub(count, Ordering::Relaxed);
+        assert!(under_way >= count, "begun before");
+    }
+
+    /// Reads from disks under way.
+    pub fn reads(&self) -> u64 {
+        self.reads.load(Ordering::Relaxed)
     }
 
     /// Whether so many frames more may be held, where `most` is what all rewrites of the node may hold.

@@ -1,6 +1,7 @@
 //! Blocks of many extents become one run: what is begun, and what is left alone.
 
 mod limits;
+mod loads;
 mod others;
 mod under_way;
 
