@@ -35,7 +35,8 @@
 //! - After reads and stores the disks are left alone three times as long as they took.
 //! - A block that changes is left alone until it rests: what is overwritten at random all the time is not rewritten all the time.
 //! - It asks for the right to write a block when all else is there, and only if no other node has or waits for what conflicts. Once one
-//!   has taken it back the block is left alone, until a reader or a Commit finds it anew.
+//!   has taken it back the block is left alone, until a reader or a Commit finds it anew. It gets the block and nothing else of the file, and
+//!   gives back what this node did not have before (`lent`).
 //! - It takes no sectors that somebody else wants (`on_scarce`), and none where few are free (`SPARE_BLOCKS`); no frames where few are
 //!   free, and a part of the pool for all slices (`Pace::hold`). Where the file's layout names NSDs, it takes none on others.
 //! - Each frame that `Pace` counts as held is one of a `Preparation`, of loads that drain, or of an `Image`.
@@ -44,6 +45,7 @@
 //! What this deliberately does not do: look for blocks that nobody writes or reads, join blocks with one another, and touch files to which
 //! space is promised (their runs are short, so that each sector that is written over is free by itself).
 
+mod lent;
 mod loads;
 mod pace;
 
@@ -52,8 +54,8 @@ use std::collections::{BTreeMap, VecDeque};
 use data::SetAside;
 use meta::Commit;
 use types::{
-    ByteRange, Duration, Extent, FrameRef, InodeId, Instant, NodeId, Pattern, Piece, RangeMode,
-    RangeSet, Run, Want,
+    ByteRange, Duration, Extent, FrameRef, InodeId, Instant, NodeId, Piece, RangeMode, RangeSet,
+    Run,
 };
 
 use crate::env::{Env, LoadPiece, StorePiece, WantedRun};
@@ -61,7 +63,7 @@ use crate::flush::RunningCommit;
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
-use crate::tokens::Asker;
+use lent::Lent;
 use loads::Loads;
 pub use pace::{Pace, RATE_RECOMMENDED};
 
@@ -267,8 +269,7 @@ pub(crate) struct Rewriter {
     blocks: BTreeMap<Key, Instant>,
     /// The same, each once, by the time to look at it.
     queue: VecDeque<(Instant, Key)>,
-    /// Files that other nodes use, and when their owners said so.
-    refused: BTreeMap<InodeId, Instant>,
+    lent: Lent,
     job: Option<Job>,
     /// The job's.
     key: Option<Key>,
@@ -300,20 +301,6 @@ impl Rewriter {
             }
             _ => {}
         }
-    }
-
-    /// An owner has no tokens for a rewrite of this file.
-    fn note_refused(&mut self, now: Instant, ino: InodeId) {
-        self.refused.retain(|_, at| now.since(*at) < REFUSED_PAUSE);
-        if self.refused.len() >= REFUSED_COUNT_MAX {
-            self.refused.pop_first();
-        }
-        self.refused.insert(ino, now);
-    }
-
-    fn was_refused(&self, now: Instant, ino: InodeId) -> bool {
-        let at = self.refused.get(&ino);
-        at.is_some_and(|at| now.since(*at) < REFUSED_PAUSE)
     }
 
     /// Nothing is begun before.
@@ -460,11 +447,13 @@ impl Slice {
 
     /// Goes on with the block that is being rewritten, or begins the next one, at a tick.
     pub(crate) fn rewrite_some(&mut self, env: &Env<'_>) {
+        let may_begin = self.return_tokens(env);
         if self.is_lapsed || env.pace.is_off() {
             return self.give_up_rewrite(env);
         }
         let job = self.rewriter.job.take();
-        let Some(job) = job.or_else(|| self.rewriter.next(env)) else {
+        let next = || may_begin.then(|| self.rewriter.next(env)).flatten();
+        let Some(job) = job.or_else(next) else {
             return;
         };
         self.rewriter.key = Some(job.key);
@@ -510,22 +499,6 @@ impl Slice {
     fn fail_rewrite(&mut self, env: &Env<'_>) {
         self.rewriter.pause(env.now + SHORT_PAUSE);
         if let Some(job) = self.rewriter.job.take() {
-            let job = self.let_go(env, job);
-            self.set_job(job);
-        }
-    }
-
-    /// An owner refuses the tokens; EAGAIN: another node has them.
-    pub(crate) fn on_rewrite_refused(&mut self, env: &Env<'_>, ino: InodeId, errno: types::Errno) {
-        let is_it = |job: &mut Job| job.key.0 == ino && matches!(job.state, State::Preparing(_));
-        if errno != types::Errno::EAGAIN {
-            if self.rewriter.job.as_mut().is_some_and(is_it) {
-                self.fail_rewrite(env);
-            }
-            return;
-        }
-        self.rewriter.note_refused(env.now, ino);
-        if let Some(job) = self.rewriter.job.take_if(is_it) {
             let job = self.let_go(env, job);
             self.set_job(job);
         }
@@ -628,7 +601,7 @@ impl Slice {
         }
         let is_ours = inode.has_to_itself(&range);
         has.has_had_tokens |= is_ours || has.has_asked_tokens && !inode.is_acquiring;
-        let is_others = self.rewriter.was_refused(env.now, ino);
+        let is_others = self.rewriter.lent.was_refused(env.now, ino);
         let may_not_ask = has.has_had_tokens || is_others;
         if inode.is_leaving(&range) || may_not_ask && !is_ours {
             return self.let_go(env, job);
@@ -688,13 +661,7 @@ impl Slice {
         }
         if !is_ours {
             if !has.has_asked_tokens {
-                let required = Pattern::plain(range);
-                let want = Want::Range {
-                    mode: RangeMode::Write,
-                    required,
-                    desired: required,
-                };
-                has.has_asked_tokens = self.acquire_for(ino, vec![want], Asker::Rewrite);
+                has.has_asked_tokens = self.ask_for_block(job.key, range);
             }
             return Some(job);
         }

@@ -133,6 +133,10 @@ impl Slice {
             return false;
         }
         inode.is_acquiring = true;
+        if asker == Asker::Requests {
+            self.keep_tokens_for(ino, &wants);
+        }
+        let inode = self.inode(ino);
         let ask = Ask::Acquire {
             ino,
             seen: inode.holder.seen(),

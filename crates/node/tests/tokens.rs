@@ -244,3 +244,67 @@ fn who_asks_for_what_is_free_takes_nothing_from_anybody() {
     assert_eq!(ask((4, 1), free, read, true), refused);
     assert_eq!(ask((3, 5), free, write, true), refused);
 }
+
+/// Two nodes and a file that nobody has: what one gets for work that nobody waits for is what it required, so what the other one does
+/// elsewhere in the file costs nobody anything. While nodes say what they hold, nobody knows what is free.
+#[test]
+fn who_asks_for_what_is_free_gets_nothing_else() {
+    for is_in_grace in [false, true] {
+        let mut tokens = token::Manager::new(Epoch(1), token::Options::default());
+        if is_in_grace {
+            tokens.begin_grace(&[life(3)]);
+        }
+        let mut shard = Shard::new(SHARD, HashKey(7));
+        let ino = InodeId::new(SHARD, 100);
+        shard.apply(&file(ino, 1));
+        let mut slice = OwnerSlice::new(shard, tokens, Lsn(0));
+        let env = OwnerEnv {
+            now: Instant(1),
+            timestamp: Timestamp::default(),
+            me: life(1),
+            owners: &[NodeId(1)],
+            random: 0,
+        };
+        let mut ask = |(node, call), mode, range, only_free| {
+            let required = Pattern::plain(range);
+            let ask = Ask::Acquire {
+                ino,
+                seen: TokenNumber(0),
+                wants: vec![Want::Range {
+                    mode,
+                    required,
+                    desired: required,
+                }],
+                only_free,
+            };
+            let work = question(env.now, (life(node), call), None, SHARD, ask);
+            let mut out = Vec::new();
+            let mut locked = Locked::new(std::iter::once(&mut slice));
+            locked.run(&env, None, work, &mut out).unwrap();
+            out
+        };
+        let (write, read) = (RangeMode::Write, RangeMode::Read);
+        let [first, second] = [(0, 8192), (8192, 16384)].map(|(a, b)| ByteRange::new(a, b));
+        let out = ask((2, 1), write, first, true);
+        let is_busy = |effect: &OwnerEffect| {
+            let errno = Errno::EBUSY;
+            matches!(effect, OwnerEffect::Answer { answer, .. } if answer.body == Body::Refused(errno))
+        };
+        assert_eq!(out.iter().any(is_busy), is_in_grace, "{out:?}");
+        if is_in_grace {
+            continue;
+        }
+        let all = ByteRange::ALL;
+        let rights = |slice: &OwnerSlice| {
+            let (_, rights) = slice.tokens.rights(life(2), ino).expect("granted");
+            let covers = |range| rights.covers_range(write, range);
+            (covers(&first), covers(&second), covers(&all))
+        };
+        for (mode, call) in [(read, 1), (write, 2)] {
+            let out = ask((3, call), mode, second, false);
+            let is_revoke = |effect: &OwnerEffect| matches!(effect, OwnerEffect::Revoke(..));
+            assert!(!out.iter().any(is_revoke), "{out:?}");
+        }
+        assert_eq!(rights(&slice), (true, false, false));
+    }
+}

@@ -334,6 +334,26 @@ impl Holder {
         Some(self.give_up_but(ino, keep))
     }
 
+    /// The bytes of `range` that may not be written.
+    pub fn not_writable(&self, range: &ByteRange) -> PatternSet {
+        let mut set = PatternSet::of(Shape::Plain(*range));
+        set.remove_set(&self.held.write, Rounding::Down);
+        set
+    }
+
+    /// Gives up the right to write these bytes, and keeps the right to read them. `None`: it is not held, or something is being given up.
+    pub fn demote(&mut self, ino: InodeId, bytes: &PatternSet) -> Option<Plan> {
+        if !self.going.is_empty() || !self.held.write.overlaps_set(bytes) {
+            return None;
+        }
+        let mut keep = self.held.clone();
+        for shape in bytes.shapes() {
+            keep.read.add_set(&self.held.write.intersection(&shape));
+        }
+        keep.write.remove_set(bytes, Rounding::Down);
+        Some(self.give_up_but(ino, keep))
+    }
+
     fn give_up_but(&mut self, ino: InodeId, keep: Rights) -> Plan {
         self.own_release += 1;
         let mut plan = self.plan(ino, OWN_RELEASE | self.own_release);

@@ -344,6 +344,11 @@ impl Manager {
         matches!(verdict, Verdict::Grant)
     }
 
+    /// Nodes are still saying what they hold: nothing is granted.
+    pub const fn is_in_grace(&self) -> bool {
+        self.grace.is_some()
+    }
+
     /// Nobody else holds what conflicts with the wants: a transient operation may execute for the node now.
     pub fn is_clear(&self, holder: NodeLife, ino: InodeId, wants: &[Want]) -> bool {
         let conflicts =

@@ -4,7 +4,7 @@ use client::message::{Ask, Body};
 use meta::view::Held;
 use meta::{Executed, Op, Outcome, Reply};
 use token::message::Acquire;
-use types::{Errno, FileKind, Want};
+use types::{ByteRange, Errno, FileKind, Pattern, Want};
 
 use super::{Locked, Missing, Need};
 use crate::moves::RENAME_TOKEN;
@@ -51,9 +51,18 @@ impl Locked<'_> {
         let is_granted = question.grants.iter().any(|g| g.ino == ino);
         let mut question = question;
         if !is_granted || !slice.tokens.is_covered(holder, ino, &wants) {
-            if only_free && !slice.tokens.is_free(holder, ino, &wants) {
-                self.refuse(question, Body::Refused(Errno::EAGAIN), out);
-                return Ok(());
+            if only_free {
+                let errno = match slice.tokens.is_in_grace() {
+                    // Who has what is not known yet.
+                    true => Some(Errno::EBUSY),
+                    false if slice.tokens.is_free(holder, ino, &wants) => None,
+                    false => Some(Errno::EAGAIN),
+                };
+                if let Some(errno) = errno {
+                    self.refuse(question, Body::Refused(errno), out);
+                    return Ok(());
+                }
+                wants.iter_mut().for_each(desire_nothing);
             }
             let ticket = slice.draw_ticket();
             let acquire = Acquire {
@@ -92,5 +101,13 @@ impl Locked<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// No more is granted than what is required, however much is free: nobody is to have to take back what it was not asked for.
+fn desire_nothing(want: &mut Want) {
+    match want {
+        Want::Range { desired, .. } => *desired = Pattern::plain(ByteRange::default()),
+        Want::Inode { .. } | Want::Directory { .. } => {}
     }
 }

@@ -228,8 +228,12 @@ impl Inode {
         others.all(|e| e.rights.inode.is_none()) && !waiting.any(wants)
     }
 
-    /// The part of `desired` that no other node holds or waits for; all bytes if they have none at all.
+    /// The part of `desired` that no other node holds or waits for; all bytes if they have none at all. Who desires nothing gets nothing
+    /// beside what he requires.
     pub(super) fn free(&self, waiter: &Waiter, mode: RangeMode, desired: &Pattern) -> PatternSet {
+        let Some(desired) = Shape::of(desired) else {
+            return PatternSet::new();
+        };
         let everything = Shape::Plain(ByteRange::ALL);
         let others = self.entries.iter().filter(|e| e.holder != waiter.holder);
         let held = others.flat_map(|e| {
@@ -249,7 +253,7 @@ impl Inode {
         if taken.peek().is_none() {
             return PatternSet::of(everything);
         }
-        let mut free = Shape::of(desired).map_or_else(PatternSet::new, PatternSet::of);
+        let mut free = PatternSet::of(desired);
         for shape in taken {
             free.remove(&shape, Rounding::Down);
         }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::rewrite::REFUSED_PAUSE;
 
-fn refuse(s: &mut Story, call: CallId, errno: Errno) -> Vec<Effect> {
+pub(super) fn refuse(s: &mut Story, call: CallId, errno: Errno) -> Vec<Effect> {
     let answer = Answer::bare(Body::Refused(errno));
     s.input(Input::Answer(call, Box::new(answer)))
 }
