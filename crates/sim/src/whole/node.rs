@@ -789,6 +789,11 @@ impl Node {
         sum
     }
 
+    /// Reads from disks that are under way for rewrites, and frames that are counted for them.
+    pub fn rewrite_loads(&self) -> (u64, u64) {
+        (self.pace.reads(), self.pace.held())
+    }
+
     /// Drops a reference of each frame of a span, as the front end does after an answer.
     pub fn release(&self, span: Span) {
         if !self.canary.leaks_frames {

@@ -170,6 +170,8 @@ pub struct Machine {
     answers: BTreeMap<Ticket, Response>,
     /// Longest time that a disk takes for a request.
     pub disk_ms_max: u64,
+    /// Reads of files' bytes take so long; 0: as anything else.
+    pub read_ms: u64,
 }
 
 impl Machine {
@@ -211,6 +213,7 @@ impl Machine {
             next_ticket: 0,
             answers: BTreeMap::new(),
             disk_ms_max: DISK_MS_MAX,
+            read_ms: 0,
         };
         machine.pass_time();
         let me = machine.node.me;
@@ -277,6 +280,11 @@ impl Machine {
         let bytes = super::super::front::gather(spans, &self.node.memory);
         spans.iter().for_each(|span| self.release_payload(*span));
         bytes
+    }
+
+    /// Virtual milliseconds.
+    pub const fn now_ms(&self) -> u64 {
+        self.now_ms
     }
 
     /// Lets time pass, in which everything happens that only time brings on.
@@ -403,7 +411,11 @@ impl Machine {
                 (!is_ignored).then(|| self.tape.flush_begins(at.nsd))
             }
         };
-        let ms = self.prng.between(1, self.disk_ms_max);
+        let is_slow = matches!((io.kind, &io.source), (Kind::Read, Source::Frames(_)));
+        let ms = match is_slow && self.read_ms > 0 {
+            true => self.read_ms,
+            false => self.prng.between(1, self.disk_ms_max),
+        };
         self.add_due(ms, Due::Disk(tag, begun));
     }
 

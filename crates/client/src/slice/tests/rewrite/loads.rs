@@ -1,7 +1,6 @@
 //! What is read from disks for rewrites: bounded for the node, counted until it has ended, and paid for by the read.
 
 use super::*;
-use crate::rewrite::STEP_MAX;
 
 /// Reads from disks of a node, at the most.
 const READS_MAX: u64 = 8;
@@ -156,7 +155,6 @@ fn reads_are_paid_for_one_by_one() {
     rest(&mut s);
     until_store(&mut s);
     assert!(is_free(&s, 10));
-    assert!(STEP_MAX >= BLOCK);
 }
 
 /// Slow disks are somebody else's, too.
