@@ -635,6 +635,7 @@ impl Shard {
             .remove(&index)
             .expect("an inode is removed once");
         self.residency.went(&inode);
+        self.trim_clock();
         if let Some(entries) = inode.entries() {
             assert!(entries.is_empty(), "a directory is removed empty");
             assert!(inode.parts().is_none(), "and without parts");

@@ -445,6 +445,7 @@ impl Shard {
             evicted.bytes += inode.weight();
             evicted.inodes.push(inode);
         }
+        self.trim_clock();
         self.shrink_tables();
         evicted
     }
@@ -510,6 +511,8 @@ impl Shard {
 
     /// Asserts what `Residency` says. O(n).
     pub(super) fn check_residency(&self) {
+        // Who looks for what can go finds at most so much that has gone.
+        assert!(self.residency.clock.len() <= 2 * self.inodes.len() + TRIM_COUNT);
         let size: u64 = self.inodes.values().map(|inode| inode.weight()).sum();
         assert_eq!(self.residency.size, size);
         for index in self.residency.cold.from(0) {
