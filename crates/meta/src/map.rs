@@ -433,10 +433,13 @@ impl FileMap {
         parts
     }
 
-    /// The first sectors that have pieces, at most `count_max`: each with what lies under its pieces.
-    pub fn piece_sectors(&self, count_max: usize) -> Vec<PieceSector> {
+    /// The first sectors that have pieces, or those of them that are promised, at most `count_max`: each with what lies under its pieces.
+    pub fn piece_sectors(&self, count_max: usize, are_promised: bool) -> Vec<PieceSector> {
         let mut sectors = Vec::new();
-        for sector in self.changed.0.keys().copied().take(count_max) {
+        let has_any = !are_promised || self.promises.piece_bytes > 0;
+        let changed = self.changed.0.keys().copied().filter(|_| has_any);
+        let changed = changed.filter(|sector| !are_promised || self.is_promised(*sector));
+        for sector in changed.take(count_max) {
             let begin = sector * SECTOR_SIZE;
             let pieces = self.pieces_in(begin, begin + SECTOR_SIZE);
             let extent = self.extent_at(sector);

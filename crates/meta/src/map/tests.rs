@@ -260,7 +260,7 @@ impl Twin {
     fn begin_move(&mut self) {
         let count = 1 + self.below(12);
         let version = self.map.version();
-        for sector in self.map.piece_sectors(count) {
+        for sector in self.map.piece_sectors(count, false) {
             let at = sector.file_sector as usize * SECTOR;
             let mut bytes = match &sector.extent {
                 Some(extent) => self.disk[&extent.locations[0]].clone(),

@@ -24,14 +24,24 @@ impl Shard {
         self.destage_later.iter().map(|i| InodeId::new(self.id, *i))
     }
 
-    /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now.
+    /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now. With `wants_promised`
+    /// those that are promised, if there are some, wherever they are.
     pub fn destage_plan(
         &self,
         ino: InodeId,
         sector_count_max: usize,
+        wants_promised: bool,
     ) -> Option<(u64, Vec<PieceSector>)> {
         let map = self.inodes.get(&ino.index())?.map()?;
-        Some((map.version(), map.piece_sectors(sector_count_max)))
+        let promised = match wants_promised {
+            true => map.piece_sectors(sector_count_max, true),
+            false => Vec::new(),
+        };
+        let sectors = match promised.is_empty() {
+            true => map.piece_sectors(sector_count_max, false),
+            false => promised,
+        };
+        Some((map.version(), sectors))
     }
 
     /// Bytes that lie in pieces and are to be moved to sectors: not those of small files, which stay.

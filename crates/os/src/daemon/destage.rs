@@ -208,7 +208,7 @@ impl Daemon {
             let soon = shard.destage_behind(*tried, is_hungry);
             let ino = soon.or_else(|| is_idle_round.then(|| shard.may_destage().next())?)?;
             (state.cursor, *tried) = (at + 1, ino.index());
-            let (version, mut sectors) = shard.destage_plan(ino, sectors_max)?;
+            let (version, mut sectors) = shard.destage_plan(ino, sectors_max, is_hungry)?;
             if sectors.iter().any(|sector| sector.is_promised) {
                 sectors.retain(|sector| sector.is_promised);
             }
