@@ -9,7 +9,7 @@ use meta::name_hash::TIE_COUNT_MAX;
 use meta::parts::{self, Bounds, Tended};
 use meta::records::Record;
 use meta::view::{Context, Held, Outcome};
-use meta::{Caller, Mutation, Op, Reply, Shard, View};
+use meta::{Caller, Mutation, NewKind, Op, Reply, Shard, View};
 use stdx::Prng;
 use types::{Errno, InodeId, NodeId, ShardId};
 
@@ -362,6 +362,72 @@ fn a_listing_has_the_attributes_of_all_shards() {
         cookie = entries.last().expect("more is to come").cookie;
     }
     assert_eq!(found, 500);
+}
+
+/// Where an owner has few shards, parts are locked for what others hold: their names come in whole batches all the same.
+#[test]
+fn a_listing_of_few_shards_does_not_come_in_crumbs() {
+    let mut world = World::new(1, 5, 1).with_parts(BOUNDS, 0);
+    made(&mut world, 2000);
+    let (mut cookie, mut found, mut counts) = (0, 0, Vec::new());
+    loop {
+        let op = Op::ReadDir {
+            ino: InodeId::ROOT,
+            cookie,
+            size: 1 << 20,
+            plus: true,
+        };
+        let (reply, _) = run(&mut world, &op);
+        let Reply::Listing {
+            entries, is_end, ..
+        } = reply
+        else {
+            panic!("{reply:?}");
+        };
+        found += entries.len();
+        if is_end {
+            break;
+        }
+        counts.push(entries.len());
+        cookie = entries.last().expect("more is to come").cookie;
+    }
+    assert_eq!(found, 2000);
+    // A part has at least as many.
+    assert!(counts.iter().all(|count| *count >= 8), "{counts:?}");
+}
+
+/// Of what was read in to be removed nothing is left, so that who looks for what may leave memory finds it.
+#[test]
+fn what_is_removed_cold_leaves_nothing_behind() {
+    let mut world = World::new(1, 1, 1).with_parts(BOUNDS, 0);
+    for shard in world.owners[0].shards.values_mut() {
+        shard.track();
+        shard.allow_eviction();
+    }
+    for number in 0..4000 {
+        let reply = world.call(Op::Make {
+            parent: InodeId::ROOT,
+            name: name(&text(number)),
+            kind: NewKind::Directory {
+                permissions: 0o755,
+                placement: InodeId::new(ShardId(0), 0),
+            },
+            caller: CALLER,
+        });
+        assert!(matches!(reply, Reply::Made { .. }), "{reply:?}");
+    }
+    chill(&mut world);
+    for number in 0..4000 {
+        let reply = world.call(Op::Rmdir {
+            parent: InodeId::ROOT,
+            name: name(&text(number)),
+            known: None,
+        });
+        assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
+        if number % 500 == 0 {
+            world.shard(ShardId(0)).check();
+        }
+    }
 }
 
 /// Foreign bytes end in findings: a number that no inode has, a range that begins within a hash.

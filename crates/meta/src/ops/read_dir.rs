@@ -88,6 +88,7 @@ impl Listing<'_, '_> {
     /// Adds what a directory or a part holds in the range. True: not all of it fits.
     fn add(&mut self, holder: &Inode, from: (Bound<u64>, Bound<u64>)) -> bool {
         let first = self.entries.len();
+        let was_lacking = !self.lacking.is_empty();
         let held = holder.entries().into_iter();
         for (cookie, entry) in held.flat_map(|entries| entries.range(from)) {
             self.size += listed_size(entry.name.bytes().len(), self.plus);
@@ -99,7 +100,7 @@ impl Listing<'_, '_> {
                 self.note_lacking(entry.ino, entry.kind);
             }
             if !self.lacking.is_empty() {
-                if first > 0 {
+                if first > 0 && !was_lacking {
                     // The parts before this one have all, and it comes with the next call.
                     self.entries.truncate(first);
                     self.lacking.clear();
