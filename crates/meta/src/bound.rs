@@ -20,7 +20,13 @@ pub fn freed_at_most(view: &View<'_>, op: &Op) -> usize {
             new_name,
             ..
         } => named_at_most(view, *new_parent, new_name),
-        Op::SetAttr { ino, set } => set.size.map_or(0, |size| behind(view, *ino, size)),
+        // What lies in the inode or in pieces is no run, and is given back as well.
+        Op::SetAttr { ino, set } => set.size.map_or(0, |size| {
+            let shard = view.shard(ino.shard());
+            let attr = shard.and_then(|shard| shard.attr(*ino));
+            let is_cut = attr.is_some_and(|attr| attr.size > size);
+            behind(view, *ino, size).max(usize::from(is_cut))
+        }),
         Op::Punch {
             ino, begin, end, ..
         } => map_of(view, *ino).map_or(0, |map| map.run_count_within(*begin, *end)),

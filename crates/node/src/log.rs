@@ -191,7 +191,6 @@ impl OwnerLog {
             Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. } => Urgency::Urgent,
             Op::Commit(_) => Urgency::Urgent,
             Op::Punch { .. } if freed > 0 => Urgency::Urgent,
-            Op::SetAttr { set, .. } if set.size == Some(0) => Urgency::Urgent,
             Op::SetAttr { set, .. } if set.size.is_some() && freed > 0 => Urgency::Urgent,
             _ => Urgency::Normal,
         };
