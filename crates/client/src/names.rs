@@ -787,7 +787,10 @@ impl Slice {
         let is_believed = is_believable && inode.unbelieved_shows == 0;
         inode.unbelieved_shows -= u8::from(is_believable && !is_believed);
         inode.is_attr_believed |= is_believed;
-        let attr_timeout_ns = if is_believed { TIMEOUT_NS } else { 0 };
+        // After a write the kernel asks for size and times anew, and not for the mode, of which the write may have taken bits.
+        let may_lose_rights = attr.kind == FileKind::File && attr.permissions & 0o6000 != 0;
+        let is_kept = is_believed && !may_lose_rights;
+        let attr_timeout_ns = if is_kept { TIMEOUT_NS } else { 0 };
         Some(Entry {
             attr,
             entry_timeout_ns,

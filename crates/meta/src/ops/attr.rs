@@ -55,8 +55,9 @@ pub(super) fn set(
     let mut attr = stamped(&old, ctx.now);
     attr.uid = set.uid.unwrap_or(old.uid);
     attr.gid = set.gid.unwrap_or(old.gid);
-    // A change of owner is the owner's or root's: as one of the file's group.
-    let taker = set.kill_set_id.or(is_owner_set.then_some(attr.gid));
+    // A change of owner is the owner's or root's: as one of the file's group. The kernel asks for it with each of them.
+    let as_member = is_owner_set.then_some(attr.gid);
+    let taker = as_member.or(set.kill_set_id);
     if let (Some(by), false) = (taker, is_directory) {
         attr.permissions = without_set_id(&attr, by);
     }

@@ -334,6 +334,12 @@ fn chown_and_chmod_follow_the_set_id_rules() {
         f.set(ino, chmod(before));
         assert_eq!(f.set(ino, chown).permissions, after);
         f.set(ino, chmod(before));
+        let as_the_kernel_says = SetAttr {
+            kill_set_id: Some(f.attr(ino).gid + 1),
+            ..chown
+        };
+        assert_eq!(f.set(ino, as_the_kernel_says).permissions, after);
+        f.set(ino, chmod(before));
         let kill = SetAttr {
             kill_set_id: Some(f.attr(ino).gid),
             ..SetAttr::default()
