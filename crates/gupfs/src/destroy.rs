@@ -77,11 +77,10 @@ fn check(place: &Place, state: &State) -> Result<()> {
             .help(format!("gupfs down --state {root}")));
         }
     }
-    let mount = system::mounts::at(&state.mount)?;
-    if mount.is_some_and(|m| m.is_gupfs()) {
+    if let Some(mount) = service::mounts_of(place)?.first() {
         return Err(Failure::new(format!(
             "{} is still mounted, and its daemon is gone",
-            state.mount.display()
+            mount.point.display()
         ))
         .help(format!("gupfs down --state {root}")));
     }

@@ -13,11 +13,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use crate::failure::{Failure, Result};
+use crate::service::{self, Claim};
 use crate::state::{Place, State};
 use crate::system::mounts::{self, Mount};
-use crate::{service, settings, source, system};
+use crate::{settings, source, system};
 
 /// Names under which mount(8) and umount(8) call this program.
 const MOUNT_NAMES: [&str; 2] = ["mount.fuse.gupfs", "mount.gupfs"];
@@ -190,16 +192,23 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     let found = place.require()?;
     let point = point.map_or_else(|| Ok(found.mount.clone()), system::absolute)?;
     let shown = &source::shown(source)?;
-    if let Some(status) = service::settle(&place)? {
+    let lock = loop {
+        let status = match service::claim(&place)? {
+            Claim::Ours(lock) => break lock,
+            Claim::Mounted(status) => status,
+        };
+        // It may have been unmounted just now, and its daemon writes back what it holds before it ends.
+        if mounts_here(&status)?.is_empty() && service::wait_ended(&place, ENDING_LIMIT)? {
+            continue;
+        }
         let done = mount_again(&place, &status, &point, options)?;
         return Ok(match done {
             None => vec![format!("already mounted on {}", point.display())],
             Some(done) => done_with_table(done, shown, &point, options),
         });
-    }
+    };
     // Said before anything is touched.
     settings::for_daemon(&place, found.clone(), &options.settings)?;
-    let lock = place.try_lock()?;
     let mut done = service::unmount_dead(&found.mount)?;
     done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
     done.extend(service::clear_point(&point)?);
@@ -212,12 +221,14 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     drop(lock);
     let mut arguments = options.arguments();
     arguments.extend(["--source".to_owned(), shown.display().to_string()]);
-    service::start(&place, &arguments)?.wait()?;
+    let status = service::start(&place, &arguments)?.wait()?;
     done.push(format!(
         "mounted {} on {}",
         place.root().display(),
         point.display()
     ));
+    // Another one that was started at the same time may have it elsewhere.
+    done.extend(mount_again(&place, &status, &point, options)?.unwrap_or_default());
     Ok(done_with_table(done, shown, &point, options))
 }
 
@@ -236,6 +247,15 @@ fn done_with_table(
     done
 }
 
+/// How long a daemon whose mount is gone may take to end before it is taken for one that has it mounted elsewhere.
+const ENDING_LIMIT: Duration = Duration::from_secs(10);
+
+/// What the daemon that said `status` has mounted, in this mount name space.
+fn mounts_here(status: &serde_json::Value) -> Result<Vec<Mount>> {
+    let number = status.get("connection").and_then(serde_json::Value::as_u64);
+    number.map_or_else(|| Ok(Vec::new()), mounts::of_connection)
+}
+
 /// Mounts at `point` what the daemon of `place`, which said `status`, has mounted already: as on any file system both are the same one.
 /// `None`: it is there.
 fn mount_again(
@@ -251,8 +271,7 @@ fn mount_again(
         ))
         .help(format!("gupfs down --state {root}"))
     };
-    let number = status.get("connection").and_then(serde_json::Value::as_u64);
-    let ours = mounts::of_connection(number.ok_or_else(nowhere)?)?;
+    let ours = mounts_here(status)?;
     let there = mounts::at(point)?;
     if there.is_some_and(|there| ours.contains(&there)) {
         return Ok(None);

@@ -7,6 +7,7 @@
 //! - A mount is taken for one that a dead daemon has left only if the kernel says that its connection has ended. State directories
 //!   do not know: a daemon serves mounts that none of them names, and one that does not answer may live.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::mpsc;
@@ -80,6 +81,30 @@ pub fn settle(place: &Place) -> Result<Option<Value>> {
     }
 }
 
+/// Whose turn it is to start the daemon of a state directory.
+#[derive(Debug)]
+pub enum Claim {
+    /// Nobody's: it is mounted, and says this.
+    Mounted(Value),
+    /// The caller's, while it keeps this lock of the directory.
+    Ours(File),
+}
+
+/// Waits until the daemon of `place` is mounted, or until nobody else runs or starts one. Others that mount at the same time are waited for.
+pub fn claim(place: &Place) -> Result<Claim> {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = settle(place)? {
+            return Ok(Claim::Mounted(status));
+        }
+        match place.try_lock() {
+            Ok(lock) => return Ok(Claim::Ours(lock)),
+            Err(_) if begin.elapsed() < START_LIMIT => std::thread::sleep(ASK_INTERVAL),
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
 /// A daemon that was started and may not be mounted yet.
 #[derive(Debug)]
 pub struct Starting {
@@ -92,7 +117,7 @@ pub struct Starting {
 pub fn start(place: &Place, arguments: &[String]) -> Result<Starting> {
     let log = place.log();
     let log_begin = std::fs::metadata(&log).map_or(0, |m| m.len());
-    files::remove(&place.control())?;
+    // A socket that is there may be that of a daemon which others have just started: who has the lock replaces it.
     let child = process::start_daemon(place.root(), &log, arguments)?;
     Ok(Starting {
         place: place.clone(),
@@ -102,7 +127,7 @@ pub fn start(place: &Place, arguments: &[String]) -> Result<Starting> {
 }
 
 impl Starting {
-    /// Waits until the daemon's mount answers; on failure the message carries the end of its log, and
+    /// Waits until the daemon's mount answers, or that of one which was started at the same time; on failure the message carries the end of its log, and
     /// nothing is left running.
     pub fn wait(mut self) -> Result<Value> {
         let begin = Instant::now();
@@ -111,6 +136,10 @@ impl Starting {
                 return Ok(status);
             }
             if let Ok(Some(status)) = self.child.try_wait() {
+                // Another one that was started at the same time has the directory's lock.
+                if let Some(status) = settle(&self.place)? {
+                    return Ok(status);
+                }
                 return Err(self.explain(&format!("the daemon ended at its start ({status})")));
             }
             if begin.elapsed() >= START_LIMIT {
@@ -214,7 +243,7 @@ pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
 }
 
 /// Unmounts what the daemon of `place`, which has ended, has left: anywhere, and at `mount`. Returns what was done.
-fn clear(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
+pub fn clear(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
     let left = mounts_of(place)?.into_iter().map(|left| left.point);
     let points: Vec<PathBuf> = left.chain(mount.map(Path::to_owned)).collect();
     let mut done = Vec::new();

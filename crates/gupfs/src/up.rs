@@ -8,7 +8,7 @@ use types::{ClusterView, SECTOR_SIZE, limits};
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::fsck::offline;
-use crate::service::{self, Liveness};
+use crate::service::{self, Claim};
 use crate::state::{self, Backing, Disk, FORMAT, Place, State, Transport};
 use crate::system::{self, loops, mounts};
 use crate::{files, size};
@@ -48,16 +48,19 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     let place = Place::new(&request.state)?;
     let mount = system::absolute(&request.mount)?;
     let found = place.load()?;
-    if let (Some(state), Liveness::Mounted(_)) = (&found, service::look(&place)?) {
-        return already_mounted(state, &mount, request.direct_from);
+    let mut done = Vec::new();
+    let mut lock = None;
+    if let Some(state) = &found {
+        if request.is_degraded && service::settle(&place)?.is_none() {
+            offline::loss(&place)?.map_or(Ok(()), Err)?;
+        }
+        // One that starts or ends is left to that: it may replay a long journal, or write back what it holds.
+        match service::claim(&place)? {
+            Claim::Mounted(_) => return already_mounted(state, &mount, request.direct_from),
+            Claim::Ours(ours) => lock = Some(ours),
+        }
+        done = service::clear(&place, Some(&state.mount))?;
     }
-    if request.is_degraded && found.is_some() {
-        offline::loss(&place)?.map_or(Ok(()), Err)?;
-    }
-    let mut done = match &found {
-        Some(state) => service::stop(&place, Some(&state.mount))?,
-        None => Vec::new(),
-    };
     done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
     if request.make_mount_point && mounts::at(&mount)?.is_none() {
         std::fs::create_dir_all(&mount).map_err(|e| Failure::io("make mount point", &mount, &e))?;
@@ -70,7 +73,6 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
                 state.fs,
                 place.root().display()
             ));
-            let _lock = place.try_lock()?;
             place.store(&State {
                 mount: mount.clone(),
                 direct_from: request.direct_from.or(state.direct_from),
@@ -79,6 +81,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
         }
         None => done.extend(create(&place, &mount, request)?),
     }
+    drop(lock);
     let status = service::start(&place, &[])?.wait()?;
     tracing::debug!(%status, "mounted");
     done.push(format!(

@@ -497,3 +497,47 @@ fn a_second_mount_is_whole_and_restricted_or_not_there() {
     node.up(&[]).unwrap();
     assert_eq!(fs::read_to_string(first.join("kept")).unwrap(), "bytes");
 }
+
+/// Commands that mount the same file system at the same time, with the service's own start, end in one daemon, which all of them can ask.
+#[test]
+fn who_mounts_at_the_same_time_meets_in_one_daemon() {
+    let Some(node) = Node::new("1G") else { return };
+    let (state, mount) = (node.state(), node.mount());
+    let (state, mount) = (state.to_str().unwrap(), mount.to_str().unwrap());
+    let program = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    fs::write(node.mount().join("kept"), "kept").unwrap();
+    for _ in 0..3 {
+        node.gupfs(&["down"]);
+        // As systemd starts it; it may lose the lock to one that a command starts.
+        let mut service = Command::new(program)
+            .args(["daemon", "--state", state])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let outputs: Vec<Output> = std::thread::scope(|scope| {
+            let up = || run(program, &["up", "--state", state, "--mount", mount]);
+            let again = || run(program, &["mount", state, mount]);
+            let begun = [
+                scope.spawn(up),
+                scope.spawn(again),
+                scope.spawn(up),
+                scope.spawn(again),
+            ];
+            begun.map(|one| one.join().unwrap()).into()
+        });
+        for output in &outputs {
+            assert!(output.status.success(), "{}", said(output));
+        }
+        let status: serde_json::Value =
+            serde_json::from_str(&node.gupfs(&["status", "--json"])).unwrap();
+        assert_eq!(status["mounted"], true, "{status}");
+        assert_eq!(fs::read(node.mount().join("kept")).unwrap(), b"kept");
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        let is_ours = |line: &&str| line.split(' ').nth(1) == Some(mount);
+        assert_eq!(mounts.lines().filter(is_ours).count(), 1, "{mounts}");
+        node.gupfs(&["down"]);
+        // Whichever it was, it has ended by now.
+        service.wait().unwrap();
+        node.up(&[]).unwrap();
+    }
+}
