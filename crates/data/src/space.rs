@@ -192,6 +192,8 @@ pub struct Space {
     levels: Levels,
     /// Free sectors held back for promised ranges. What is promised lies with the files: the owner says how much it is.
     held_back: u64,
+    /// Tests: there is nothing but what is held back, whatever there is.
+    is_refusing: bool,
     regions: BTreeMap<RegionId, Region>,
     granted: BTreeMap<NodeLife, SectorSet>,
     quarantined: BTreeMap<NodeLife, SectorSet>,
@@ -219,6 +221,7 @@ impl Space {
             geometry: geometry.iter().map(|g| (g.nsd, *g)).collect(),
             levels,
             held_back: 0,
+            is_refusing: false,
             regions: BTreeMap::new(),
             granted: BTreeMap::new(),
             quarantined: BTreeMap::new(),
@@ -423,11 +426,23 @@ impl Space {
 
     /// Sectors that can be granted now to writes into promised ranges: free ones above the reserve.
     pub fn grantable_for_promises(&self) -> u64 {
-        self.free_count().saturating_sub(self.levels.reserve)
+        let there = self.free_count().saturating_sub(self.levels.reserve);
+        match self.is_refusing {
+            true => there.min(self.held_back),
+            false => there,
+        }
+    }
+
+    /// For tests of what a refusal does: until it is said otherwise there is nothing but what is held back for promises.
+    pub fn refuse(&mut self, is_refusing: bool) {
+        self.is_refusing = is_refusing;
     }
 
     /// Sectors that can be promised now: what is freed and not yet durable will be there.
     pub fn promisable(&self) -> u64 {
+        if self.is_refusing {
+            return 0;
+        }
         (self.free_count() + self.pending_count)
             .saturating_sub(self.levels.reserve)
             .saturating_sub(self.held_back)

@@ -31,7 +31,7 @@ pub use fences::Fences;
 pub use fetch::Fetches;
 pub use hands::Hands;
 pub use keeper::Keeper;
-pub use log::{DestageState, OwnerLog};
+pub use log::{DestageState, OwnerLog, Refusal};
 pub use look::Look;
 pub use message::Message;
 pub use moves::MoveToken;

@@ -20,8 +20,10 @@ use types::{
 use crate::question::Question;
 use crate::supply::SupplyCounters;
 
+mod refusal;
 mod trees;
 
+pub use refusal::Refusal;
 pub(crate) use trees::PAGE_SECTORS;
 use trees::Trees;
 
@@ -62,6 +64,8 @@ pub struct OwnerLog {
     nsds: Vec<NsdId>,
     /// Checkpoints and what they need.
     pub(crate) trees: Trees,
+    /// Tests: what is refused now.
+    pub(crate) refusal: Option<Refusal>,
     /// Where records are encoded, kept so that it need not grow anew.
     encoded: Vec<u8>,
 }
@@ -156,6 +160,7 @@ impl OwnerLog {
             next_nsd: 0,
             nsds,
             trees: Trees::default(),
+            refusal: None,
             encoded: Vec::new(),
         }
     }
@@ -444,7 +449,8 @@ impl OwnerLog {
     /// The journal is full now and will have room when it has moved to its other half.
     pub fn may_have_room_soon(&self) -> bool {
         !self.journal.is_poisoned()
-            && (!self.journal.can_begin_snapshot()
+            && (self.refusal == Some(Refusal::RecordsForNow)
+                || !self.journal.can_begin_snapshot()
                 || self.journal.needs_snapshot()
                 || self.trees.is_checkpointing)
     }

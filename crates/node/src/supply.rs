@@ -25,7 +25,7 @@ use store::journal::Urgency;
 use types::id::NodeLife;
 use types::{Duration, Errno, Instant, Lsn, NodeId, NsdId, Run};
 
-use crate::log::{OwnerLog, SpaceRecord};
+use crate::log::{OwnerLog, Refusal, SpaceRecord};
 use crate::question::{OwnerEffect, Question, Work};
 
 /// Runs told of when a life asks what it holds: what does not fit goes back when the life ends.
@@ -177,7 +177,8 @@ impl OwnerLog {
     ) -> (Vec<RegionId>, Option<Lsn>) {
         let mut mutations = Vec::new();
         let mut regions = Vec::new();
-        if let Some(table) = &mut self.table {
+        let is_refused = self.refusal == Some(Refusal::Regions);
+        if let Some(table) = self.table.as_mut().filter(|_| !is_refused) {
             for nsd in nsds {
                 regions.extend(table.take(owner, *nsd, count, &mut mutations));
             }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use sim::whole::ace::machine::Shape;
+use sim::whole::ace::ops::Sequence;
 use sim::whole::ace::{self, ops};
 use sim::whole::node::Canary;
 use sim::{Rules, World, whole};
@@ -93,14 +94,37 @@ fn switch_off(rules: &mut Rules, name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `sim --ace [SEQUENCE | singles | pairs [EVERY [FROM]]] [--go-on] [--no-cache] [--no-pages] [--rewrites] [--canary NAME]...`
+/// Which of many sequences are run.
+#[derive(Clone, Copy)]
+struct Share {
+    from: usize,
+    every: usize,
+    count: usize,
+}
+
+/// `sim --ace [SEQUENCE | [refused] singles | [refused] pairs | scarce | rot] [--from N] [--every N] [--count N] [--frames N] [--at-end]
+/// [--go-on] [--no-cache] [--no-pages] [--rewrites] [--canary NAME]...`
 fn ace(words: &[String]) -> Result<bool, String> {
     let mut shape = Shape::default();
     let mut canary = ace::Canary::default();
-    let (mut goes_on, mut rest) = (false, Vec::new());
+    let (mut goes_on, mut cuts, mut rest) = (false, true, Vec::new());
+    let mut share = Share {
+        from: 0,
+        every: 1,
+        count: usize::MAX,
+    };
     let mut words = words.iter();
     while let Some(word) = words.next() {
+        let mut number = || {
+            let number = words.next().and_then(|w| w.parse().ok());
+            number.ok_or_else(|| format!("{word} needs a number"))
+        };
         match word.as_str() {
+            "--from" => share.from = number()?,
+            "--every" => share.every = number()?.max(1),
+            "--count" => share.count = number()?,
+            "--frames" => shape.frame_count = number()? as u64,
+            "--at-end" => cuts = false,
             "--go-on" => goes_on = true,
             "--no-cache" => shape.has_volatile_cache = false,
             "--no-pages" => shape.round_ticks = 0,
@@ -114,41 +138,69 @@ fn ace(words: &[String]) -> Result<bool, String> {
             word => rest.push(word),
         }
     }
+    let mut rest = rest.into_iter().peekable();
+    let refuses = rest.next_if_eq(&"refused").is_some();
+    if refuses {
+        shape = shape.with_room_to_starve();
+    }
     let mut bench = ace::Bench::new(shape)?;
     bench.canary = canary;
-    match rest.first().copied() {
+    let sequences = match rest.next() {
         Some("scarce") => return scarce(shape, goes_on),
         Some("rot") => return rot(&mut bench, goes_on),
-        _ => {}
-    }
-    let number = |at: usize| rest.get(at).map_or(Ok(None), |word| word.parse().map(Some));
-    let bad = |_| "not a number".to_owned();
-    let sequences = match rest.first().copied() {
         Some("singles") | None => ops::singles(bench.begin()),
-        Some("pairs") => {
-            let (every, from) = (number(1).map_err(bad)?, number(2).map_err(bad)?);
-            let all = ops::pairs(bench.begin());
-            println!("{} pairs", all.len());
-            let from = all.into_iter().skip(from.unwrap_or(0));
-            from.step_by(every.unwrap_or(1)).collect()
-        }
+        Some("pairs") => ops::pairs(bench.begin()),
         Some(text) => vec![text.parse()?],
     };
-    let mut failures = 0;
-    for (index, sequence) in sequences.iter().enumerate() {
-        if let Some(violation) = sim::survive(|| bench.run(sequence).err()) {
-            println!("{sequence}: VIOLATION {violation}");
-            failures += 1;
-            if !goes_on {
-                break;
+    let mut refused = [0; ace::ROOMS.len()];
+    let mut run = |bench: &mut ace::Bench, sequence: &Sequence| match refuses {
+        false => bench.run(sequence),
+        true => bench.refused(sequence, cuts).map(|counts| {
+            let sums = refused.iter_mut().zip(counts.questions);
+            sums.for_each(|(sum, more)| *sum += more);
+        }),
+    };
+    let failures = share.run(&mut bench, (&sequences, goes_on), &mut run);
+    println!("{failures} violations; {:?}", bench.counts);
+    if refuses {
+        let rooms: Vec<_> = ace::ROOMS.iter().zip(refused).collect();
+        println!("refused: {rooms:?}");
+    }
+    Ok(failures == 0)
+}
+
+impl Share {
+    /// Runs this share of the sequences, and says how far it is, so that one can go on there. Returns how many failed.
+    fn run(
+        self,
+        bench: &mut ace::Bench,
+        (sequences, goes_on): (&[Sequence], bool),
+        act: &mut dyn FnMut(&mut ace::Bench, &Sequence) -> Result<(), String>,
+    ) -> u64 {
+        let share = sequences.iter().enumerate().skip(self.from);
+        let share = share.step_by(self.every).take(self.count);
+        let (all, count) = (sequences.len(), share.len());
+        println!("{count} of {all} sequences");
+        let mut failures = 0;
+        for ((index, sequence), done) in share.zip(1..) {
+            let violation = sim::survive(|| act(bench, sequence).err());
+            if let Some(violation) = violation {
+                println!("{index}: {sequence}: VIOLATION {violation}");
+                failures += 1;
+                if !goes_on {
+                    break;
+                }
+            }
+            if done % 200 == 0 {
+                let next = index + self.every;
+                println!(
+                    "{done} of {count}, {failures} violations; to go on: --from {next}; {:?}",
+                    bench.counts
+                );
             }
         }
-        if index % 1000 == 999 {
-            println!("{} of {}: {:?}", index + 1, sequences.len(), bench.counts);
-        }
+        failures
     }
-    println!("{failures} violations; {:?}", bench.counts);
-    Ok(failures == 0)
 }
 
 /// Room for no sector, for one, for two ... until there is enough; then the same with the journal.

@@ -4,7 +4,7 @@
 use sim::survive;
 use sim::whole::ace::machine::Shape;
 use sim::whole::ace::ops::{self, Sequence};
-use sim::whole::ace::{Bench, Canary, Counts, PROMISES, set_canary};
+use sim::whole::ace::{Bench, Canary, Counts, PROMISES, ROOMS, set_canary};
 
 fn bench(shape: Shape) -> Bench {
     Bench::new(shape).unwrap_or_else(|text| panic!("set-up: {text}"))
@@ -138,6 +138,64 @@ fn too_little_room_is_told_at_once_and_ends_with_what_is_removed() {
         }
     }
     assert!(refused > 20, "{refused} calls found no room");
+}
+
+/// Refusals of all kinds, each alone and with all that follow; of every third sequence with a loss of power at every event.
+#[test]
+fn each_question_for_room_can_be_refused() {
+    let mut bench = bench(Shape::default().with_room_to_starve());
+    let (mut questions, mut calls) = ([0; ROOMS.len()], 0);
+    let singles = ops::singles(bench.begin());
+    for (index, sequence) in singles.iter().enumerate().step_by(14) {
+        let counts = bench.refused(sequence, index % 3 == 0);
+        let counts = counts.unwrap_or_else(|violation| {
+            panic!("replay with `--ace refused \"{sequence}\"`: {violation}")
+        });
+        let sums = questions.iter_mut().zip(counts.questions);
+        sums.for_each(|(sum, more)| *sum += more);
+        calls += counts.calls;
+    }
+    eprintln!("{questions:?}, {calls} calls, {:?}", bench.counts);
+    assert!(questions.iter().all(|count| *count > 4), "{questions:?}");
+    assert!(calls > 10, "{calls} calls were refused");
+}
+
+fn must_be_caught_where_room_is_refused(name: &str, sequence: &str, expected: &str) {
+    let (mut shape, mut canary) = (Shape::default().with_room_to_starve(), Canary::default());
+    assert!(set_canary(&mut shape, &mut canary, name), "no {name}");
+    let mut bench = bench(shape);
+    bench.canary = canary;
+    let sequence = sequence.parse().expect("it can be read");
+    let violation = survive(|| bench.refused(&sequence, false).err());
+    let violation = violation.unwrap_or_else(|| panic!("{name} is not caught"));
+    assert!(violation.contains(expected), "{name}: {violation}");
+}
+
+#[test]
+fn a_refusal_that_is_hidden_is_caught() {
+    must_be_caught_where_room_is_refused("hides-refusals", "write a 4096 12288 +file", "");
+}
+
+#[test]
+fn sectors_that_do_not_come_back_after_a_refusal_are_caught() {
+    let sequence = "write a 4096 12288 +file";
+    must_be_caught_where_room_is_refused("keeps-sectors", sequence, "all is removed");
+}
+
+#[test]
+fn directories_move_to_another_parent() {
+    let mut bench = bench(Shape::default());
+    for text in [
+        "rename d e/x +dir, rename e/x d +none",
+        "mkdir d/x +none, rename d/x x +dir",
+        "mkdir d/x +none, exchange d/x e +none",
+        "rename d e/x +none, rename a e/x/b +file",
+        // The name that is looked up next was known to be absent when it was moved there.
+        "unlink a +none, rename d/b a +file",
+    ] {
+        let sequence = text.parse().expect("it can be read");
+        must_pass(&mut bench, &sequence);
+    }
 }
 
 fn little_room() -> Shape {

@@ -179,6 +179,8 @@ pub struct Journal {
     /// Whose state the snapshot holds.
     snapshot_keys: BTreeSet<PartKey>,
     is_poisoned: bool,
+    /// Tests: there is no room for what is no more urgent than this.
+    refuses: Option<Urgency>,
     /// Bytes of the active segment that must be used before a snapshot that did not fit is tried again.
     retry_at: u64,
     /// Memory of flushes that have ended.
@@ -236,6 +238,7 @@ impl Journal {
             keys: recovered.keys.clone(),
             snapshot_keys: BTreeSet::new(),
             is_poisoned: false,
+            refuses: None,
             retry_at: 0,
             counters: Counters::default(),
         }
@@ -271,6 +274,11 @@ impl Journal {
         self.overlay_size = bytes;
     }
 
+    /// For tests of what a refusal does: until it is said otherwise there is no room for what is no more urgent than this.
+    pub fn refuse(&mut self, most_urgent: Option<Urgency>) {
+        self.refuses = most_urgent;
+    }
+
     /// An operation whose parts take `bytes` would be accepted by `append`. Asked before the operation
     /// executes, under the same lock as its append.
     pub fn has_room(&self, bytes: usize, urgency: Urgency) -> bool {
@@ -280,6 +288,10 @@ impl Journal {
     /// As `has_room`, for parts of `bytes` in all that go to `record_count` records, one right after the other.
     pub fn has_room_in_all(&self, bytes: usize, record_count: usize, urgency: Urgency) -> bool {
         let bytes = bytes.saturating_add(record_count.saturating_mul(HEADER_SLACK));
+        match (self.refuses, urgency) {
+            (None, _) | (Some(Urgency::Normal), Urgency::Urgent) => {}
+            (Some(Urgency::Urgent), _) | (Some(Urgency::Normal), Urgency::Normal) => return false,
+        }
         if self.is_poisoned || bytes as u64 > self.config.area.segment_size() {
             return false;
         }

@@ -13,7 +13,7 @@ use store::journal::{FlushFailed, FlushId, Urgency};
 use store::tree::Root;
 use types::{Duration, Instant, Lsn, NsdId, ShardId};
 
-use super::OwnerLog;
+use super::{OwnerLog, Refusal};
 use crate::checkpoint::Checkpoint;
 use crate::keeper::{ShardSize, sectors_for};
 
@@ -158,7 +158,10 @@ impl OwnerLog {
     /// Takes places for pages.
     pub fn take_places(&mut self, checkpoint: &mut Checkpoint) {
         let nsds = &self.trees.nsds;
-        checkpoint.take_places(self.space.pages_mut(), &|nsd| nsds.contains(&nsd));
+        let is_refused = self.refusal == Some(Refusal::Pages);
+        checkpoint.take_places(self.space.pages_mut(), &|nsd| {
+            !is_refused && nsds.contains(&nsd)
+        });
     }
 
     /// A root is about to change. False: a snapshot is being written; later.
@@ -272,6 +275,9 @@ impl OwnerLog {
         let mut mutations: Vec<SpaceMutation> = Vec::new();
         let size = |log: &Self, region: RegionId| log.space.region_sectors(region);
         if free < need {
+            if self.refusal == Some(Refusal::Regions) {
+                return;
+            }
             let regions = self.space.returnable().into_iter().rev();
             for region in regions.take(REGION_COUNT_MAX) {
                 if free >= need {

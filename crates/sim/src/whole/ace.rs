@@ -7,8 +7,8 @@
 //!    read through requests.
 //! 4. *Judgement*: `judge` compares that with a naive model, `posix`. Of some images the recovery is cut, too.
 //!
-//! The same machine serves three further checks: `scarce` (room for one sector more each time), `promised` (no room but what
-//! was promised) and `rot` (sectors that change at rest). docs/testing.md says what is covered.
+//! The same machine serves four further checks: `scarce` (room for one sector more each time), `refused` (each question for
+//! room is refused), `promised` (no room but what was promised) and `rot` (sectors that change at rest). docs/testing.md says what is covered.
 
 pub mod calls;
 pub mod judge;
@@ -17,6 +17,7 @@ pub mod machine;
 pub mod ops;
 pub mod posix;
 mod promised;
+mod refused;
 mod rot;
 mod runner;
 mod scarce;
@@ -34,6 +35,7 @@ use machine::{Machine, Shape};
 use ops::Sequence;
 use posix::Fs;
 pub use promised::PROMISES;
+pub use refused::{ROOMS, RefusalCounts};
 pub use rot::RotCounts;
 use runner::Runner;
 pub use scarce::WORKLOAD;
@@ -51,6 +53,8 @@ pub struct Canary {
     pub renames_in_two: bool,
     /// A bit of each write is lost before the node has it.
     pub rots_in_memory: bool,
+    /// A call that finds no room says that it is done.
+    pub hides_refusals: bool,
 }
 
 /// Switches a canary on by its name; false if there is none of that name.
@@ -58,6 +62,7 @@ pub fn set_canary(shape: &mut Shape, canary: &mut Canary, name: &str) -> bool {
     let switch = match name {
         "renames-in-two" => &mut canary.renames_in_two,
         "rots-in-memory" => &mut canary.rots_in_memory,
+        "hides-refusals" => &mut canary.hides_refusals,
         "ignores-fua" => &mut shape.disks.is_fua_ignored,
         "ignores-flushes" => &mut shape.disks.is_flush_ignored,
         "ignores-page-flushes" => &mut shape.disks.is_page_flush_ignored,
@@ -299,6 +304,7 @@ impl Bench {
         let mut calls = Calls::new(machine);
         calls.renames_in_two = self.canary.renames_in_two;
         calls.rots_in_memory = self.canary.rots_in_memory;
+        calls.hides_refusals = self.canary.hides_refusals;
         Ok(Runner::new(calls, tape, self.begin.clone(), may_be_full))
     }
 }

@@ -8,7 +8,9 @@ mod checkpoints;
 mod grace;
 mod journal;
 mod keys;
+mod moves;
 mod peers;
+mod rations;
 mod space;
 mod transfer;
 
@@ -21,6 +23,7 @@ use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
 use node::fetch::Ready;
 use node::meta::parts::Bounds;
+use node::moves::RENAME_TOKEN;
 use node::{
     Deferred, FACT_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerLog, OwnerSlice, Work,
 };
@@ -34,10 +37,13 @@ use types::{
 use super::hands::Hands;
 use super::memory::Memory;
 pub use keys::HASH_KEY;
+pub use rations::{Ration, Rations, Room};
 pub use transfer::{DiskIo, Kind, Source, Tag};
 
 /// Marks calls of the driver itself.
 const DRIVER_CALL: u64 = 1 << 63;
+/// Marks questions for the rename token.
+const MOVE_CALL: u64 = 1 << 61;
 /// Milliseconds between two rounds of what only time brings on.
 pub const TICK_MS: u64 = 20;
 /// Journal records that nobody waits for are written after this many ticks.
@@ -236,6 +242,7 @@ pub struct Node {
     grace: grace::Grace,
     calls: node::Calls,
     facts: node::Facts,
+    moves: node::MoveToken,
     regions: node::Regions,
     fences: node::Fences,
     in_progress: node::InProgress,
@@ -318,6 +325,7 @@ impl Node {
             grace: grace::Grace::default(),
             calls: node::Calls::default(),
             facts: node::Facts::default(),
+            moves: node::MoveToken::default(),
             regions: node::Regions::default(),
             fences: node::Fences::default(),
             in_progress: node::InProgress::default(),
@@ -488,23 +496,29 @@ impl Node {
                     _ => self.out.push(Out::Notify(id, notice)),
                 }
             }
-            Effect::Release(shard, released) => {
-                if self.canary.loses_releases {
-                    return;
-                }
-                let owner = self.owner(shard);
-                if owner == self.me.node {
-                    self.on_released(self.me, shard, &released, items);
-                } else {
-                    self.send(owner, Message::Released { shard, released });
-                }
-            }
-            Effect::ForSlice(ino, input) => items.push_back(Item::Client(slice_of(ino), input)),
+            Effect::Release(..) if self.canary.loses_releases => {}
+            Effect::Release(shard, released) => self.release_token(shard, released, items),
+            // Before what follows, as in the daemon: who is answered that a name was moved must find it.
+            Effect::ForSlice(ino, input) => items.push_front(Item::Client(slice_of(ino), input)),
             Effect::WantSpace(owner) => self.want_space(owner, items),
             Effect::WantFrames => self.want_frames(),
             Effect::Yield(ticket, response) => {
                 self.out.push(Out::Reply(ticket, response, Vec::new()));
             }
+        }
+    }
+
+    fn release_token(
+        &mut self,
+        shard: ShardId,
+        released: token::message::Released,
+        items: &mut VecDeque<Item>,
+    ) {
+        let owner = self.owner(shard);
+        if owner == self.me.node {
+            self.on_released(self.me, shard, &released, items);
+        } else {
+            self.send(owner, Message::Released { shard, released });
         }
     }
 
@@ -525,6 +539,10 @@ impl Node {
     }
 
     fn run_owner(&mut self, work: Work, pinned: Vec<InodeId>, items: &mut VecDeque<Item>) {
+        self.rationed(|node| node.run_work(work, pinned, items));
+    }
+
+    fn run_work(&mut self, work: Work, pinned: Vec<InodeId>, items: &mut VecDeque<Item>) {
         if !self.is_serving() {
             self.unpin(&pinned);
             return self.hold_work(work);
@@ -594,8 +612,11 @@ impl Node {
                 call,
                 answer,
                 after,
-                ..
+                ends_move,
             } => {
+                if ends_move {
+                    self.end_move((to, call), items);
+                }
                 let deferred = Deferred::Answer(to, call, answer);
                 match after {
                     Some(lsn) => self.defer(lsn, deferred, items),
@@ -603,7 +624,9 @@ impl Node {
                 }
             }
             OwnerEffect::Revoke(to, revoke) => {
-                if to.node == self.me.node {
+                if to.node == self.me.node && revoke.ino == RENAME_TOKEN {
+                    self.revoke_moves(&revoke, items);
+                } else if to.node == self.me.node {
                     let slice = slice_of(revoke.ino);
                     items.push_back(Item::Client(slice, Input::Revoke(self.me.node, revoke)));
                 } else {
@@ -632,8 +655,16 @@ impl Node {
             OwnerEffect::AskFacts(question, queries) => self.ask_facts(question, queries, items),
             OwnerEffect::Gather(question) => self.gather(question, items),
             OwnerEffect::Recalled(life, id) => self.recalled(life, id, items),
-            // No directory moves between owners here.
-            OwnerEffect::Dropped { to, call, .. } => self.in_progress.ended(to, call),
+            OwnerEffect::Dropped {
+                to,
+                call,
+                ends_move,
+            } => {
+                self.in_progress.ended(to, call);
+                if ends_move {
+                    self.end_move((to, call), items);
+                }
+            }
             OwnerEffect::Silent(..) => {}
         }
     }
@@ -654,7 +685,7 @@ impl Node {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to.node, call & !FACT_CALL, *answer);
+                    self.answer_fact(to.node, call & !FACT_CALL, *answer, items);
                 } else if to.node != self.me.node {
                     self.in_progress.ended(to, call);
                     let answer = *answer;
@@ -677,6 +708,9 @@ impl Node {
 
     fn on_answer(&mut self, call: u64, answer: Box<Answer>, items: &mut VecDeque<Item>) {
         let shard = self.call_ended(call);
+        if call & MOVE_CALL != 0 {
+            return self.on_rename_token(*answer, items);
+        }
         if call & DRIVER_CALL != 0 {
             if let Some(shard) = shard {
                 self.on_space_answer(shard, &answer, items);
@@ -844,6 +878,7 @@ impl Node {
         self.log.journal.check();
         self.hands.with(|hands| hands.check());
         self.calls.check();
+        self.moves.check();
     }
 
     /// Who waits for what.
@@ -858,6 +893,9 @@ impl Node {
             for (what, since) in slice.waiters() {
                 lines.push(format!("owner since {}: {what}", since.0 / 1_000_000));
             }
+        }
+        for (what, since) in self.moves.waiters() {
+            lines.push(format!("since {}: {what}", since.0 / 1_000_000));
         }
         lines.push(format!(
             "runs {:?}, {} facts, {} regions, {} durable waiters, keys {:?}",

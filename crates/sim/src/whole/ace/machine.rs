@@ -49,6 +49,8 @@ pub struct Shape {
     pub round_ticks: u64,
     /// When directories are split and joined; `None`: never.
     pub part_bounds: Option<Bounds>,
+    /// Frames of the pagepool; what is rewritten is where they are many.
+    pub frame_count: u64,
     /// Blocks of more than one extent are rewritten at once.
     pub rewrites: bool,
     /// How the node is broken.
@@ -77,6 +79,7 @@ impl Default for Shape {
             journal_sectors: 1024,
             round_ticks: 3,
             part_bounds: Some(Bounds { split: 2, join: 1 }),
+            frame_count: 1 << 10,
             rewrites: false,
             node: NodeCanary::default(),
             disks: DiskCanary::default(),
@@ -85,6 +88,14 @@ impl Default for Shape {
 }
 
 impl Shape {
+    /// The same with a journal in which nothing is refused because checkpoints have failed once.
+    pub const fn with_room_to_starve(self) -> Self {
+        Self {
+            journal_sectors: 4096,
+            ..self
+        }
+    }
+
     /// The cluster: one node, two NSDs.
     pub fn view(&self) -> ClusterView {
         let nsd = |number: u16| NsdView {
@@ -125,8 +136,10 @@ impl Shape {
             },
             view: self.view(),
             area: boot::area(NsdId(1), self.journal_sectors),
-            // What is rewritten is where frames are many.
-            frame_count: if self.rewrites { 1 << 12 } else { 1 << 10 },
+            frame_count: match self.rewrites {
+                true => self.frame_count.max(1 << 12),
+                false => self.frame_count,
+            },
             inode_count_max: 1 << 16,
             has_prune: true,
             region_sectors: self.region_sectors,

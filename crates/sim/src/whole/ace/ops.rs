@@ -153,18 +153,8 @@ impl Op {
         }
     }
 
-    /// In a state of the file system in which it cannot be done it is of little use. A directory that moves to another
-    /// parent needs what the simulator's driver of a node has not: the chain of its ancestors.
+    /// In a state of the file system in which it cannot be done it is of little use.
     pub fn can_be_done(&self, fs: &Fs) -> bool {
-        if let Self::Rename(from, to) | Self::Exchange(from, to) = self {
-            let parent = |path: &str| path.rsplit_once('/').map(|(parent, _)| parent.to_owned());
-            let is_directory = |path: &str| fs.is_directory_at(path);
-            let moves =
-                is_directory(from) || (matches!(self, Self::Exchange(..)) && is_directory(to));
-            if moves && parent(from) != parent(to) {
-                return false;
-            }
-        }
         let mut after = fs.clone();
         let steps = self.steps(fs, 1);
         !steps.is_empty() && steps.iter().all(|step| after.apply(step).is_ok())
@@ -237,12 +227,19 @@ fn all_ops() -> Vec<Op> {
         ("d", "e"),
         ("d", "x"),
     ];
-    let of = |make: fn(String, String) -> Op| {
-        pairs.map(|(from, to)| make(from.to_owned(), to.to_owned()))
+    // Directories go to another parent, and back.
+    let moves = [("d", "e/x"), ("d/x", "x"), ("d/x", "e"), ("x", "e/x")];
+    let of = |pairs: &[(&str, &str)], make: fn(String, String) -> Op| {
+        let pairs = pairs.iter();
+        pairs
+            .map(move |(from, to)| make((*from).to_owned(), (*to).to_owned()))
+            .collect::<Vec<Op>>()
     };
-    all.extend(of(Op::Rename));
-    all.extend(of(Op::Exchange));
-    all.extend(of(Op::Link));
+    all.extend(of(&pairs, Op::Rename));
+    all.extend(of(&moves, Op::Rename));
+    all.extend(of(&pairs, Op::Exchange));
+    all.extend(of(&[("d/x", "e")], Op::Exchange));
+    all.extend(of(&pairs, Op::Link));
     all
 }
 

@@ -92,7 +92,7 @@ fn again(runner: &mut Runner, op: &Op) -> Result<(), String> {
 }
 
 /// Removes every name, and waits until what that freed can be used again.
-fn remove_all(runner: &mut Runner) -> Result<(), String> {
+pub(super) fn remove_all(runner: &mut Runner) -> Result<(), String> {
     loop {
         let fs = runner.history.now();
         let mut paths = fs.paths();
@@ -115,11 +115,11 @@ fn remove_all(runner: &mut Runner) -> Result<(), String> {
     runner.calls.machine.rest()
 }
 
-fn nothing_in_use(node: &Node) -> Result<(), String> {
-    let counts = node.log.space.counts();
-    match counts.used + counts.pending + counts.quarantined + counts.granted {
+pub(super) fn nothing_in_use(node: &Node) -> Result<(), String> {
+    let (counts, pages) = (node.log.space.counts(), node.log.space.pages().counts());
+    match counts.used + counts.pending + counts.quarantined + counts.granted + pages.taken {
         0 => Ok(()),
-        _ => Err(format!("all is removed, and {counts:?}")),
+        _ => Err(format!("all is removed, and {counts:?}, {pages:?}")),
     }
 }
 

@@ -45,8 +45,11 @@ impl Node {
         let slices = self.shards.iter().flatten();
         let sizes: Vec<ShardSize> = slices.map(|s| ShardSize::of(&s.shard)).collect();
         let has_unsaved = sizes.iter().any(|size| size.unsaved > 0);
+        self.rationed(|node| {
+            let keeper = &mut node.checkpoints.keeper;
+            keeper.on_tick(node.now, sizes, &mut node.log);
+        });
         let checkpoints = &mut self.checkpoints;
-        checkpoints.keeper.on_tick(self.now, sizes, &mut self.log);
         let ticks = checkpoints.round_ticks;
         if ticks > 0 && self.tick_count.is_multiple_of(ticks) && has_unsaved {
             checkpoints.keeper.request_round();
@@ -65,11 +68,14 @@ impl Node {
     /// One step.
     pub(super) fn on_checkpoints_due(&mut self) {
         self.checkpoints.is_due = false;
-        let mut host = PlainHost {
-            shards: &mut self.shards,
-            log: &mut self.log,
-        };
-        match self.checkpoints.keeper.step(self.now, &mut host) {
+        let act = self.rationed(|node| {
+            let mut host = PlainHost {
+                shards: &mut node.shards,
+                log: &mut node.log,
+            };
+            node.checkpoints.keeper.step(node.now, &mut host)
+        });
+        match act {
             Act::Read(fetch) => {
                 let source = Source::Count(u64::from(fetch.sectors));
                 self.sectors(Kind::Read, fetch.at, source, Done::PageRead(fetch.id));

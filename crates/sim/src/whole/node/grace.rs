@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use client::HeldLocks;
+use client::{HeldInode, HeldLocks};
 use node::grace::{Told, held_messages};
+use node::moves::RENAME_TOKEN;
 use node::{Message, Work};
 use token::Reassert;
 use types::id::NodeLife;
@@ -165,7 +166,7 @@ impl Node {
     pub(super) fn tell_held(&mut self, owner: NodeId, epoch: Epoch) {
         let owners = &self.view.owners;
         let is_its = |shard: ShardId| owners.get(usize::from(shard.0)) == Some(&owner);
-        let (slices, now) = (&mut self.slices, self.now);
+        let (slices, moves, now) = (&mut self.slices, &mut self.moves, self.now);
         let forgets_opens = self.canary.forgets_opens;
         let forgets_locks = self.canary.forgets_locks;
         let make = || {
@@ -180,6 +181,13 @@ impl Node {
             }
             if forgets_opens {
                 held.iter_mut().for_each(|held| held.is_open = false);
+            }
+            if is_its(RENAME_TOKEN.shard()) {
+                held.push(HeldInode {
+                    ino: RENAME_TOKEN,
+                    holdings: moves.reassert(epoch),
+                    is_open: false,
+                });
             }
             let count = u16::try_from(owners.len()).expect("shards have 16 bits");
             let shards = (0..count).map(ShardId).filter(|shard| is_its(*shard));

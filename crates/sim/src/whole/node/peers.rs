@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use client::message::{Answer, Body};
+use client::message::Answer;
 use client::slice::{Input, slice_of};
 use meta::view::{Fact, Query};
 use node::message::FactResult;
-use node::{Deferred, Find, Message, Question, Work};
+use node::moves::RENAME_TOKEN;
+use node::{Find, Message, Question, Work};
 use types::id::NodeLife;
 use types::{Errno, NodeId};
 
@@ -74,6 +75,9 @@ impl Node {
             Message::Answer { call, answer } => {
                 self.on_answer(call, Box::new(answer), &mut items);
             }
+            Message::Revoke(revoke) if revoke.ino == RENAME_TOKEN => {
+                self.revoke_moves(&revoke, &mut items);
+            }
             Message::Revoke(revoke) => {
                 let slice = slice_of(revoke.ino);
                 items.push_back(Item::Client(slice, Input::Revoke(peer, revoke)));
@@ -118,25 +122,23 @@ impl Node {
             return;
         };
         let shard = match &query {
-            Query::Entry { directory, .. } | Query::Ancestors { directory } => directory.shard(),
+            Query::Entry { directory, .. } => directory.shard(),
+            Query::Ancestors { directory } => return self.begin_move(question, *directory, items),
             Query::Number { shard } => *shard,
         };
-        if matches!(query, Query::Ancestors { .. }) {
-            let answer = Answer::bare(Body::Refused(Errno::EXDEV));
-            let deferred = Deferred::Answer(question.from, question.call, Box::new(answer));
-            return self.deliver(deferred, items);
-        }
         let id = self.draw_call();
         let owner = self.owner(shard);
         let message = self.facts.ask(id, owner, query, question);
         self.send(owner, message);
     }
 
-    fn find_fact(&mut self, from: NodeLife, id: u64, query: Query, items: &mut VecDeque<Item>) {
-        if matches!(query, Query::Ancestors { .. }) {
-            let result = FactResult::Failed(Errno::EXDEV);
-            return self.send(from.node, Message::Fact { id, result });
-        }
+    pub(super) fn find_fact(
+        &mut self,
+        from: NodeLife,
+        id: u64,
+        query: Query,
+        items: &mut VecDeque<Item>,
+    ) {
         match self.facts.find(self.now, from, id, query) {
             Find::Run(work) => items.push_back(Item::Owner(work)),
             Find::Number(shard) => {
@@ -153,8 +155,19 @@ impl Node {
         }
     }
 
-    pub(super) fn answer_fact(&mut self, to: NodeId, id: u64, answer: Answer) {
-        if let Some(result) = self.facts.answered(to, id, answer) {
+    pub(super) fn answer_fact(
+        &mut self,
+        to: NodeId,
+        id: u64,
+        answer: Answer,
+        items: &mut VecDeque<Item>,
+    ) {
+        let Some(result) = self.facts.answered(to, id, answer) else {
+            return;
+        };
+        if to == self.me.node {
+            self.on_fact(id, result, items);
+        } else {
             self.send(to, Message::Fact { id, result });
         }
     }
@@ -164,14 +177,15 @@ impl Node {
             return;
         };
         match result {
+            FactResult::Found(Fact::Ancestors { chain, .. }) => {
+                self.walk_on(question, &chain, items);
+            }
             FactResult::Found(fact) => {
                 question.facts.push(fact);
                 items.push_back(Item::Owner(Work::Question(question)));
             }
             FactResult::Failed(errno) => {
-                let answer = Answer::bare(Body::Refused(errno));
-                let deferred = Deferred::Answer(question.from, question.call, Box::new(answer));
-                self.deliver(deferred, items);
+                items.push_back(Item::OwnerEffect(question.refused(errno)));
             }
         }
     }

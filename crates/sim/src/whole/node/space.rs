@@ -79,14 +79,16 @@ impl Node {
         act: impl FnOnce(&mut Regions, &RegionEnv<'_>, &mut OwnerLog, &mut Vec<RegionEffect>),
     ) {
         let nsds: Vec<NsdId> = self.view.nsds.iter().map(|n| n.id).collect();
-        let env = RegionEnv {
-            now: self.now,
-            me: self.me,
-            owners: &self.view.owners,
-            nsds: &nsds,
-        };
         let mut out = Vec::new();
-        act(&mut self.regions, &env, &mut self.log, &mut out);
+        self.rationed(|node| {
+            let env = RegionEnv {
+                now: node.now,
+                me: node.me,
+                owners: &node.view.owners,
+                nsds: &nsds,
+            };
+            act(&mut node.regions, &env, &mut node.log, &mut out);
+        });
         for effect in out {
             match effect {
                 RegionEffect::Send(to, message) => self.send(to, message),
