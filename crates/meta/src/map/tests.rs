@@ -583,3 +583,26 @@ fn map_mutations_come_back_from_their_bytes() {
         assert!(Mutation::from_bytes(&bytes[..cut], "mutation").is_err());
     }
 }
+
+/// Where only promised sectors can be had, what lies in others before them is in nobody's way.
+#[test]
+fn promised_pieces_are_found_behind_any_number_of_others() {
+    let mut map = FileMap::default();
+    map.promise(1000, 1002);
+    let piece = |sector: u64| Piece {
+        offset: sector * SECTOR as u64,
+        bytes: SmallBytes::new(&[1; 10]),
+    };
+    let mut freed = Vec::new();
+    let pieces: Vec<Piece> = (0..300).chain(1000..1002).map(piece).collect();
+    map.put(&[], &pieces, &mut freed);
+    let found = |map: &FileMap, count, are_promised| -> Vec<u64> {
+        let sectors = map.piece_sectors(count, are_promised);
+        sectors.iter().map(|s| s.file_sector).collect()
+    };
+    assert_eq!(found(&map, 256, true), [1000, 1001]);
+    assert_eq!(found(&map, 1, true), [1000]);
+    assert_eq!(found(&map, 3, false), [0, 1, 2]);
+    map.cut(900 * SECTOR as u64, &mut freed);
+    assert_eq!(found(&map, 256, true), []);
+}
