@@ -776,8 +776,10 @@ impl<'a> Locked<'a> {
             .slice(home)
             .map_or(PieceRoom::Go, |slice| log.room_for_pieces(op, &slice.shard));
         let question = self.admit_promise(log, question, op, out)?;
+        // Checkpoints make no room for pieces, however long they go on: nobody waits for them here.
+        let may_wait_for_pieces = env.now.since(question.since) < ROOM_PATIENCE;
         match room {
-            PieceRoom::Wait if may_wait => {
+            PieceRoom::Wait if may_wait_for_pieces => {
                 self.wait(
                     home,
                     "pieces to be moved to sectors",

@@ -373,6 +373,43 @@ fn a_commit_that_waits_for_room_is_not_refused_for_being_run_often() {
     panic!("it is executed as soon as it may be");
 }
 
+/// Where no piece is moved, a Commit with pieces goes after its patience, however busy the checkpoints are beside it.
+#[test]
+fn a_commit_does_not_wait_for_room_while_others_make_some_for_other_things() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, mut slice, ask) = with_debt(&mut disk);
+    let mut now = Instant(1);
+    let mut work = Some(question(now, (common::life(1), 2), None, SHARD, ask));
+    for round in 0..300 {
+        now = now + Duration::from_millis(100);
+        log.note_checkpoints(now, true, true);
+        let mut out = match work.take() {
+            Some(work) => run_work(&mut slice, &mut log, now, work),
+            None => Vec::new(),
+        };
+        let env = OwnerEnv {
+            now,
+            timestamp: Timestamp::default(),
+            me: common::life(1),
+            owners: &[LIFE.node],
+            random: 0,
+        };
+        slice.on_tick(&env, &mut out);
+        for effect in out {
+            match effect {
+                OwnerEffect::Run(again) => work = Some(again),
+                OwnerEffect::Answer { answer, .. } => {
+                    let is_done = matches!(answer.body, Body::Op(meta::Reply::Attr(_)));
+                    assert!(is_done && round >= 190, "round {round}: {answer:?}");
+                    return;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    panic!("it waits for ever");
+}
+
 /// A Commit is refused, and a repeat of it arrives when there is room: its sender has given its bytes up, and may have
 /// committed others since.
 #[test]
