@@ -49,6 +49,8 @@ mod pingpong;
 mod posix;
 #[path = "two_mounts/pressure.rs"]
 mod pressure;
+#[path = "two_mounts/rewritten.rs"]
+mod rewritten;
 #[path = "two_mounts/rules.rs"]
 mod rules;
 #[path = "two_mounts/signals.rs"]
