@@ -25,9 +25,6 @@ const LINK_TIME: Duration = Duration::from_millis(limits::KERNEL_LINK_MS);
 
 /// One entry in so many is shown without attributes.
 const SAMPLE: usize = 1024;
-/// For how long attributes are shown that nobody looks at. fts(3), which is `find`, `du` and `rm -r`, reads up to 100,000 names before it
-/// looks at the first.
-const UNLOOKED_TIME: Duration = Duration::from_millis(limits::KERNEL_TIMEOUT_MS_MAX / 2);
 
 /// A listing on its way through the slices of its entries.
 #[derive(Debug)]
@@ -83,12 +80,14 @@ impl Slice {
         let size = size.saturating_sub(own);
         let cookie = if cookie <= 2 { 0 } else { cookie };
         let room = self.room_for_entries();
+        // fts(3), which is `find`, `du` and `rm -r`, reads up to 100,000 names before it looks at the first.
+        let unlooked_time = Duration(self.timeout_ns / 2);
         let directory = self.inode(ino);
         if cookie == 0 || directory.unlooked_count == 0 {
             (directory.unlooked_count, directory.unlooked_since) = (0, env.now);
         }
         let is_looked_at = directory.unlooked_count < room
-            && env.now.since(directory.unlooked_since) < UNLOOKED_TIME;
+            && env.now.since(directory.unlooked_since) < unlooked_time;
         // Names alone are answered in the long form: as few as fit.
         let least = u32::try_from(listed_size(1, plus) / listed_size(1, false)).expect("five");
         let op = Op::ReadDir {

@@ -8,7 +8,7 @@ use meta::Op;
 use smallvec::smallvec;
 use token::message::Granted;
 use types::layout::LAYOUT_XATTR;
-use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
+use types::{Attr, Duration, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
 
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
@@ -16,7 +16,7 @@ use crate::request::{Caller, Entry, NewKind, Operation, Request, Response, Ticke
 use crate::slice::{Effect, Input, Slice, Waiting};
 use crate::tokens::Asker;
 
-/// For how long the kernel may believe what a token covers.
+/// For how long the kernel may believe what a token covers, where other nodes are in the cluster ([`Slice::believe`]).
 pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
 
 /// What to do with an owner's answer.
@@ -653,13 +653,19 @@ impl Slice {
         }
     }
 
+    /// The kernel may believe what a token covers for so long. More than a second only where no other node ever comes: a daemon that does not
+    /// run drops nothing, and its tokens end with its lease.
+    pub fn believe(&mut self, timeout: Duration) {
+        self.timeout_ns = timeout.0;
+    }
+
     /// For how long the kernel may keep names of `parent`.
     pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
         self.inodes.get(&parent).map_or(0, |directory| {
             let is_covered = directory.directory_mode().is_some()
                 && !directory.is_revoking()
                 && !directory.is_contended;
-            if is_covered { TIMEOUT_NS } else { 0 }
+            if is_covered { self.timeout_ns } else { 0 }
         })
     }
 
@@ -781,6 +787,7 @@ impl Slice {
 
     /// The inode as the kernel may be shown it now.
     pub(crate) fn show(&mut self, ino: InodeId, entry_timeout_ns: u64) -> Option<Entry> {
+        let timeout_ns = self.timeout_ns;
         let inode = self.inode(ino);
         let attr = inode.visible_attr()?;
         let is_believable = inode.is_attr_current() && !inode.is_revoking();
@@ -790,7 +797,12 @@ impl Slice {
         // After a write the kernel asks for size and times anew, and not for the mode, of which the write may have taken bits.
         let may_lose_rights = attr.kind == FileKind::File && attr.permissions & 0o6000 != 0;
         let is_kept = is_believed && !may_lose_rights;
-        let attr_timeout_ns = if is_kept { TIMEOUT_NS } else { 0 };
+        // The size on disk of what is on its way there is a guess, of which the kernel hears nothing more.
+        let longest_ns = match inode.pages.busy_count() {
+            0 => timeout_ns,
+            _ => timeout_ns.min(TIMEOUT_NS),
+        };
+        let attr_timeout_ns = if is_kept { longest_ns } else { 0 };
         Some(Entry {
             attr,
             entry_timeout_ns,

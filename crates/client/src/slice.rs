@@ -245,6 +245,8 @@ pub(crate) struct OpenFile {
 #[derive(Debug)]
 pub struct Slice {
     pub(crate) index: u64,
+    /// For how long the kernel may believe what a token covers.
+    pub(crate) timeout_ns: u64,
     pub(crate) inodes: FxHashMap<InodeId, Box<Inode>>,
     pub(crate) handles: FxHashMap<Handle, OpenFile>,
     pub(crate) calls: FxHashMap<CallId, Continuation>,
@@ -321,6 +323,7 @@ impl Slice {
         assert!(!placements.is_empty());
         Self {
             index: index as u64,
+            timeout_ns: crate::names::TIMEOUT_NS,
             inodes: FxHashMap::default(),
             handles: FxHashMap::default(),
             calls: FxHashMap::default(),

@@ -11,7 +11,7 @@
 )]
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::time::Instant;
 
@@ -160,4 +160,30 @@ fn a_large_request_from_unaligned_memory_is_not_cut() {
     }
     assert_eq!(node.counter("op_write") - before.0, count);
     assert_eq!(node.counter("op_read") - before.1, count);
+}
+
+/// Where no other node can change anything the kernel is asked once: what was made and looked at is not looked up anew after the second
+/// for which nodes of larger clusters may believe it.
+#[test]
+fn a_node_alone_is_not_asked_again() {
+    let Some(node) = Node::new("2G") else { return };
+    let path = |index: u64| node.mount().join(format!("made{index}"));
+    (0..COUNT).for_each(|index| drop(File::create_new(path(index)).unwrap()));
+    let look = || {
+        (0..COUNT).for_each(|index| assert!(fs::symlink_metadata(path(index)).unwrap().is_file()));
+        node.counter("op_lookup")
+    };
+    let before = look();
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let after = look();
+    assert!(after - before <= COUNT / 100, "{} lookups", after - before);
+    // What changes through the node is seen at once.
+    fs::write(path(0), b"bytes").unwrap();
+    fs::remove_file(path(1)).unwrap();
+    fs::rename(path(2), path(1)).unwrap();
+    fs::hard_link(path(3), node.mount().join("link")).unwrap();
+    assert_eq!(fs::symlink_metadata(path(0)).unwrap().len(), 5);
+    assert!(fs::symlink_metadata(path(2)).is_err());
+    assert!(fs::symlink_metadata(path(1)).unwrap().is_file());
+    assert_eq!(fs::symlink_metadata(path(3)).unwrap().nlink(), 2);
 }

@@ -486,6 +486,11 @@ fn slices(shards: &[Option<OwnerSlice>], config: &Config) -> Vec<Mutex<Slice>> {
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(config.inode_count_max);
+            if config.view.nodes.len() <= 1 {
+                slice.believe(Duration::from_millis(
+                    types::limits::KERNEL_TIMEOUT_ALONE_MS,
+                ));
+            }
             let (kept, has_directories) = config.access_times();
             slice.keep_access_times(kept, has_directories, ACCESS_PATIENCE);
             if config.rewrite_rate > 0 {

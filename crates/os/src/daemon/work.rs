@@ -230,7 +230,9 @@ impl Daemon {
                 if let Some(notice) = self.stale_copy(ticket, &response) {
                     return self.drop_copied(ticket, response, notice);
                 }
-                clamp(&mut response, self.lease_left().0);
+                if !self.membership.is_alone() {
+                    clamp(&mut response, self.lease_left().0);
+                }
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
                 if pinned.is_empty() || self.replier().is_immediate(ticket) {
                     self.answer(ticket, &response);

@@ -18,6 +18,32 @@ fn shown(s: &mut Story) -> Attr {
     attr.expect("the node holds the exclusive token")
 }
 
+/// For how long the kernel may believe what stat(2) shows, in nanoseconds.
+fn believed_ns(s: &mut Story) -> u64 {
+    let effects = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    let timeout = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Attr(_, timeout_ns), _) => Some(*timeout_ns),
+        _ => None,
+    });
+    timeout.expect("the node holds the exclusive token")
+}
+
+/// The kernel believes attributes for as long as the node says that it may, but the blocks of what is on its way to disks for a second.
+#[test]
+fn what_is_not_on_disk_yet_is_believed_for_a_second() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut s = Story::new(0);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    assert_eq!(believed_ns(&mut s), SECOND);
+    s.slice.believe(Duration(60 * SECOND));
+    assert_eq!(believed_ns(&mut s), 60 * SECOND);
+    s.write(1, false);
+    assert_eq!(believed_ns(&mut s), SECOND);
+}
+
 /// A file with bytes that were not written back yet has blocks: tar --sparse takes one without for a hole.
 #[test]
 fn dirty_pages_count_as_blocks() {
