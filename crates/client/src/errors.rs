@@ -13,7 +13,7 @@ use crate::request::Handle;
 use crate::slice::Slice;
 
 /// The failed write-backs of an inode.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Errors {
     last: Option<Errno>,
     count: u64,

@@ -21,6 +21,8 @@
 //! What this deliberately does not do: count bytes. Pages have the pool's limit; the names of directories count here.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use types::{Duration, FileKind, InodeId, Instant, ShardId, TokenNumber, limits};
@@ -32,6 +34,9 @@ use crate::names::Continuation;
 use crate::request::Notice;
 use crate::slice::{Effect, SLICE_COUNT, Slice, home_inode};
 
+/// Inodes that were listed or looked at and no more, of which a slice may know as many as one that has been read or written: they take a
+/// third of the memory.
+const LIGHT_COUNT: usize = 3;
 /// Names that a slice may know for each inode it may know.
 const NAMES_PER_INODE: usize = 4;
 /// Inodes that are looked at at one tick.
@@ -59,7 +64,8 @@ pub(crate) struct Cold {
 /// Inodes on their way out.
 #[derive(Debug)]
 pub(crate) struct Eviction {
-    inode_count_max: usize,
+    /// Of all inodes together ([`Slice::inode_weight`]).
+    pub(crate) weight_max: usize,
     /// Chosen, and how often each was looked at since.
     chosen: VecDeque<(InodeId, u32)>,
     /// All inodes that are known, and when the hand was at each last. Some have gone meanwhile.
@@ -74,12 +80,14 @@ pub(crate) struct Eviction {
     forgotten_count: u64,
     /// Of the last input.
     pub(crate) now: Instant,
+    /// Inodes that need more than what is remembered of any.
+    work_count: Arc<AtomicUsize>,
 }
 
 impl Eviction {
     pub(crate) fn new() -> Self {
         Self {
-            inode_count_max: limits::INODE_COUNT_MAX / SLICE_COUNT,
+            weight_max: limits::INODE_COUNT_MAX / SLICE_COUNT * LIGHT_COUNT,
             chosen: VecDeque::new(),
             clock: VecDeque::new(),
             prunes: false,
@@ -87,12 +95,18 @@ impl Eviction {
             floors: FxHashMap::default(),
             forgotten_count: 0,
             now: Instant(0),
+            work_count: Arc::default(),
         }
+    }
+
+    /// Names that the slice may know.
+    const fn names_max(&self) -> usize {
+        self.weight_max.div_ceil(LIGHT_COUNT) * NAMES_PER_INODE
     }
 
     /// An inode that is known from now on.
     pub(crate) fn revive(&mut self, ino: InodeId, cold: Option<Cold>) -> Box<Inode> {
-        let mut inode = Box::new(Inode::new(ino));
+        let mut inode = Box::new(Inode::new(ino, Arc::clone(&self.work_count)));
         self.clock.push_back((ino, self.now));
         if let Some(floor) = self.floors.get(&ino.shard()) {
             inode.holder = token::Holder::forgotten(*floor);
@@ -115,6 +129,14 @@ impl Inode {
         kind.unwrap_or(FileKind::File)
     }
 
+    /// Its part of [`Slice::inode_weight`].
+    const fn weight(&self) -> usize {
+        match self.has_work() {
+            true => LIGHT_COUNT,
+            false => 1,
+        }
+    }
+
     fn last_use(&self) -> Instant {
         self.shown_at
             .map_or(self.used_at, |at| at.max(self.used_at))
@@ -133,14 +155,21 @@ impl Inode {
 }
 
 impl Slice {
-    /// How many inodes this node may know without using them, in all its slices. For tests and settings.
+    /// How many inodes this node may know without using them, in all its slices; three times as many of which nothing is known but their
+    /// attributes. For tests and settings.
     pub fn limit_inodes(&mut self, count: usize) {
-        self.eviction.inode_count_max = count.div_ceil(SLICE_COUNT);
+        self.eviction.weight_max = count.div_ceil(SLICE_COUNT) * LIGHT_COUNT;
     }
 
     /// Entries of a listing that can be known without that the first have to go for the last.
     pub(crate) const fn room_for_entries(&self) -> usize {
-        self.eviction.inode_count_max * SLICE_COUNT / 4 * 3
+        self.eviction.weight_max * SLICE_COUNT / 4 * 3
+    }
+
+    /// How many times the memory of an inode that was only looked at the inodes of this slice take.
+    pub(crate) fn inode_weight(&self) -> usize {
+        let heavy = self.eviction.work_count.load(Ordering::Relaxed);
+        self.inodes.len() + (LIGHT_COUNT - 1) * heavy
     }
 
     /// Forgotten inodes that the kernel knows.
@@ -166,8 +195,8 @@ impl Slice {
     /// Forgets what is not used beyond the limit.
     pub(crate) fn evict_inodes(&mut self, env: &Env<'_>) {
         self.tidy_clock();
-        let max = self.eviction.inode_count_max;
-        let is_over = self.inodes.len() > max || self.named_count > max * NAMES_PER_INODE;
+        let is_over = self.inode_weight() > self.eviction.weight_max
+            || self.named_count > self.eviction.names_max();
         if self.is_lapsed {
             // Releases would wait for the lease.
             for (ino, _) in std::mem::take(&mut self.eviction.chosen) {
@@ -232,15 +261,15 @@ impl Slice {
     /// Chooses those that were not used for the longest, files before directories: their names go with one notification for all
     /// names of the mount. Names of directories go beyond their own limit.
     fn choose(&mut self, env: &Env<'_>, asked: &FxHashSet<InodeId>) {
-        let max = self.eviction.inode_count_max;
-        let count = match self.inodes.len() > max {
-            true => self.inodes.len() - (max - max / 8),
+        let (weight, most) = (self.inode_weight(), self.eviction.weight_max);
+        let mut excess = match weight > most {
+            true => weight - (most - most / 8),
             false => 0,
         };
         let mut directories = Vec::new();
         let mut chosen = Vec::new();
         for _ in 0..self.eviction.clock.len() {
-            if chosen.len() >= count {
+            if excess == 0 {
                 break;
             }
             let (ino, at) = self.eviction.clock.pop_front().expect("so many are there");
@@ -248,6 +277,10 @@ impl Slice {
                 continue;
             };
             let is_used = ino == InodeId::ROOT || inode.last_use() > at || asked.contains(&ino);
+            if !inode.is_chosen && inode.has_work() {
+                self.rest(ino);
+            }
+            let inode = &self.inodes[&ino];
             if inode.is_chosen {
                 // Another entry of the same one: gone and back since.
             } else if is_used || !inode.is_spare() {
@@ -255,13 +288,16 @@ impl Slice {
             } else if inode.known_kind() == FileKind::Directory {
                 directories.push((ino, at));
             } else {
+                excess = excess.saturating_sub(inode.weight());
                 self.inode(ino).is_chosen = true;
                 chosen.push((ino, 0));
             }
         }
         for (ino, at) in directories {
-            if chosen.len() < count {
-                self.inode(ino).is_chosen = true;
+            if excess > 0 {
+                let inode = self.inode(ino);
+                excess = excess.saturating_sub(inode.weight());
+                inode.is_chosen = true;
                 chosen.push((ino, 0));
             } else {
                 self.eviction.clock.push_back((ino, at));
@@ -274,7 +310,7 @@ impl Slice {
         };
         self.eviction.chosen.extend(chosen);
         self.prune();
-        self.drop_names(max * NAMES_PER_INODE);
+        self.drop_names(self.eviction.names_max());
     }
 
     /// Forgets names of directories beyond `max`, of those first that were used longest ago: they are asked for anew.
@@ -291,7 +327,7 @@ impl Slice {
                 if sum <= max / 2 {
                     break;
                 }
-                self.inode(ino).entries = None;
+                self.inode(ino).forget_entries();
                 sum -= count;
             }
         }
@@ -339,6 +375,9 @@ impl Slice {
         let Some(mut inode) = self.inodes.remove(&ino) else {
             return;
         };
+        if !inode.has_work() {
+            return;
+        }
         inode.pages.clear(env.pool);
         env.grants.unreserve(env.owner(ino.shard()), inode.reserved);
         self.hasty_count -= inode.hasty.len();

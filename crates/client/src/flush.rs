@@ -762,8 +762,9 @@ impl Slice {
         if !inode.is_changed() {
             return;
         }
+        let commit_count = inode.commit_count;
         let waiting = inode.goals.iter_mut();
-        let waiting = waiting.filter(|goal| goal.commit == inode.commit_count);
+        let waiting = waiting.filter(|goal| goal.commit == commit_count);
         waiting.for_each(|goal| goal.commit += 1);
         if !std::mem::replace(&mut inode.is_on_dirty_list, true) {
             self.dirty.push_back((env.now, ino));
@@ -781,10 +782,15 @@ impl Slice {
     /// Ends the goals that are reached.
     fn end_goals(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let (pages, commit_count) = (&inode.pages, inode.commit_count);
+        if inode.goals.is_empty() {
+            return;
+        }
+        let commit_count = inode.commit_count;
+        let work = inode.work();
+        let pages = &work.pages;
         let is_over =
             |goal: &mut Goal| pages.is_reached(goal.sequence) && goal.commit <= commit_count;
-        let done: Vec<Goal> = inode.goals.extract_if(.., is_over).collect();
+        let done: Vec<Goal> = work.goals.extract_if(.., is_over).collect();
         if done.is_empty() {
             return;
         }

@@ -1,19 +1,20 @@
 //! What this node knows of one inode: attributes, tokens, pages, map, open counts, and who waits.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
-use data::SetAside;
+mod work;
+
+pub(crate) use work::Work;
+
 use rustc_hash::FxHashMap;
 use types::attr::set_ids_taken;
 use types::{
-    Attr, ByteRange, Errno, Extent, FrameRef, InodeId, InodeMode, Name, Piece, RangeMode, RangeSet,
-    Timestamp,
+    Attr, ByteRange, Extent, FrameRef, InodeId, InodeMode, Name, Piece, RangeMode, RangeSet,
 };
 
-use crate::flush::{Batch, Goal};
-use crate::pages::Pages;
-use crate::request::{Operation, Ticket};
-use crate::slice::{IoId, Parked, Waiting};
+use crate::request::Operation;
+use crate::slice::{IoId, Waiting};
 
 /// Names kept per directory; beyond it the cache starts anew.
 const ENTRIES_MAX: usize = 4096;
@@ -31,6 +32,17 @@ pub(crate) struct MapCache {
 }
 
 impl MapCache {
+    /// Nothing is known.
+    fn is_empty(&self) -> bool {
+        let Self {
+            known,
+            partial,
+            extents,
+            pieces,
+        } = self;
+        known.is_empty() && partial.is_empty() && extents.is_empty() && pieces.is_empty()
+    }
+
     /// Forgets what overlaps `range`.
     pub(crate) fn forget(&mut self, range: &ByteRange) {
         if self.known.is_empty() {
@@ -143,6 +155,10 @@ impl Load {
 #[derive(Debug)]
 pub(crate) struct Inode {
     pub(crate) ino: InodeId,
+    /// What it needs while it is used.
+    work: Option<Box<Work>>,
+    /// How many inodes of the slice have that.
+    work_count: Arc<AtomicUsize>,
     /// When a request about it came last.
     pub(crate) used_at: types::Instant,
     /// On its way out (`evict`).
@@ -160,14 +176,8 @@ pub(crate) struct Inode {
     pub(crate) size: u64,
     /// This node's writes moved the end of file and the owner does not know yet.
     pub(crate) is_size_dirty: bool,
-    /// Written since the last Commit: the time shown as mtime.
-    pub(crate) modified: Option<Timestamp>,
     /// Content that is in no Commit yet changed before a time was set: the Commit takes the rights of a program.
     pub(crate) drops_rights: bool,
-    /// Writes take set-id bits that the owner has not heard of: the group of whoever wrote.
-    pub(crate) kill_set_id: Option<u32>,
-    /// Reads that the owner has not heard of.
-    pub(crate) accessed: crate::access::Accessed,
 
     pub(crate) holder: token::Holder,
     pub(crate) gate: Option<Box<crate::tokens::RevokeState>>,
@@ -177,47 +187,13 @@ pub(crate) struct Inode {
     /// The owner says that several nodes change this directory: nothing is cached.
     pub(crate) is_contended: bool,
 
-    pub(crate) pages: Pages,
-    pub(crate) map: MapCache,
     pub(crate) is_map_asked: bool,
-    /// To be loaded ahead as soon as it is known where it lies.
-    pub(crate) unmapped: Vec<ByteRange>,
     /// For more than tokens covered then.
     pub(crate) is_partial_map_asked: bool,
-    /// What was committed or cut since, and what tokens were lost over: the answer may be of before.
-    pub(crate) changed_since: RangeSet,
-    pub(crate) loads: Vec<Load>,
-    pub(crate) batches: Vec<Batch>,
     pub(crate) is_committing: bool,
-    /// Changes of size on their way to the owner: nothing is stored or committed meanwhile, for it would
-    /// belong to the size before.
-    pub(crate) resize_count: u32,
-    /// Changes of size in service, with what they may cut: their tokens do not leave.
-    pub(crate) resizes: Vec<(Ticket, ByteRange)>,
-    pub(crate) commit: Option<Box<crate::flush::RunningCommit>>,
     /// Commits that have ended.
     pub(crate) commit_count: u64,
-    /// Stores that failed in a row.
-    pub(crate) store_failures: u32,
-    /// Since when stores have failed or their links broken, without one that ended well.
-    pub(crate) failing_since: Option<types::Instant>,
-    /// Sectors set aside for its dirty pages.
-    pub(crate) reserved: SetAside,
-    /// What is known of its promised ranges.
-    pub(crate) promise: crate::promise::Promise,
-    /// Since when dirty pages have found no sectors: what was written to sectors that cannot be used needs
-    /// others.
-    pub(crate) starved_since: Option<types::Instant>,
-    pub(crate) goals: Vec<Goal>,
-    /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
-    pub(crate) hasty: std::collections::BTreeSet<u64>,
     pub(crate) is_on_dirty_list: bool,
-    /// End of the last write.
-    pub(crate) write_end: u64,
-    /// Appended where the kernel does not expect it and not READ since: its pages hold what was there before.
-    pub(crate) unshown: RangeSet,
-    /// Write-backs that failed.
-    pub(crate) errors: crate::errors::Errors,
     /// The kernel may have pages that a READ brought in under read tokens alone.
     pub(crate) has_read_pages: bool,
     /// The kernel was told to believe attributes since the inode token was last revoked.
@@ -241,15 +217,9 @@ pub(crate) struct Inode {
     pub(crate) shown_before: Option<types::Instant>,
     /// Messages to the owner under way that nobody has it open here.
     pub(crate) closing_count: u32,
-    /// A load failed since the last retry: told to the readers that wait for it.
-    pub(crate) load_error: Option<Errno>,
-    /// Loads in a row whose checksums did not match; the map was asked for again.
-    pub(crate) look_count: u32,
 
     /// How it was read last, if it is large.
     pub(crate) habit: crate::readers::Habit,
-    /// Bytes read past the page cache, if it is large, since it changed last as far as this node knows.
-    pub(crate) direct_bytes: u64,
     pub(crate) open_count: u32,
     pub(crate) writer_count: u32,
     /// Opened to be executed, here: who runs it keeps it open.
@@ -258,22 +228,18 @@ pub(crate) struct Inode {
     /// Replies that tell the kernel about this inode and are not written yet.
     pub(crate) unwritten_replies: u32,
     pub(crate) names_epoch: u64,
-    /// Entries of a directory that listings have shown with their attributes since the kernel looked one up, and the first when.
-    pub(crate) unlooked_count: usize,
-    pub(crate) unlooked_since: types::Instant,
-    /// When a listing last told the kernel names of this directory that it may keep.
-    pub(crate) listed_at: Option<types::Instant>,
-    pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
-    pub(crate) parked: VecDeque<Parked>,
 }
 
 // Some ten thousand are remembered that nobody uses.
-const _: () = assert!(size_of::<Inode>() <= 1280);
+const _: () = assert!(size_of::<Inode>() <= 512);
 
 impl Inode {
-    pub(crate) fn new(ino: InodeId) -> Self {
+    /// An inode of which nothing is known, of the slice in which so many have work.
+    pub(crate) fn new(ino: InodeId, work_count: Arc<AtomicUsize>) -> Self {
         Self {
             ino,
+            work: None,
+            work_count,
             used_at: types::Instant(0),
             is_chosen: false,
             kind: None,
@@ -282,39 +248,17 @@ impl Inode {
             loss_count: 0,
             size: 0,
             is_size_dirty: false,
-            modified: None,
             drops_rights: false,
-            kill_set_id: None,
-            accessed: crate::access::Accessed::default(),
             holder: token::Holder::new(),
             gate: None,
             activity: token::Activity::default(),
             is_acquiring: false,
             is_contended: false,
-            pages: Pages::new(ino),
-            map: MapCache::default(),
             is_map_asked: false,
-            unmapped: Vec::new(),
             is_partial_map_asked: false,
-            changed_since: RangeSet::new(),
-            loads: Vec::new(),
-            batches: Vec::new(),
             is_committing: false,
-            resize_count: 0,
-            resizes: Vec::new(),
-            commit: None,
             commit_count: 0,
-            store_failures: 0,
-            failing_since: None,
-            reserved: SetAside::default(),
-            promise: crate::promise::Promise::default(),
-            starved_since: None,
-            goals: Vec::new(),
-            hasty: std::collections::BTreeSet::new(),
             is_on_dirty_list: false,
-            write_end: 0,
-            unshown: RangeSet::new(),
-            errors: crate::errors::Errors::default(),
             has_read_pages: false,
             is_gone: false,
             is_freed: false,
@@ -327,26 +271,30 @@ impl Inode {
             closing_count: 0,
             is_attr_believed: false,
             unbelieved_shows: 0,
-            load_error: None,
-            look_count: 0,
             habit: crate::readers::Habit::default(),
-            direct_bytes: 0,
             open_count: 0,
             writer_count: 0,
             exec_count: 0,
             lookup_count: 0,
             unwritten_replies: 0,
             names_epoch: 0,
-            unlooked_count: 0,
-            unlooked_since: types::Instant(0),
-            listed_at: None,
-            entries: None,
-            parked: VecDeque::new(),
         }
     }
 
     /// Gives back memory that nothing is in: what is remembered of a file that nobody uses should be little (`inode_count_max` of them).
     pub(crate) fn compact(&mut self) {
+        if !self.has_work() {
+            return;
+        }
+        self.drop_blank_work();
+        let Some(work) = &mut self.work else { return };
+        work.compact();
+    }
+}
+
+impl Work {
+    /// Gives back memory that nothing is in.
+    fn compact(&mut self) {
         fn compact<T>(all: &mut Vec<T>) {
             if all.is_empty() {
                 *all = Vec::new();
@@ -358,7 +306,7 @@ impl Inode {
         compact(&mut self.resizes);
         compact(&mut self.goals);
         if self.parked.is_empty() {
-            self.parked = VecDeque::new();
+            self.parked = std::collections::VecDeque::new();
         }
         if self.hasty.is_empty() {
             self.hasty = std::collections::BTreeSet::new();
@@ -372,13 +320,18 @@ impl Inode {
         }
         self.pages.compact();
     }
+}
 
+impl Inode {
     /// Takes attributes that the owner told. Older ones than those known are ignored.
     pub(crate) fn learn_attr(&mut self, attr: &Attr) {
         if self.attr.is_some_and(|known| known.change > attr.change) {
             return;
         }
-        self.accessed.learn(self.attr.as_ref(), attr);
+        let known = self.attr;
+        if self.has_work() {
+            self.accessed.learn(known.as_ref(), attr);
+        }
         let is_same_size_life = self
             .attr
             .is_some_and(|known| known.size_generation == attr.size_generation);
@@ -388,7 +341,7 @@ impl Inode {
         if !self.is_size_dirty {
             self.size = attr.size;
         }
-        if !is_same_size_life {
+        if !is_same_size_life && self.has_work() {
             self.promise.forget();
         }
         self.attr = Some(*attr);
@@ -536,21 +489,26 @@ impl Inode {
 
     /// Where the bytes of `range` lie is not known any more; nor does an answer say it that is on its way.
     pub(crate) fn forget_map(&mut self, range: &ByteRange) {
-        self.direct_bytes = 0;
-        self.map.forget(range);
         if self.is_map_asked {
             self.changed_since.insert(*range);
+        }
+        if self.has_work() {
+            self.direct_bytes = 0;
+            self.map.forget(range);
         }
     }
 
     /// New tokens are here. What was learnt or is being loaded under tokens that covered only part of it may be of before
     /// another node's write to the rest, which these tokens may cover.
     pub(crate) fn distrust_partial(&mut self) {
-        for range in std::mem::take(&mut self.map.partial).ranges() {
-            self.map.forget(range);
-        }
         if self.is_map_asked && self.is_partial_map_asked {
             self.changed_since.insert(ByteRange::ALL);
+        }
+        if !self.has_work() {
+            return;
+        }
+        for range in std::mem::take(&mut self.map.partial).ranges() {
+            self.map.forget(range);
         }
         for load in self.loads.iter_mut().filter(|load| load.is_partial) {
             load.is_stale = true;
@@ -587,6 +545,13 @@ impl Inode {
         entries.insert(name.clone(), ino);
     }
 
+    /// Forgets all names.
+    pub(crate) fn forget_entries(&mut self) {
+        if self.entries.is_some() {
+            self.entries = None;
+        }
+    }
+
     /// Names known.
     pub(crate) fn name_count(&self) -> usize {
         self.entries.as_ref().map_or(0, FxHashMap::len)
@@ -594,7 +559,9 @@ impl Inode {
 
     /// Forgets what `name` leads to.
     pub(crate) fn forget_entry(&mut self, name: &Name) {
-        if let Some(entries) = &mut self.entries {
+        if self.entries.is_some()
+            && let Some(entries) = &mut self.entries
+        {
             entries.remove(name);
         }
     }

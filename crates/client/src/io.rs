@@ -717,10 +717,11 @@ impl Slice {
             *is_write_back,
             u64::from(payload.length),
         );
+        let (eviction, cold) = (&mut self.eviction, &mut self.cold);
         let inode = self
             .inodes
             .entry(ino)
-            .or_insert_with(|| Box::new(crate::inode::Inode::new(ino)));
+            .or_insert_with(|| eviction.revive(ino, cold.remove(&ino)));
         let is_append = append && !is_write_back;
         let mut has_inode = matches!(
             inode.inode_mode(),

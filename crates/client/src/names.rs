@@ -136,7 +136,10 @@ impl Slice {
     pub(crate) fn name_operation(&mut self, env: &Env<'_>, request: Request) {
         match &request.operation {
             Operation::Lookup { parent, name } => {
-                self.inode(*parent).unlooked_count = 0;
+                let directory = self.inode(*parent);
+                if directory.unlooked_count > 0 {
+                    directory.unlooked_count = 0;
+                }
                 let is_answered = self.lookup_cached(env, &request, *parent, name);
                 if is_answered {
                     return;

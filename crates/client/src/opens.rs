@@ -216,7 +216,7 @@ impl Slice {
         };
         if arrival.kind == FileKind::Directory {
             // A name of it has changed by a rename from elsewhere.
-            inode.entries = None;
+            inode.forget_entries();
             inode.names_epoch += 1;
         }
         match &arrival.attr {

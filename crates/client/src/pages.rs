@@ -237,6 +237,12 @@ impl Pages {
         self.count == 0
     }
 
+    /// Nothing is cached or on its way, and nobody waits for what was: a new one does as well.
+    pub(crate) fn is_blank(&self) -> bool {
+        let is_rid = self.groups.is_empty() && self.dirty.is_empty() && self.flying.is_empty();
+        is_rid && self.is_empty() && self.dirty_count == 0 && self.outstanding.0.is_empty()
+    }
+
     /// Pages cached.
     pub fn count(&self) -> usize {
         self.count

@@ -138,7 +138,8 @@ impl Slice {
         inos.sort_unstable();
         for ino in &inos {
             let inode = self.inodes.get_mut(ino).expect("just listed");
-            freed += inode.pages.evict(want - freed, &inode.loading(), env.pool);
+            let loading = inode.loading();
+            freed += inode.pages.evict(want - freed, &loading, env.pool);
             if freed >= want {
                 break;
             }

@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PAGES_ASKED_MAX: usize = limits::PROMISED_ASK_MAX as usize;
 
 /// What is known of a file's promised ranges, in bytes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Promise {
     known: RangeSet,
     ranges: RangeSet,
@@ -248,11 +248,11 @@ impl Slice {
             pages.is_empty() || self.start_batch_of(env, ino, (pages, is_promised), is_urgent)
         });
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        if has_begun[0] {
+        if has_begun[0] && inode.starved_since.is_some() {
             // Also where what lacked sectors has turned out to be promised some.
             inode.starved_since = None;
         }
-        if inode.pages.dirty_count() == 0 {
+        if inode.has_work() && inode.pages.dirty_count() == 0 {
             let rest = std::mem::take(&mut inode.reserved);
             env.grants.unreserve(env.owner(ino.shard()), rest);
         }

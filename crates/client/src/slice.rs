@@ -576,7 +576,7 @@ impl Slice {
 
     /// Runs all parked requests of `ino` again.
     pub(crate) fn retry(&mut self, env: &Env<'_>, ino: InodeId) {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
+        let Some(inode) = self.inodes.get_mut(&ino).filter(|i| i.has_work()) else {
             return;
         };
         for parked in std::mem::take(&mut inode.parked) {

@@ -251,7 +251,7 @@ impl Slice {
         inode.names_epoch += u64::from(!had_names && inode.directory_mode().is_some());
         if inode.is_contended != granted.contended {
             inode.is_contended = granted.contended;
-            inode.entries = None;
+            inode.forget_entries();
         }
         self.gate_call(env, ino, Gate::on_token_granted);
     }
@@ -584,7 +584,7 @@ impl Slice {
 
     fn begin_directory_revoke(&mut self, env: &Env<'_>, ino: InodeId, plan: &token::Plan) {
         let inode = self.inode(ino);
-        inode.entries = None;
+        inode.forget_entries();
         inode.names_epoch += 1;
         let state = self.gate_of(ino);
         state.next_revoke += 1;
@@ -821,16 +821,14 @@ impl Slice {
     /// hears an error at last.
     fn has_late_writes(&mut self, ino: InodeId, revoke: RevokeId) -> bool {
         let inode = self.inode(ino);
-        let state = inode.gate.as_mut().expect("its gate says so");
-        let leaving = state.leaving.get_mut(&revoke).expect("its gate says so");
-        let (lost, demoted) = (leaving.lost.ranges(), leaving.demoted.ranges());
-        if !lost
-            .iter()
-            .chain(demoted)
-            .any(|range| !inode.pages.busy(range).is_empty())
-        {
+        let state = inode.gate.as_ref().expect("its gate says so");
+        let leaving = state.leaving.get(&revoke).expect("its gate says so");
+        let mut ranges = leaving.lost.ranges().iter().chain(leaving.demoted.ranges());
+        if !ranges.any(|range| !inode.pages.busy(range).is_empty()) {
             return false;
         }
+        let state = inode.gate.as_mut().expect("as above");
+        let leaving = state.leaving.get_mut(&revoke).expect("as above");
         leaving.late_count += 1;
         if leaving.late_count > LATE_FLUSHES_MAX {
             inode.errors.note(Errno::EIO);
@@ -848,13 +846,15 @@ impl Slice {
         let inode = self.inode(ino);
         let state = inode.gate.as_mut().expect("its gate says so");
         let leaving = state.leaving.remove(&revoke).expect("its gate says so");
-        if !leaving.lost.is_empty() {
+        if !leaving.lost.is_empty() && inode.has_work() {
             // A load that outlived its request must not bring old bytes under a later token.
             inode.loads.iter_mut().for_each(|load| load.is_stale = true);
         }
         let (mut dropped, mut forgotten) = (0, 0);
         for range in leaving.lost.ranges() {
-            dropped += inode.pages.discard(range, env.pool);
+            if inode.has_work() {
+                dropped += inode.pages.discard(range, env.pool);
+            }
             // Where its bytes lie is another node's business now.
             forgotten += inode.forget_hasty(range);
             inode.forget_map(range);

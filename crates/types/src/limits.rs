@@ -67,5 +67,6 @@ pub const WIRE_PAYLOAD_SIZE_MAX: usize = (16 << 20) + (64 << 10);
 /// Largest metadata part of a wire frame, in bytes.
 pub const WIRE_META_SIZE_MAX: usize = 4 << 20;
 
-/// Inodes that a node remembers while nobody uses them, unless it is told otherwise. Each takes 1 to 2 KiB.
+/// Inodes that a node remembers while nobody uses them, unless it is told otherwise. Each takes 1 to 2 KiB; of those that were listed or
+/// looked at and no more, which take a third of that, three times as many.
 pub const INODE_COUNT_MAX: usize = 65_536;

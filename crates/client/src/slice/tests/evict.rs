@@ -5,12 +5,12 @@ use types::FileKind;
 use super::*;
 use crate::request::Notice;
 
+/// Inodes that were looked at and no more.
 const MAX: u64 = 4;
 
 fn story() -> Story {
     let mut s = Story::new(PAGE);
-    s.slice
-        .limit_inodes(usize::try_from(MAX).expect("few") * SLICE_COUNT);
+    s.slice.eviction.weight_max = usize::try_from(MAX).expect("few");
     s
 }
 
@@ -324,4 +324,51 @@ fn what_comes_and_goes_leaves_nothing_to_look_at() {
     assert!(s.slice.inodes.len() < 2);
     tick(&mut s);
     assert!(s.slice.clock_len() < 1000, "{}", s.slice.clock_len());
+}
+
+/// Of inodes that nobody has read or written since they came to rest three times as many stay as of others.
+#[test]
+fn what_was_only_looked_at_counts_for_less() {
+    let mut s = Story::new(PAGE);
+    s.slice.limit_inodes(2 * SLICE_COUNT);
+    let left = |s: &mut Story| {
+        while {
+            tick(s);
+            s.slice.is_evicting()
+        } {}
+        s.slice.inodes.len()
+    };
+    know(&mut s, 6, FileKind::File);
+    assert_eq!(left(&mut s), 6);
+    assert_eq!(s.slice.inode_weight(), 6);
+    // Two that have been written to are as many.
+    for index in 0..2 {
+        s.slice.inode(other(index)).write_end = 1;
+    }
+    assert_eq!(s.slice.inode_weight(), 10);
+    let left = left(&mut s);
+    let weight = s.slice.inode_weight();
+    assert!(
+        (2..6).contains(&left) && weight <= 6,
+        "{left} of weight {weight}"
+    );
+}
+
+/// An inode shows what was there before anything of it was used, and nothing of that is left when it rests.
+#[test]
+fn what_rests_has_no_work() {
+    let mut s = Story::new(PAGE);
+    know(&mut s, 1, FileKind::File);
+    let inode = s.slice.inode(other(0));
+    assert!(!inode.has_work());
+    assert!(inode.pages.is_empty() && inode.loads.is_empty() && inode.parked.is_empty());
+    assert!(!inode.has_work(), "reading makes none");
+    inode.resize_count += 1;
+    assert!(inode.has_work());
+    s.slice.rest(other(0));
+    assert!(s.slice.inode(other(0)).has_work(), "it counts");
+    s.slice.inode(other(0)).resize_count -= 1;
+    s.slice.rest(other(0));
+    assert!(!s.slice.inode(other(0)).has_work());
+    assert_eq!(s.slice.inode_weight(), s.slice.inodes.len());
 }

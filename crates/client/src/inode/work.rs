@@ -1,0 +1,222 @@
+//! What an inode needs only while somebody uses it or something of it is cached: most of what a node remembers was listed or looked at
+//! and no more, and takes less than half the memory without.
+//!
+//! Invariants
+//! - An inode without it is as one with an untouched one: reads of its fields see that one ([`BLANK`]), and the first change makes it.
+//! - It goes when nothing is in it that anybody could ask for ([`Work::is_blank`]), where the inode comes to rest (`Inode::compact`).
+
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use data::SetAside;
+use rustc_hash::FxHashMap;
+use types::{ByteRange, Errno, InodeId, Name, RangeSet, Timestamp};
+
+use super::{Inode, Load, MapCache};
+use crate::flush::{Batch, Goal};
+use crate::pages::Pages;
+use crate::request::Ticket;
+use crate::slice::Parked;
+
+/// What an inode without work shows.
+static BLANK: LazyLock<Work> = LazyLock::new(|| Work::new(InodeId::ROOT, Arc::default()));
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Work {
+    /// Written since the last Commit: the time shown as mtime.
+    pub(crate) modified: Option<Timestamp>,
+    /// Writes take set-id bits that the owner has not heard of: the group of whoever wrote.
+    pub(crate) kill_set_id: Option<u32>,
+    /// Reads that the owner has not heard of.
+    pub(crate) accessed: crate::access::Accessed,
+    pub(crate) pages: Pages,
+    pub(crate) map: MapCache,
+    /// To be loaded ahead as soon as it is known where it lies.
+    pub(crate) unmapped: Vec<ByteRange>,
+    /// What was committed or cut since, and what tokens were lost over: the answer may be of before.
+    pub(crate) changed_since: RangeSet,
+    pub(crate) loads: Vec<Load>,
+    pub(crate) batches: Vec<Batch>,
+    /// Changes of size on their way to the owner: nothing is stored or committed meanwhile, for it would
+    /// belong to the size before.
+    pub(crate) resize_count: u32,
+    /// Changes of size in service, with what they may cut: their tokens do not leave.
+    pub(crate) resizes: Vec<(Ticket, ByteRange)>,
+    pub(crate) commit: Option<Box<crate::flush::RunningCommit>>,
+    /// Stores that failed in a row.
+    pub(crate) store_failures: u32,
+    /// Since when stores have failed or their links broken, without one that ended well.
+    pub(crate) failing_since: Option<types::Instant>,
+    /// Sectors set aside for its dirty pages.
+    pub(crate) reserved: SetAside,
+    /// What is known of its promised ranges.
+    pub(crate) promise: crate::promise::Promise,
+    /// Since when dirty pages have found no sectors: what was written to sectors that cannot be used needs
+    /// others.
+    pub(crate) starved_since: Option<types::Instant>,
+    pub(crate) goals: Vec<Goal>,
+    /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
+    pub(crate) hasty: std::collections::BTreeSet<u64>,
+    /// End of the last write.
+    pub(crate) write_end: u64,
+    /// Appended where the kernel does not expect it and not READ since: its pages hold what was there before.
+    pub(crate) unshown: RangeSet,
+    /// Write-backs that failed.
+    pub(crate) errors: crate::errors::Errors,
+    /// A load failed since the last retry: told to the readers that wait for it.
+    pub(crate) load_error: Option<Errno>,
+    /// Loads in a row whose checksums did not match; the map was asked for again.
+    pub(crate) look_count: u32,
+    /// Bytes read past the page cache, if it is large, since it changed last as far as this node knows.
+    pub(crate) direct_bytes: u64,
+    /// Entries of a directory that listings have shown with their attributes since the kernel looked one up, and the first when.
+    pub(crate) unlooked_count: usize,
+    pub(crate) unlooked_since: types::Instant,
+    /// When a listing last told the kernel names of this directory that it may keep.
+    pub(crate) listed_at: Option<types::Instant>,
+    pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
+    pub(crate) parked: VecDeque<Parked>,
+    /// How many there are in the slice.
+    count: Arc<AtomicUsize>,
+}
+
+impl Work {
+    fn new(ino: InodeId, count: Arc<AtomicUsize>) -> Self {
+        count.fetch_add(1, Ordering::Relaxed);
+        Self {
+            modified: None,
+            kill_set_id: None,
+            accessed: crate::access::Accessed::default(),
+            pages: Pages::new(ino),
+            map: MapCache::default(),
+            unmapped: Vec::new(),
+            changed_since: RangeSet::new(),
+            loads: Vec::new(),
+            batches: Vec::new(),
+            resize_count: 0,
+            resizes: Vec::new(),
+            commit: None,
+            store_failures: 0,
+            failing_since: None,
+            reserved: SetAside::default(),
+            promise: crate::promise::Promise::default(),
+            starved_since: None,
+            goals: Vec::new(),
+            hasty: std::collections::BTreeSet::new(),
+            write_end: 0,
+            unshown: RangeSet::new(),
+            errors: crate::errors::Errors::default(),
+            load_error: None,
+            look_count: 0,
+            direct_bytes: 0,
+            unlooked_count: 0,
+            unlooked_since: types::Instant(0),
+            listed_at: None,
+            entries: None,
+            parked: VecDeque::new(),
+            count,
+        }
+    }
+
+    /// Nothing of it differs from a new one in what can be seen.
+    fn is_blank(&self) -> bool {
+        let Self {
+            modified,
+            kill_set_id,
+            accessed,
+            pages,
+            map,
+            unmapped,
+            changed_since,
+            loads,
+            batches,
+            resize_count,
+            resizes,
+            commit,
+            store_failures,
+            failing_since,
+            reserved,
+            promise,
+            starved_since,
+            goals,
+            hasty,
+            write_end,
+            unshown,
+            errors,
+            load_error,
+            look_count,
+            direct_bytes,
+            unlooked_count,
+            // Counts from the first entry that is shown.
+            unlooked_since: _,
+            listed_at,
+            entries,
+            parked,
+            count: _,
+        } = self;
+        let is_read = !map.is_empty() || !unmapped.is_empty() || !loads.is_empty();
+        let is_written =
+            !pages.is_blank() || !batches.is_empty() || !goals.is_empty() || commit.is_some();
+        let is_resized = *resize_count > 0 || !resizes.is_empty() || *write_end > 0;
+        let is_promised =
+            *promise != crate::promise::Promise::default() || *reserved != SetAside::default();
+        let is_short = starved_since.is_some() || !hasty.is_empty() || !unshown.is_empty();
+        let has_failed = *errors != crate::errors::Errors::default()
+            || load_error.is_some()
+            || failing_since.is_some()
+            || *store_failures > 0
+            || *look_count > 0;
+        let has_times = modified.is_some() || *accessed != crate::access::Accessed::default();
+        let has_names = entries.is_some() || listed_at.is_some() || *unlooked_count > 0;
+        let is_pending = kill_set_id.is_some() || !changed_since.is_empty() || *direct_bytes > 0;
+        let is_used = is_read || is_written || is_resized || is_promised || is_short;
+        !(is_used || has_failed || has_times || has_names || is_pending || !parked.is_empty())
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Inode {
+    type Target = Work;
+
+    fn deref(&self) -> &Work {
+        match &self.work {
+            Some(work) => work,
+            None => &BLANK,
+        }
+    }
+}
+
+impl DerefMut for Inode {
+    fn deref_mut(&mut self) -> &mut Work {
+        let (ino, count) = (self.ino, &self.work_count);
+        self.work
+            .get_or_insert_with(|| Box::new(Work::new(ino, Arc::clone(count))))
+    }
+}
+
+impl Inode {
+    /// What it needs while it is used, made if there is none: to change several parts of it at once.
+    pub(crate) fn work(&mut self) -> &mut Work {
+        self
+    }
+
+    /// Gives up what nothing is in.
+    pub(super) fn drop_blank_work(&mut self) {
+        if self.work.as_ref().is_some_and(|work| work.is_blank()) {
+            self.work = None;
+        }
+    }
+
+    /// It has one now.
+    pub(crate) const fn has_work(&self) -> bool {
+        self.work.is_some()
+    }
+}
