@@ -375,12 +375,12 @@ impl Slice {
         let Some(mut inode) = self.inodes.remove(&ino) else {
             return;
         };
-        if !inode.has_work() {
+        let Some(work) = inode.present_work() else {
             return;
-        }
-        inode.pages.clear(env.pool);
-        env.grants.unreserve(env.owner(ino.shard()), inode.reserved);
-        self.hasty_count -= inode.hasty.len();
+        };
+        work.pages.clear(env.pool);
+        env.grants.unreserve(env.owner(ino.shard()), work.reserved);
+        self.hasty_count -= work.hasty.len();
     }
 
     fn forget_cold(&mut self, ino: InodeId, count: u64) {

@@ -329,8 +329,8 @@ impl Inode {
             return;
         }
         let known = self.attr;
-        if self.has_work() {
-            self.accessed.learn(known.as_ref(), attr);
+        if let Some(work) = self.present_work() {
+            work.accessed.learn(known.as_ref(), attr);
         }
         let is_same_size_life = self
             .attr
@@ -341,8 +341,8 @@ impl Inode {
         if !self.is_size_dirty {
             self.size = attr.size;
         }
-        if !is_same_size_life && self.has_work() {
-            self.promise.forget();
+        if !is_same_size_life && let Some(work) = self.present_work() {
+            work.promise.forget();
         }
         self.attr = Some(*attr);
     }
@@ -492,9 +492,9 @@ impl Inode {
         if self.is_map_asked {
             self.changed_since.insert(*range);
         }
-        if self.has_work() {
-            self.direct_bytes = 0;
-            self.map.forget(range);
+        if let Some(work) = self.present_work() {
+            work.direct_bytes = 0;
+            work.map.forget(range);
         }
     }
 
@@ -504,13 +504,13 @@ impl Inode {
         if self.is_map_asked && self.is_partial_map_asked {
             self.changed_since.insert(ByteRange::ALL);
         }
-        if !self.has_work() {
+        let Some(work) = self.present_work() else {
             return;
+        };
+        for range in std::mem::take(&mut work.map.partial).ranges() {
+            work.map.forget(range);
         }
-        for range in std::mem::take(&mut self.map.partial).ranges() {
-            self.map.forget(range);
-        }
-        for load in self.loads.iter_mut().filter(|load| load.is_partial) {
+        for load in work.loads.iter_mut().filter(|load| load.is_partial) {
             load.is_stale = true;
         }
     }
@@ -547,8 +547,8 @@ impl Inode {
 
     /// Forgets all names.
     pub(crate) fn forget_entries(&mut self) {
-        if self.entries.is_some() {
-            self.entries = None;
+        if let Some(work) = self.present_work() {
+            work.entries = None;
         }
     }
 
@@ -559,9 +559,7 @@ impl Inode {
 
     /// Forgets what `name` leads to.
     pub(crate) fn forget_entry(&mut self, name: &Name) {
-        if self.entries.is_some()
-            && let Some(entries) = &mut self.entries
-        {
+        if let Some(entries) = self.present_work().and_then(|w| w.entries.as_mut()) {
             entries.remove(name);
         }
     }

@@ -136,9 +136,8 @@ impl Slice {
     pub(crate) fn name_operation(&mut self, env: &Env<'_>, request: Request) {
         match &request.operation {
             Operation::Lookup { parent, name } => {
-                let directory = self.inode(*parent);
-                if directory.unlooked_count > 0 {
-                    directory.unlooked_count = 0;
+                if let Some(work) = self.inode(*parent).present_work() {
+                    work.unlooked_count = 0;
                 }
                 let is_answered = self.lookup_cached(env, &request, *parent, name);
                 if is_answered {
@@ -903,7 +902,7 @@ impl Slice {
     pub(crate) fn on_replied(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         inode.unwritten_replies = inode.unwritten_replies.saturating_sub(1);
-        if let Some(at) = &mut inode.listed_at {
+        if let Some(at) = inode.present_work().and_then(|w| w.listed_at.as_mut()) {
             *at = env.now;
         }
         if inode.unwritten_replies == 0 && inode.is_revoking() {

@@ -576,10 +576,11 @@ impl Slice {
 
     /// Runs all parked requests of `ino` again.
     pub(crate) fn retry(&mut self, env: &Env<'_>, ino: InodeId) {
-        let Some(inode) = self.inodes.get_mut(&ino).filter(|i| i.has_work()) else {
+        let inode = self.inodes.get_mut(&ino);
+        let Some(work) = inode.and_then(|inode| inode.present_work()) else {
             return;
         };
-        for parked in std::mem::take(&mut inode.parked) {
+        for parked in std::mem::take(&mut work.parked) {
             match &parked.request.operation {
                 Operation::Write {
                     is_write_back: true,

@@ -483,8 +483,8 @@ impl Slice {
             // Reads that wait for tokens hold their folios locked: the gate keeps notifications off them
             // (rule R3).
             let mut gated = BTreeMap::new();
-            let waiting = std::mem::take(&mut inode.parked);
-            for parked in waiting {
+            let waiting = inode.present_work().map(|w| std::mem::take(&mut w.parked));
+            for parked in waiting.into_iter().flatten() {
                 if parked.is_admitted || parked.why != Waiting::Token {
                     inode.parked.push_back(parked);
                     continue;
@@ -561,9 +561,10 @@ impl Slice {
         // Pages that came under the right to write stay in the kernel under the right to read.
         inode.has_read_pages |= inode.writer_count == 0 && !scope.demoted_pages.is_empty();
         // A prefetch is nobody's request: its bytes are dropped when they come.
-        for load in inode
-            .loads
-            .iter_mut()
+        let loads = inode.present_work().map(|work| &mut work.loads);
+        for load in loads
+            .into_iter()
+            .flatten()
             .filter(|l| !l.is_wanted && !lost.is_empty())
         {
             load.is_stale = true;
@@ -846,14 +847,16 @@ impl Slice {
         let inode = self.inode(ino);
         let state = inode.gate.as_mut().expect("its gate says so");
         let leaving = state.leaving.remove(&revoke).expect("its gate says so");
-        if !leaving.lost.is_empty() && inode.has_work() {
+        if !leaving.lost.is_empty()
+            && let Some(work) = inode.present_work()
+        {
             // A load that outlived its request must not bring old bytes under a later token.
-            inode.loads.iter_mut().for_each(|load| load.is_stale = true);
+            work.loads.iter_mut().for_each(|load| load.is_stale = true);
         }
         let (mut dropped, mut forgotten) = (0, 0);
         for range in leaving.lost.ranges() {
-            if inode.has_work() {
-                dropped += inode.pages.discard(range, env.pool);
+            if let Some(work) = inode.present_work() {
+                dropped += work.pages.discard(range, env.pool);
             }
             // Where its bytes lie is another node's business now.
             forgotten += inode.forget_hasty(range);

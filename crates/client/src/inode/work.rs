@@ -208,6 +208,11 @@ impl Inode {
         self
     }
 
+    /// What it needs while it is used, if it has that: to change what only something that is there can have.
+    pub(crate) fn present_work(&mut self) -> Option<&mut Work> {
+        self.work.as_deref_mut()
+    }
+
     /// Gives up what nothing is in.
     pub(super) fn drop_blank_work(&mut self) {
         if self.work.as_ref().is_some_and(|work| work.is_blank()) {
