@@ -6,8 +6,8 @@
 //! The kernel always asks for attributes. Told with READDIRPLUS_AUTO to judge by itself it asks for them with the first request of a
 //! scan only, where names are read first and looked at later, as `find` does: a LOOKUP for each file then. Who reads names
 //! alone would pay ten times for attributes; and what was shown too long ago the kernel does not believe any more when it is looked at.
-//! So attributes end when they have been shown for half of that time, or for as many entries as there is room for, and no name was looked up.
-//! One entry in `SAMPLE` has none, so that who looks is seen.
+//! So attributes end when they have been shown for half of the time for which it believes them, or for as many entries as there is room
+//! for, and no name was looked up. One entry in `SAMPLE` has none, so that who looks is seen.
 
 use meta::Op;
 use token::message::Granted;
