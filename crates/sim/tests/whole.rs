@@ -205,6 +205,20 @@ fn rewritten_blocks_are_what_they_were() {
     assert!(sum.blocks > 12 && sum.given_up > 4, "{sum:?}");
 }
 
+/// What the kernel of a node that is alone believes for a minute is what is there, whatever its applications do and whatever is forgotten.
+#[test]
+fn what_is_believed_for_a_minute_is_true() {
+    let mut accesses = 0;
+    for seed in 1..=24 {
+        let mut options = whole::options(seed, Canary::default());
+        (options.node_count, options.home) = (1, 0);
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        accesses += report.access_count;
+    }
+    assert!(accesses > 2_000, "{accesses}");
+}
+
 /// Without the look at the frames before the Commit, older bytes are written over newer ones.
 #[test]
 fn rewrites_of_what_has_changed_are_caught() {

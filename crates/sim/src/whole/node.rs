@@ -296,6 +296,11 @@ impl Node {
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(inode_count_max);
+            if view.nodes.len() <= 1 {
+                slice.believe(Duration::from_millis(
+                    types::limits::KERNEL_TIMEOUT_ALONE_MS,
+                ));
+            }
             if has_prune {
                 slice.prune_inodes();
             }
