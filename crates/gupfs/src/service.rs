@@ -185,11 +185,19 @@ pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
     let mut done = Vec::new();
     let mounted = mounts_of(place)?;
     let asked = control::ask(&place.control(), "stop", STOP_LIMIT);
-    if matches!(asked, Ok(Answer::Said(_))) && wait_ended(place, STOP_LIMIT)? {
-        done.push(match place.lost().exists() {
-            false => "the daemon wrote back what it held, unmounted and ended".to_owned(),
-            true => "the daemon unmounted and ended".to_owned(),
-        });
+    if matches!(asked, Ok(Answer::Said(_))) {
+        done.push(
+            match (wait_ended(place, STOP_LIMIT)?, place.lost().exists()) {
+                (true, false) => {
+                    "the daemon wrote back what it held, unmounted and ended".to_owned()
+                }
+                (true, true) => "the daemon unmounted and ended".to_owned(),
+                (false, _) => format!(
+                    "the daemon was asked to end and had not after {} s",
+                    STOP_LIMIT.as_secs()
+                ),
+            },
+        );
     }
     done.extend(stop_hard(place, mount)?);
     for mount in mounted {
@@ -223,9 +231,7 @@ pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
     }
     for pid in pids {
         if process::kill_daemon(pid, place.root())? {
-            done.push(format!(
-                "killed the daemon with pid {pid}, which did not end by itself"
-            ));
+            done.push(format!("killed the daemon with pid {pid}"));
         }
     }
     if !wait_ended(place, KILL_LIMIT)? {
