@@ -1,6 +1,10 @@
-//! `cargo xtask ci`: every check, in the order of what fails fastest, with the time each one took.
+//! `cargo xtask ci`: every check, with the time each one took.
+//!
+//! The tests on real mounts wait most of their time: for leases that lapse, for disks, for one another. What only computes runs beside them,
+//! nicely (nice(1)), and is shown when it has ended.
 
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,14 +21,18 @@ pub(crate) struct Options {
     pub(crate) deny: bool,
     /// Fresh seeds of the whole, too: some fail (docs/PROGRESS.md, "Known weaknesses").
     pub(crate) fresh: bool,
+    /// The name of the only step.
+    only: Option<&'static str>,
 }
 
 impl Options {
     /// Reads the arguments.
     pub(crate) fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::default();
-        for argument in arguments {
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
             match argument.as_str() {
+                "--only" => options.only = Some(step_named(rest.next())?),
                 "--quick" => options.quick = true,
                 "--deny" => options.deny = true,
                 "--fresh" => options.fresh = true,
@@ -49,50 +57,85 @@ const SMOKE_RUNS: &str = "20";
 /// The profile of what is simulated: optimised, with all assertions.
 const CHECKED: &str = "checked";
 
+/// Of what runs beside the tests on mounts: a tenth of a processor's time while these want it, all that they leave.
+const NICENESS: &str = "10";
+
 /// Seconds for fresh seeds of the whole.
 const WHOLE_SECONDS: &str = "60";
 
-type Step = (&'static str, fn(&Path, &Options) -> Result<Outcome>);
+/// One of the checks.
+struct Step {
+    name: &'static str,
+    when: When,
+    check: Check,
+}
 
-const STEPS: &[Step] = &[
-    ("fmt", |root, _| {
+type Check = fn(&Path, &Options) -> Result<Outcome>;
+
+/// Beside what a step runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// By itself.
+    Alone,
+    /// By itself until all is built, then beside the steps that compute.
+    Waiting,
+    /// One after the other beside the step that waits.
+    Computing,
+}
+
+impl Step {
+    const fn new(name: &'static str, when: When, check: Check) -> Self {
+        Self { name, when, check }
+    }
+}
+
+fn step_named(name: Option<&String>) -> Result<&'static str> {
+    let known = STEPS.each_ref().map(|step| step.name);
+    let name = name.with_context(|| format!("--only needs a step: one of {known:?}"))?;
+    let found = known.into_iter().find(|known| known == name);
+    found.with_context(|| format!("ci has no step {name:?}; its steps are {known:?}"))
+}
+
+static STEPS: [Step; 11] = [
+    Step::new("fmt", When::Alone, |root, _| {
         step(cargo(root, &["fmt", "--all", "--check"]))
     }),
-    ("tidy", |root, _| step(tidy::run(root))),
-    ("clippy", |root, _| {
-        step(cargo(
-            root,
-            &[
-                "clippy",
-                "--workspace",
-                "--all-targets",
-                "--",
-                "-D",
-                "warnings",
-            ],
-        ))
+    Step::new("tidy", When::Alone, |root, _| step(tidy::run(root))),
+    Step::new("build", When::Alone, |root, options| {
+        let arguments: Vec<&str> = test_arguments(options).chain(["--no-run"]).collect();
+        step(cargo(root, &arguments))
     }),
-    ("tests", tests),
-    ("sim tests", simulator_tests),
-    ("doc tests", |root, _| {
+    Step::new("tests", When::Waiting, |root, options| {
+        let arguments: Vec<&str> = test_arguments(options).collect();
+        step(cargo(root, &arguments))
+    }),
+    // First: it has a directory of its own to build in, and "tests" looks once more whether all is built in the other.
+    Step::new("sim tests", When::Computing, simulator_tests),
+    Step::new("simulator", When::Computing, simulator),
+    Step::new("clippy", When::Computing, |root, _| {
+        let all = ["clippy", "--workspace", "--all-targets"];
+        let arguments: Vec<&str> = all.into_iter().chain(["--", "-D", "warnings"]).collect();
+        step(cargo(root, &arguments))
+    }),
+    Step::new("doc tests", When::Computing, |root, _| {
         step(cargo(root, &["test", "--workspace", "--doc"]))
     }),
-    ("simulator", simulator),
-    ("fuzz", fuzz_targets),
-    ("cargo deny", deny),
-    ("benchmarks", benchmarks),
+    Step::new("fuzz", When::Computing, fuzz_targets),
+    Step::new("cargo deny", When::Alone, deny),
+    Step::new("benchmarks", When::Alone, benchmarks),
 ];
+
+/// A step's name, how long it took, and how it ended.
+type Row = (&'static str, Duration, Outcome);
 
 /// Runs all steps, also after one has failed, and fails if any did.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     let begin = Instant::now();
-    let mut rows = Vec::new();
-    for (name, check) in STEPS {
-        println!("==> {name}");
-        let begin = Instant::now();
-        let outcome = check(root, options).unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
-        rows.push((*name, begin.elapsed(), outcome));
-    }
+    let only = STEPS.iter().find(|step| options.only == Some(step.name));
+    let rows = match only {
+        Some(only) => vec![run_step(only, root, options)],
+        None => run_all(root, options),
+    };
     println!("\n{}", summary(&rows, begin.elapsed()));
     let failed: Vec<&str> = rows
         .iter()
@@ -103,6 +146,79 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         return Ok(());
     }
     bail!("failed: {}", failed.join(", "))
+}
+
+fn run_all(root: &Path, options: &Options) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for step in &STEPS {
+        match step.when {
+            When::Alone => rows.push(run_step(step, root, options)),
+            When::Waiting => {
+                let beside = std::thread::scope(|scope| {
+                    let computing = scope.spawn(|| run_computing(root, options));
+                    rows.push(run_step(step, root, options));
+                    computing.join()
+                });
+                rows.extend(beside.expect("a panic there was printed"));
+            }
+            // With the one that waits.
+            When::Computing => {}
+        }
+    }
+    rows
+}
+
+fn run_step(step: &Step, root: &Path, options: &Options) -> Row {
+    println!("==> {}", step.name);
+    let begin = Instant::now();
+    let outcome = (step.check)(root, options);
+    let outcome = outcome.unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
+    (step.name, begin.elapsed(), outcome)
+}
+
+/// Runs the steps that compute, each in a process of its own whose words are kept until it has ended: they would stand between those of
+/// the tests.
+fn run_computing(root: &Path, options: &Options) -> Vec<Row> {
+    let computing = STEPS.iter().filter(|step| step.when == When::Computing);
+    let run = |step: &'static Step| {
+        if options.quick && step.name != "clippy" && step.name != "doc tests" {
+            return (step.name, Duration::ZERO, Outcome::Skipped("--quick"));
+        }
+        let begin = Instant::now();
+        let outcome = run_nicely(step, root, options);
+        let outcome = outcome.unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
+        (step.name, begin.elapsed(), outcome)
+    };
+    computing.map(run).collect()
+}
+
+fn run_nicely(step: &Step, root: &Path, options: &Options) -> Result<Outcome> {
+    let directory = target_directory(root).join("ci");
+    std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
+    let path = directory.join(format!("{}.log", step.name.replace(' ', "-")));
+    let log = File::create(&path).with_context(|| path.display().to_string())?;
+    // By its name: the build of all may have put a new file there.
+    let itself = std::env::current_exe().context("cannot tell where this program is")?;
+    let mut command = Command::new("nice");
+    command.args(["-n", NICENESS]);
+    command.arg(itself.with_file_name("xtask"));
+    command.args(["ci", "--only", step.name]);
+    if options.fresh {
+        command.arg("--fresh");
+    }
+    let status = command
+        .current_dir(root)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().context("cannot share the log")?)
+        .stderr(log)
+        .status()
+        .context("cannot run nice")?;
+    let said = std::fs::read(&path).with_context(|| path.display().to_string())?;
+    println!("{}", String::from_utf8_lossy(&said));
+    Ok(match status.success() {
+        true => Outcome::Passed,
+        false => Outcome::Failed(format!("see \"==> {}\" above", step.name)),
+    })
 }
 
 fn summary(rows: &[(&str, Duration, Outcome)], total: Duration) -> String {
@@ -126,13 +242,12 @@ fn step(result: Result<()>) -> Result<Outcome> {
     result.map(|()| Outcome::Passed)
 }
 
-fn tests(root: &Path, options: &Options) -> Result<Outcome> {
-    let mut arguments = vec!["test", "--workspace", "--no-fail-fast", "--lib", "--bins"];
-    if !options.quick {
-        // The simulator's come next.
-        arguments.extend(["--tests", "--examples", "--exclude", "sim"]);
-    }
-    step(cargo(root, &arguments))
+/// Of cargo, for the tests of all crates but the simulator's.
+fn test_arguments(options: &Options) -> impl Iterator<Item = &'static str> {
+    let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins"];
+    let mounted = ["--tests", "--examples", "--exclude", "sim"];
+    all.into_iter()
+        .chain(mounted.into_iter().filter(|_| !options.quick))
 }
 
 /// Those of the simulator, optimised: 31 seconds instead of 308 for the longest of them.
@@ -226,6 +341,11 @@ fn deny(root: &Path, options: &Options) -> Result<Outcome> {
     step(cargo(root, &["deny", "check"]))
 }
 
+/// Where cargo puts what it builds.
+pub(crate) fn target_directory(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+}
+
 /// Runs cargo in the repository.
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
     let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
@@ -262,10 +382,17 @@ mod tests {
             quick: true,
             deny: true,
             fresh: false,
+            only: None,
         };
         assert_eq!(parse(&[]).expect("none"), Options::default());
         assert_eq!(parse(&["--deny", "--quick"]).expect("both"), both);
         parse(&["--fast"]).expect_err("unknown");
+        let one = parse(&["--only", "sim tests"]).expect("a step");
+        assert_eq!(one.only, Some("sim tests"));
+        for bad in [&["--only"][..], &["--only", "nothing"]] {
+            let error = parse(bad).expect_err("no step").to_string();
+            assert!(error.contains("clippy"), "says which there are: {error}");
+        }
     }
 
     #[test]

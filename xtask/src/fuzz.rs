@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::ci;
 
 /// All of them: `fuzz/targets/NAME.rs`.
 const TARGETS: [&str; 6] = [
@@ -27,8 +29,8 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing";
 /// Bytes of an input: a label, or a page of 64 KiB, fits.
 const INPUT_SIZE_MAX: u32 = 70_000;
-/// Seconds of one input that count as a hang: other targets run beside it.
-const HANG_SECONDS: u32 = 5;
+/// Seconds of one input that count as a hang: other targets run beside it, and tests that stand before it.
+const HANG_SECONDS: u32 = 20;
 /// MiB of one allocation, and of the whole process: more than any input is worth.
 const ALLOCATION_MIB_MAX: u32 = 16;
 const MEMORY_MIB_MAX: u32 = 1024;
@@ -79,7 +81,7 @@ impl Options {
 /// Builds the targets and runs them.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     // Apart from all other artifacts: everything is built with counters.
-    let place = target_directory(root).join("fuzz");
+    let place = ci::target_directory(root).join("fuzz");
     build(root, &place)?;
     let waiting: Mutex<VecDeque<&String>> = Mutex::new(options.targets.iter().collect());
     let failed: Mutex<Vec<String>> = Mutex::default();
@@ -103,10 +105,6 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         bail!("{}", failed.join("\n"));
     }
     Ok(())
-}
-
-fn target_directory(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 fn build(root: &Path, place: &Path) -> Result<()> {

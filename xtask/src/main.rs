@@ -20,12 +20,13 @@ use anyhow::{Context as _, Result, bail};
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  ci [--quick] [--deny] [--fresh]
+  ci [--quick] [--deny] [--fresh] [--only STEP]
                           all checks: fmt, clippy, tidy, tests, doc tests, simulator smoke, cargo deny,
                           tests of benchmarks/
                           --quick   without the tests on real mounts, the simulator and benchmarks/
                           --deny    install cargo-deny first if it is missing (takes minutes)
                           --fresh   with a minute of fresh seeds of the whole simulator
+                          --only    one step, by the name that the summary shows
   tidy                    the rules that a machine can check
   sim [ARGUMENTS]         the simulator: a fresh seed, or the given one replayed
   deb [--test]            a Debian package: its path is printed (needs cargo-deb)
