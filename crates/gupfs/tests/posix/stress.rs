@@ -43,6 +43,8 @@ fn number(name: &str, default: u64) -> u64 {
 struct Worker<'a> {
     root: &'a Path,
     prng: Prng,
+    /// What was tried last, for who has to find out.
+    last: String,
 }
 
 impl Worker<'_> {
@@ -77,7 +79,9 @@ impl Worker<'_> {
     fn step(&mut self) -> io::Result<()> {
         let (path, other) = (self.path(), self.path());
         let at = self.below(FILE_SIZE_MAX);
-        match self.below(24) {
+        let kind = self.below(24);
+        self.last = format!("{kind} {} {} {at}", path.display(), other.display());
+        match kind {
             0..3 => fs::create_dir(path),
             3 => fs::remove_dir(path),
             4..7 => fs::write(path, self.bytes()),
@@ -200,13 +204,18 @@ fn threads_that_work_on_the_same_names_leave_a_whole_tree() {
             let mut worker = Worker {
                 root: &root,
                 prng: Prng::new(seed),
+                last: String::new(),
             };
             scope.spawn(move || {
                 for step in 0..count {
                     if let Err(error) = worker.step() {
                         let errno = error.raw_os_error();
                         let is_expected = errno.is_some_and(|errno| EXPECTED.contains(&errno));
-                        assert!(is_expected, "seed {seed}, step {step}: {error}");
+                        assert!(
+                            is_expected,
+                            "seed {seed}, step {step}: {error}: {}",
+                            worker.last
+                        );
                     }
                 }
             });
