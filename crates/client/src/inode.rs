@@ -217,6 +217,8 @@ pub(crate) struct Inode {
     pub(crate) shown_before: Option<types::Instant>,
     /// Messages to the owner under way that nobody has it open here.
     pub(crate) closing_count: u32,
+    /// How often it is in `Slice::awaited_opens`: nobody's close ends that the owner takes this node to have it open.
+    pub(crate) awaited_count: u32,
 
     /// How it was read last, if it is large.
     pub(crate) habit: crate::readers::Habit,
@@ -269,6 +271,7 @@ impl Inode {
             shown_to: 0,
             shown_before: None,
             closing_count: 0,
+            awaited_count: 0,
             is_attr_believed: false,
             unbelieved_shows: 0,
             habit: crate::readers::Habit::default(),

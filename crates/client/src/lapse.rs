@@ -61,6 +61,7 @@ impl Slice {
             let (is_open, is_awaited) = inode.reassert_open(now);
             let holdings = inode.holder.reassert(*ino, epoch);
             if is_awaited {
+                inode.awaited_count += 1;
                 self.awaited_opens.push_back((now, *ino));
             }
             if is_open || !holdings.is_empty() {

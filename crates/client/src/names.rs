@@ -724,6 +724,17 @@ impl Slice {
         if opens && !inode.may_be_opened() {
             return self.fail(request.ticket, Errno::ESTALE);
         }
+        // Who looks a name up will open what it leads to, or read the link, and has one try more at the most if that is gone:
+        // nothing is shown whose last name may be on its way out.
+        let is_lookup =
+            matches!(request.operation, Operation::Lookup { .. }) && inode.has_content();
+        if is_lookup && inode.is_gone {
+            arrival.request = Some(request);
+            return self.on_arrival_gone(arrival);
+        }
+        if is_lookup && inode.closing_count > 0 {
+            return self.park(env, ino, request, Waiting::Closed);
+        }
         let must_wait = opens && inode.inode_mode().is_none() && !inode.is_taken_open;
         if must_wait || (attr.is_none() && !inode.is_attr_current()) {
             let kind = inode.attr.map_or(arrival.kind, |a| a.kind);
@@ -737,6 +748,11 @@ impl Slice {
             };
             self.call(ino.shard(), ask, Continuation::Arrival(Box::new(arrival)));
             return;
+        }
+        if is_lookup && self.inode(ino).attr.is_some_and(|attr| attr.nlink == 0) {
+            // The answer is of before the last name went: another close may end what keeps it.
+            arrival.request = Some(request);
+            return self.on_arrival_gone(arrival);
         }
         let entry = self.show(ino, arrival.entry_timeout_ns);
         let Some(entry) = entry else {

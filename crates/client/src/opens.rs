@@ -11,7 +11,8 @@
 //!   it would go with the close of whoever has it open now, token or not.
 //! - Who waits for its open counts as having the file open. So does, for a moment, whoever was shown the file by name,
 //!   or is about to be, if the revoke overtook the answer: the open is on its way, and a kernel tries only once more
-//!   after ESTALE.
+//!   after ESTALE. Symbolic links are read as files are opened, and kept for who was shown them.
+//! - A name is not looked up while the last name of what it leads to may be on its way out, nor shown to lead to what is gone.
 //! - While `Op::Closed` is on its way nothing is opened: the owner would take the older message for the newer state.
 //!
 //! Life of a file that another node removes while it is opened here
@@ -89,9 +90,14 @@ impl Inode {
         self.may_be_awaited(now, shown)
     }
 
+    /// What is asked for by itself after it was looked up, and must be there then: the bytes of a file, the target of a link.
+    pub(crate) fn has_content(&self) -> bool {
+        let kind = self.attr.map(|attr| attr.kind);
+        matches!(kind, None | Some(FileKind::File | FileKind::Symlink))
+    }
+
     fn may_be_awaited(&self, now: Instant, shown: Option<Instant>) -> bool {
-        let is_file = self.attr.is_none_or(|attr| attr.kind == FileKind::File);
-        is_file && shown.is_some_and(|at| now.since(at) < OPEN_AFTER_LOOKUP)
+        self.has_content() && shown.is_some_and(|at| now.since(at) < OPEN_AFTER_LOOKUP)
     }
 
     /// A revoke overtook the answer with its token: what that answer shows is shown under no token.
@@ -143,11 +149,19 @@ impl Slice {
         if matches!(finish, token::Finish::Release(_)) {
             inode.is_taken_open = still_open;
             inode.is_overtaken = false;
-            if still_open && inode.open_count == 0 {
-                self.awaited_opens.push_back((env.now, ino));
+            if still_open && (inode.open_count == 0 || inode.may_come(env.now)) {
+                self.await_open(env, ino);
             }
         }
         finish
+    }
+
+    /// An open may be on its way, and what somebody else closes meanwhile does not end that.
+    fn await_open(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = self.inode(ino);
+        // Those that are noted already stay for as long as it was shown: each show has its own time.
+        inode.awaited_count += 1;
+        self.awaited_opens.push_back((env.now, ino));
     }
 
     /// Those whose open did not come are told to be closed.
@@ -157,11 +171,12 @@ impl Slice {
                 break;
             }
             self.awaited_opens.pop_front();
-            let Some(inode) = self.inodes.get(&ino) else {
+            let Some(inode) = self.inodes.get_mut(&ino) else {
                 continue;
             };
+            inode.awaited_count = inode.awaited_count.saturating_sub(1);
             if inode.open_count == 0 && inode.is_opening() {
-                self.awaited_opens.push_back((env.now, ino));
+                self.await_open(env, ino);
                 continue;
             }
             self.tell_closed(ino);
@@ -177,7 +192,7 @@ impl Slice {
         let has_token = inode.inode_mode().is_some() || inode.directory_mode().is_some();
         let is_nameless = inode.is_gone || inode.attr.is_some_and(|a| a.nlink == 0);
         let is_untold = is_nameless || !has_token;
-        let is_closed = inode.open_count == 0 && !inode.is_opening();
+        let is_closed = inode.open_count == 0 && !inode.is_opening() && inode.awaited_count == 0;
         if inode.is_taken_open && is_untold && is_closed {
             self.send_closed(ino);
         }
@@ -252,11 +267,10 @@ impl Slice {
             attr.nlink = 0;
         }
         inode.is_taken_open = true;
-        if inode.open_count > 0 {
-            return;
-        }
         if inode.is_opening() || inode.was_just_shown_to_others(env.now, remover) {
-            self.awaited_opens.push_back((env.now, ino));
+            return self.await_open(env, ino);
+        }
+        if inode.open_count > 0 {
             return;
         }
         inode.is_gone = true;

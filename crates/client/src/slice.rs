@@ -472,8 +472,10 @@ impl Slice {
     /// Runs a request from its start.
     pub(crate) fn start(&mut self, env: &Env<'_>, request: Request) {
         match &request.operation {
-            // One that truncates and has waited at its file: names are another slice's.
-            Operation::Create { parent, .. } if slice_of(*parent) as u64 != self.index => {
+            // One that has waited at its file: names are another slice's.
+            Operation::Create { parent, .. } | Operation::Lookup { parent, .. }
+                if slice_of(*parent) as u64 != self.index =>
+            {
                 let parent = *parent;
                 self.out
                     .push(Effect::ForSlice(parent, Input::Request(request)));

@@ -28,5 +28,7 @@ mod pjdfstest;
 mod set_ids;
 #[path = "posix/stress.rs"]
 mod stress;
+#[path = "posix/swaps.rs"]
+mod swaps;
 #[path = "posix/tools.rs"]
 mod tools;

@@ -1,0 +1,68 @@
+//! rename(2) puts a new file or symbolic link in the place of an old one while others use the name: it leads to one or the other at
+//! any time, so no call that goes through it may fail.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::node::Node;
+
+const SWAP_COUNT: usize = 3000;
+const READER_COUNT: usize = 3;
+
+/// `put` makes the new one, by the number of the swap; it is moved to `name`, and `look` is called all the time.
+fn swap(
+    name: &Path,
+    put: impl Fn(&Path, usize) -> io::Result<()>,
+    look: impl Fn(&Path) -> io::Result<Vec<u8>> + Sync,
+) {
+    let next = name.with_extension("next");
+    put(name, 0).unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for reader in 0..READER_COUNT {
+            let (is_over, look) = (&is_over, &look);
+            scope.spawn(move || {
+                let mut count = 0_u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    let found = look(name)
+                        .unwrap_or_else(|error| panic!("reader {reader}, look {count}: {error}"));
+                    assert!(matches!(found.as_slice(), b"a" | b"b"), "{found:?}");
+                    count += 1;
+                }
+                assert!(count > 0);
+            });
+        }
+        for number in 1..SWAP_COUNT {
+            put(&next, number).unwrap();
+            fs::rename(&next, name).unwrap();
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+fn text(number: usize) -> &'static str {
+    ["a", "b"][number % 2]
+}
+
+#[test]
+fn a_link_that_is_swapped_is_there_at_any_time() {
+    let Some(node) = Node::new("1G") else { return };
+    let root = node.mount();
+    for number in 0..2 {
+        fs::write(root.join(text(number)), text(number)).unwrap();
+    }
+    let put = |path: &Path, number| std::os::unix::fs::symlink(text(number), path);
+    swap(&root.join("opened"), put, |path| fs::read(path));
+    swap(&root.join("read"), put, |path| {
+        Ok(fs::read_link(path)?.into_os_string().into_encoded_bytes())
+    });
+}
+
+#[test]
+fn a_file_that_is_swapped_is_there_at_any_time() {
+    let Some(node) = Node::new("1G") else { return };
+    let put = |path: &Path, number| fs::write(path, text(number));
+    swap(&node.mount().join("file"), put, |path| fs::read(path));
+}
