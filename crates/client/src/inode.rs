@@ -202,6 +202,10 @@ pub(crate) struct Inode {
     pub(crate) unbelieved_shows: u8,
     /// Its last name went while nobody had it open here, and the owner was told so: it cannot be opened any more.
     pub(crate) is_gone: bool,
+    /// Its last name went by this node's own doing: attributes with a link are of before.
+    pub(crate) is_unnamed: bool,
+    /// See `Inode::is_unnamed_again`.
+    pub(crate) unnamed_looks: u16,
     /// The owner has said that nobody keeps it: its bytes are nobody's any more.
     pub(crate) is_freed: bool,
     /// The owner takes this node to have it open, as the last release or this node's own removal said.
@@ -263,6 +267,8 @@ impl Inode {
             is_on_dirty_list: false,
             has_read_pages: false,
             is_gone: false,
+            is_unnamed: false,
+            unnamed_looks: 0,
             is_freed: false,
             is_taken_open: false,
             is_linkable: false,

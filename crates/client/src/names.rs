@@ -725,10 +725,10 @@ impl Slice {
             return self.fail(request.ticket, Errno::ESTALE);
         }
         // Who looks a name up will open what it leads to, or read the link, and has one try more at the most if that is gone:
-        // nothing is shown whose last name may be on its way out.
+        // nothing is shown whose last name is on its way out.
         let is_lookup =
             matches!(request.operation, Operation::Lookup { .. }) && inode.has_content();
-        if is_lookup && inode.is_gone {
+        if is_lookup && inode.is_unnamed_again() {
             arrival.request = Some(request);
             return self.on_arrival_gone(arrival);
         }
@@ -748,11 +748,6 @@ impl Slice {
             };
             self.call(ino.shard(), ask, Continuation::Arrival(Box::new(arrival)));
             return;
-        }
-        if is_lookup && self.inode(ino).attr.is_some_and(|attr| attr.nlink == 0) {
-            // The answer is of before the last name went: another close may end what keeps it.
-            arrival.request = Some(request);
-            return self.on_arrival_gone(arrival);
         }
         let entry = self.show(ino, arrival.entry_timeout_ns);
         let Some(entry) = entry else {

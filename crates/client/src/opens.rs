@@ -33,6 +33,8 @@ use crate::slice::{OpenFile, Slice};
 
 /// For so long after a file was shown by name its open may be on the way.
 const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
+/// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
+const UNNAMED_LOOKS_MAX: u16 = 1000;
 
 impl Inode {
     /// Somebody's open waits for something.
@@ -94,6 +96,14 @@ impl Inode {
     pub(crate) fn has_content(&self) -> bool {
         let kind = self.attr.map(|attr| attr.kind);
         matches!(kind, None | Some(FileKind::File | FileKind::Symlink))
+    }
+
+    /// Its last name is gone, so that an answer in which a name leads here is of before: to be asked for anew. In the end it is shown
+    /// all the same, should the owner know better.
+    pub(crate) fn is_unnamed_again(&mut self) -> bool {
+        let is_unnamed = self.is_gone || self.is_unnamed;
+        self.unnamed_looks += u16::from(is_unnamed && self.unnamed_looks < UNNAMED_LOOKS_MAX);
+        is_unnamed && self.unnamed_looks < UNNAMED_LOOKS_MAX
     }
 
     fn may_be_awaited(&self, now: Instant, shown: Option<Instant>) -> bool {
@@ -266,6 +276,7 @@ impl Slice {
         if let Some(attr) = &mut inode.attr {
             attr.nlink = 0;
         }
+        inode.is_unnamed = true;
         inode.is_taken_open = true;
         if inode.is_opening() || inode.was_just_shown_to_others(env.now, remover) {
             return self.await_open(env, ino);
