@@ -221,7 +221,7 @@ pub(crate) struct Inode {
     pub(crate) shown_before: Option<types::Instant>,
     /// Messages to the owner under way that nobody has it open here.
     pub(crate) closing_count: u32,
-    /// How often it is in `Slice::awaited_opens`: nobody's close ends that the owner takes this node to have it open.
+    /// Opens that may come yet (`Slice::awaited_opens`): while there are any nobody's close is told.
     pub(crate) awaited_count: u32,
 
     /// How it was read last, if it is large.

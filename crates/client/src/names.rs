@@ -89,7 +89,7 @@ pub struct Arrival {
 
 impl Arrival {
     /// Attributes for an inode's slice to learn.
-    fn lesson(
+    pub(crate) fn lesson(
         ino: InodeId,
         attr: Option<Attr>,
         is_kept_open: bool,

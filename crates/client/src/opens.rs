@@ -166,17 +166,17 @@ impl Slice {
         finish
     }
 
-    /// An open may be on its way, and what somebody else closes meanwhile does not end that.
+    /// An open may be on its way. Somebody's close does not end that where the name was just shown: another may come yet.
     fn await_open(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
-        // Those that are noted already stay for as long as it was shown: each show has its own time.
-        inode.awaited_count += 1;
-        self.awaited_opens.push_back((env.now, ino));
+        let holds = inode.was_just_shown(env.now);
+        inode.awaited_count += u32::from(holds);
+        self.awaited_opens.push_back((env.now, ino, holds));
     }
 
     /// Those whose open did not come are told to be closed.
     pub(crate) fn end_awaited_opens(&mut self, env: &Env<'_>) {
-        while let Some((since, ino)) = self.awaited_opens.front().copied() {
+        while let Some((since, ino, holds)) = self.awaited_opens.front().copied() {
             if env.now.since(since) < OPEN_AFTER_LOOKUP {
                 break;
             }
@@ -184,7 +184,7 @@ impl Slice {
             let Some(inode) = self.inodes.get_mut(&ino) else {
                 continue;
             };
-            inode.awaited_count = inode.awaited_count.saturating_sub(1);
+            inode.awaited_count = inode.awaited_count.saturating_sub(u32::from(holds));
             if inode.open_count == 0 && inode.is_opening() {
                 self.await_open(env, ino);
                 continue;

@@ -336,6 +336,110 @@ fn a_file_just_shown_is_kept_from_its_own_node() {
     }
 }
 
+/// One thread of this node removes the last name after it was shown to another: what the owner says of it.
+fn removed(s: &mut Story, remover: u32) -> Vec<Effect> {
+    let arrival = Arrival::lesson(INO, None, true, Some(remover));
+    s.input(Input::Arrive(arrival))
+}
+
+/// A third thread has it open while the last name goes: its close does not end what the second one waits for, but the time does.
+#[test]
+fn a_close_does_not_end_what_is_kept_for_another_open() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    let effects = s.ask(open());
+    assert!(is_opened(&effects), "{effects:?}");
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    removed(&mut s, 2);
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    assert_eq!(closed_of(&effects), None, "{effects:?}");
+    let effects = s.ask(open());
+    assert!(is_opened(&effects), "{effects:?}");
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    s.now = Instant(Duration::from_secs(1).0);
+    let effects = s.input(Input::Tick);
+    assert_eq!(closed_of(&effects), None, "{effects:?}: it is open");
+    let effects = s.ask(Operation::Release { ino: INO, handle });
+    assert!(closed_of(&effects).is_some(), "{effects:?}");
+}
+
+/// A symbolic link is read as a file is opened: it is kept for who was shown it.
+#[test]
+fn a_link_just_shown_is_kept_from_its_own_node() {
+    for (kind, is_kept) in [(FileKind::Symlink, true), (FileKind::Fifo, false)] {
+        let mut s = Story::new(PAGE);
+        s.attr.kind = kind;
+        look_up(&mut s);
+        let effects = removed(&mut s, 2);
+        assert_eq!(
+            closed_of(&effects).is_none(),
+            is_kept,
+            "{kind:?}: {effects:?}"
+        );
+    }
+}
+
+/// A name that was looked up leads to the file, as the owner said with these attributes a moment ago.
+fn found(s: &mut Story) -> Vec<Effect> {
+    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, None);
+    arrival.request = Some(Request {
+        ticket: Ticket(1),
+        caller: Caller {
+            uid: 0,
+            gid: 0,
+            pid: 1,
+            umask: 0,
+        },
+        operation: Operation::Lookup {
+            parent: InodeId::ROOT,
+            name: Name::new(b"name").expect("a name"),
+        },
+    });
+    s.input(Input::Arrive(arrival))
+}
+
+fn looks_again(effects: &[Effect]) -> bool {
+    let is_again = |e: &Effect| {
+        matches!(
+            e,
+            Effect::ForSlice(InodeId::ROOT, Input::LookAgain(_) | Input::Request(_))
+        )
+    };
+    effects.iter().any(is_again)
+}
+
+/// The answer to a lookup is of before the last name went: it is looked up again, whoever keeps the file, and not for ever.
+#[test]
+fn a_name_is_not_shown_to_lead_to_what_lost_it() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    removed(&mut s, 2);
+    assert!(looks_again(&found(&mut s)));
+    let count = (0..10_000)
+        .take_while(|_| looks_again(&found(&mut s)))
+        .count();
+    assert!(count < 2000, "{count}");
+}
+
+/// Nor while the last name may be on its way out.
+#[test]
+fn a_name_that_may_go_is_looked_up_when_that_is_known() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    s.slice.inode(INO).closing_count = 1;
+    let effects = found(&mut s);
+    assert!(effects.is_empty(), "{effects:?}: it waits");
+    let effects = s.input(Input::Unlinked(INO, crate::unlink::Unlinked::gone()));
+    assert!(looks_again(&effects), "{effects:?}");
+    // It stays.
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    s.slice.inode(INO).closing_count = 1;
+    found(&mut s);
+    let effects = s.input(Input::Unlinked(INO, crate::unlink::Unlinked::failed()));
+    assert!(looks_again(&effects), "{effects:?}");
+}
+
 /// The owner begins anew: what this node tells it of the file.
 fn told(s: &mut Story, epoch: u64) -> Option<bool> {
     let held = s.slice.reassert(s.now, |_| true, types::Epoch(epoch));
