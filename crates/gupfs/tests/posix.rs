@@ -20,6 +20,8 @@ mod handles;
 mod ioctls;
 #[path = "labs/left_out.rs"]
 mod left_out;
+#[path = "posix/links.rs"]
+mod links;
 #[path = "labs/node.rs"]
 mod node;
 #[path = "posix/pjdfstest.rs"]
