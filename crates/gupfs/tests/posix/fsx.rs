@@ -1,7 +1,7 @@
 //! The exerciser `fsx` (the crate): reads, writes, mappings, truncations, copies and closes of one file at random, each byte
 //! checked against what must be there; once as it is, once with O_DIRECT on every descriptor.
 //!
-//! `GUPFS_FSX_OPERATIONS=100000 GUPFS_FSX_SEEDS=5` is the long run, `GUPFS_FSX_SEED=n` begins with another one than 1.
+//! Five seeds; `GUPFS_FSX_OPERATIONS=100000` is the long run, `GUPFS_FSX_SEEDS=n` has more or fewer, `GUPFS_FSX_SEED=n` begins with another one than 1.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,9 +71,9 @@ fn exercise(program: &Path, node: &Node, change: impl Fn(&mut Command, &Path)) {
     let root = node.mount().parent().unwrap().to_owned();
     let config = root.join("fsx.toml");
     fs::write(&config, CONFIG).unwrap();
-    let count = number("GUPFS_FSX_OPERATIONS", 1000);
+    let count = number("GUPFS_FSX_OPERATIONS", 20_000);
     let first = number("GUPFS_FSX_SEED", 1);
-    for seed in first..first + number("GUPFS_FSX_SEEDS", 1) {
+    for seed in first..first + number("GUPFS_FSX_SEEDS", 5) {
         let file = node.mount().join(format!("file{seed}"));
         let mut command = Command::new(program);
         command.args(["-N", &count.to_string(), "-S", &seed.to_string()]);
