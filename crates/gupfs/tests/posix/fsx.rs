@@ -71,7 +71,7 @@ fn exercise(program: &Path, node: &Node, change: impl Fn(&mut Command, &Path)) {
     let root = node.mount().parent().unwrap().to_owned();
     let config = root.join("fsx.toml");
     fs::write(&config, CONFIG).unwrap();
-    let count = number("GUPFS_FSX_OPERATIONS", 20_000);
+    let count = number("GUPFS_FSX_OPERATIONS", 10_000);
     let first = number("GUPFS_FSX_SEED", 1);
     for seed in first..first + number("GUPFS_FSX_SEEDS", 5) {
         let file = node.mount().join(format!("file{seed}"));
