@@ -26,7 +26,7 @@ fn main() {
         for split in [512, 1024, 2048, 4096] {
             println!("among {count} names, in parts of at most {split}");
             let join = split / 16;
-            measure(count, Some(Bounds { split, join }));
+            measure(count, Some(Bounds::of(split, join)));
         }
     }
 }

@@ -39,18 +39,37 @@ const DUE_COUNT_MAX: usize = 64;
 /// When holders of names are split and joined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
-    /// One of more entries is split; half as many are moved at a time at the most, and may be together after a join.
+    /// A directory in one piece of more entries is split.
+    pub whole: usize,
+    /// One of several holders of more entries is split; half as many are moved at a time at the most, and may be together after a join.
     pub split: usize,
     /// One of fewer entries is joined with a neighbour.
     pub join: usize,
 }
 
 impl Bounds {
-    /// A part of 1,024 names takes some 100 KB of memory, and half of it some 40 KiB of journal to move.
+    /// A part of 1,024 names takes some 100 KB of memory, and half of it some 40 KiB of journal to move. A directory in one piece
+    /// costs less of each operation, so it may have more.
     pub const DEFAULT: Self = Self {
+        whole: 4096,
         split: 1024,
         join: 64,
     };
+
+    /// The same for a directory in one piece as for parts.
+    #[must_use]
+    pub const fn of(split: usize, join: usize) -> Self {
+        Self {
+            whole: split,
+            split,
+            join,
+        }
+    }
+
+    /// More entries than these are split. `is_split`: there are other holders of the directory.
+    const fn most(self, is_split: bool) -> usize {
+        if is_split { self.split } else { self.whole }
+    }
 
     const fn moved(self) -> usize {
         self.split / 2
@@ -68,7 +87,7 @@ pub(crate) struct Tending {
 
 impl Tending {
     pub(crate) fn allow(&mut self, bounds: Bounds) {
-        assert!(bounds.split >= 2 && bounds.join <= bounds.moved());
+        assert!(bounds.split >= 2 && bounds.join <= bounds.moved() && bounds.whole >= bounds.split);
         self.bounds = Some(bounds);
     }
 
@@ -79,7 +98,7 @@ impl Tending {
     /// The holder at `index` has so many entries now. `is_split`: there are others of its directory.
     pub(crate) fn note(&mut self, index: u64, count: usize, is_split: bool) {
         if let Some(bounds) = self.bounds
-            && (count > bounds.split || is_split && count < bounds.join)
+            && (count > bounds.most(is_split) || is_split && count < bounds.join)
             && self.due.len() < DUE_COUNT_MAX
         {
             self.due.insert(index);
@@ -220,7 +239,8 @@ fn plan(view: &View<'_>, holder: InodeId) -> Result<Option<(InodeId, Step)>, Hin
         return Ok(None);
     };
     // Who has it reserved alone has not looked at it yet.
-    let is_due = entries.len() > bounds.split || entries.len() < bounds.join;
+    let is_over = entries.len() > bounds.most(home.parts().is_some());
+    let is_due = is_over || entries.len() < bounds.join;
     if is_due
         && ops::shard(view, directory.shard())?
             .locks
@@ -228,7 +248,7 @@ fn plan(view: &View<'_>, holder: InodeId) -> Result<Option<(InodeId, Step)>, Hin
     {
         return Err(Hindrance::Held(directory));
     }
-    let step = if entries.len() > bounds.split {
+    let step = if is_over {
         split(view, home, entries, bounds)?
     } else if entries.len() < bounds.join {
         join(view, home, (holder, entries), bounds)?

@@ -271,7 +271,7 @@ fn a_checkpoint_is_the_shard_as_it_was() {
 }
 
 /// Directories are split and joined all the time.
-const BOUNDS: Bounds = Bounds { split: 4, join: 2 };
+const BOUNDS: Bounds = Bounds::of(4, 2);
 
 /// Takes a whole checkpoint of a shard, as the tree's bulk apply would.
 fn save(world: &mut World, id: ShardId) {

@@ -112,7 +112,7 @@ fn directories_in_parts_agree_with_the_model() {
         let owners = 1 + u16::try_from(seed % 3).expect("below 3");
         let bounds = [(2, 1), (4, 2), (6, 3)][usize::try_from(seed % 3).expect("below 3")];
         let (split, join) = bounds;
-        let world = World::new(seed, 6, owners).with_parts(Bounds { split, join }, 24);
+        let world = World::new(seed, 6, owners).with_parts(Bounds::of(split, join), 24);
         tended_count += run(world, seed % 2 == 0 && owners == 1, 1200);
     }
     assert!(tended_count > 2000, "{tended_count}");

@@ -13,7 +13,7 @@ use meta::{Caller, Mutation, NewKind, Op, Reply, Shard, View};
 use stdx::Prng;
 use types::{Errno, InodeId, NodeId, ShardId};
 
-const BOUNDS: Bounds = Bounds { split: 64, join: 8 };
+const BOUNDS: Bounds = Bounds::of(64, 8);
 
 const CALLER: Caller = Caller {
     uid: 1,
@@ -138,6 +138,37 @@ fn what_needs_a_missing_part_is_an_error() {
         let reply = world.call(lookup(&text));
         assert!(matches!(reply, Reply::Entry { .. }), "{text}: {reply:?}");
     }
+}
+
+/// A directory in one piece may hold more names than a part, and each of several holders no more than one.
+#[test]
+fn a_directory_in_one_piece_may_be_larger_than_a_part() {
+    let bounds = Bounds {
+        whole: 200,
+        ..BOUNDS
+    };
+    let mut world = World::new(1, 3, 1).with_parts(bounds, 0);
+    made(&mut world, 200);
+    assert_eq!(sizes(&world), vec![], "in one piece");
+    world.call(create("one more"));
+    let parts = sizes(&world);
+    let at_home = 201 - parts.iter().sum::<usize>();
+    let holders: Vec<usize> = parts.into_iter().chain([at_home]).collect();
+    assert!(holders.len() > 2, "{holders:?}");
+    assert!(
+        holders.iter().all(|count| *count <= BOUNDS.split),
+        "{holders:?}"
+    );
+    assert_eq!(list(&mut world).map(|names| names.len()), Ok(201));
+}
+
+/// How many names each part of the root has.
+fn sizes(world: &World) -> Vec<usize> {
+    let parts = world.owners[0]
+        .shards
+        .values()
+        .flat_map(|shard| shard.inspect_parts());
+    parts.map(|part| part.entries.len()).collect()
 }
 
 /// Whole checkpoints of all shards, then all leaves memory.

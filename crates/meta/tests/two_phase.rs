@@ -83,7 +83,7 @@ const LIST: [u8; 44] = [
 ];
 
 /// Directories are split and joined all the time.
-const BOUNDS: Bounds = Bounds { split: 2, join: 1 };
+const BOUNDS: Bounds = Bounds::of(2, 1);
 
 fn scene(has_parts: bool) -> Scene {
     let mut world = World::new(7, 6, 3);

@@ -439,7 +439,7 @@ fn locks_that_are_given_away_twice_are_caught() {
 /// Directories that are split and joined all the time, on disks and nodes that fail.
 fn splitting(seed: u64, canary: Canary) -> Options {
     Options {
-        part_bounds: Some(Bounds { split: 2, join: 1 }),
+        part_bounds: Some(Bounds::of(2, 1)),
         name_percent: 60,
         shard_count: 6,
         ..evicting(seed, canary)

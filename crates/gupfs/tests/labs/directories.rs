@@ -139,7 +139,7 @@ fn a_directory_in_parts() {
         return;
     }
     let many = std::env::var("GUPFS_MANY_NAMES").map(|n| n.parse::<u64>().unwrap());
-    let count = many.unwrap_or(1_500);
+    let count = many.unwrap_or(3_000);
     let lab = Lab::up("256M", "ram");
     let inodes = inodes_in_use(&lab);
     fs::create_dir(directory(&lab, 1)).unwrap();
@@ -238,11 +238,11 @@ fn a_file_system_of_before_is_not_split() {
     for number in 0..STAYS {
         File::create(directory(&lab, 1).join(stay(number))).unwrap();
     }
-    make_all(&lab, 0..800);
-    verify(&lab, 800);
+    make_all(&lab, 0..1_300);
+    verify(&lab, 1_300);
     assert_eq!(part_count(&lab), 0);
     restart(&|| lab.fsck());
-    verify(&lab, 800);
+    verify(&lab, 1_300);
     assert_eq!(part_count(&lab), 0);
     fs::remove_dir_all(directory(&lab, 2)).unwrap();
     assert_eq!(inodes_in_use(&lab), inodes, "{}", lab.logs());

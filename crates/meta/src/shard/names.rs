@@ -42,10 +42,14 @@ impl Shard {
                 directory,
                 begin,
                 part,
-            } => self.reweighed(*directory, |inode| {
-                let parts = parts_of(inode).get_or_insert_default();
-                parts.insert(*begin, *part);
-            }),
+            } => {
+                self.reweighed(*directory, |inode| {
+                    let parts = parts_of(inode).get_or_insert_default();
+                    parts.insert(*begin, *part);
+                });
+                // What it still holds itself may be more than one of several should.
+                self.note_count(*directory);
+            }
             Mutation::PartRemove { directory, begin } => self.reweighed(*directory, |inode| {
                 let table = parts_of(inode);
                 let parts = table.as_mut().expect("it has parts");

@@ -123,7 +123,7 @@ impl World {
 
     /// Directories of more than `split` names are in parts.
     pub fn with_parts(mut self, split: usize) -> Self {
-        let bounds = Bounds { split, join: 1 };
+        let bounds = Bounds::of(split, 1);
         self.parts = Some(bounds);
         let slices = self.nodes.iter_mut().flat_map(|n| n.shards.values_mut());
         slices.for_each(|slice| slice.shard.allow_parts(bounds));

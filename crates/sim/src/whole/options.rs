@@ -247,7 +247,7 @@ fn draw_rewrite_ms(aside: &mut Prng, canary: Canary) -> u64 {
 /// There are few names: the smallest bounds split and join them all the time.
 fn draw_part_bounds(aside: &mut Prng, canary: Canary) -> Option<Bounds> {
     let bounds = pick(aside, &[None, Some((2, 1)), Some((2, 1)), Some((4, 2))]);
-    let bounds = bounds.map(|(split, join)| Bounds { split, join });
+    let bounds = bounds.map(|(split, join)| Bounds::of(split, join));
     bounds.filter(|_| canary == Canary::default() || canary.old_parts)
 }
 

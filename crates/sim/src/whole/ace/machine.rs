@@ -78,7 +78,7 @@ impl Default for Shape {
             region_sectors: 64,
             journal_sectors: 1024,
             round_ticks: 3,
-            part_bounds: Some(Bounds { split: 2, join: 1 }),
+            part_bounds: Some(Bounds::of(2, 1)),
             frame_count: 1 << 10,
             rewrites: false,
             node: NodeCanary::default(),
