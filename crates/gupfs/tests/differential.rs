@@ -24,6 +24,9 @@ mod draw;
 mod lab;
 #[path = "labs/left_out.rs"]
 mod left_out;
+#[path = "two_mounts/mapping.rs"]
+#[allow(dead_code, reason = "other tests call the rest")]
+mod mapping;
 #[path = "labs/node.rs"]
 mod node;
 #[path = "differential/play.rs"]

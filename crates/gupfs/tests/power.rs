@@ -1,6 +1,6 @@
 //! Loss of power: the disks' files lie on an XFS on a loop device that is shut down without its log being written, at a random
 //! moment under load; the daemons are killed; XFS is mounted again and replays what it has; so does GUPFS. Then all that an
-//! fsync acknowledged is there, and nothing is there that was never written. The same on disks that keep what was not flushed in the
+//! fsync or msync acknowledged is there, and nothing is there that was never written. The same on disks that keep what was not flushed in the
 //! daemon, and lose it with kill -9: there one of two nodes may lose its power alone.
 //!
 //! Needs root, /dev/fuse and XFS; says so and passes where these are missing. `GUPFS_POWER_CYCLES=500` is the long run,
@@ -18,6 +18,9 @@
 mod block;
 #[path = "labs/left_out.rs"]
 mod left_out;
+#[path = "two_mounts/mapping.rs"]
+#[allow(dead_code, reason = "other tests call the rest")]
+mod mapping;
 #[path = "power/model.rs"]
 mod model;
 #[path = "power/rig.rs"]

@@ -33,6 +33,8 @@ mod lapse;
 mod layout;
 #[path = "two_mounts/locks.rs"]
 mod locks;
+#[path = "two_mounts/mapping.rs"]
+mod mapping;
 #[path = "two_mounts/maps.rs"]
 mod maps;
 #[path = "two_mounts/messages.rs"]

@@ -61,3 +61,14 @@ pub fn read(bytes: &[u8], file: u64, index: u64) -> Result<u32, String> {
     }
     Ok(found.unwrap_or(0))
 }
+
+/// Each byte is what one of `passes` has there (0: zeros).
+pub fn is_mix(bytes: &[u8], file: u64, index: u64, passes: &[u32]) -> bool {
+    let bytes_of = |pass: &u32| match pass {
+        0 => vec![0; SIZE],
+        pass => make(file, index, *pass),
+    };
+    let all: Vec<Vec<u8>> = passes.iter().map(bytes_of).collect();
+    let mut each = bytes.iter().enumerate();
+    each.all(|(at, byte)| all.iter().any(|pass| pass[at] == *byte))
+}

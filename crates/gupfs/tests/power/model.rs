@@ -1,6 +1,6 @@
 //! What may be found of a file after a loss of power.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
@@ -17,14 +17,58 @@ pub struct Counts {
     pub lost: u64,
     /// Those that are there all the same.
     pub gained: u64,
+    /// Blocks stored through a mapping that are there in part.
+    pub torn: u64,
+}
+
+/// What a block may hold.
+#[derive(Clone, Debug)]
+struct Block {
+    /// Passes (0: zeros, or behind the end); the newest is the last.
+    passes: Vec<u32>,
+    /// Some of them were stored through a mapping since the last sync: whoever writes the page back takes what is there at that
+    /// moment, so that each byte may be of another one.
+    may_be_torn: bool,
+}
+
+impl Block {
+    const fn of(pass: Vec<u32>) -> Self {
+        Self {
+            passes: pass,
+            may_be_torn: false,
+        }
+    }
+
+    fn synced(&mut self) {
+        self.passes.drain(..self.passes.len() - 1);
+        self.may_be_torn = false;
+    }
+
+    /// Block `index` of file `id` may hold these bytes, whole or in part.
+    fn check(&self, bytes: &[u8], id: u64, index: u64) -> Result<Found, String> {
+        match block::read(bytes, id, index) {
+            Ok(pass) if self.passes.contains(&pass) => Ok(Found::Whole(pass)),
+            Ok(pass) => Err(format!("holds pass {pass}, may hold {:?}", self.passes)),
+            Err(_) if self.may_be_torn && block::is_mix(bytes, id, index, &self.passes) => {
+                Ok(Found::Torn)
+            }
+            Err(what) => Err(what),
+        }
+    }
+}
+
+/// What a block was found to hold.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Found {
+    Whole(u32),
+    Torn,
 }
 
 /// A file of blocks.
 #[derive(Clone, Debug)]
 pub struct Model {
     pub id: u64,
-    /// Passes that each block may hold (0: zeros, or behind the end); the newest is the last.
-    blocks: Vec<Vec<u32>>,
+    blocks: Vec<Block>,
     /// Sizes that it may have, in blocks.
     sizes: Vec<u64>,
     pass: u32,
@@ -49,9 +93,9 @@ impl Model {
     fn may_be(&mut self, index: u64, pass: u32) {
         let index = usize::try_from(index).expect("small");
         if self.blocks.len() <= index {
-            self.blocks.resize(index + 1, vec![0]);
+            self.blocks.resize(index + 1, Block::of(vec![0]));
         }
-        self.blocks[index].push(pass);
+        self.blocks[index].passes.push(pass);
     }
 
     /// Blocks about to be written: their bytes.
@@ -64,6 +108,27 @@ impl Model {
         (first..first + count)
             .flat_map(|index| block::make(self.id, index, self.pass))
             .collect()
+    }
+
+    /// Blocks below the end about to be stored through a mapping: their bytes.
+    pub fn store(&mut self, first: u64, count: u64) -> Vec<u8> {
+        assert!(first + count <= self.size(), "SIGBUS");
+        let bytes = self.write(first, count);
+        for block in self.range(first, count) {
+            block.may_be_torn = true;
+        }
+        bytes
+    }
+
+    fn range(&mut self, first: u64, count: u64) -> &mut [Block] {
+        let at = |index: u64| usize::try_from(index).expect("small");
+        &mut self.blocks[at(first)..at(first + count)]
+    }
+
+    /// These blocks, and that they are below the end, were acknowledged.
+    pub fn part_synced(&mut self, first: u64, count: u64) {
+        self.range(first, count).iter_mut().for_each(Block::synced);
+        self.sizes.retain(|size| *size >= first + count);
     }
 
     /// About to be cut, or made longer.
@@ -83,15 +148,14 @@ impl Model {
 
     /// All of it was acknowledged.
     pub fn synced(&mut self) {
-        for passes in &mut self.blocks {
-            passes.drain(..passes.len() - 1);
-        }
+        self.blocks.iter_mut().for_each(Block::synced);
         self.sizes.drain(..self.sizes.len() - 1);
     }
 
     /// What is at `path` is a state that it may have; from now on it has that one.
     pub fn check(&mut self, path: &Path, counts: &mut Counts) -> Result<(), String> {
-        let fault = |what: String| format!("{}, file {}: {what}", path.display(), self.id);
+        let id = self.id;
+        let fault = |what: String| format!("{}, file {id}: {what}", path.display());
         let file = File::open(path).map_err(|e| fault(e.to_string()))?;
         let length = file.metadata().map_err(|e| fault(e.to_string()))?.len();
         let size = length / block::SIZE as u64;
@@ -106,30 +170,73 @@ impl Model {
             )));
         }
         let mut found = Vec::new();
-        for (index, passes) in (0..).zip(&self.blocks) {
+        let mut torn = Vec::new();
+        for (index, block) in (0..).zip(&self.blocks) {
             let mut bytes = vec![0; block::SIZE];
             if index < size {
                 let read = file.read_exact_at(&mut bytes, index * block::SIZE as u64);
                 read.map_err(|e| fault(format!("block {index}: {e}")))?;
             }
-            let pass = block::read(&bytes, self.id, index)
+            let holds = block
+                .check(&bytes, self.id, index)
                 .map_err(|what| fault(format!("block {index}: {what}")))?;
-            if !passes.contains(&pass) {
-                return Err(fault(format!(
-                    "block {index} holds pass {pass}, may hold {passes:?}"
-                )));
-            }
+            let Found::Whole(pass) = holds else {
+                counts.torn += 1;
+                torn.push(index);
+                found.push(Block::of(vec![0]));
+                continue;
+            };
+            let passes = &block.passes;
             counts.blocks += u64::from(passes.len() == 1);
             if passes.len() > 1 {
                 let is_newest = passes.last() == Some(&pass);
                 counts.gained += u64::from(is_newest);
                 counts.lost += u64::from(!is_newest);
             }
-            found.push(vec![pass]);
+            found.push(Block::of(vec![pass]));
         }
         // What is read after a loss is there for good.
         self.blocks = found;
         self.sizes = vec![size];
+        self.mend(path, &torn).map_err(|e| fault(e.to_string()))
+    }
+
+    /// Writes blocks anew that are there in part, as a program that recovers does it.
+    fn mend(&mut self, path: &Path, torn: &[u64]) -> Result<(), std::io::Error> {
+        if torn.is_empty() {
+            return Ok(());
+        }
+        let file = OpenOptions::new().write(true).open(path)?;
+        for index in torn {
+            let bytes = self.write(*index, 1);
+            file.write_all_at(&bytes, index * block::SIZE as u64)?;
+        }
+        file.sync_all()?;
+        self.synced();
         Ok(())
     }
+}
+
+#[test]
+fn a_block_may_be_torn_only_where_it_was_stored_through_a_mapping_and_not_synced() {
+    let mut model = Model::new(1);
+    model.write(0, 1);
+    model.synced();
+    let old = block::make(1, 0, 1);
+    let check = |model: &Model, bytes: &[u8]| model.blocks[0].check(bytes, 1, 0);
+    let mut torn = model.store(0, 1);
+    let edge = block::SIZE / 2 + 21;
+    torn[edge..].copy_from_slice(&old[edge..]);
+    assert_eq!(check(&model, &torn), Ok(Found::Torn));
+    assert_eq!(check(&model, &old), Ok(Found::Whole(1)));
+    let mut foreign = torn.clone();
+    foreign[..64].copy_from_slice(&block::make(1, 0, 3)[..64]);
+    check(&model, &foreign).expect_err("pass 3 was never stored");
+    model.part_synced(0, 1);
+    check(&model, &torn).expect_err("it is synced");
+    check(&model, &old).expect_err("it is synced");
+    model.write(0, 1);
+    torn[..64].copy_from_slice(&block::make(1, 0, 3)[..64]);
+    torn[64..].copy_from_slice(&block::make(1, 0, 2)[64..]);
+    check(&model, &torn).expect_err("a write is not torn");
 }

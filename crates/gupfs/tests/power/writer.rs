@@ -10,6 +10,7 @@ use rustix::fs::FallocateFlags;
 use stdx::Prng;
 
 use crate::block;
+use crate::mapping::Mapping;
 use crate::model::{Counts, Model};
 use crate::rig::Cut;
 
@@ -102,12 +103,13 @@ impl Writer {
         }
         while !cut.is_over() {
             // An error is the end: the model says what may have happened.
-            let done = match self.prng.below(12) {
+            let done = match self.prng.below(15) {
                 0 | 1 => self.create(&root, cut),
                 2..5 => self.change(&root, cut),
                 5 => self.rename(&root, cut),
                 6 => self.unlink(&root, cut),
                 7 | 8 => self.replace(&root, cut),
+                12.. => self.store(&root, cut),
                 _ => self.append(&root, cut),
             };
             if done.is_err() {
@@ -211,6 +213,51 @@ impl Writer {
             named.must_be = true;
             let last = named.names.len() - 1;
             named.names.drain(..last);
+        }
+        Ok(())
+    }
+
+    /// Stores through a mapping; some of it is synced by msync, some by fsync, some is left to the end of the mapping.
+    fn store(&mut self, root: &Path, cut: &Cut) -> Result<(), Error> {
+        let Some(index) = self.any() else {
+            return Ok(());
+        };
+        let named = &mut self.files[index];
+        let size = named.model.size();
+        if size == 0 {
+            return Ok(());
+        }
+        let path = root.join(named.names.last().expect("it has a name"));
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let at = |index: u64| usize::try_from(index).expect("small") * block::SIZE;
+        let mapping = Mapping::new(&file, at(size), true)?;
+        for _ in 0..1 + self.prng.below(4) {
+            let first = self.prng.below(size);
+            let count = 1 + self.prng.below(6.min(size - first));
+            let bytes = named.model.store(first, count);
+            // What is written back in between are blocks in part.
+            let part = usize::try_from(self.prng.below(bytes.len() as u64)).expect("small");
+            mapping.store(at(first), &bytes[..part])?;
+            if self.prng.chance(1, 4) {
+                mapping.sync_part(at(first), bytes.len())?;
+            }
+            mapping.store(at(first) + part, &bytes[part..])?;
+            let mut there = vec![0; bytes.len()];
+            mapping.load(at(first), &mut there)?;
+            assert!(there == bytes, "what was just stored is not there");
+            let is_part = match self.prng.below(4) {
+                0 => mapping.sync_part(at(first), bytes.len()).map(|()| true)?,
+                1 => mapping.sync().map(|()| false)?,
+                2 => file.sync_all().map(|()| false)?,
+                _ => continue,
+            };
+            cut.acknowledged()?;
+            match is_part {
+                true => named.model.part_synced(first, count),
+                false => named.model.synced(),
+            }
+            named.must_be = true;
+            named.names.drain(..named.names.len() - 1);
         }
         Ok(())
     }
