@@ -5,7 +5,8 @@
 //!   repeat of an older question says nothing, and a run is never given back while the grant that names it
 //!   again is on its way.
 //! - Runs in a question are in no state of the pool any more: they are the owner's when it executes it.
-//! - What lies unused goes back: the reserve follows what was used in the last seconds, down to nothing.
+//! - What lies unused goes back: the reserve follows what was used in the last seconds, down to nothing. What was wished for
+//!   stays for a moment, so that who wished for it finds it.
 //! - Who asks for sectors for promised ranges has none of these to spare.
 //!
 //! What this deliberately does not do: send. `next` is called from time to time and when sectors are short;
@@ -27,6 +28,8 @@ const AHEAD_MIN: u64 = 256;
 const IDLE: Duration = Duration::from_secs(5);
 /// After "there are few" or a recall nothing is asked for ahead of need for so long.
 const SHORT: Duration = Duration::from_secs(1);
+/// What was wished for lies here for so long: who wished looks for it every few milliseconds.
+const WISH_KEPT: Duration = Duration::from_secs(1);
 /// Who was refused asks again after so long.
 const REFUSED: Duration = Duration::from_millis(100);
 /// Who waits for sectors that are on their way asks again after so long.
@@ -121,6 +124,9 @@ pub struct Hand {
     promised_at: Instant,
     /// Sectors that work in the background could use.
     wish: u64,
+    /// What was wished for last, and until when it is no surplus.
+    kept: u64,
+    kept_until: Instant,
     /// NSDs of a file's layout on which little or nothing is left in hand: asked for next.
     short: Vec<NsdId>,
     short_need: u64,
@@ -333,6 +339,12 @@ impl Hand {
         (self.rate * 2).clamp(AHEAD_MIN, AHEAD_MAX)
     }
 
+    /// Sectors that lie here for who wished for them; none where others need them.
+    fn kept_at(&self, now: Instant) -> u64 {
+        let is_kept = now < self.kept_until && now >= self.recalled_until;
+        if is_kept { self.kept + AHEAD_MIN } else { 0 }
+    }
+
     /// The next question, if one is due and none is under way.
     pub fn next(&mut self, now: Instant) -> Option<SpaceAsk> {
         if now.since(self.period_begin) >= PERIOD {
@@ -369,9 +381,12 @@ impl Hand {
             ask.want = target - in_hand;
         }
         let wish = std::mem::take(&mut self.wish);
+        if wish > 0 {
+            (self.kept, self.kept_until) = (wish, now + WISH_KEPT);
+        }
         if wish > in_hand && now >= self.short_until.max(self.recalled_until) {
             self.last_use = Some(now);
-            ask.want = ask.want.max(wish + AHEAD_MIN);
+            ask.want = ask.want.max(wish + AHEAD_MIN - in_hand);
         }
         if !self.short.is_empty() {
             self.last_use = Some(now);
@@ -384,7 +399,7 @@ impl Hand {
         } else if ask.want > 0 {
             0
         } else {
-            in_hand.saturating_sub(target * 2)
+            in_hand.saturating_sub((target * 2).max(self.kept_at(now)))
         };
         let is_surplus = surplus >= SURPLUS_MIN || (target == 0 && surplus > 0);
         if is_recalled || is_surplus {

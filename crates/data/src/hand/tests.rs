@@ -233,6 +233,47 @@ fn a_wish_makes_nobody_give_anything_back_and_ends_by_itself() {
     assert!((2..=4).contains(&asks), "{asks}");
 }
 
+/// Who wishes looks every 20 ms; the hand is asked for its next question far more often. It gave what came back as surplus before he looked.
+#[test]
+fn what_was_wished_for_is_there_when_it_is_looked_for() {
+    let has_it = |hand: &mut Hand| match hand.reserve(2048) {
+        Ok(()) => true,
+        Err(more) => {
+            let unreserved = hand.pool().unreserved();
+            hand.wish(unreserved + more.sectors);
+            false
+        }
+    };
+    for in_hand in [0, 300, 1000] {
+        let (mut hand, mut owner) = (Hand::new(), Owner::default());
+        if in_hand > 0 {
+            hand.wish(in_hand);
+            serve(&mut hand, &mut owner, at(1));
+        }
+        let looks = (1..=3).find(|look| {
+            let found = has_it(&mut hand);
+            for ms in 0..20 {
+                serve(&mut hand, &mut owner, at(look * 20 + ms));
+            }
+            found
+        });
+        assert!(looks.is_some(), "{in_hand} in hand");
+        assert!(hand.pool().unreserved() < 2048, "no more than that");
+        hand.unreserve(SetAside::plain(2048));
+        // It stays for a moment, and for no recall.
+        serve(&mut hand, &mut owner, at(100));
+        assert!(hand.pool().unreserved() >= 2048);
+        let mut recalled = at(101);
+        if in_hand == 0 {
+            recalled = at(20_000);
+        } else {
+            hand.on_recall(recalled, 7);
+        }
+        serve(&mut hand, &mut owner, recalled);
+        assert_eq!(hand.pool().unreserved(), 0);
+    }
+}
+
 #[test]
 fn what_is_for_promised_ranges_is_for_these_alone_and_goes_back_soon() {
     let (mut hand, mut owner) = (Hand::new(), Owner::default());
