@@ -1,4 +1,4 @@
-//! `sim [SEED] [--runs N] [--seconds N] [--whole [--frames N]] [--canary R4]...`: runs seeds from the given or a fresh one on, prints
+//! `sim [SEED] [--runs N] [--seconds N] [--whole [--frames N] [--rewrites | --no-rewrites]] [--canary R4]...`: runs seeds from the given or a fresh one on, prints
 //! what they did, fails with the first violation.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a command line program speaks")]
@@ -21,6 +21,8 @@ struct Arguments {
     rules: Rules,
     canary: Canary,
     is_whole: bool,
+    /// What the rewriter does in the whole, instead of what the seed draws: all that it can, or nothing.
+    rewrites: Option<bool>,
     /// Frames of each pagepool of the whole, instead of what the seed draws.
     frame_count: Option<u64>,
     goes_on: bool,
@@ -40,6 +42,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         rules: Rules::DEFAULT,
         canary: Canary::default(),
         is_whole: false,
+        rewrites: None,
         frame_count: None,
         goes_on: false,
         has_log: false,
@@ -66,6 +69,8 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
                 arguments.frame_count = Some(count.ok_or("--frames needs a number")?);
             }
             "--whole" => arguments.is_whole = true,
+            "--rewrites" => arguments.rewrites = Some(true),
+            "--no-rewrites" => arguments.rewrites = Some(false),
             "--go-on" => arguments.goes_on = true,
             "--log" => arguments.has_log = true,
             seed => arguments.seed = seed.parse().map_err(|_| format!("not a seed: {seed}"))?,
@@ -288,7 +293,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(text) => {
             println!(
-                "{text}\nusage: sim [SEED] [--runs N | --seconds N] [--whole [--frames N]] [--go-on] [--canary R4]... [--log]"
+                "{text}\nusage: sim [SEED] [--runs N | --seconds N] [--whole [--frames N] [--rewrites | --no-rewrites]] [--go-on] [--canary R4]... [--log]"
             );
             return ExitCode::from(2);
         }
@@ -350,7 +355,13 @@ fn run(seed: u64, arguments: &Arguments) -> Option<String> {
 }
 
 fn whole_options(seed: u64, arguments: &Arguments) -> whole::Options {
-    let mut options = whole::options(seed, arguments.canary);
+    let mut options = match arguments.rewrites {
+        Some(true) => whole::rewriting(seed, arguments.canary),
+        _ => whole::options(seed, arguments.canary),
+    };
+    if arguments.rewrites == Some(false) {
+        options.rewrite_ms = 0;
+    }
     options.frame_count = arguments.frame_count.unwrap_or(options.frame_count);
     options
 }

@@ -19,6 +19,20 @@ pub mod world;
 pub use options::Options;
 pub use world::{Report, World};
 
+/// Those of a seed in which blocks of more than one extent are rewritten as soon as they rest, while nodes write, cut and revoke, links break
+/// and machines crash.
+pub fn rewriting(seed: u64, canary: node::Canary) -> Options {
+    Options {
+        rewrite_ms: 1 + seed % 3 * 20,
+        crash_count: usize::from(seed.is_multiple_of(4)),
+        data_sectors: 1 << 20,
+        frame_count: 1 << 14,
+        call_count: 150,
+        name_percent: 0,
+        ..options(seed, canary)
+    }
+}
+
 /// The options that a seed draws.
 pub fn options(seed: u64, canary: node::Canary) -> Options {
     Options::draw(&mut stdx::Prng::new(seed), canary)

@@ -178,25 +178,11 @@ fn checkpoints_outlive_crashes() {
     assert!(checkpoints > 100 && failures > 0, "{counts:?}");
 }
 
-/// Blocks of more than one extent are rewritten as soon as they rest, while nodes write, cut and revoke, links break and
-/// machines crash.
-fn rewriting(seed: u64, canary: Canary) -> Options {
-    Options {
-        rewrite_ms: 1 + seed % 3 * 20,
-        crash_count: usize::from(seed.is_multiple_of(4)),
-        data_sectors: 1 << 20,
-        frame_count: 1 << 14,
-        call_count: 150,
-        name_percent: 0,
-        ..whole::options(seed, canary)
-    }
-}
-
 #[test]
 fn rewritten_blocks_are_what_they_were() {
     let mut sum = RewriteCounts::default();
     for seed in 1..=16 {
-        let options = rewriting(seed, Canary::default());
+        let options = whole::rewriting(seed, Canary::default());
         let (report, _) = World::new(seed, options, false).run();
         assert_eq!(report.violation, None, "seed {seed}");
         sum.add(report.rewrites);
@@ -227,7 +213,7 @@ fn rewrites_of_what_has_changed_are_caught() {
         ..Canary::default()
     };
     let run = |seed, canary| {
-        let options = rewriting(seed, canary);
+        let options = whole::rewriting(seed, canary);
         survive(|| World::new(seed, options, false).run().0.violation)
     };
     let is_caught =
