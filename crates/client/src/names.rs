@@ -824,14 +824,10 @@ impl Slice {
     }
 
     fn reply_bytes(&mut self, request: &Request, bytes: SmallBytes) {
-        // The owner may not have heard that a write has taken the rights of a program.
         let bytes = match &request.operation {
-            Operation::ListXattr { ino, .. }
-                if self.inodes.get(ino).is_some_and(|i| i.takes_rights()) =>
-            {
-                let names = bytes.split_inclusive(|byte| *byte == 0);
-                let left = names.filter(|name| name.strip_suffix(&[0]) != Some(meta::FILE_RIGHTS));
-                SmallBytes::new(&left.collect::<Vec<_>>().concat())
+            Operation::ListXattr { ino, .. } => {
+                let takes_rights = self.inodes.get(ino).is_some_and(|i| i.takes_rights());
+                listed(bytes, takes_rights, request.caller.uid == 0)
             }
             _ => bytes,
         };
@@ -942,6 +938,20 @@ impl Slice {
             _ => unreachable!("only directory operations come here"),
         }
     }
+}
+
+/// The names of extended attributes that the caller may see. The owner may not have heard that a write has taken the rights of a
+/// program; Linux lists `trusted.` for CAP_SYS_ADMIN alone, and of that the kernel tells the user number at most.
+fn listed(names: SmallBytes, takes_rights: bool, is_root: bool) -> SmallBytes {
+    if is_root && !takes_rights {
+        return names;
+    }
+    let is_seen = |name: &&[u8]| {
+        let is_taken = takes_rights && name.strip_suffix(&[0]) == Some(meta::FILE_RIGHTS);
+        !is_taken && (is_root || !name.starts_with(b"trusted."))
+    };
+    let left = names.split_inclusive(|byte| *byte == 0).filter(is_seen);
+    SmallBytes::new(&left.collect::<Vec<_>>().concat())
 }
 
 /// The directory whose names an operation is about.
