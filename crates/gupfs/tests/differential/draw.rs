@@ -215,6 +215,8 @@ fn of_names(prng: &mut Prng) -> Call {
         },
         5 => Call::Readlink { path },
         6..8 => Call::Unlink { path },
+        // The directory of the player itself stays: a file could take its name.
+        8 if path.is_empty() => Call::List { path },
         8 => Call::Rmdir { path },
         9..11 => Call::Link {
             from: path,
