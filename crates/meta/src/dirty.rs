@@ -19,7 +19,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::records::{Key, Record};
+use crate::records::{Key, Named, Record};
 
 /// Bytes of a key's record beside a root, but for its value: the key, lengths, what says of which kind it is.
 const KEY_OVERHEAD: u64 = 32;
@@ -46,28 +46,34 @@ struct Keys {
 
 impl Keys {
     fn insert(&mut self, key: Key, length: u32) {
-        let more = u64::from(length) + key.bytes().len() as u64 + KEY_OVERHEAD;
-        let old = self.lengths.insert(key.clone(), length);
-        self.size += more;
-        if let Some(old) = old {
-            self.size -= u64::from(old) + key.bytes().len() as u64 + KEY_OVERHEAD;
+        let size = size_beside(&key);
+        self.size += u64::from(length) + size;
+        if let Some(old) = self.lengths.insert(key, length) {
+            self.size -= u64::from(old) + size;
         }
     }
 
     fn remove(&mut self, key: &Key) {
         if let Some(length) = self.lengths.remove(key) {
-            self.size -= u64::from(length) + key.bytes().len() as u64 + KEY_OVERHEAD;
+            self.size -= u64::from(length) + size_beside(key);
         }
     }
 
     /// Removes all keys of an inode.
     fn remove_inode(&mut self, index: u64) {
-        let (first, behind) = (Key::of_inode(index), Key::of_inode(index + 1));
-        while let Some((key, _)) = self.lengths.range(first.clone()..behind.clone()).next() {
+        // Most that go have no other.
+        self.remove(&Key::new(index, Named::Head));
+        let all = || Key::of_inode(index)..Key::of_inode(index + 1);
+        while let Some((key, _)) = self.lengths.range(all()).next() {
             let key = key.clone();
             self.remove(&key);
         }
     }
+}
+
+/// Bytes of a key's record, but for its value.
+fn size_beside(key: &Key) -> u64 {
+    key.size() as u64 + KEY_OVERHEAD
 }
 
 #[derive(Debug)]
@@ -116,7 +122,7 @@ impl Dirty {
         &mut self,
         key: Key,
         length: Option<u32>,
-        old: impl FnOnce() -> Option<Vec<u8>>,
+        old: impl FnOnce(&Key) -> Option<Vec<u8>>,
     ) {
         if !self.is_tracked {
             return;
@@ -124,7 +130,8 @@ impl Dirty {
         if let Some(frozen) = &mut self.frozen
             && frozen.needs_image(&key)
         {
-            frozen.images.insert(key.clone(), old());
+            let image = old(&key);
+            frozen.images.insert(key.clone(), image);
         }
         match length {
             Some(length) => self.log.insert(key, length),
@@ -281,7 +288,6 @@ impl Dirty {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::records::Named;
     use types::SmallBytes;
 
     fn keys(dirty: &Dirty) -> Vec<Key> {
@@ -295,14 +301,50 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_in_the_order_of_their_bytes() {
+        let numbers = [0, 1, 0xff, 0x100, u64::MAX - 1, u64::MAX];
+        let mut all = Vec::new();
+        for index in [0, 1, 0xff, 0x100, (1 << 48) - 1] {
+            all.push(Key::of_inode(index));
+            let plain = [Named::Head, Named::Target, Named::PartHead];
+            let numbered = numbers.iter().flat_map(|n| {
+                [
+                    Named::Entry(*n),
+                    Named::Part(*n),
+                    Named::Extent(*n),
+                    Named::Piece(*n),
+                    Named::Promise(*n),
+                ]
+            });
+            let names: [&[u8]; 4] = [b"a", b"ab", b"b", &[b'x'; 200]];
+            let named = names.map(Named::Xattr);
+            let of_inode = plain.into_iter().chain(numbered).chain(named);
+            all.extend(of_inode.map(|named| key(index, named)));
+        }
+        for one in &all {
+            assert_eq!(one.bytes().len(), one.size(), "{one:?}");
+            assert_eq!(Key::from_bytes(&one.bytes()).as_ref(), Some(one));
+            let named = one.named();
+            let again = named.map_or_else(
+                || Key::of_inode(one.index()),
+                |named| key(one.index(), named),
+            );
+            assert_eq!(*one, again);
+            for other in &all {
+                assert_eq!(one.cmp(other), one.bytes().cmp(&other.bytes()));
+            }
+        }
+    }
+
+    #[test]
     fn what_comes_and_goes_leaves_nothing_where_the_tree_is_empty() {
         let mut dirty = Dirty::default();
         dirty.track(false);
         for index in 1..100 {
-            dirty.note(key(1, Named::Entry(index)), Some(9), || None);
-            dirty.note(key(index, Named::Head), Some(100), || None);
-            dirty.note(key(index, Named::Xattr(b"user.x")), Some(5000), || None);
-            dirty.note(key(1, Named::Entry(index)), None, || None);
+            dirty.note(key(1, Named::Entry(index)), Some(9), |_| None);
+            dirty.note(key(index, Named::Head), Some(100), |_| None);
+            dirty.note(key(index, Named::Xattr(b"user.x")), Some(5000), |_| None);
+            dirty.note(key(1, Named::Entry(index)), None, |_| None);
             dirty.note_removed(index, Vec::new, |_| None);
         }
         assert_eq!((keys(&dirty), dirty.size()), (Vec::new(), 0));
@@ -313,12 +355,12 @@ mod tests {
         let mut dirty = Dirty::default();
         dirty.track(true);
         for index in [5, 6, 7] {
-            dirty.note(key(index, Named::Head), Some(100), || None);
-            dirty.note(key(index, Named::Extent(0)), Some(44), || None);
+            dirty.note(key(index, Named::Head), Some(100), |_| None);
+            dirty.note(key(index, Named::Extent(0)), Some(44), |_| None);
         }
         dirty.note_removed(6, Vec::new, |_| None);
         assert_eq!(dirty.freeze(), 5);
-        dirty.note(key(7, Named::Extent(9)), Some(44), || None);
+        dirty.note(key(7, Named::Extent(9)), Some(44), |_| None);
         let all = vec![key(7, Named::Head), key(7, Named::Extent(0))];
         let old = |key: &Key| Some(key.bytes().to_vec());
         dirty.note_removed(7, || all.clone(), old);
@@ -333,17 +375,14 @@ mod tests {
         let mut records = Vec::new();
         assert!(dirty.encode(100, |_| Some(vec![1]), &mut records));
         assert_eq!(records.len(), 5);
-        let gone = (
-            Key::of_inode(6).bytes().clone(),
-            Some(SmallBytes::new(&[1])),
-        );
+        let gone = (Key::of_inode(6).bytes(), Some(SmallBytes::new(&[1])));
         assert_eq!(records[2], gone);
         let (at, value) = &records[3];
         assert_eq!(value.as_ref(), Some(at), "its before-image");
         // It failed: all of that has still to be saved, but for what went meanwhile.
         drop(dirty.thaw(None));
         assert_eq!(keys(&dirty), expected);
-        let size = |key: &Key, length: u64| key.bytes().len() as u64 + length + KEY_OVERHEAD;
+        let size = |key: &Key, length: u64| size_beside(key) + length;
         let sizes = [
             size(&expected[0], 100),
             size(&expected[1], 44),
@@ -360,9 +399,9 @@ mod tests {
     fn a_number_that_is_used_again_is_not_lost() {
         let mut dirty = Dirty::default();
         dirty.track(true);
-        dirty.note(key(7, Named::Head), Some(100), || None);
+        dirty.note(key(7, Named::Head), Some(100), |_| None);
         dirty.note_removed(7, Vec::new, |_| None);
-        dirty.note(key(7, Named::Head), Some(100), || None);
+        dirty.note(key(7, Named::Head), Some(100), |_| None);
         assert_eq!(keys(&dirty), [Key::of_inode(7), key(7, Named::Head)]);
     }
 
@@ -371,7 +410,7 @@ mod tests {
         let mut dirty = Dirty::default();
         dirty.track(false);
         for offset in 0..1000 {
-            dirty.note(key(1, Named::Entry(offset)), Some(20_000), || None);
+            dirty.note(key(1, Named::Entry(offset)), Some(20_000), |_| None);
         }
         dirty.freeze();
         let mut records = Vec::new();

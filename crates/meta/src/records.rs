@@ -43,6 +43,8 @@ const ENTRY_SIZE: u32 = 24;
 /// Bytes of the value of a part's head, and of a directory's record of a part.
 pub(crate) const PART_SIZE: u32 = 8;
 
+/// No record's kind: before all of them.
+const WHOLE: u8 = 0;
 const HEAD: u8 = 0x10;
 const TARGET: u8 = 0x11;
 const PART_HEAD: u8 = 0x12;
@@ -53,9 +55,19 @@ const PIECE: u8 = 0x31;
 const PROMISE: u8 = 0x32;
 const XATTR: u8 = 0x40;
 
-/// Key of something that changes as a whole, as bytes: without the number of a slice.
+/// Key of something that changes as a whole: without the number of a slice. Two numbers, so that it is compared as such: every
+/// change of a shard looks for one in its dirty log. Keys are in the order of their bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Key(SmallBytes);
+pub struct Key {
+    /// Inode index, and in the lowest byte the kind; `WHOLE`: the inode with all it has.
+    place: u64,
+    /// The rest of a key that ends in a number.
+    number: u64,
+    /// The rest of an extended attribute's. Boxed: hardly any key has one.
+    name: Option<Box<SmallBytes>>,
+}
+
+const _: () = assert!(size_of::<Key>() == 24);
 
 /// One record: its key, and its value, or that it is not there. A key of an index alone (`KEY_OF_INODE_SIZE` bytes): all
 /// records of that inode are gone.
@@ -77,62 +89,96 @@ pub(crate) enum Named<'a> {
 
 impl Key {
     pub(crate) fn new(index: u64, named: Named<'_>) -> Self {
-        let mut bytes = [0; 15];
-        bytes[..6].copy_from_slice(&index.to_be_bytes()[2..]);
         let (kind, number) = match named {
-            Named::Head => (HEAD, None),
-            Named::Target => (TARGET, None),
-            Named::PartHead => (PART_HEAD, None),
-            Named::Entry(cookie) => (ENTRY, Some(cookie)),
-            Named::Part(begin) => (PART, Some(begin)),
-            Named::Extent(sector) => (EXTENT, Some(sector)),
-            Named::Piece(offset) => (PIECE, Some(offset)),
-            Named::Promise(sector) => (PROMISE, Some(sector)),
-            Named::Xattr(name) => {
-                bytes[6] = XATTR;
-                return Self([&bytes[..7], name, &[0]].concat().into());
-            }
+            Named::Head => (HEAD, 0),
+            Named::Target => (TARGET, 0),
+            Named::PartHead => (PART_HEAD, 0),
+            Named::Entry(cookie) => (ENTRY, cookie),
+            Named::Part(begin) => (PART, begin),
+            Named::Extent(sector) => (EXTENT, sector),
+            Named::Piece(offset) => (PIECE, offset),
+            Named::Promise(sector) => (PROMISE, sector),
+            Named::Xattr(_) => (XATTR, 0),
         };
-        bytes[6] = kind;
-        match number {
-            None => Self(SmallBytes::new(&bytes[..7])),
-            Some(number) => {
-                bytes[7..].copy_from_slice(&number.to_be_bytes());
-                Self(SmallBytes::new(&bytes))
-            }
+        let name = match named {
+            Named::Xattr(name) => Some(Box::new(SmallBytes::new(name))),
+            _ => None,
+        };
+        Self {
+            place: index << 8 | u64::from(kind),
+            number,
+            name,
         }
     }
 
     /// An inode with all it has.
     pub(crate) fn of_inode(index: u64) -> Self {
-        Self(SmallBytes::new(&index.to_be_bytes()[2..]))
+        Self {
+            place: index << 8 | u64::from(WHOLE),
+            number: 0,
+            name: None,
+        }
     }
 
     /// It names an inode with all it has: which.
     pub(crate) fn removed_inode(&self) -> Option<u64> {
-        (self.0.len() == KEY_OF_INODE_SIZE).then(|| self.index())
+        (self.kind() == WHOLE).then(|| self.index())
     }
 
-    /// The key itself.
-    pub(crate) fn bytes(&self) -> &SmallBytes {
-        &self.0
+    fn kind(&self) -> u8 {
+        self.place.to_le_bytes()[0]
+    }
+
+    /// As bytes.
+    pub(crate) fn bytes(&self) -> SmallBytes {
+        let index = self.index().to_be_bytes();
+        let mut bytes = [0; 15];
+        bytes[..6].copy_from_slice(&index[2..]);
+        bytes[6] = self.kind();
+        bytes[7..].copy_from_slice(&self.number.to_be_bytes());
+        match &self.name {
+            Some(name) => [&bytes[..7], name, &[0]].concat().into(),
+            None => SmallBytes::new(&bytes[..self.size()]),
+        }
+    }
+
+    /// How many bytes `bytes` gives.
+    pub(crate) fn size(&self) -> usize {
+        match self.kind() {
+            WHOLE => KEY_OF_INODE_SIZE,
+            HEAD | TARGET | PART_HEAD => KEY_OF_INODE_SIZE + 1,
+            _ => KEY_OF_INODE_SIZE + 1 + self.name.as_ref().map_or(8, |name| name.len() + 1),
+        }
     }
 
     /// What of the inode it names; `None`: all of it.
     pub(crate) fn named(&self) -> Option<Named<'_>> {
-        Self::parse(&self.0).map(|(_, named)| named)
+        Some(match self.kind() {
+            HEAD => Named::Head,
+            TARGET => Named::Target,
+            PART_HEAD => Named::PartHead,
+            ENTRY => Named::Entry(self.number),
+            PART => Named::Part(self.number),
+            EXTENT => Named::Extent(self.number),
+            PIECE => Named::Piece(self.number),
+            PROMISE => Named::Promise(self.number),
+            XATTR => Named::Xattr(self.name.as_ref().expect("it was made with one")),
+            _ => return None,
+        })
     }
 
     /// A key that was read. `None`: it is none of this version.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let is_known = bytes.len() == KEY_OF_INODE_SIZE || Self::parse(bytes).is_some();
-        is_known.then(|| Self(SmallBytes::new(bytes)))
+        if let Ok(index) = <[u8; KEY_OF_INODE_SIZE]>::try_from(bytes) {
+            return Some(Self::of_inode(index_of(&index)));
+        }
+        Self::parse(bytes).map(|(index, named)| Self::new(index, named))
     }
 
     /// Inode index, and what of the inode.
     fn parse(bytes: &[u8]) -> Option<(u64, Named<'_>)> {
-        let (index, rest) = bytes.split_at_checked(6)?;
-        let index = index.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
+        let (index, rest) = bytes.split_at_checked(KEY_OF_INODE_SIZE)?;
+        let index = index_of(index);
         let (kind, rest) = rest.split_first()?;
         let number = || rest.try_into().ok().map(u64::from_be_bytes);
         let named = match *kind {
@@ -155,8 +201,7 @@ impl Key {
 
     /// Index of the inode that it belongs to.
     pub(crate) fn index(&self) -> u64 {
-        let index = &self.0[..KEY_OF_INODE_SIZE];
-        index.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
+        self.place >> 8
     }
 
     /// Most slices that a value of this kind has; `None`: it is one record without the number of a slice.
@@ -175,18 +220,23 @@ impl Key {
 
     /// The records of this key with this value, in order. What is not there is named too: it may have been.
     pub fn records(&self, value: Option<&[u8]>, out: &mut Vec<Record>) {
-        let kind = self.0.get(KEY_OF_INODE_SIZE);
-        let Some(count_max) = kind.and_then(|kind| Self::slice_count_max(*kind)) else {
-            return out.push((self.0.clone(), value.map(SmallBytes::new)));
+        let key = self.bytes();
+        let Some(count_max) = Self::slice_count_max(self.kind()) else {
+            return out.push((key, value.map(SmallBytes::new)));
         };
         for slice in 0..count_max {
             let begin = slice * SLICE_SIZE;
             let bytes = value.filter(|value| begin < value.len() || slice == 0);
             let bytes = bytes.map(|v| SmallBytes::new(&v[begin..v.len().min(begin + SLICE_SIZE)]));
             let slice = u8::try_from(slice).expect("few slices");
-            out.push(([&self.0[..], &[slice]].concat().into(), bytes));
+            out.push(([&key[..], &[slice]].concat().into(), bytes));
         }
     }
+}
+
+/// The index that a key begins with.
+fn index_of(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0, |n, byte| n << 8 | u64::from(*byte))
 }
 
 /// Value of a head.
@@ -214,8 +264,7 @@ wire_struct!(EntryValue { name, ino, kind });
 impl Inode {
     /// What a key of this inode holds now.
     pub(crate) fn value(&self, key: &Key) -> Option<Vec<u8>> {
-        let (_, named) = Key::parse(&key.0)?;
-        match named {
+        match key.named()? {
             Named::Head => {
                 let record = self.record();
                 let head = Head {
@@ -344,8 +393,7 @@ impl BadRecord {
             Self::Value { error, .. } => error.to_string(),
             Self::Misfit { .. } => "it does not fit what lies before it".to_owned(),
         };
-        let index = key.iter().take(KEY_OF_INODE_SIZE);
-        let index = index.fold(0u64, |n, byte| n << 8 | u64::from(*byte));
+        let index = index_of(&key[..key.len().min(KEY_OF_INODE_SIZE)]);
         let kind = match key.get(KEY_OF_INODE_SIZE) {
             Some(&HEAD) => "head",
             Some(&TARGET) => "target",
@@ -576,7 +624,7 @@ impl<'a> Loader<'a> {
             self.removed = key.removed_inode();
         }
         let result = match value {
-            Some(value) => self.put(key.bytes(), &value),
+            Some(value) => self.put(&key.bytes(), &value),
             None => Ok(()),
         };
         self.note(result)

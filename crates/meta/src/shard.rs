@@ -702,20 +702,20 @@ impl Shard {
                 let key = Key::new(index, Named::Extent(sector));
                 let length = map.extent_from(sector).map(length_of_extent);
                 self.dirty
-                    .note(key, length, || old.map(|extent| extent.to_bytes()));
+                    .note(key, length, |_| old.map(|extent| extent.to_bytes()));
             }
             for (offset, old) in changes.pieces {
                 let key = Key::new(index, Named::Piece(offset));
                 let length = map.piece_from(offset);
                 let length = length.map(|v| u32::try_from(v.len()).expect("within a sector"));
                 self.dirty
-                    .note(key, length, || old.map(|bytes| bytes.to_vec()));
+                    .note(key, length, |_| old.map(|bytes| bytes.to_vec()));
             }
             for (sector, old) in changes.promised {
                 let key = Key::new(index, Named::Promise(sector));
                 let length = map.promise_from(sector).map(|_| PROMISE_SIZE);
                 self.dirty
-                    .note(key, length, || old.map(|end| end.to_bytes()));
+                    .note(key, length, |_| old.map(|end| end.to_bytes()));
             }
         } else {
             change(map);

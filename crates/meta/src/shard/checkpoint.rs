@@ -20,7 +20,7 @@ impl Shard {
             let inode = &self.inodes[&index];
             for key in inode.keys() {
                 let length = key.named().and_then(|named| inode.length(named));
-                self.dirty.note(key, length, || None);
+                self.dirty.note(key, length, |_| None);
             }
         }
     }
@@ -40,7 +40,7 @@ impl Shard {
             let length = value
                 .as_ref()
                 .map(|v| u32::try_from(v.len()).expect("short"));
-            self.dirty.note(key, length, || None);
+            self.dirty.note(key, length, |_| None);
         }
     }
 
@@ -78,7 +78,7 @@ impl Shard {
     pub fn unsaved(&self, out: &mut dyn FnMut(Unsaved)) {
         self.dirty.unsaved(&mut |key| {
             let value = self.inodes.get(&key.index()).and_then(|i| i.value(key));
-            out((key.bytes().clone(), value.map(SmallBytes::from)));
+            out((key.bytes(), value.map(SmallBytes::from)));
         });
     }
 
@@ -263,7 +263,8 @@ impl Shard {
     /// A record changes to a value of at most `length` bytes, or goes.
     fn touch(&mut self, index: u64, named: Named<'_>, length: Option<u32>) {
         let key = Key::new(index, named);
-        let inode = self.inodes.get(&index);
-        self.dirty.note(key.clone(), length, || inode?.value(&key));
+        let inodes = &self.inodes;
+        let old = |key: &Key| inodes.get(&index)?.value(key);
+        self.dirty.note(key, length, old);
     }
 }
