@@ -133,6 +133,11 @@ pub fn runs_of(extents: &[Extent]) -> Vec<Run> {
     runs
 }
 
+/// A file with so many bytes in so many pieces has some that are to be moved to sectors, soon or when there is time.
+pub(crate) const fn are_to_be_destaged(byte_count: u64, piece_count: usize) -> bool {
+    byte_count > limits::INLINE_SIZE_MAX || piece_count > DESTAGE_PIECE_COUNT_MAX
+}
+
 /// Bytes of an extent's list of locations, or of checksums, as they are allocated.
 const EXTENT_LISTS_SIZE: usize = 48;
 
@@ -525,24 +530,50 @@ impl FileMap {
 
     /// Adds part of a snapshot's map as it is.
     pub fn load(&mut self, version: u64, extents: &[Extent], pieces: &[Piece]) {
-        for extent in extents {
-            self.count_runs(extent);
-            self.extent_sector_count += u64::from(extent.length);
-            let sectors = (extent.file_sector, extent.file_sector_end());
-            self.note_mapped(sectors, is_inline(extent), true);
-            let old = self.extents.insert(extent.file_sector, extent.clone());
-            assert!(old.is_none(), "a snapshot names an extent once");
-        }
-        for piece in pieces {
-            let sector = sector_of(piece.offset);
-            if !self.has_pieces(sector) && !self.is_mapped(sector) {
-                self.piece_sector_count += 1;
-            }
-            self.note_piece(piece.offset, piece.bytes.len(), true);
-            self.pieces.insert(piece.offset, piece.bytes.clone());
-            self.changed.0.insert(sector, version);
-        }
         self.version = version;
+        extents
+            .iter()
+            .for_each(|extent| self.add_extent(extent.clone()));
+        pieces
+            .iter()
+            .for_each(|piece| self.add_piece(piece.clone()));
+    }
+
+    fn add_extent(&mut self, extent: Extent) {
+        self.count_runs(&extent);
+        self.extent_sector_count += u64::from(extent.length);
+        let sectors = (extent.file_sector, extent.file_sector_end());
+        self.note_mapped(sectors, is_inline(&extent), true);
+        let old = self.extents.insert(extent.file_sector, extent);
+        assert!(old.is_none(), "a snapshot names an extent once");
+    }
+
+    fn add_piece(&mut self, piece: Piece) {
+        let sector = sector_of(piece.offset);
+        if !self.has_pieces(sector) && !self.is_mapped(sector) {
+            self.piece_sector_count += 1;
+        }
+        self.note_piece(piece.offset, piece.bytes.len(), true);
+        self.pieces.insert(piece.offset, piece.bytes);
+        self.changed.0.insert(sector, self.version);
+    }
+
+    /// Adds an extent as it is. False: it is malformed, or not behind all that are there.
+    pub(crate) fn load_extent(&mut self, extent: Extent) -> bool {
+        let fits = self.can_load(std::slice::from_ref(&extent), &[]);
+        if fits {
+            self.add_extent(extent);
+        }
+        fits
+    }
+
+    /// Adds a piece as it is. False: it is malformed, or not behind all that are there.
+    pub(crate) fn load_piece(&mut self, piece: Piece) -> bool {
+        let fits = self.can_load(&[], std::slice::from_ref(&piece));
+        if fits {
+            self.add_piece(piece);
+        }
+        fits
     }
 
     /// What is to be loaded is well-formed, and lies behind all extents, or pieces, that are there.

@@ -28,6 +28,7 @@ use types::extent::{Checksums, Extent, Piece};
 use types::{Attr, Decode, DecodeError, Encode, FileKind, InodeId, Name, SmallBytes, wire_struct};
 
 use crate::inode::{Dirent, Inode, InodeRecord};
+use crate::name_hash::HashKey;
 
 /// Bytes of a slice of a long value: well below a quarter of a leaf page of the tree.
 pub const SLICE_SIZE: usize = 2048;
@@ -412,22 +413,60 @@ impl BadRecord {
 /// What the tree of a shard lacks, of one key: its whole value, or that it is not there.
 pub type Unsaved = (SmallBytes, Option<SmallBytes>);
 
+/// The inode whose records come now.
+#[derive(Debug)]
+struct Current {
+    index: u64,
+    /// The tree lacks something of it.
+    is_beside: bool,
+    gathered: Gathered,
+}
+
+/// What has come of an inode.
+#[derive(Debug)]
+enum Gathered {
+    /// No head.
+    Nothing,
+    /// All so far.
+    Whole(Box<Inode>),
+    /// There is no room for it: what tells whether it has to be in memory all the same.
+    Passed {
+        piece_byte_count: u64,
+        piece_count: usize,
+    },
+}
+
+/// Who knows that there is less room than this passes over what comes: nearly nothing would fit.
+const ROOM_MIN: u64 = 1024;
+
+/// A value in slices, its key without their numbers, and how many have come. The buffers are used again.
+#[derive(Debug, Default)]
+struct Long {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    count: usize,
+}
+
 /// Makes a shard of the records of its tree, which come in order, and of what that tree lacks.
+///
+/// A start has all records of a node's trees pass through here. An inode is gathered whole and put into the shard once; where there is no
+/// room for one, none of its records but the head is decoded, and what is wrong with them is found by who reads it.
 #[derive(Debug)]
 pub struct Loader<'a> {
     shard: &'a mut crate::Shard,
     beside: std::iter::Peekable<std::vec::IntoIter<(Key, Option<SmallBytes>)>>,
     /// The inode that is gone, whose records are passed over.
     removed: Option<u64>,
-    /// A long value, its key and how many slices have come.
-    long: Option<(SmallBytes, Vec<u8>, usize)>,
-    last: Option<SmallBytes>,
+    long: Long,
+    /// Key of the last record.
+    last: Vec<u8>,
     /// What did not fit and was passed over; `None`: the first such record ends the loading.
     passed_over: Option<Vec<BadRecord>>,
-    /// The inode whose records come now, and whether the tree lacks something of it.
-    current: Option<(u64, bool)>,
+    current: Option<Current>,
     /// Bytes of inodes that may stay in memory.
     room: u64,
+    /// Inodes that were passed over and have to be in memory.
+    missing: Vec<InodeId>,
 }
 
 impl<'a> Loader<'a> {
@@ -457,33 +496,22 @@ impl<'a> Loader<'a> {
             shard,
             beside: all.into_iter().peekable(),
             removed: None,
-            long: None,
-            last: None,
+            long: Long::default(),
+            last: Vec::new(),
             passed_over: None,
             current: None,
             room: u64::MAX,
+            missing: Vec::new(),
         })
     }
 
     /// Inodes that the tree has as they are stay in memory as far as all take no more bytes than this, roughly; of the others the shard
-    /// knows that the tree has them (they are *cold*), and what counts for all of them.
+    /// knows that the tree has them (they are *cold*), and what counts for all of them. Their records are not looked at, but for what tells
+    /// that one has to be in memory: `finish` names those.
     #[must_use]
     pub fn with_room(mut self, bytes: u64) -> Self {
         self.room = bytes;
         self
-    }
-
-    /// Records of this inode come now: the one before is whole.
-    fn enter(&mut self, index: u64) {
-        if self.current.is_some_and(|(current, _)| current == index) {
-            return;
-        }
-        if let Some((whole, false)) = self.current
-            && self.shard.resident_size() > self.room
-        {
-            self.shard.leave_in_tree(whole);
-        }
-        self.current = Some((index, false));
     }
 
     /// From now on what does not fit is passed over and noted, for who wants to see all that is wrong.
@@ -519,11 +547,14 @@ impl<'a> Loader<'a> {
     }
 
     fn push_next(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadRecord> {
-        let record_key = SmallBytes::new(key);
-        if self.last.as_ref().is_some_and(|last| *last >= record_key) {
-            return Err(BadRecord::Misfit { key: record_key });
+        let misfit = || BadRecord::Misfit {
+            key: SmallBytes::new(key),
+        };
+        if *self.last >= *key && !self.last.is_empty() {
+            return Err(misfit());
         }
-        self.last = Some(record_key.clone());
+        self.last.clear();
+        self.last.extend_from_slice(key);
         let kind = key.get(KEY_OF_INODE_SIZE).copied();
         let bad_key = || BadRecord::Key {
             key: SmallBytes::new(key),
@@ -531,35 +562,37 @@ impl<'a> Loader<'a> {
         let kind = kind.ok_or_else(bad_key)?;
         let Some(count_max) = Key::slice_count_max(kind) else {
             self.end_long()?;
-            return self.whole(&record_key, value);
+            return self.whole(key, value);
         };
         let (slice, whole) = key.split_last().ok_or_else(bad_key)?;
         let slice = usize::from(*slice);
-        let misfit = BadRecord::Misfit { key: record_key };
         if value.len() > SLICE_SIZE || slice >= count_max {
-            return Err(misfit);
+            return Err(misfit());
         }
         if slice == 0 {
             self.end_long()?;
-            self.long = Some((SmallBytes::new(whole), value.to_vec(), 1));
+            self.long.key.extend_from_slice(whole);
+            self.long.value.extend_from_slice(value);
+            self.long.count = 1;
             return Ok(());
         }
-        match &mut self.long {
-            Some((key, bytes, count)) if **key == *whole && *count == slice => {
-                bytes.extend_from_slice(value);
-                *count += 1;
-                Ok(())
-            }
-            _ => Err(misfit),
+        let long = &mut self.long;
+        if long.count != slice || *long.key != *whole {
+            return Err(misfit());
         }
+        long.value.extend_from_slice(value);
+        long.count += 1;
+        Ok(())
     }
 
-    /// All have come.
+    /// All have come. Inodes that have to be in memory and were passed over, for there was no room: they are to be taken in
+    /// (`Shard::take_in`) before anything else.
     ///
     /// # Errors
     /// As `push`.
-    pub fn finish(mut self) -> Result<(), BadRecord> {
-        self.end()
+    pub fn finish(mut self) -> Result<Vec<InodeId>, BadRecord> {
+        self.end()?;
+        Ok(self.missing)
     }
 
     /// `push` of a loader that is lenient: a record that does not fit is passed over, and said by `finish_lenient`.
@@ -568,9 +601,10 @@ impl<'a> Loader<'a> {
         self.pass_over(result);
     }
 
-    /// All have come: what was passed over since the last call.
+    /// All have come, with room for all: what was passed over since the last call.
     pub fn finish_lenient(mut self) -> Vec<BadRecord> {
         let result = self.end();
+        assert!(self.missing.is_empty(), "there is room for all");
         self.pass_over(result);
         self.take_passed_over()
     }
@@ -583,109 +617,238 @@ impl<'a> Loader<'a> {
     }
 
     fn end(&mut self) -> Result<(), BadRecord> {
-        self.end_long()?;
-        while let Some((key, value)) = self.beside.next() {
-            self.put_beside(&key, value)?;
+        let mut result = self.end_long();
+        while let (Ok(()), Some((key, value))) = (&result, self.beside.next()) {
+            result = self.put_beside(&key, value);
         }
-        Ok(())
+        self.settle();
+        result
     }
 
     fn end_long(&mut self) -> Result<(), BadRecord> {
-        match self.long.take() {
-            Some((key, value, _)) => {
-                let result = self.whole(&key, &value);
-                self.note(result)
-            }
-            None => Ok(()),
+        if self.long.count == 0 {
+            return Ok(());
         }
+        let mut long = std::mem::take(&mut self.long);
+        let result = self.whole(&long.key, &long.value);
+        long.key.clear();
+        long.value.clear();
+        long.count = 0;
+        self.long = long;
+        self.note(result)
     }
 
     /// A value of the tree: what lies beside comes in between, or instead of it.
-    fn whole(&mut self, bytes: &SmallBytes, value: &[u8]) -> Result<(), BadRecord> {
-        let Some(key) = Key::from_bytes(bytes) else {
-            let key = bytes.clone();
+    fn whole(&mut self, key: &[u8], value: &[u8]) -> Result<(), BadRecord> {
+        let Some((index, named)) = Key::parse(key) else {
+            let key = SmallBytes::new(key);
             return Err(BadRecord::Key { key });
         };
         let mut is_replaced = false;
-        while let Some((next, newer)) = self.beside.next_if(|(next, _)| *next <= key) {
-            is_replaced |= next == key;
+        let at = Key::new(index, named);
+        while let Some((next, newer)) = self.beside.next_if(|(next, _)| *next <= at) {
+            is_replaced |= next == at;
             self.put_beside(&next, newer)?;
         }
-        if is_replaced || self.removed == Some(key.index()) {
+        if is_replaced || self.removed == Some(index) {
             return Ok(());
         }
-        self.put(bytes, value)
+        self.enter(index);
+        self.put(key, named, value)
     }
 
     fn put_beside(&mut self, key: &Key, value: Option<SmallBytes>) -> Result<(), BadRecord> {
         self.enter(key.index());
-        self.current = Some((key.index(), true));
+        let current = self.current.as_mut().expect("just entered");
+        current.is_beside = true;
         if key.removed_inode().is_some() {
             self.removed = key.removed_inode();
         }
-        let result = match value {
-            Some(value) => self.put(&key.bytes(), &value),
-            None => Ok(()),
+        let result = match (value, key.named()) {
+            (Some(value), Some(named)) => self.put(&key.bytes(), named, &value),
+            (Some(_), None) | (None, _) => Ok(()),
         };
         self.note(result)
     }
 
-    fn put(&mut self, key: &SmallBytes, value: &[u8]) -> Result<(), BadRecord> {
+    /// Records of this inode come now: the one before is whole.
+    fn enter(&mut self, index: u64) {
+        if (self.current.as_ref()).is_some_and(|current| current.index == index) {
+            return;
+        }
+        self.settle();
+        // All of `beside` that lies before it has been put.
+        let next = self.beside.peek().map(|(key, _)| key.index());
+        self.current = Some(Current {
+            index,
+            is_beside: next == Some(index),
+            gathered: Gathered::Nothing,
+        });
+    }
+
+    /// The inode whose records have come goes into the shard, or stays in the tree.
+    fn settle(&mut self) {
+        let Some(current) = self.current.take() else {
+            return;
+        };
+        match current.gathered {
+            Gathered::Nothing => {}
+            Gathered::Whole(inode) => {
+                let stays = current.is_beside || self.has_room(inode.weight());
+                self.shard.put_loaded(inode, stays);
+            }
+            Gathered::Passed {
+                piece_byte_count,
+                piece_count,
+            } => {
+                self.shard.leave_in_tree(current.index);
+                if crate::map::are_to_be_destaged(piece_byte_count, piece_count) {
+                    let ino = InodeId::new(self.shard.id(), current.index);
+                    self.missing.push(ino);
+                }
+            }
+        }
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.shard.resident_size().saturating_add(bytes) <= self.room
+    }
+
+    fn put(&mut self, key: &[u8], named: Named<'_>, value: &[u8]) -> Result<(), BadRecord> {
         let bad_value = |error| BadRecord::Value {
-            key: key.clone(),
+            key: SmallBytes::new(key),
             error,
         };
-        let misfit = || BadRecord::Misfit { key: key.clone() };
-        let Some((index, named)) = Key::parse(key) else {
-            return Err(BadRecord::Key { key: key.clone() });
+        let has_room = self.has_room(ROOM_MIN);
+        let resident = self.shard.resident_size();
+        let current = self.current.as_mut().expect("it was entered");
+        let (id, hash_key) = (self.shard.id(), self.shard.hash_key());
+        let ino = InodeId::new(id, current.index);
+        let is_put = match &mut current.gathered {
+            Gathered::Passed {
+                piece_byte_count,
+                piece_count,
+            } => {
+                match named {
+                    Named::Piece(_) => {
+                        *piece_byte_count += value.len() as u64;
+                        *piece_count += 1;
+                        true
+                    }
+                    // A file with promises says so in its head, and is not passed over; nobody has two heads.
+                    Named::Head | Named::PartHead | Named::Promise(_) => false,
+                    Named::Target
+                    | Named::Entry(_)
+                    | Named::Part(_)
+                    | Named::Extent(_)
+                    | Named::Xattr(_) => true,
+                }
+            }
+            Gathered::Nothing => {
+                let inode = match named {
+                    Named::Head => {
+                        let head =
+                            Head::from_bytes(value, "head of an inode").map_err(bad_value)?;
+                        loaded(ino, head)
+                    }
+                    Named::PartHead => {
+                        let directory =
+                            InodeId::from_bytes(value, "head of a part").map_err(bad_value)?;
+                        self.shard.note_part();
+                        Some(Inode::new_part(ino, directory))
+                    }
+                    Named::Target
+                    | Named::Entry(_)
+                    | Named::Part(_)
+                    | Named::Extent(_)
+                    | Named::Piece(_)
+                    | Named::Promise(_)
+                    | Named::Xattr(_) => None,
+                };
+                let is_put = inode.is_some();
+                if let Some(inode) = inode {
+                    let is_passed = !has_room && !current.is_beside && !inode.is_loaded_first();
+                    current.gathered = match is_passed {
+                        true => Gathered::PASSED,
+                        false => Gathered::Whole(Box::new(inode)),
+                    };
+                }
+                is_put
+            }
+            Gathered::Whole(inode) => {
+                let is_put = put_into(inode, hash_key, named, value).map_err(bad_value)?;
+                // A directory of a million names is not made whole only to be left in the tree.
+                let is_full = matches!(named, Named::Entry(_))
+                    && resident.saturating_add(inode.weight()) > self.room;
+                if is_full && !current.is_beside && !inode.is_loaded_first() {
+                    current.gathered = Gathered::PASSED;
+                }
+                is_put
+            }
         };
-        self.enter(index);
-        let is_put = match named {
-            Named::Head => {
-                let head = Head::from_bytes(value, "head of an inode").map_err(bad_value)?;
-                let record = InodeRecord {
-                    attr: head.attr,
-                    parent: head.parent,
-                    target: SmallBytes::default(),
-                };
-                self.shard.load_inode(index, record, head.map_version)
-            }
-            Named::Target => self.shard.load_target(index, SmallBytes::new(value)),
-            Named::PartHead => {
-                let directory = InodeId::from_bytes(value, "head of a part").map_err(bad_value)?;
-                self.shard.load_part(index, directory)
-            }
-            Named::Part(begin) => {
-                let part = InodeId::from_bytes(value, "part").map_err(bad_value)?;
-                self.shard.load_part_of(index, begin, part)
-            }
-            Named::Entry(cookie) => {
-                let entry = EntryValue::from_bytes(value, "entry").map_err(bad_value)?;
-                let entry = Dirent {
-                    name: entry.name,
-                    ino: entry.ino,
-                    kind: entry.kind,
-                };
-                self.shard.load_entry(index, cookie, entry)
-            }
-            Named::Extent(sector) => {
-                let extent = Extent::from_bytes(value, "extent").map_err(bad_value)?;
-                let fits = extent.file_sector == sector;
-                fits && self.shard.load_map(index, &[extent], &[])
-            }
-            Named::Piece(offset) => {
-                let bytes = SmallBytes::new(value);
-                self.shard.load_map(index, &[], &[Piece { offset, bytes }])
-            }
-            Named::Promise(sector) => {
-                let end = u64::from_bytes(value, "promise").map_err(bad_value)?;
-                self.shard.load_promise(index, sector, end)
-            }
-            Named::Xattr(name) => {
-                let (name, value) = (SmallBytes::new(name), SmallBytes::new(value));
-                self.shard.load_xattr(index, name, value)
-            }
+        let misfit = || BadRecord::Misfit {
+            key: SmallBytes::new(key),
         };
         is_put.then_some(()).ok_or_else(misfit)
     }
+}
+
+impl Gathered {
+    const PASSED: Self = Self::Passed {
+        piece_byte_count: 0,
+        piece_count: 0,
+    };
+}
+
+/// An inode of its head. `None`: it is another's, or none.
+fn loaded(ino: InodeId, head: Head) -> Option<Inode> {
+    let has_map = head.map_version.is_some();
+    if head.attr.ino != ino || (has_map && head.attr.kind != FileKind::File) {
+        return None;
+    }
+    let mut inode = Inode::new(InodeRecord {
+        attr: head.attr,
+        parent: head.parent,
+        target: SmallBytes::default(),
+    });
+    if let Some(version) = head.map_version {
+        inode.map_mut()?.load(version, &[], &[]);
+    }
+    Some(inode)
+}
+
+/// Puts a record into the inode that it belongs to. False: it does not fit what is there.
+fn put_into(
+    inode: &mut Inode,
+    key: HashKey,
+    named: Named<'_>,
+    value: &[u8],
+) -> Result<bool, DecodeError> {
+    Ok(match named {
+        Named::Head | Named::PartHead => false,
+        Named::Target => inode.load_target(SmallBytes::new(value)),
+        Named::Part(begin) => inode.load_part(begin, InodeId::from_bytes(value, "part")?),
+        Named::Entry(cookie) => {
+            let entry = EntryValue::from_bytes(value, "entry")?;
+            let entry = Dirent {
+                name: entry.name,
+                ino: entry.ino,
+                kind: entry.kind,
+            };
+            inode.load_entry(key, cookie, entry)
+        }
+        Named::Extent(sector) => {
+            let extent = Extent::from_bytes(value, "extent")?;
+            extent.file_sector == sector && inode.load_extent(extent)
+        }
+        Named::Piece(offset) => {
+            let bytes = SmallBytes::new(value);
+            inode.load_piece(Piece { offset, bytes })
+        }
+        Named::Promise(sector) => inode.load_promise(sector, u64::from_bytes(value, "promise")?),
+        Named::Xattr(name) => {
+            let (name, value) = (SmallBytes::new(name), SmallBytes::new(value));
+            inode.xattrs.insert(name, value).is_none()
+        }
+    })
 }

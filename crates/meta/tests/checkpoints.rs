@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use common::model::Model;
 use common::world::{KEY, World};
 use common::{random_commit, random_op};
+use meta::inode::InodeRecord;
 use meta::parts::Bounds;
 use meta::records::{BadRecord, KEY_OF_INODE_SIZE, Loader, Record, SLICE_SIZE, Unsaved};
-use meta::{Caller, Mutation, NewKind, Op, Shard};
+use meta::{Caller, Loaded, Mutation, NewKind, Op, PushRecord, Shard};
 use stdx::Prng;
-use types::{FileKind, InodeId, ShardId, SmallBytes};
+use types::extent::Piece;
+use types::{Attr, FileKind, InodeId, Name, ShardId, SmallBytes, Timestamp};
 
 type Tree = BTreeMap<SmallBytes, SmallBytes>;
 
@@ -63,8 +65,21 @@ fn load(tree: &Tree, beside: Vec<Unsaved>, room: u64) -> Result<Shard, BadRecord
     for (key, value) in tree {
         loader.push(key, value)?;
     }
-    loader.finish()?;
+    for ino in loader.finish()? {
+        assert!(shard.is_cold(ino) && room < u64::MAX);
+        assert!(shard.take_in(ino.index(), decode(tree, ino)));
+    }
     Ok(shard)
+}
+
+/// A cold inode, read from the tree.
+fn decode(tree: &Tree, ino: InodeId) -> Loaded {
+    let first = &ino.index().to_be_bytes()[2..];
+    let mut own = tree.iter().filter(|(key, _)| key.starts_with(first));
+    let loaded = Shard::decode(ShardId(0), KEY, ino.index(), |push| {
+        own.try_for_each(|(key, value)| push(key, value))
+    });
+    loaded.expect("its own").expect("the tree has it")
 }
 
 /// What of a shard's state is in its records.
@@ -160,12 +175,7 @@ impl Saved {
         for ino in &cold {
             let first = &ino.index().to_be_bytes()[2..];
             assert!(beside.iter().all(|(key, _)| !key.starts_with(first)));
-            let mut own = self.tree.iter().filter(|(key, _)| key.starts_with(first));
-            let loaded = Shard::decode(ShardId(0), KEY, ino.index(), |push| {
-                own.try_for_each(|(key, value)| push(key, value))
-            });
-            let loaded = loaded.expect("its own").expect("the tree has it");
-            assert!(shard.take_in(ino.index(), loaded));
+            assert!(shard.take_in(ino.index(), decode(&self.tree, *ino)));
         }
         assert_eq!(recorded(&shard), recorded(whole));
         assert_eq!(counts(&shard), counts(whole));
@@ -415,6 +425,108 @@ fn what_transactions_hold_stays_in_memory() {
     assert!(evicted_count > 2000, "{evicted_count} were evicted");
     assert!(prepared_count > 100, "{prepared_count} were prepared");
     assert!(held_count > 50, "{held_count} parts were held");
+}
+
+fn inode(index: u64, kind: FileKind, nlink: u32) -> Mutation {
+    let attr = Attr {
+        nlink,
+        ..Attr::new(of(index), 1, kind, 0o644, Timestamp::default())
+    };
+    let (parent, target) = (InodeId::ROOT, SmallBytes::default());
+    Mutation::InodePut {
+        record: InodeRecord {
+            attr,
+            parent,
+            target,
+        },
+    }
+}
+
+fn of(index: u64) -> InodeId {
+    InodeId::new(ShardId(0), index)
+}
+
+/// Where there is no room, what need not be in memory is not looked at, and what has to be is there, or named.
+#[test]
+fn without_room_what_need_not_be_in_memory_is_passed_over() {
+    const DIRECTORY: u64 = 11;
+    let piece = |index, size| Mutation::MapPut {
+        index,
+        extents: Vec::new(),
+        pieces: vec![Piece {
+            offset: 0,
+            bytes: vec![7; size].into(),
+        }],
+    };
+    let name = Name::new(b"name").expect("a name");
+    let mutations = [
+        inode(10, FileKind::File, 1),
+        piece(10, 100),
+        inode(DIRECTORY, FileKind::Directory, 2),
+        Mutation::EntryPut {
+            directory: DIRECTORY,
+            cookie: KEY.first_cookie(name.bytes()),
+            name,
+            ino: of(10),
+            kind: FileKind::File,
+        },
+        // Bytes that are to be moved to sectors.
+        inode(12, FileKind::File, 1),
+        piece(12, 3000),
+        inode(13, FileKind::File, 1),
+        Mutation::MapPromise {
+            index: 13,
+            begin: 0,
+            end: 9,
+        },
+        inode(14, FileKind::File, 0),
+        Mutation::PartMake {
+            index: 15,
+            directory: of(DIRECTORY),
+        },
+        inode(16, FileKind::File, 1),
+    ];
+    let mut whole = Shard::new(ShardId(0), KEY);
+    mutations.iter().for_each(|mutation| whole.apply(mutation));
+    let mut tree = records_of(&whole);
+    let missing = |tree: &Tree, room| {
+        let mut shard = Shard::new(ShardId(0), KEY);
+        let mut loader = Loader::new(&mut shard, Vec::new())?.with_room(room);
+        for (key, value) in tree {
+            loader.push(key, value)?;
+        }
+        let missing = loader.finish()?;
+        Ok::<_, BadRecord>((shard, missing))
+    };
+    let (loaded, named) = missing(&tree, u64::MAX).expect("its own");
+    assert_eq!((recorded(&loaded), named), (recorded(&whole), Vec::new()));
+    // The name's value ends early.
+    let entry = tree.iter_mut().filter(|(key, _)| {
+        key.starts_with(&DIRECTORY.to_be_bytes()[2..]) && key.len() > KEY_OF_INODE_SIZE + 1
+    });
+    let entry: Vec<_> = entry.map(|(_, value)| value).collect();
+    assert_eq!(entry.len(), 1);
+    entry
+        .into_iter()
+        .for_each(|value| *value = SmallBytes::new(&value[..3]));
+    assert!(matches!(
+        missing(&tree, u64::MAX),
+        Err(BadRecord::Value { .. })
+    ));
+    let (mut shard, named) = missing(&tree, 0).expect("nobody looks at the name");
+    let cold = [10, DIRECTORY, 12, 13, 15, 16].map(of);
+    assert_eq!((shard.cold_inodes(), named), (cold.to_vec(), vec![of(12)]));
+    assert!(shard.take_in(12, decode(&tree, of(12))));
+    let counts = |shard: &Shard| {
+        let sums = (shard.promised(), shard.piece_debt(), shard.part_count());
+        let orphans: Vec<InodeId> = shard.orphans().collect();
+        (shard.inode_count(), sums, orphans)
+    };
+    assert_eq!(counts(&shard), counts(&whole));
+    assert_eq!(counts(&whole).2, [of(14)]);
+    let own = |push: &mut PushRecord<'_>| tree.iter().try_for_each(|(k, v)| push(k, v));
+    let read = Shard::decode(ShardId(0), KEY, DIRECTORY, own);
+    assert!(matches!(read, Err(BadRecord::Value { .. })));
 }
 
 /// A tree page may be of another version, or our own code wrong: records that do not fit are errors.

@@ -174,7 +174,10 @@ impl ShardReplay {
                 ScanStep::Done => break,
             }
         }
-        loader.finish().map_err(bad)?;
+        let missing = loader.finish().map_err(bad)?;
+        for ino in missing {
+            take_in(self.fs, &mut self.shard, root, ino, &mut self.pages, read)?;
+        }
         self.shard.track_beside(root.page.is_some(), &beside);
         Ok(())
     }

@@ -1,13 +1,14 @@
 //! Checkpoints of a shard: which of its records its tree does not have, and loading it from its tree.
 
+use types::attr::HAS_PROMISE;
 use types::extent::{Extent, Piece};
 use types::{FileKind, InodeId, SmallBytes};
 
 use super::Shard;
 use crate::dirty::Thawed;
-use crate::inode::{Body, Dirent, Inode, InodeRecord};
+use crate::inode::{Body, Dirent, Inode};
 use crate::mutation::Mutation;
-use crate::name_hash::TIE_COUNT_MAX;
+use crate::name_hash::{HashKey, TIE_COUNT_MAX};
 use crate::records::{HEAD_SIZE_MAX, Key, Named, PART_SIZE, Record, Unsaved, length_of_entry};
 
 impl Shard {
@@ -98,98 +99,29 @@ impl Shard {
         }
     }
 
-    /// Loads an inode's head. False: it does not belong here, or is there already.
-    pub(crate) fn load_inode(
-        &mut self,
-        index: u64,
-        record: InodeRecord,
-        map_version: Option<u64>,
-    ) -> bool {
-        let attr = &record.attr;
-        let is_its = attr.ino == InodeId::new(self.id, index) && !self.inodes.contains_key(&index);
-        if !is_its || (map_version.is_some() && attr.kind != FileKind::File) {
-            return false;
+    /// An inode that was loaded, with all that it has; it stays in memory if it may (`stays`) or must.
+    pub(crate) fn put_loaded(&mut self, mut inode: Box<Inode>, stays: bool) {
+        let ino = inode.attr.ino;
+        assert_eq!(ino.shard(), self.id);
+        let index = ino.index();
+        self.next_index = self.next_index.max(index + 1);
+        inode.derive_from_map();
+        if let Some(map) = inode.map() {
+            self.promised = self.promised + map.promised();
         }
-        self.put_inode(record);
-        if let Some(version) = map_version {
-            self.change_map(index, |map| map.load(version, &[], &[]));
+        let is_debtor = inode
+            .map()
+            .is_some_and(|m| m.may_destage() || m.needs_destage());
+        if stays || is_debtor || inode.attr.nlink == 0 || ino == InodeId::ROOT {
+            self.put_whole(index, inode);
+        } else {
+            self.leave_in_tree(index);
         }
-        true
     }
 
-    /// Loads a symbolic link's target. False: it is none.
-    pub(crate) fn load_target(&mut self, index: u64, bytes: SmallBytes) -> bool {
-        let is_link = self.inodes.get(&index);
-        let is_link = is_link.is_some_and(|inode| matches!(inode.body, Body::Symlink(_)));
-        if is_link {
-            self.reweighed(index, |inode| inode.body = Body::Symlink(bytes));
-        }
-        is_link
-    }
-
-    /// Loads a part's head. False: it is there already.
-    pub(crate) fn load_part(&mut self, index: u64, directory: InodeId) -> bool {
-        let is_new = !self.inodes.contains_key(&index);
-        if is_new {
-            self.put_resident(Inode::new_part(InodeId::new(self.id, index), directory));
-            self.part_count += 1;
-        }
-        is_new
-    }
-
-    /// Loads a directory's record of a part. False: it is no directory, or the range begins where none can.
-    pub(crate) fn load_part_of(&mut self, index: u64, begin: u64, part: InodeId) -> bool {
-        let inode = self.inodes.get(&index);
-        let is_directory = inode.is_some_and(|i| matches!(i.body, Body::Directory { .. }));
-        if !is_directory || !begin.is_multiple_of(TIE_COUNT_MAX) {
-            return false;
-        }
-        self.reweighed(index, |inode| {
-            let parts = super::names::parts_of(inode).get_or_insert_default();
-            parts.insert(begin, part).is_none()
-        })
-    }
-
-    /// Loads a name. False: its directory is none, or its cookie is another's.
-    pub(crate) fn load_entry(&mut self, index: u64, cookie: u64, entry: Dirent) -> bool {
-        let first = self.key.first_cookie(entry.name.bytes());
-        let is_its = (first..first + TIE_COUNT_MAX).contains(&cookie);
-        let is_directory = self.inodes.get(&index);
-        let is_directory = is_directory.is_some_and(|inode| inode.entries().is_some());
-        is_directory
-            && is_its
-            && self.reweighed(index, |inode| {
-                super::entries_of(inode).insert(cookie, entry).is_none()
-            })
-    }
-
-    /// Loads part of a map. False: there is no map, or it does not fit what was loaded before.
-    pub(crate) fn load_map(&mut self, index: u64, extents: &[Extent], pieces: &[Piece]) -> bool {
-        let map = self.inodes.get(&index).and_then(|inode| inode.map());
-        let Some(version) = map
-            .filter(|map| map.can_load(extents, pieces))
-            .map(|map| map.version())
-        else {
-            return false;
-        };
-        self.change_map(index, |map| map.load(version, extents, pieces));
-        true
-    }
-
-    /// Loads a promised range, behind the extents. False: there is no map, or it does not fit what was loaded before.
-    pub(crate) fn load_promise(&mut self, index: u64, begin: u64, end: u64) -> bool {
-        let has_map = self.inodes.get(&index).is_some_and(|i| i.map().is_some());
-        let mut fits = has_map;
-        if has_map {
-            self.change_map(index, |map| fits = map.load_promise(begin, end));
-        }
-        fits
-    }
-
-    /// Loads an extended attribute. False: its inode is not there.
-    pub(crate) fn load_xattr(&mut self, index: u64, name: SmallBytes, value: SmallBytes) -> bool {
-        self.inodes.contains_key(&index)
-            && self.reweighed(index, |inode| inode.xattrs.insert(name, value).is_none())
+    /// A part of a directory was loaded, or passed over.
+    pub(crate) fn note_part(&mut self) {
+        self.part_count += 1;
     }
 
     /// Before a mutation: notes the records that it changes, but for extents, pieces and promised ranges, which `change_map` notes.
@@ -266,5 +198,69 @@ impl Shard {
         let inodes = &self.inodes;
         let old = |key: &Key| inodes.get(&index)?.value(key);
         self.dirty.note(key, length, old);
+    }
+}
+
+impl Inode {
+    /// What of the attributes follows from the map.
+    pub(super) fn derive_from_map(&mut self) {
+        if let Some(map) = self.map() {
+            let (has_promise, sector_count) = (map.promised().total > 0, map.sector_count());
+            self.attr.permissions &= !HAS_PROMISE;
+            self.attr.permissions |= if has_promise { HAS_PROMISE } else { 0 };
+            self.attr.sector_count = sector_count;
+        }
+    }
+
+    /// By its head: whether there is room or not, it is loaded whole. What is promised is counted for all, and the others stay.
+    pub(crate) fn is_loaded_first(&self) -> bool {
+        self.attr.nlink == 0 || self.attr.has_promise() || self.attr.ino == InodeId::ROOT
+    }
+
+    /// Loads a symbolic link's target. False: it is none.
+    pub(crate) fn load_target(&mut self, bytes: SmallBytes) -> bool {
+        let is_link = matches!(self.body, Body::Symlink(_));
+        if is_link {
+            self.body = Body::Symlink(bytes);
+        }
+        is_link
+    }
+
+    /// Loads a directory's record of a part. False: it is no directory, or the range begins where none can.
+    pub(crate) fn load_part(&mut self, begin: u64, part: InodeId) -> bool {
+        let is_directory = matches!(self.body, Body::Directory { .. });
+        if !is_directory || !begin.is_multiple_of(TIE_COUNT_MAX) {
+            return false;
+        }
+        let parts = super::names::parts_of(self).get_or_insert_default();
+        parts.insert(begin, part).is_none()
+    }
+
+    /// Loads a name. False: this is no directory, or the cookie is another's.
+    pub(crate) fn load_entry(&mut self, key: HashKey, cookie: u64, entry: Dirent) -> bool {
+        let first = key.first_cookie(entry.name.bytes());
+        let is_its = (first..first + TIE_COUNT_MAX).contains(&cookie);
+        is_its
+            && self.entries().is_some()
+            && super::entries_of(self).insert(cookie, entry).is_none()
+    }
+
+    /// Loads an extent. False: there is no map, or it does not fit what was loaded before.
+    pub(crate) fn load_extent(&mut self, extent: Extent) -> bool {
+        self.map().is_some() && self.map_mut().is_some_and(|map| map.load_extent(extent))
+    }
+
+    /// Loads a piece. False: there is no map, or it does not fit what was loaded before.
+    pub(crate) fn load_piece(&mut self, piece: Piece) -> bool {
+        self.map().is_some() && self.map_mut().is_some_and(|map| map.load_piece(piece))
+    }
+
+    /// Loads a promised range, behind the extents. False: there is no map, or it does not fit what was loaded before.
+    pub(crate) fn load_promise(&mut self, begin: u64, end: u64) -> bool {
+        let has_map = self.map().is_some();
+        has_map
+            && self
+                .map_mut()
+                .is_some_and(|map| map.load_promise(begin, end))
     }
 }

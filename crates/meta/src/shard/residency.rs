@@ -178,7 +178,7 @@ impl Residency {
 
 impl Inode {
     /// Bytes that it takes in memory, roughly. O(extended attributes).
-    pub(super) fn weight(&self) -> u64 {
+    pub(crate) fn weight(&self) -> u64 {
         let mut weight = size_of::<Self>() + TABLE_WEIGHT;
         match &self.body {
             Body::Directory { entries, parts, .. } => {
@@ -260,7 +260,8 @@ impl Shard {
         let mut scratch = Self::new(id, key);
         let mut loader = Loader::new(&mut scratch, Vec::new())?;
         visit(&mut |key, value| loader.push(key, value))?;
-        loader.finish()?;
+        let missing = loader.finish()?;
+        assert!(missing.is_empty(), "there is room for all");
         Ok(scratch.inodes.remove(&index).map(Loaded))
     }
 
@@ -269,15 +270,10 @@ impl Shard {
         self.key
     }
 
-    /// While the shard is loaded from its tree: this inode, which is whole, is cold from now on, if it need not stay.
+    /// While the shard is loaded from its tree: this inode is cold.
     pub(crate) fn leave_in_tree(&mut self, index: u64) {
-        if self.is_held(index) {
-            return;
-        }
-        if let Some(inode) = self.inodes.remove(&index) {
-            self.residency.went(&inode);
-            self.residency.cold.insert(index);
-        }
+        self.next_index = self.next_index.max(index + 1);
+        self.residency.cold.insert(index);
     }
 
     /// From now on `evict` may be called.
@@ -393,6 +389,12 @@ impl Shard {
         {
             look.moved.came.extend(super::runs_of(&inode));
         }
+        self.put_whole(index, inode);
+        true
+    }
+
+    /// An inode that was read is resident from now on.
+    pub(super) fn put_whole(&mut self, index: u64, inode: Box<Inode>) {
         self.residency.came(index, &inode);
         self.note_orphan(index, inode.attr.nlink);
         if let Some(map) = inode.map() {
@@ -405,8 +407,7 @@ impl Shard {
             }
         }
         let old = self.inodes.insert(index, inode);
-        assert!(old.is_none(), "what is cold is not resident");
-        true
+        assert!(old.is_none(), "what is read is not resident");
     }
 
     /// Looks at up to `visit_max` inodes and drops those that are clean and have not been used since they were looked at last,
