@@ -32,7 +32,7 @@ use crate::request::{Handle, OpenFlags, Opened, Operation, Request};
 use crate::slice::{OpenFile, Slice};
 
 /// For so long after a file was shown by name its open may be on the way.
-const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
+const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(800);
 /// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
 const UNNAMED_LOOKS_MAX: u16 = 1000;
 

@@ -181,7 +181,7 @@ fn checkpoints_outlive_crashes() {
 #[test]
 fn rewritten_blocks_are_what_they_were() {
     let mut sum = RewriteCounts::default();
-    for seed in 1..=16 {
+    for seed in 1..=24 {
         let options = whole::rewriting(seed, Canary::default());
         let (report, _) = World::new(seed, options, false).run();
         assert_eq!(report.violation, None, "seed {seed}");
