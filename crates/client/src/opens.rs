@@ -32,7 +32,7 @@ use crate::request::{Handle, OpenFlags, Opened, Operation, Request};
 use crate::slice::{OpenFile, Slice};
 
 /// For so long after a file was shown by name its open may be on the way.
-const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(800);
+const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
 /// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
 const UNNAMED_LOOKS_MAX: u16 = 1000;
 
@@ -98,10 +98,12 @@ impl Inode {
         matches!(kind, None | Some(FileKind::File | FileKind::Symlink))
     }
 
-    /// Its last name is gone, so that an answer in which a name leads here is of before: to be asked for anew. In the end it is shown
-    /// all the same, should the owner know better.
+    /// Its last name is gone, as a removal or its attributes say, so that an answer in which a name leads here is of before: to be
+    /// asked for anew. In the end it is shown all the same, should the owner know better.
     pub(crate) fn is_unnamed_again(&mut self) -> bool {
-        let is_unnamed = self.is_gone || self.is_unnamed;
+        // Attributes may be here before what this node's own change taught.
+        let is_nameless = self.attr.is_some_and(|attr| attr.nlink == 0);
+        let is_unnamed = self.is_gone || self.is_unnamed || is_nameless;
         self.unnamed_looks += u16::from(is_unnamed && self.unnamed_looks < UNNAMED_LOOKS_MAX);
         is_unnamed && self.unnamed_looks < UNNAMED_LOOKS_MAX
     }

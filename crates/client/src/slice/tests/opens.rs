@@ -421,6 +421,22 @@ fn a_name_is_not_shown_to_lead_to_what_lost_it() {
     assert!(count < 2000, "{count}");
 }
 
+/// Attributes without a link may come before what the removal taught: who was shown the name then could not open the file.
+#[test]
+fn a_name_is_not_shown_to_lead_to_what_has_no_link() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    let answer = found(&mut s);
+    assert!(!looks_again(&answer), "{answer:?}");
+    let before = s.attr;
+    s.attr.nlink = 0;
+    s.attr.change += 1;
+    let attr = Some(s.attr);
+    s.input(Input::Arrive(Arrival::lesson(INO, attr, false, None)));
+    s.attr = before;
+    assert!(looks_again(&found(&mut s)));
+}
+
 /// Nor while the last name may be on its way out.
 #[test]
 fn a_name_that_may_go_is_looked_up_when_that_is_known() {
