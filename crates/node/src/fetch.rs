@@ -178,7 +178,12 @@ enum How {
     /// It is resident and pinned, or gone for good.
     Done,
     /// The shard has another root by now: read it again from this one.
-    Stale(Root),
+    Stale {
+        /// The newest root.
+        root: Root,
+        /// The disks gave all pages of the old one.
+        was_read: bool,
+    },
     /// It cannot be read.
     Failed(FetchError),
 }
@@ -517,12 +522,14 @@ impl Fetches {
                 let fault = self.faults.remove(&ino)?;
                 return Some(Trouble::Ended(ino, fault.tries));
             }
-            How::Stale(root) if tries < TRIES_MAX => {
+            How::Stale { root, was_read } if tries < TRIES_MAX => {
                 self.counters.stale += 1;
                 self.begin(ino, root, tries + 1, [works, late].concat());
-                return None;
+                // The disks' bad moment is over: the next one is another.
+                let over = was_read.then(|| self.faults.remove(&ino)).flatten();
+                return over.map(|fault| Trouble::Ended(ino, fault.tries));
             }
-            How::Stale(_) => FetchError::Restless { ino },
+            How::Stale { .. } => FetchError::Restless { ino },
             How::Failed(error) => error,
         };
         reading.for_work = [works, late].concat();
@@ -676,7 +683,11 @@ pub fn install(slice: &mut OwnerSlice, log: &OwnerLog, decoded: &mut Decoded) ->
     let how = if !slice.shard.is_cold(ino) {
         How::Done
     } else if newest != decoded.root {
-        How::Stale(newest)
+        let was_read = matches!(decoded.result, Some(Ok(_)));
+        How::Stale {
+            root: newest,
+            was_read,
+        }
     } else {
         match decoded.result.take().expect("it is installed once") {
             Ok(loaded) => {

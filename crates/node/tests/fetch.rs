@@ -21,7 +21,7 @@ use types::{
 
 mod common;
 
-use common::owner::{PageDisk, log};
+use common::owner::{PageDisk, log, snapshot};
 
 const KEY: HashKey = HashKey(7);
 const SHARD: ShardId = ShardId(0);
@@ -155,6 +155,18 @@ impl World {
         // The root, which is none of these, is not there.
         assert_eq!(world.shard().resident_count(), 0);
         world
+    }
+
+    /// A file comes, and the shard has another root.
+    fn change_root(&mut self, index: u64) {
+        self.shard().apply(&common::file(ino(index), 1));
+        snapshot(&mut self.log);
+        let mut host = PlainHost {
+            shards: &mut self.slices,
+            log: &mut self.log,
+        };
+        let (counters, failure) = checkpoint_now(self.now, &mut host, &mut self.pages);
+        assert_eq!((counters.checkpoints, failure), (1, None));
     }
 
     fn shard(&mut self) -> &mut Shard {
@@ -491,6 +503,37 @@ fn what_cannot_be_read_for_long_is_told() {
         assert_eq!(world.fetches.faults().count(), 0);
         assert!(world.is_quiet());
     }
+}
+
+/// Two bad moments of a disk are not one long one: pages that came between them came, whatever became of their root meanwhile.
+#[test]
+fn bad_moments_far_apart_are_not_told() {
+    let mut world = World::new();
+    world.reads = Reads::Failing;
+    world.commit(3);
+    assert!(matches!(world.troubles[..], [Trouble::Begins(..)]));
+    world.reads = Reads::Hanging;
+    world.wait(Duration::from_secs(1));
+    world.change_root(500);
+    world.now = world.now + PATIENCE;
+    // It comes, of a root that is none any more; what is read next is not given.
+    world.reads = Reads::Failing;
+    for fetch in std::mem::take(&mut world.hanging) {
+        let bytes = world.pages.read(&fetch);
+        world.fetches.on_read(fetch.id, bytes);
+    }
+    world.drive();
+    assert_eq!(world.fetches.counters().stale, 1);
+    assert!(world.out.is_empty(), "{:?}", world.out);
+    let last = &world.troubles[1..];
+    assert!(
+        matches!(last, [Trouble::Ended(..), Trouble::Begins(..)]),
+        "{last:?}"
+    );
+    world.reads = Reads::Good;
+    world.wait(Duration::from_secs(2));
+    assert!(is_committed(&world.answer()));
+    assert!(world.is_quiet());
 }
 
 /// A disk may take longer to say no than anybody has patience.
