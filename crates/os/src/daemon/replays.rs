@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - The parts of one shard are applied in the journal's order, by one thread.
-//! - What waits between journal and threads is bounded (`QUEUE_COUNT` parts a thread).
+//! - What waits between journal and threads is bounded (`QUEUE_COUNT` batches a thread). Parts go in batches, for most are of some hundred
+//!   bytes: one at a time their hand-over costs more than they do.
 //! - The first error ends all of it; nothing is changed on any disk.
 
 use std::collections::BTreeMap;
@@ -22,17 +23,47 @@ use super::start::Disks;
 
 /// Threads: enough that a disk has several pages to read at once.
 const THREAD_COUNT: usize = 8;
-/// Parts of records that wait for a thread: nearly all are far smaller than the 4 MiB that a record may have.
+/// Batches of parts that wait for a thread.
 const QUEUE_COUNT: usize = 8;
+/// A batch of so many bytes is full: a part may have more, up to the 4 MiB of a record.
+const BATCH_SIZE: usize = 32 << 10;
 
-type Part = (ShardId, Box<[u8]>);
+/// Parts of records for one thread, one behind the other.
+#[derive(Debug, Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Whose each one is, and where it ends.
+    parts: Vec<(ShardId, usize)>,
+}
+
+impl Batch {
+    fn push(&mut self, shard: ShardId, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.parts.push((shard, self.bytes.len()));
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() + self.parts.len() * size_of::<(ShardId, usize)>() >= BATCH_SIZE
+    }
+
+    fn parts(&self) -> impl Iterator<Item = (ShardId, &[u8])> {
+        let mut begin = 0;
+        self.parts.iter().map(move |(shard, end)| {
+            let part = &self.bytes[begin..*end];
+            begin = *end;
+            (*shard, part)
+        })
+    }
+}
 
 /// A shard as its journal and its tree say it was, and the root of its tree.
 type Replayed = Vec<(Shard, Option<Root>)>;
 
 /// See the module.
 pub(super) struct Replays<'scope> {
-    senders: Vec<SyncSender<Part>>,
+    senders: Vec<SyncSender<Batch>>,
+    /// What is gathered for each thread.
+    batches: Vec<Batch>,
     is_whole: Arc<AtomicBool>,
     threads: Vec<ScopedJoinHandle<'scope, Result<Replayed, ReplayError>>>,
 }
@@ -67,8 +98,11 @@ impl<'scope> Replays<'scope> {
             senders.push(sender);
             threads.push(thread);
         }
+        let mut batches = Vec::new();
+        batches.resize_with(THREAD_COUNT, Batch::default);
         Ok(Self {
             senders,
+            batches,
             is_whole,
             threads,
         })
@@ -78,8 +112,14 @@ impl<'scope> Replays<'scope> {
     ///
     /// # Errors
     /// A thread has ended: `finish` says why.
-    pub(super) fn apply(&self, shard: ShardId, bytes: &[u8]) -> Result<(), DecodeError> {
-        let sent = self.senders[thread_of(shard)].send((shard, bytes.into()));
+    pub(super) fn apply(&mut self, shard: ShardId, bytes: &[u8]) -> Result<(), DecodeError> {
+        let thread = thread_of(shard);
+        let batch = &mut self.batches[thread];
+        batch.push(shard, bytes);
+        if !batch.is_full() {
+            return Ok(());
+        }
+        let sent = self.senders[thread].send(std::mem::take(batch));
         let (what, value) = ("state of a shard", u64::from(shard.0));
         sent.map_err(|_| DecodeError::Unknown { what, value })
     }
@@ -92,6 +132,10 @@ impl<'scope> Replays<'scope> {
         self,
         is_whole: bool,
     ) -> Result<BTreeMap<ShardId, (Shard, Option<Root>)>, ReplayError> {
+        for (sender, batch) in self.senders.iter().zip(self.batches) {
+            // Who has ended says why below.
+            let _ = sender.send(batch);
+        }
         self.is_whole.store(is_whole, Ordering::Release);
         drop(self.senders);
         let mut all = BTreeMap::new();
@@ -123,13 +167,15 @@ fn read_of(disks: &Disks) -> impl FnMut(&Fetch) -> Result<Box<[u8]>, Unreadable>
 
 fn replay(
     mut shards: BTreeMap<ShardId, ShardReplay>,
-    parts: &Receiver<Part>,
+    batches: &Receiver<Batch>,
     disks: &Disks,
 ) -> Result<BTreeMap<ShardId, ShardReplay>, ReplayError> {
-    for (id, bytes) in parts {
-        // Others' shards have no business in this node's journal.
-        if let Some(shard) = shards.get_mut(&id) {
-            shard.apply(&bytes, &mut read_of(disks))?;
+    for batch in batches {
+        for (id, bytes) in batch.parts() {
+            // Others' shards have no business in this node's journal.
+            if let Some(shard) = shards.get_mut(&id) {
+                shard.apply(bytes, &mut read_of(disks))?;
+            }
         }
     }
     Ok(shards)

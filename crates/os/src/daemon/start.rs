@@ -164,7 +164,7 @@ pub(super) fn recover(config: &Config, disks: &Disks) -> Result<State, Error> {
         })
         .collect();
     let (recovered, mut replayed) = std::thread::scope(|scope| {
-        let replays = Replays::start(scope, shards, disks).map_err(Error::Thread)?;
+        let mut replays = Replays::start(scope, shards, disks).map_err(Error::Thread)?;
         let recovered = replay(config, disks, &mut |part, bytes| match part {
             // This version keeps the table's records in the space part.
             PartKey::RegionTable => Ok(()),
