@@ -28,8 +28,8 @@
 //! - Bytes that were lost, as somebody was told, stay lost: a block with such a page is left alone (`Pages::has_lost`).
 //! - No write of an application waits for a rewrite, but for a Commit that is under way; none fails with it, and no failure of a rewrite is
 //!   counted or told as one of theirs (`Inode::store_failures`, `failing_since`, `starved_since`, `errors`, `load_error`).
-//! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write. A read from a
-//!   disk counts as 128 KiB at least, and is paid for before it is begun, whatever comes of it.
+//! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write: then a read
+//!   from a disk counts as 128 KiB at least. It is paid for before it is begun, whatever comes of it.
 //! - What is on its way from disks for rewrites is counted until it has come, also where its rewrite has been put off or given up (Draining):
 //!   a number of reads of all slices together, and frames as below. Where it does not come nothing else is begun.
 //! - After reads and stores the disks are left alone three times as long as they took.
@@ -648,8 +648,13 @@ impl Slice {
         }
         let reads = inode.reads_of(&mapped);
         if !has.is_allowed {
-            let cost = has.loads.pay(bytes, reads.len() as u64);
+            let is_idle = env.pace.is_idle(env.now);
+            let cost = has.loads.pay(bytes, reads.len() as u64, is_idle);
             has.is_allowed = env.pace.take(env.now, cost);
+            if has.is_allowed {
+                // What follows has its own patience: a disk is not away because others came first.
+                job.since = env.now;
+            }
         }
         // Others need frames, too.
         let is_short = free < (total / 8).max(env.pool.levels().low);

@@ -17,6 +17,8 @@ pub(super) struct Loads {
     since: Instant,
     /// So many more have been paid for.
     left: u64,
+    /// With their bytes alone, for nobody read or wrote then.
+    is_cheap: bool,
 }
 
 impl Loads {
@@ -25,10 +27,14 @@ impl Loads {
     }
 
     /// What storing so many bytes costs, with so many reads before: these are paid for.
-    pub(super) fn pay(&mut self, bytes: u64, reads: u64) -> u64 {
+    pub(super) fn pay(&mut self, bytes: u64, reads: u64, is_idle: bool) -> u64 {
         let cost = bytes.max(reads * READ_COST);
         self.left = cost.div_ceil(READ_COST);
-        cost
+        self.is_cheap = is_idle;
+        match is_idle {
+            true => bytes,
+            false => cost,
+        }
     }
 }
 
@@ -78,6 +84,14 @@ impl Slice {
         if has.loads.left == 0 {
             // What was loaded has left memory again: others need the frames.
             return self.put_off(env, job);
+        }
+        if has.loads.is_cheap && !env.pace.is_idle(env.now) {
+            // Somebody reads or writes since: what is left costs what it does then, and is paid before it is begun.
+            let rest = has.loads.left.min(new.len() as u64);
+            if !env.pace.take(env.now, rest * READ_COST) {
+                return Some(job);
+            }
+            has.loads.is_cheap = false;
         }
         let before = inode.loads.len();
         let wanted = has.loads.left.min(new.len() as u64);

@@ -16,7 +16,8 @@ const LATE_MAX: Duration = Duration::from_millis(100);
 const REST_TIMES: u64 = 3;
 /// Reads from disks that are under way for all rewrites of a node, at the most: a hard disk does them in a tenth of a second.
 pub(crate) const READS_MAX: u64 = 8;
-/// A read takes a disk as long as one of so many bytes.
+/// A read takes a disk as long as one of so many bytes. It is paid for like that while somebody reads or writes. While nobody does bytes are: a
+/// disk is left alone for three times as long as its reads took, so no more than a quarter of its time is used, however slow they are.
 pub(crate) const READ_COST: u64 = 128 << 10;
 /// Uses that follow one another so closely are noted once.
 const USE_GRAIN: Duration = Duration::from_millis(20);
@@ -72,15 +73,19 @@ impl Pace {
         }
     }
 
+    /// Nobody reads or writes.
+    pub(crate) fn is_idle(&self, now: Instant) -> bool {
+        now.since(Instant(self.used_at.load(Ordering::Relaxed))) > IDLE_AFTER
+    }
+
     /// Whether so many bytes may be rewritten now.
     pub(crate) fn take(&self, now: Instant, bytes: u64) -> bool {
         let next = self.next.load(Ordering::Relaxed);
         if now.0 < next || self.is_resting(now) {
             return false;
         }
-        let last = Instant(self.used_at.load(Ordering::Relaxed));
         let rate = self.rate.load(Ordering::Relaxed);
-        let rate = match now.since(last) > IDLE_AFTER {
+        let rate = match self.is_idle(now) {
             true => rate,
             false => rate.div_ceil(BUSY_PART),
         };

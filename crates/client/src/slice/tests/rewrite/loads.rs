@@ -138,15 +138,16 @@ fn the_reads_of_a_node_are_shared() {
     );
 }
 
-/// A disk needs about as long for a page as for 128 KiB.
+/// A disk needs about as long for a page as for 128 KiB: while somebody reads or writes that is what each is paid for as.
 #[test]
 fn reads_are_paid_for_one_by_one() {
     let mut s = rested();
+    s.pace.note_use(s.now);
     until_load(&mut s);
-    // 63 reads at 32 MiB a second, less what a tick may be late.
+    // 63 reads at 4 MiB a second, less what a tick may be late.
     let is_free = |s: &Story, ms| s.pace.take(s.now + Duration::from_millis(ms), 1);
-    assert!(!is_free(&s, 120));
-    assert!(is_free(&s, 160));
+    assert!(!is_free(&s, 1800));
+    assert!(is_free(&s, 2000));
     // In memory already: the store alone.
     let mut s = rested();
     let all = ByteRange::new(0, BLOCK);
@@ -155,6 +156,37 @@ fn reads_are_paid_for_one_by_one() {
     rest(&mut s);
     until_store(&mut s);
     assert!(is_free(&s, 10));
+}
+
+/// While nobody does they are paid for with their bytes; from the first one who does on they are not.
+#[test]
+fn reads_beside_nobody_cost_their_bytes() {
+    let mut s = rested();
+    let loads = until_load(&mut s);
+    assert!(s.pace.take(s.now + Duration::from_millis(10), 1));
+    let mut all = reads_of(&loads);
+    // As long as the disks are left alone nothing follows.
+    s.now = s.now + Duration::from_millis(1);
+    end(&mut s, &loads, Ok(()));
+    s.pace.note_use(s.now);
+    // What is left, at 4 MiB a second; and then the pace has been paid.
+    let before = s.now;
+    let others = until_load(&mut s);
+    let (left, taken) = (63 - all, s.now.since(before));
+    assert!(
+        taken < Duration::from_millis(500),
+        "{taken:?}: it was the next one's turn"
+    );
+    all += reads_of(&others);
+    assert!(all < 63, "few at a time");
+    let pause = Duration(left * (128 << 10) * SECOND / (4 << 20));
+    let at = s.now + Duration(pause.0 - SECOND / 5);
+    assert!(!s.pace.take(at, 1), "{left} reads are paid for");
+    // They go on, and nothing is paid twice.
+    s.now = s.now + Duration::from_millis(1);
+    end(&mut s, &others, Ok(()));
+    let more = until_load(&mut s);
+    assert!(reads_of(&more) > 0);
 }
 
 /// Slow disks are somebody else's, too.
