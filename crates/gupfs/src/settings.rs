@@ -574,6 +574,7 @@ mod tests {
             ("metrics", "0", json!("127.0.0.1:0")),
             ("inode_count_max", "1000", json!(1000)),
             ("metadata_bytes_max", "1M", json!(1 << 20)),
+            ("rewrite_rate", "0", json!(0)),
             ("rewrite_rate", "1M", json!(1 << 20)),
             ("rewrite_rate", "100M", json!(100 << 20)),
             ("slow_ms", "0", json!(0)),

@@ -48,21 +48,6 @@ fn aged_blocks_are_rewritten_when_they_rest() {
         return;
     }
     let lab = Lab::up("1G", "ram");
-    let state = format!("{}/n1", lab.root());
-    let gupfs = env!("CARGO_BIN_EXE_gupfs");
-    let words = [
-        gupfs,
-        "config",
-        "set",
-        "rewrite_rate",
-        "32M",
-        "--state",
-        &state,
-    ];
-    let output = bounded(LIMIT, &words);
-    assert!(output.status.success(), "{output:?}");
-    lab.gupfs(&["kill", "n1"]);
-    lab.gupfs(&["start", "n1"]);
     let path = lab.mount(1).join("aged");
     let mut bytes = vec![0x5a; usize::try_from(SIZE).unwrap()];
     fs::write(&path, &bytes).unwrap();
