@@ -246,13 +246,15 @@ impl Fixture {
         self.lab(&["down"])
     }
 
-    /// Checks what the daemons have left; what is wrong. They were killed a moment ago, and the kernel gives their disks
-    /// free when their last request has ended.
+    /// Checks what the daemons have left; what is wrong. They were killed a moment ago: the kernel ends them when their last system call
+    /// has ended, and gives their disks free when their last request has.
     fn fsck(&self) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let outcome = self.fsck_once();
-            let is_in_use = |said: &String| said.contains("is in use by another process");
+            let is_in_use = |said: &String| {
+                said.contains("is in use by another process") || said.contains("a daemon runs on")
+            };
             if !outcome.as_ref().is_err_and(is_in_use) || Instant::now() > until {
                 return outcome;
             }
