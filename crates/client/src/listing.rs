@@ -9,6 +9,8 @@
 //! So attributes end when they have been shown for half of the time for which it believes them, or for as many entries as there is room
 //! for, and no name was looked up. One entry in `SAMPLE` has none, so that who looks is seen.
 
+use std::collections::VecDeque;
+
 use meta::Op;
 use token::message::Granted;
 use types::{Attr, Duration, Errno, InodeId, SmallBytes, limits};
@@ -139,14 +141,21 @@ impl Slice {
                 });
             }
         }
-        let mut left = Vec::new();
+        let mut left = Vec::with_capacity(entries.len());
+        // As a rule they come in the order of the entries.
+        let mut grants = VecDeque::from(grants);
+        let unlooked_before = self.inode(ino).unlooked_count;
         for entry in entries {
             if let (true, Some(attr)) = (plus, entry.attr) {
-                let at = grants.iter().position(|g| g.ino == attr.ino);
-                let granted = at.map(|at| grants.swap_remove(at));
-                let directory = self.inode(ino);
-                directory.unlooked_count += 1;
-                let is_sample = directory.unlooked_count.is_multiple_of(SAMPLE);
+                let granted = match grants.front() {
+                    Some(first) if first.ino == attr.ino => grants.pop_front(),
+                    _ => {
+                        let at = grants.iter().position(|g| g.ino == attr.ino);
+                        at.and_then(|at| grants.swap_remove_back(at))
+                    }
+                };
+                let number = unlooked_before + left.len() + 1;
+                let is_sample = number.is_multiple_of(SAMPLE);
                 left.push(((!is_sample).then_some(listed.len()), attr, granted));
             }
             listed.push(Listed {
@@ -157,6 +166,7 @@ impl Slice {
                 entry: None,
             });
         }
+        self.inode(ino).unlooked_count += left.len();
         let entry_timeout_ns = self.entry_timeout(ino);
         let mut pinned = Pinned::new();
         if entry_timeout_ns > 0 && !left.is_empty() {
