@@ -65,7 +65,7 @@ use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
 use lent::Lent;
 use loads::Loads;
-pub use pace::{Pace, RATE_RECOMMENDED};
+pub use pace::{Pace, RATE_DEFAULT};
 
 /// A block is changed no more if it has not been for so long.
 pub const REST: Duration = Duration::from_secs(10);

@@ -271,7 +271,7 @@ const fn is_default_inode_count(count: &u64) -> bool {
 }
 
 /// Bytes a second at which blocks are rewritten, unless it is said otherwise (docs/decisions/0017).
-pub const REWRITE_RATE_DEFAULT: u64 = os::REWRITE_RATE;
+pub const REWRITE_RATE_DEFAULT: u64 = os::REWRITE_RATE_DEFAULT;
 
 /// It may be set: at less a block of 16 MiB would take more than two minutes of a busy node.
 pub const fn is_rewrite_rate(rate: u64) -> bool {

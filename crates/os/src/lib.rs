@@ -20,7 +20,7 @@ pub mod pool;
 pub mod priority;
 mod supervisor;
 
-pub use client::rewrite::RATE_RECOMMENDED as REWRITE_RATE;
+pub use client::rewrite::RATE_DEFAULT as REWRITE_RATE_DEFAULT;
 pub use supervisor::leave_starter;
 
 /// Bytes of memory that this machine has.

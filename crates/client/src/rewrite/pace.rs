@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use types::{Duration, Instant};
 
-/// Bytes a second of a node that nobody reads or writes on, where blocks are rewritten: a disk of today does some ten times as much.
-pub const RATE_RECOMMENDED: u64 = 32 << 20;
+/// Bytes a second of a node that nobody reads or writes on, unless it is set otherwise: a disk of today does some ten times as much.
+pub const RATE_DEFAULT: u64 = 32 << 20;
 /// While somebody does it is one part in so many: by default 4 MiB, a tenth of what a slow hard disk does at random.
 const BUSY_PART: u64 = 8;
 /// A node is idle when nobody has read or written for so long.
@@ -42,7 +42,7 @@ pub struct Pace {
 impl Default for Pace {
     fn default() -> Self {
         Self {
-            rate: AtomicU64::new(RATE_RECOMMENDED),
+            rate: AtomicU64::new(RATE_DEFAULT),
             used_at: AtomicU64::new(0),
             next: AtomicU64::new(0),
             rests_until: AtomicU64::new(0),
