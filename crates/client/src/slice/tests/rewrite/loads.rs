@@ -189,6 +189,23 @@ fn reads_beside_nobody_cost_their_bytes() {
     assert!(reads_of(&more) > 0);
 }
 
+/// A turn that comes late has its own patience: what is on its way when the wait for it would be over is not taken for a disk that is away.
+#[test]
+fn a_late_turn_has_its_own_patience() {
+    let mut s = rested();
+    // Others have the pace for as long as a block waits, less a tenth of a second.
+    assert!(s.pace.take(s.now, 10 * crate::rewrite::RATE_DEFAULT));
+    let begin = s.now;
+    let loads = until_load(&mut s);
+    let waited = s.now.since(begin);
+    assert!(waited > Duration::from_millis(9800), "{waited:?}");
+    s.now = s.now + Duration::from_millis(500);
+    tick(&mut s);
+    end(&mut s, &loads, Ok(()));
+    let (_, pieces) = until_store(&mut s);
+    assert_eq!(pieces.len(), 1);
+}
+
 /// Slow disks are somebody else's, too.
 #[test]
 fn disks_are_left_alone_after_reads() {
