@@ -115,7 +115,8 @@ impl Slice {
         };
         let mut grants = answer.grants;
         if let Some(at) = grants.iter().position(|g| g.ino == ino) {
-            let granted = grants.swap_remove(at);
+            // The others stay in the order of the entries.
+            let granted = grants.remove(at);
             self.take_grant(env, &granted);
         }
         let (entries, parent) = match answer.body {
