@@ -235,10 +235,18 @@ impl Fixture {
         self.run(&format!("kill -{signal} {}", pids[0]));
     }
 
-    /// Ends the mounts as a crash does.
+    /// Ends the mounts as a crash does, and waits until the daemons have ended: the kernel ends them when their last system call has.
     pub fn end(&self) {
         abort(&self.root);
         kill(&self.root);
+        for node in [1, 2] {
+            let place = lab(&self.root).place(node).expect("an absolute path");
+            match service::wait_ended(&place, Duration::from_secs(20)) {
+                Ok(true) => {}
+                Ok(false) => eprintln!("the daemon of n{node} does not end although it was killed"),
+                Err(failure) => eprintln!("whether the daemon of n{node} has ended: {failure}"),
+            }
+        }
     }
 
     /// Ends the lab as a user does: what is dirty is written back first.
@@ -246,15 +254,13 @@ impl Fixture {
         self.lab(&["down"])
     }
 
-    /// Checks what the daemons have left; what is wrong. They were killed a moment ago: the kernel ends them when their last system call
-    /// has ended, and gives their disks free when their last request has.
+    /// Checks what the daemons have left; what is wrong. They were killed a moment ago, and the kernel gives their disks
+    /// free when their last request has ended.
     fn fsck(&self) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(20);
         loop {
             let outcome = self.fsck_once();
-            let is_in_use = |said: &String| {
-                said.contains("is in use by another process") || said.contains("a daemon runs on")
-            };
+            let is_in_use = |said: &String| said.contains("is in use by another process");
             if !outcome.as_ref().is_err_and(is_in_use) || Instant::now() > until {
                 return outcome;
             }
