@@ -134,13 +134,12 @@ pub(crate) fn ageing(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
         Ok(())
     };
     read(rig, &mut before)?;
-    rig.set_gupfs("rewrite_rate", "32M")?;
+    rig.set_gupfs("rewrite_rate", "default")?;
     rig.remount_gupfs()?;
     // A reader finds them.
     load::read_file(&aged)?;
     let count = rewritten(rig)?;
     read(rig, &mut after)?;
-    rig.set_gupfs("rewrite_rate", "default")?;
     for file in [aged, fresh] {
         fs::remove_file(file)?;
     }
