@@ -187,3 +187,33 @@ fn finish(shards: BTreeMap<ShardId, ShardReplay>, disks: &Disks) -> Result<Repla
         .map(|shard| shard.finish(&mut read_of(disks)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_come_out_of_a_batch_as_they_went_in() {
+        let parts: [(u16, &[u8]); 4] = [(3, b"one"), (0, b""), (3, b"three"), (7, &[4; 9000])];
+        let mut batch = Batch::default();
+        for (shard, bytes) in parts {
+            batch.push(ShardId(shard), bytes);
+        }
+        let came: Vec<(u16, &[u8])> = batch.parts().map(|(id, bytes)| (id.0, bytes)).collect();
+        assert_eq!(came, parts);
+    }
+
+    /// Also where they have no bytes: what waits is bounded.
+    #[test]
+    fn a_batch_is_full_some_time() {
+        for bytes in [&b""[..], &[1; 100], &[2; BATCH_SIZE]] {
+            let mut batch = Batch::default();
+            let mut count = 0;
+            while !batch.is_full() {
+                batch.push(ShardId(1), bytes);
+                count += 1;
+            }
+            assert!(count * bytes.len().max(1) <= BATCH_SIZE, "{count} parts");
+        }
+    }
+}
