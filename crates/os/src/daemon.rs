@@ -687,7 +687,10 @@ impl Daemon {
         drop(session);
         let until = until.max(std::time::Instant::now() + UNMOUNT_PATIENCE);
         let outcome = match self.write_all_back(until) {
-            true => Ok(()),
+            true => {
+                self.checkpoint_before_end();
+                Ok(())
+            }
             false => Err(self.lost()),
         };
         self.leave_cluster();

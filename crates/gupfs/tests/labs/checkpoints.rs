@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::lab::{Lab, can_run};
+use crate::node::Node;
 
 /// After so many files some of them are synced.
 const BATCH: u64 = 500;
@@ -200,4 +201,42 @@ fn more_files_than_the_journal_holds_outlive_kills_and_a_full_disk() {
     lab.settle();
     lab.check_walk();
     assert_eq!(lab.sum("used"), 0);
+}
+
+/// What the last start replayed, as its log says.
+fn replayed(node: &Node) -> u64 {
+    let log = fs::read_to_string(node.state().join("log")).unwrap();
+    let line = log.lines().rfind(|line| line.contains("journal replayed"));
+    let line = line.unwrap_or_else(|| panic!("no start in {log}"));
+    let (_, count) = line.split_once("operations=").unwrap();
+    count.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_stop_leaves_little_to_replay() {
+    const FILE_COUNT: u64 = 6_000;
+    let Some(node) = Node::new("1G") else { return };
+    let path = |number: u64| {
+        let directory = node.mount().join(format!("d{}", number / 1_000));
+        directory.join(format!("f{number}"))
+    };
+    for number in 0..FILE_COUNT {
+        if number % 1_000 == 0 {
+            fs::create_dir(path(number).parent().unwrap()).unwrap();
+        }
+        fs::write(path(number), text(1, number)).unwrap();
+    }
+    node.gupfs(&["down"]);
+    let log = fs::read_to_string(node.state().join("log")).unwrap();
+    assert!(
+        log.contains("the last round of checkpoints is_made=true"),
+        "{log}"
+    );
+    node.up(&[]).unwrap();
+    // The ends of the life before, and no file.
+    let count = replayed(&node);
+    assert!(count < FILE_COUNT / 20, "{count} operations were replayed");
+    for number in 0..FILE_COUNT {
+        assert_eq!(fs::read_to_string(path(number)).unwrap(), text(1, number));
+    }
 }

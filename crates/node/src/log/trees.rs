@@ -190,7 +190,7 @@ impl OwnerLog {
     }
 
     /// Roots in memory are not those that are durable.
-    fn has_new_roots(&self) -> bool {
+    pub fn has_new_roots(&self) -> bool {
         let counts = self.space.pages().counts();
         counts.fresh + counts.stale > 0
     }

@@ -7,6 +7,8 @@
 //! - Lock order: the keeper's, then shards, then journal and space.
 //! - Nothing is read or written under a lock.
 //! - The thread ends before the disks do (`Ended`).
+//! - A stop makes a last round where the next start would have much to replay. It is for speed alone: whatever fails or takes too long
+//!   leaves the journal as it is.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
@@ -23,6 +25,10 @@ use crate::disk::{Disk, DiskError};
 
 /// Bytes of pages beside one another that are written at once.
 const WRITE_SIZE_MAX: usize = 1 << 20;
+/// A stop makes a round where trees lack so many bytes: some thousand inodes.
+const LAST_ROUND_SIZE_MIN: u64 = 1 << 20;
+/// And takes so long for it at the most.
+const LAST_ROUND_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -266,6 +272,41 @@ impl Daemon {
         if is_busy {
             self.checkpoints.wake();
         }
+    }
+
+    /// Nothing is dirty any more: moves what the journal holds to the trees, so that the next start need not replay it.
+    pub(super) fn checkpoint_before_end(self: &Arc<Self>) {
+        let shards = self.shards.iter().flatten();
+        let unsaved: u64 = shards.map(|slice| lock(slice).shard.unsaved_size()).sum();
+        if unsaved < LAST_ROUND_SIZE_MIN || lock(&self.log).journal.is_poisoned() {
+            return;
+        }
+        let begin = std::time::Instant::now();
+        let before = lock(&self.checkpoints.keeper).counters();
+        let mut tick = 0;
+        let is_made = loop {
+            let (counters, is_busy) = {
+                let mut keeper = lock(&self.checkpoints.keeper);
+                if keeper.counters().rounds == before.rounds {
+                    keeper.wish_round();
+                }
+                (keeper.counters(), keeper.is_busy())
+            };
+            if counters.failures > before.failures {
+                break false;
+            }
+            let is_over = counters.rounds > before.rounds && !is_busy;
+            if is_over && !lock(&self.log).has_new_roots() {
+                break true;
+            }
+            if begin.elapsed() > LAST_ROUND_PATIENCE {
+                break false;
+            }
+            tick += 1;
+            self.tick_stopping(tick);
+            std::thread::sleep(TICK);
+        };
+        tracing::info!(is_made, unsaved, took = ?begin.elapsed(), "the last round of checkpoints");
     }
 
     fn keep_checkpoints(self: &Arc<Self>) {
