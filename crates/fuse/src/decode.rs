@@ -274,7 +274,15 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                 Some(operation) => operation,
                 None => decode_files(call)?,
             };
-            let plus = matches!(header.opcode, opcode::READDIRPLUS | opcode::STATX);
+            let plus = match header.opcode {
+                opcode::READDIRPLUS | opcode::STATX => true,
+                opcode::READ => {
+                    let args: abi::ReadIn = call.args()?;
+                    let is_direct = args.read_flags & abi::read_flag::LOCKOWNER != 0;
+                    is_direct && args.flags & abi::open_flag::DIRECT != 0
+                }
+                _ => false,
+            };
             let ticket: Ticket =
                 ticket::ticket(header.unique, call.route, plus).ok_or(Errno::EIO)?;
             Ok(Decoded::Request(Request {

@@ -70,10 +70,13 @@ const NEEDED: u64 = f::ASYNC_READ
     | f::INIT_EXT;
 
 /// Taken where offered. Deliberately absent: WRITEBACK_CACHE (size and times would be the kernel's for
-/// ever, KERNEL-FACTS 2.1), NO_OPENDIR_SUPPORT, HAS_INODE_DAX; and ASYNC_DIO: the kernel then ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read
-/// into. If these are mapped pages of ours, a notification may hold them while it waits for a write-back that the same
-/// thread should take in: a process that waits for ever, and no abort ends it (docs/decisions/0011).
-const WANTED: u64 = NEEDED | f::DIRECT_IO_ALLOW_MMAP | f::HAS_EXPIRE_ONLY | f::ABORT_ERROR;
+/// ever, KERNEL-FACTS 2.1), NO_OPENDIR_SUPPORT, HAS_INODE_DAX.
+///
+/// ASYNC_DIO: the kernel ends asynchronous reads on the thread that answers them, where it takes the locks of the pages that were read into. If
+/// these are mapped pages of ours, a notification may hold them while it waits for a write-back. So these answers are written by threads that
+/// nobody waits for, which only /dev/fuse has: not taken over the ring (docs/decisions/0019).
+const WANTED: u64 =
+    NEEDED | f::ASYNC_DIO | f::DIRECT_IO_ALLOW_MMAP | f::HAS_EXPIRE_ONLY | f::ABORT_ERROR;
 
 /// Background requests (readahead, write-back of mapped pages) in flight before the kernel keeps more to itself: as many as can
 /// be said. A notification may wait for a write-back that the kernel keeps behind reads that wait for the same revoke.
@@ -128,6 +131,7 @@ impl Offer {
                 return Err(InitError::NoRing);
             }
             flags |= f::OVER_IO_URING;
+            flags &= !f::ASYNC_DIO;
         }
         let max_write = u32::try_from(limits::MAX_WRITE).expect("1 MiB fits 32 bits");
         let answer = InitOut {
@@ -194,7 +198,7 @@ mod tests {
         assert_eq!(agreed.flags & locks, locks);
         assert_eq!(agreed.flags & f::OVER_IO_URING, 0);
         assert_eq!(agreed.answer.max_readahead, 1 << 20);
-        assert_eq!(agreed.flags & f::ASYNC_DIO, 0);
+        assert_ne!(agreed.flags & f::ASYNC_DIO, 0);
         assert_eq!(agreed.answer.max_background, MAX_BACKGROUND);
         assert_eq!(agreed.answer.max_pages, MAX_PAGES);
         let flags = u64::from(agreed.answer.flags) | u64::from(agreed.answer.flags2) << 32;
@@ -213,6 +217,8 @@ mod tests {
     #[test]
     fn the_ring_is_taken_only_where_offered() {
         let agreed = offer(u64::MAX).agree(true, 0).unwrap();
+        // Its answers have no threads of their own.
+        assert_eq!(agreed.flags & f::ASYNC_DIO, 0);
         assert_ne!(agreed.flags & f::OVER_IO_URING, 0);
         assert_eq!(agreed.answer.max_pages, RING_MAX_PAGES);
         let without = offer(!f::OVER_IO_URING);

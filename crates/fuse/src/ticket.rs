@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!  bit 63            62            48 .. 61        0 .. 47
-//!  part of another   listing plus  route           unique (0: no answer wanted)
+//!  part of another   variant       route           unique (0: no answer wanted)
 //! ```
+//! The variant is one of the request's kind: a listing has attributes, attributes are those of statx(2), a read is O_DIRECT's.
 //! The kernel counts uniques up by 2 from its start: 2^48 last for four years at a million per second.
 
 use client::request::{Ticket, TicketPart};
 
 /// Bits of the unique number.
 const UNIQUE_BITS: u32 = 48;
-/// The answer is a listing with attributes.
+/// The variant.
 const PLUS: u64 = 1 << 62;
 
 /// A request that another one consists of: its answer goes to who asks it.
@@ -70,6 +71,16 @@ pub const fn route(ticket: Ticket) -> Route {
 /// A listing answered to this ticket carries attributes; attributes answered to it are those of statx(2).
 pub const fn is_plus(ticket: Ticket) -> bool {
     ticket.0 & PLUS != 0
+}
+
+/// The read that this ticket is of may be asynchronous: the kernel ends it on the thread that writes the answer, where it may wait for locks.
+pub const fn is_apart(ticket: Ticket) -> bool {
+    ticket.0 & PLUS != 0
+}
+
+/// The same ticket, of such a read.
+pub const fn apart(ticket: Ticket) -> Ticket {
+    Ticket(ticket.0 | PLUS)
 }
 
 #[cfg(test)]

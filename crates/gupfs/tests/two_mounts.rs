@@ -15,6 +15,8 @@
 
 #[path = "two_mounts/acl.rs"]
 mod acl;
+#[path = "two_mounts/aio.rs"]
+mod aio;
 #[path = "two_mounts/calls.rs"]
 mod calls;
 #[path = "two_mounts/copies.rs"]

@@ -15,6 +15,7 @@
 //!
 //! The thread that drops the last `Session` unmounts.
 
+mod apart;
 mod crew;
 mod device;
 mod memory;

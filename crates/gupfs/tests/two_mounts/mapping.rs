@@ -39,6 +39,11 @@ impl Mapping {
         self.size
     }
 
+    /// Where it begins. Nothing of ours may point into it.
+    pub fn address(&self) -> usize {
+        self.address
+    }
+
     /// Loads `bytes` from `offset` on.
     pub fn load(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         assert!(offset + bytes.len() <= self.size, "outside of the mapping");

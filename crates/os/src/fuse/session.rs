@@ -1,5 +1,6 @@
 //! A mounted file system: handshake, serving threads, answers, end.
 
+use super::apart::{self, Apart};
 use super::device::Device;
 use super::memory::Memory;
 use super::mount::{self, Connection, MountError};
@@ -160,23 +161,39 @@ pub(super) trait Transport: Send + Sync + std::fmt::Debug {
 pub struct Replier {
     transport: Arc<dyn Transport>,
     memory: Arc<dyn Memory>,
+    /// Writes the answers that may wait for locks; none over a transport where no read is asynchronous.
+    apart: Option<Arc<Apart>>,
+}
+
+/// Sends an answer the way its request came.
+pub(super) fn send(
+    transport: &dyn Transport,
+    memory: &dyn Memory,
+    ticket: Ticket,
+    response: &Response,
+) {
+    let unique = fuse::ticket::unique(ticket);
+    if unique != 0 {
+        let route = fuse::ticket::route(ticket);
+        let answer = fuse::encode_reply(ticket, response);
+        transport.send(memory, route, unique, &answer);
+    }
 }
 
 impl Replier {
     /// Answers the request of `ticket`, once. The references of the frames of `Response::Data` are
     /// released, also when the connection has ended meanwhile.
     pub fn reply(&self, ticket: Ticket, response: &Response) {
-        let unique = fuse::ticket::unique(ticket);
-        if unique != 0 {
-            let route = fuse::ticket::route(ticket);
-            let answer = fuse::encode_reply(ticket, response);
-            self.transport.send(&*self.memory, route, unique, &answer);
+        // An error ends a read, too.
+        let is_end_of_read = matches!(response, Response::Data(_) | Response::Error(_));
+        if let Some(apart) = &self.apart
+            && is_end_of_read
+            && fuse::ticket::is_apart(ticket)
+        {
+            return apart.push(&*self.memory, ticket, response.clone());
         }
-        if let Response::Data(spans) = response {
-            for span in spans {
-                self.memory.release_span(*span);
-            }
-        }
+        send(&*self.transport, &*self.memory, ticket, response);
+        apart::release(&*self.memory, response);
     }
 
     /// Answers an IOCTL that is done and brings nothing.
@@ -312,6 +329,8 @@ pub struct Session {
     replier: Arc<Replier>,
     notifier: Arc<Notifier>,
     threads: Vec<JoinHandle<()>>,
+    /// Those of `Apart`.
+    answering: Vec<JoinHandle<()>>,
 }
 
 impl Session {
@@ -332,19 +351,25 @@ impl Session {
         let kernel_minor = device.handshake(over_ring, config.readahead_size)?;
         connection.set_readahead(config.readahead_size)?;
         let notifier = Notifier::start(device.duplicate()?, config.notify_thread_count)?;
-        let transport: Arc<dyn Transport> = if over_ring {
-            Arc::new(Ring::new(device, config.ring_depth, connection.c_path())?)
+        let (transport, apart): (Arc<dyn Transport>, _) = if over_ring {
+            let ring = Ring::new(device, config.ring_depth, connection.c_path())?;
+            (Arc::new(ring), None)
         } else {
             device.clone_descriptors(config.thread_count.max(1))?;
-            Arc::new(device)
+            (Arc::new(device), Some(Arc::default()))
         };
         Ok(Self {
             config,
             kernel_minor,
             connection: Arc::new(connection),
-            replier: Arc::new(Replier { transport, memory }),
+            replier: Arc::new(Replier {
+                transport,
+                memory,
+                apart,
+            }),
             notifier: Arc::new(notifier),
             threads: Vec::new(),
+            answering: Vec::new(),
         })
     }
 
@@ -360,7 +385,11 @@ impl Session {
             thread_count: AtomicUsize::new(0),
             has_ended: AtomicBool::new(false),
         });
-        self.threads = self.replier.transport.clone().start(&serving)?;
+        let replier = &self.replier;
+        if let Some(apart) = &replier.apart {
+            self.answering = apart.start(&replier.transport, &replier.memory)?;
+        }
+        self.threads = replier.transport.clone().start(&serving)?;
         Ok(())
     }
 
@@ -395,8 +424,18 @@ impl Session {
     }
 
     fn join(&mut self) {
-        for thread in self.threads.drain(..) {
-            if thread.join().is_err() {
+        let serving: Vec<_> = self.threads.drain(..).collect();
+        let mut all_ended = serving
+            .into_iter()
+            .map(JoinHandle::join)
+            .collect::<Vec<_>>();
+        // Nothing is asked any more, and what is answered now is dropped.
+        if let Some(apart) = &self.replier.apart {
+            apart.end();
+        }
+        all_ended.extend(self.answering.drain(..).map(JoinHandle::join));
+        for ended in all_ended {
+            if ended.is_err() {
                 tracing::error!("a FUSE thread panicked");
             }
         }

@@ -1,0 +1,293 @@
+//! Asynchronous reads with O_DIRECT (io_submit(2)): they go on beside one another, and where they read into mapped pages that are
+//! written back and dropped meanwhile nobody waits for ever (docs/decisions/0019).
+#![allow(unsafe_code, reason = "io_submit and its like are not in std")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{Error, Result};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use stdx::Prng;
+
+use crate::calls::Mapping;
+use crate::finish;
+use crate::fixture::{Fixture, reason_to_skip};
+
+const PAGE: usize = 4096;
+/// How long each of the loads below goes on.
+const TIME: Duration = Duration::from_secs(6);
+
+/// struct iocb of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Debug, Default)]
+struct Control {
+    data: u64,
+    key: u32,
+    rw_flags: i32,
+    opcode: u16,
+    priority: i16,
+    descriptor: u32,
+    buffer: u64,
+    length: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event_descriptor: u32,
+}
+
+/// struct io_event of linux/aio_abi.h.
+#[repr(C)]
+#[derive(Debug, Default, Clone, Copy)]
+struct Event {
+    data: u64,
+    control: u64,
+    result: i64,
+    more: i64,
+}
+
+/// A context of asynchronous I/O.
+struct Context(u64);
+
+impl Context {
+    fn new(depth: u32) -> Result<Self> {
+        let mut context = 0_u64;
+        // SAFETY: a pointer to the number that is set.
+        let result = unsafe { libc::syscall(libc::SYS_io_setup, depth, &raw mut context) };
+        (result == 0)
+            .then_some(Self(context))
+            .ok_or_else(Error::last_os_error)
+    }
+
+    /// Begins to read `length` bytes at `offset` to the address `buffer`.
+    ///
+    /// # Safety
+    /// The kernel may write there until the event with this `data` has come, or the context is gone.
+    unsafe fn read(
+        &self,
+        file: &File,
+        data: u64,
+        buffer: usize,
+        length: usize,
+        offset: u64,
+    ) -> Result<()> {
+        let mut control = Control {
+            data,
+            descriptor: file.as_raw_fd().cast_unsigned(),
+            buffer: buffer as u64,
+            length: length as u64,
+            offset: offset.cast_signed(),
+            ..Control::default()
+        };
+        let mut list = [&raw mut control];
+        // SAFETY: one block, which the kernel copies; the caller answers for the buffer.
+        let count = unsafe { libc::syscall(libc::SYS_io_submit, self.0, 1_i64, list.as_mut_ptr()) };
+        (count == 1).then_some(()).ok_or_else(Error::last_os_error)
+    }
+
+    /// What has ended: one event at least.
+    fn events(&self) -> Result<Vec<Event>> {
+        let mut events = [Event::default(); 64];
+        // SAFETY: room for as many events as are asked for, and no time-out.
+        let count = unsafe {
+            let (room, none) = (events.as_mut_ptr(), std::ptr::null::<libc::timespec>());
+            libc::syscall(libc::SYS_io_getevents, self.0, 1_i64, 64_i64, room, none)
+        };
+        let count = usize::try_from(count).map_err(|_| Error::last_os_error())?;
+        Ok(events[..count].to_vec())
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: our context. It waits for what is under way.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
+    }
+}
+
+fn text<T>(what: &str, result: Result<T>) -> std::result::Result<T, String> {
+    result.map_err(|error| format!("{what}: {error}"))
+}
+
+fn fixture() -> Option<Fixture> {
+    if let Some(reason) = reason_to_skip() {
+        eprintln!("skipped: {reason}");
+        return None;
+    }
+    Some(Fixture::new())
+}
+
+fn open_direct(fixture: &Fixture, name: &str) -> std::result::Result<File, String> {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).custom_flags(libc::O_DIRECT);
+    text("open", options.open(fixture.path(1, name)))
+}
+
+/// Node 1 reads what only node 2 has, while it cannot reach it: all reads begin, none has ended. When the link is there again each
+/// brings its bytes.
+#[test]
+fn asynchronous_reads_begin_beside_one_another() {
+    const COUNT: usize = 32;
+    let Some(fixture) = fixture() else { return };
+    let outcome = (|| {
+        let mut model = vec![0_u8; COUNT * PAGE];
+        Prng::new(7).fill(&mut model);
+        text("make", std::fs::write(fixture.path(2, "file"), &model))?;
+        let file = open_direct(&fixture, "file")?;
+        let mut room = vec![0_u8; (COUNT + 1) * PAGE];
+        let begin = room.as_mut_ptr() as usize;
+        let buffer = begin.next_multiple_of(PAGE);
+        let context = text("io_setup", Context::new(64))?;
+        let is_up = AtomicBool::new(false);
+        let slot = fixture.slot();
+        fixture.link(2, false);
+        let begun = std::thread::scope(|scope| {
+            // Who submits one after the other, as without FUSE_ASYNC_DIO, gets on when the link is there again.
+            let joiner = scope.spawn(|| {
+                std::thread::sleep(Duration::from_secs(1));
+                is_up.store(true, Ordering::SeqCst);
+                fixture.link(2, true);
+            });
+            let begun = slot.run("io_submit", || {
+                for number in 0..COUNT {
+                    let at = number * PAGE;
+                    // SAFETY: pages of `room`, which outlives the context.
+                    let read =
+                        unsafe { context.read(&file, number as u64, buffer + at, PAGE, at as u64) };
+                    text("io_submit", read)?;
+                }
+                Ok::<_, String>(!is_up.load(Ordering::SeqCst))
+            });
+            joiner.join().expect("no panic");
+            begun
+        })?;
+        let mut ended = 0;
+        while ended < COUNT {
+            for event in slot.run("io_getevents", || text("io_getevents", context.events()))? {
+                if event.result != PAGE as i64 {
+                    return Err(format!("read {}: {}", event.data, event.result));
+                }
+                ended += 1;
+            }
+        }
+        if !begun {
+            return Err("each read waited for the one before".to_owned());
+        }
+        drop(context);
+        if room[buffer - begin..][..COUNT * PAGE] != model {
+            return Err("other bytes".to_owned());
+        }
+        Ok(String::new())
+    })();
+    finish(&fixture, outcome);
+}
+
+/// Node 1 reads into pages of a mapping that it stores to all the time and that node 2 writes to all the time: they are written back and
+/// dropped under locks that the ends of the reads wait for. Half of the reads change what their descriptor says of O_DIRECT.
+#[test]
+fn reads_into_mapped_pages_that_are_dropped_end() {
+    const PAGES: usize = 64;
+    const DEPTH: usize = 48;
+    let Some(fixture) = fixture() else { return };
+    let outcome = (|| {
+        let size = PAGES * PAGE;
+        text(
+            "make",
+            std::fs::write(fixture.path(1, "mapped"), vec![1; size]),
+        )?;
+        text(
+            "make",
+            std::fs::write(fixture.path(1, "read"), vec![2; size]),
+        )?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true);
+        let mapped = text("open", options.open(fixture.path(1, "mapped")))?;
+        let other = text("open", options.open(fixture.path(2, "mapped")))?;
+        let mapping = text("map", Mapping::new(&mapped, size, true))?;
+        let file = open_direct(&fixture, "read")?;
+        let until = Instant::now() + TIME;
+        let (stores, writes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let is_over = AtomicBool::new(false);
+        let go_on = || Instant::now() < until && fixture.hang().is_none();
+        let place =
+            |prng: &mut Prng| usize::try_from(prng.below(PAGES as u64)).expect("small") * PAGE;
+        let reads = std::thread::scope(|scope| {
+            let storing = scope.spawn(|| {
+                let (mut prng, slot) = (Prng::new(1), fixture.slot());
+                while go_on() {
+                    let at = place(&mut prng);
+                    slot.run("a store", || text("store", mapping.store(at, &[3; 64])))?;
+                    stores.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok::<_, String>(())
+            });
+            let writing = scope.spawn(|| {
+                let (mut prng, slot) = (Prng::new(2), fixture.slot());
+                while go_on() {
+                    let at = place(&mut prng) as u64;
+                    slot.run("a write", || {
+                        text("write", other.write_all_at(&[4; 64], at))
+                    })?;
+                    writes.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok::<_, String>(())
+            });
+            let changing = scope.spawn(|| {
+                for round in 0_u64.. {
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let flags = if round % 2 == 0 { 0 } else { libc::O_DIRECT };
+                    // SAFETY: a descriptor that is open.
+                    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) };
+                }
+            });
+            let reading = scope.spawn(|| {
+                let (mut prng, slot) = (Prng::new(3), fixture.slot());
+                let context = text("io_setup", Context::new(64))?;
+                let (mut under_way, mut ended) = (0, 0_u64);
+                while go_on() || under_way > 0 {
+                    while under_way < DEPTH && go_on() {
+                        let (to, from) = (place(&mut prng), place(&mut prng) as u64);
+                        let buffer = mapping.address() + to;
+                        slot.run("io_submit", || {
+                            // SAFETY: pages of the mapping, which no Rust reference points into; it outlives the context.
+                            let read = unsafe { context.read(&file, 0, buffer, PAGE, from) };
+                            text("io_submit", read)
+                        })?;
+                        under_way += 1;
+                    }
+                    if under_way == 0 {
+                        break;
+                    }
+                    for event in
+                        slot.run("io_getevents", || text("io_getevents", context.events()))?
+                    {
+                        if event.result != PAGE as i64 {
+                            return Err(format!("a read ended with {}", event.result));
+                        }
+                        under_way -= 1;
+                        ended += 1;
+                    }
+                }
+                Ok(ended)
+            });
+            let all = [storing.join(), writing.join()].map(|ended| ended.expect("no panic"));
+            let reads = reading.join().expect("no panic");
+            is_over.store(true, Ordering::Relaxed);
+            changing.join().expect("no panic");
+            all.into_iter()
+                .collect::<std::result::Result<(), String>>()?;
+            reads
+        })?;
+        let (stores, writes) = (stores.into_inner(), writes.into_inner());
+        if reads < 100 || stores < 10 || writes < 10 {
+            return Err(format!(
+                "too little was done: {reads} reads, {stores} stores, {writes} writes"
+            ));
+        }
+        Ok(format!("{reads} reads, {stores} stores, {writes} writes"))
+    })();
+    finish(&fixture, outcome);
+}
