@@ -91,6 +91,17 @@ const RING_MAX_PAGES: u16 = 256;
 const _: () = assert!(limits::MAX_WRITE == 4096 * (MAX_PAGES - 1) as usize);
 const _: () = assert!(limits::MAX_WRITE == 4096 * RING_MAX_PAGES as usize);
 
+/// What is left to who mounts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wishes {
+    /// fuse-over-io_uring.
+    pub over_ring: bool,
+    /// Bytes that the kernel reads ahead of a sequential reader.
+    pub readahead_size: u32,
+    /// Asynchronous reads with O_DIRECT go on beside one another: not over the ring.
+    pub async_direct_reads: bool,
+}
+
 impl Offer {
     /// From the bytes of an INIT request; `None` if they are too few.
     pub fn decode(fixed: &[u8], rest: &[u8]) -> Option<Self> {
@@ -112,11 +123,16 @@ impl Offer {
         Some(offer)
     }
 
-    /// What to answer. `over_ring` asks for fuse-over-io_uring, `readahead_size` for so much readahead.
+    /// What to answer.
     ///
     /// # Errors
     /// The connection cannot be served; answer INIT with EPROTO and give up.
-    pub fn agree(&self, over_ring: bool, readahead_size: u32) -> Result<Agreement, InitError> {
+    pub fn agree(&self, wishes: Wishes) -> Result<Agreement, InitError> {
+        let Wishes {
+            over_ring,
+            readahead_size,
+            async_direct_reads,
+        } = wishes;
         let (major, minor) = (self.major, self.minor);
         if major != abi::KERNEL_VERSION || minor < abi::KERNEL_MINOR_VERSION_MIN {
             return Err(InitError::Version { major, minor });
@@ -131,6 +147,8 @@ impl Offer {
                 return Err(InitError::NoRing);
             }
             flags |= f::OVER_IO_URING;
+        }
+        if over_ring || !async_direct_reads {
             flags &= !f::ASYNC_DIO;
         }
         let max_write = u32::try_from(limits::MAX_WRITE).expect("1 MiB fits 32 bits");
@@ -189,9 +207,25 @@ mod tests {
         }
     }
 
+    fn wishes(over_ring: bool) -> Wishes {
+        Wishes {
+            over_ring,
+            readahead_size: 1 << 20,
+            async_direct_reads: true,
+        }
+    }
+
+    #[test]
+    fn asynchronous_reads_can_be_declined() {
+        let mut wishes = wishes(false);
+        wishes.async_direct_reads = false;
+        let agreed = offer(u64::MAX).agree(wishes).unwrap();
+        assert_eq!(agreed.flags, WANTED & !f::ASYNC_DIO);
+    }
+
     #[test]
     fn takes_what_is_wanted_and_no_more() {
-        let agreed = offer(u64::MAX).agree(false, 1 << 20).unwrap();
+        let agreed = offer(u64::MAX).agree(wishes(false)).unwrap();
         assert_eq!(agreed.flags, WANTED);
         assert_eq!(agreed.flags & f::WRITEBACK_CACHE, 0);
         let locks = f::POSIX_LOCKS | f::FLOCK_LOCKS;
@@ -208,7 +242,7 @@ mod tests {
     #[test]
     fn each_needed_feature_is_insisted_on() {
         for bit in 0..64 {
-            let outcome = offer(!(1 << bit)).agree(false, 0);
+            let outcome = offer(!(1 << bit)).agree(wishes(false));
             let needed = NEEDED & 1 << bit != 0;
             assert_eq!(outcome.is_err(), needed, "bit {bit}");
         }
@@ -216,13 +250,13 @@ mod tests {
 
     #[test]
     fn the_ring_is_taken_only_where_offered() {
-        let agreed = offer(u64::MAX).agree(true, 0).unwrap();
+        let agreed = offer(u64::MAX).agree(wishes(true)).unwrap();
         // Its answers have no threads of their own.
         assert_eq!(agreed.flags & f::ASYNC_DIO, 0);
         assert_ne!(agreed.flags & f::OVER_IO_URING, 0);
         assert_eq!(agreed.answer.max_pages, RING_MAX_PAGES);
         let without = offer(!f::OVER_IO_URING);
-        assert_eq!(without.agree(true, 0), Err(InitError::NoRing));
+        assert_eq!(without.agree(wishes(true)), Err(InitError::NoRing));
     }
 
     #[test]
@@ -231,7 +265,7 @@ mod tests {
             let mut bad = offer(u64::MAX);
             (bad.major, bad.minor) = (major, minor);
             let refused = Err(InitError::Version { major, minor });
-            assert_eq!(bad.agree(false, 0), refused);
+            assert_eq!(bad.agree(wishes(false)), refused);
         }
     }
 }

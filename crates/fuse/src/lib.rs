@@ -34,5 +34,5 @@ pub use decode::{
 pub use encode::{
     Encoded, HEAD_SIZE_MAX, Tail, encode_done, encode_error, encode_ioctl_done, encode_reply,
 };
-pub use init::{Agreement, InitError, Offer};
+pub use init::{Agreement, InitError, Offer, Wishes};
 pub use ticket::{NO_REPLY, ROUTE_COUNT_MAX, Route};

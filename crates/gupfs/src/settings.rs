@@ -31,7 +31,7 @@ struct Setting {
     is_for_command_line: bool,
 }
 
-const SETTINGS: [Setting; 12] = [
+const SETTINGS: [Setting; 13] = [
     Setting {
         key: "mount",
         about: "where the file system is mounted",
@@ -72,6 +72,12 @@ const SETTINGS: [Setting; 12] = [
         key: "direct_from",
         about: "files of this size and more are read past the kernel's page cache",
         allowed: "a size, or default",
+        is_for_command_line: true,
+    },
+    Setting {
+        key: "async_direct_reads",
+        about: "whether asynchronous reads with O_DIRECT go on beside one another",
+        allowed: "on or off",
         is_for_command_line: true,
     },
     Setting {
@@ -219,6 +225,13 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
         }
         "direct_from" if is_default => state.direct_from = None,
         "direct_from" => state.direct_from = Some(size::parse(text).map_err(|_| bad())?),
+        "async_direct_reads" => {
+            state.async_direct_reads = match text {
+                "on" | "default" => true,
+                "off" => false,
+                _ => return Err(bad()),
+            }
+        }
         "lease_ms" if is_default => state.lease_ms = types::limits::LEASE_MS,
         "lease_ms" => {
             let ms = text.parse().ok();
@@ -268,6 +281,7 @@ fn value(state: &State, key: &str) -> Value {
         "inode_count_max" => json!(state.inode_count_max),
         "metadata_bytes_max" => json!(state.metadata_bytes_max),
         "rewrite_rate" => json!(state.rewrite_rate),
+        "async_direct_reads" => json!(state.async_direct_reads),
         "slow_ms" => json!(state.slow_ms),
         "log_level" => json!(state.log_level),
         "log_format" => json!(state.log_format),
@@ -548,6 +562,7 @@ mod tests {
             ("metadata_bytes_max", "1K", "64K"),
             ("rewrite_rate", "1K", "1M"),
             ("rewrite_rate", "fast", "1M"),
+            ("async_direct_reads", "sometimes", "on or off"),
             ("slow_ms", "199", "3600000"),
             ("slow_ms", "1s", "3600000"),
             ("log_level", "loud", "debug"),
@@ -577,6 +592,7 @@ mod tests {
             ("rewrite_rate", "0", json!(0)),
             ("rewrite_rate", "1M", json!(1 << 20)),
             ("rewrite_rate", "100M", json!(100 << 20)),
+            ("async_direct_reads", "off", json!(false)),
             ("slow_ms", "0", json!(0)),
             ("log_level", "debug", json!("debug")),
             ("log_format", "json", json!("json")),

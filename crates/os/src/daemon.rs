@@ -709,6 +709,7 @@ impl Daemon {
             thread_count: self.config.fuse_thread_count,
             mount_flags: self.config.mount_flags,
             source: self.config.source.clone(),
+            async_direct_reads: self.config.async_direct_reads,
             ..SessionConfig::new(&self.config.mount)
         };
         let session = Session::mount(config, self.pool.clone())?;

@@ -78,7 +78,7 @@ impl Device {
     }
 
     /// Reads and answers INIT, the first request of the connection; the kernel's minor version.
-    pub(super) fn handshake(&self, over_ring: bool, readahead: u32) -> Result<u32, SessionError> {
+    pub(super) fn handshake(&self, wishes: fuse::Wishes) -> Result<u32, SessionError> {
         // The kernel wants room for the largest request from the first read on.
         let mut buffer = vec![0_u8; WRITE_PREFIX_SIZE + limits::MAX_WRITE];
         let fd = self.main().as_raw_fd();
@@ -95,7 +95,7 @@ impl Device {
         let Decoded::Init(offer) = fuse::decode(&call) else {
             return Err(protocol("the first request is no INIT"));
         };
-        let agreed = match offer.agree(over_ring, readahead) {
+        let agreed = match offer.agree(wishes) {
             Ok(agreed) => agreed,
             Err(error) => {
                 let answer = fuse::encode_error(header.unique, Errno::EPROTO);

@@ -83,6 +83,8 @@ pub struct SessionConfig {
     pub notify_thread_count: usize,
     /// Bytes that the kernel reads ahead of a sequential reader.
     pub readahead_size: u32,
+    /// Asynchronous reads with O_DIRECT go on beside one another. Over the ring they never do.
+    pub async_direct_reads: bool,
     /// Requests that one CPU's queue of the ring can hold at first; it grows when they are parked.
     pub ring_depth: u16,
 }
@@ -99,6 +101,7 @@ impl SessionConfig {
             thread_count: cpu_count.max(2),
             notify_thread_count: 4,
             readahead_size: 1 << 20,
+            async_direct_reads: true,
             ring_depth: 8,
         }
     }
@@ -348,7 +351,12 @@ impl Session {
         let connection = mount::mount(&config, device.main())?;
         // From here on dropping `connection` unmounts.
         connection.watch(device.duplicate()?);
-        let kernel_minor = device.handshake(over_ring, config.readahead_size)?;
+        let wishes = fuse::Wishes {
+            over_ring,
+            readahead_size: config.readahead_size,
+            async_direct_reads: config.async_direct_reads,
+        };
+        let kernel_minor = device.handshake(wishes)?;
         connection.set_readahead(config.readahead_size)?;
         let notifier = Notifier::start(device.duplicate()?, config.notify_thread_count)?;
         let (transport, apart): (Arc<dyn Transport>, _) = if over_ring {
