@@ -278,8 +278,8 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                 opcode::READDIRPLUS | opcode::STATX => true,
                 opcode::READ => {
                     let args: abi::ReadIn = call.args()?;
-                    let is_direct = args.read_flags & abi::read_flag::LOCKOWNER != 0;
-                    is_direct && args.flags & abi::open_flag::DIRECT != 0
+                    // Direct, and perhaps asynchronous: nothing tells the two apart.
+                    args.read_flags & abi::read_flag::LOCKOWNER != 0
                 }
                 _ => false,
             };

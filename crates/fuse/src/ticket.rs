@@ -4,7 +4,7 @@
 //!  bit 63            62            48 .. 61        0 .. 47
 //!  part of another   variant       route           unique (0: no answer wanted)
 //! ```
-//! The variant is one of the request's kind: a listing has attributes, attributes are those of statx(2), a read is O_DIRECT's.
+//! The variant is one of the request's kind: a listing has attributes, attributes are those of statx(2), a read is direct.
 //! The kernel counts uniques up by 2 from its start: 2^48 last for four years at a million per second.
 
 use client::request::{Ticket, TicketPart};
@@ -73,14 +73,9 @@ pub const fn is_plus(ticket: Ticket) -> bool {
     ticket.0 & PLUS != 0
 }
 
-/// The read that this ticket is of may be asynchronous: the kernel ends it on the thread that writes the answer, where it may wait for locks.
+/// The read that this ticket is of is direct and may be asynchronous: then the kernel ends it on the thread that writes the answer, where it may wait for locks.
 pub const fn is_apart(ticket: Ticket) -> bool {
     ticket.0 & PLUS != 0
-}
-
-/// The same ticket, of such a read.
-pub const fn apart(ticket: Ticket) -> Ticket {
-    Ticket(ticket.0 | PLUS)
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Asynchronous reads with O_DIRECT (io_submit(2)): they go on beside one another, and where they read into mapped pages that are
+//! Asynchronous direct reads (io_submit(2)): they go on beside one another, and where they read into mapped pages that are
 //! written back and dropped meanwhile nobody waits for ever (docs/decisions/0019).
 #![allow(unsafe_code, reason = "io_submit and its like are not in std")]
 
@@ -184,7 +184,8 @@ fn asynchronous_reads_begin_beside_one_another() {
 }
 
 /// Node 1 reads into pages of a mapping that it stores to all the time and that node 2 writes to all the time: they are written back and
-/// dropped under locks that the ends of the reads wait for. Half of the reads change what their descriptor says of O_DIRECT.
+/// dropped under locks that the ends of the reads wait for. Half of the reads are of a descriptor
+/// without O_DIRECT that the daemon has opened as direct.
 #[test]
 fn reads_into_mapped_pages_that_are_dropped_end() {
     const PAGES: usize = 64;
@@ -205,10 +206,12 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
         let mapped = text("open", options.open(fixture.path(1, "mapped")))?;
         let other = text("open", options.open(fixture.path(2, "mapped")))?;
         let mapping = text("map", Mapping::new(&mapped, size, true))?;
-        let file = open_direct(&fixture, "read")?;
+        let files = [
+            open_direct(&fixture, "read")?,
+            text("open", options.open(fixture.path(1, "read")))?,
+        ];
         let until = Instant::now() + TIME;
         let (stores, writes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let is_over = AtomicBool::new(false);
         let go_on = || Instant::now() < until && fixture.hang().is_none();
         let place =
             |prng: &mut Prng| usize::try_from(prng.below(PAGES as u64)).expect("small") * PAGE;
@@ -233,16 +236,6 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
                 }
                 Ok::<_, String>(())
             });
-            let changing = scope.spawn(|| {
-                for round in 0_u64.. {
-                    if is_over.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    let flags = if round % 2 == 0 { 0 } else { libc::O_DIRECT };
-                    // SAFETY: a descriptor that is open.
-                    unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags) };
-                }
-            });
             let reading = scope.spawn(|| {
                 let (mut prng, slot) = (Prng::new(3), fixture.slot());
                 let context = text("io_setup", Context::new(64))?;
@@ -253,7 +246,10 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
                         let buffer = mapping.address() + to;
                         slot.run("io_submit", || {
                             // SAFETY: pages of the mapping, which no Rust reference points into; it outlives the context.
-                            let read = unsafe { context.read(&file, 0, buffer, PAGE, from) };
+                            let read = unsafe {
+                                let file = &files[under_way % 2];
+                                context.read(file, 0, buffer, PAGE, from)
+                            };
                             text("io_submit", read)
                         })?;
                         under_way += 1;
@@ -275,8 +271,6 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
             });
             let all = [storing.join(), writing.join()].map(|ended| ended.expect("no panic"));
             let reads = reading.join().expect("no panic");
-            is_over.store(true, Ordering::Relaxed);
-            changing.join().expect("no panic");
             all.into_iter()
                 .collect::<std::result::Result<(), String>>()?;
             reads

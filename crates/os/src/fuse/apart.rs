@@ -1,19 +1,23 @@
-//! Answers to reads with O_DIRECT, from threads of their own.
+//! Answers to direct reads, from threads that nobody waits for.
 //!
-//! The kernel ends such a read on the thread that writes its answer, and takes the locks of the pages there that were read into (FUSE_ASYNC_DIO).
-//! Where these are mapped pages of a file of ours, who holds a lock may wait for a write-back that a serving thread has to take in. So no
-//! thread that anybody waits for writes these answers (docs/decisions/0019).
+//! A direct read may be asynchronous (FUSE_ASYNC_DIO), and nothing in the request says so. The kernel ends such a read on the thread that writes
+//! its answer, and takes the locks of the pages there that were read into. Where these are mapped pages of a file of ours, who holds a lock may wait
+//! for a write-back that a serving thread has to take in (docs/decisions/0019).
 //!
 //! ```text
-//! Replier::reply --(ticket says so)--> queue --> one of the threads --> /dev/fuse
+//! Replier::reply -- on a serving thread --> Late: when the thread has done all else, if enough others are left --> /dev/fuse
+//!               \-- on another one, or not enough are left --> queue --> one of the threads here --> /dev/fuse
 //! ```
 //!
 //! Invariants
-//! - What waits or is being written holds `SIZE_MAX` bytes of the pagepool at the most, or is one answer. Beyond that `push` waits for
-//!   `PATIENCE` at the most; the read fails then, so that nothing waits for ever.
+//! - No answer to a direct read is written by a thread that has anything else to do, and two serving threads at least write none.
+//! - What waits in the queue or is being written from it holds `SIZE_MAX` bytes of the pagepool at the most, or is one answer. Beyond that `push`
+//!   waits for `PATIENCE` at the most; the read fails then, so that nothing waits for ever.
 //! - Each answer's frames are released once: when it is written, or at once when the connection has ended.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,7 +26,7 @@ use client::request::{Response, Ticket};
 use types::Errno;
 
 use super::memory::Memory;
-use super::session::{self, SessionError, Transport};
+use super::session::{self, Replier, SessionError, Transport};
 
 /// Threads: one that waits for a lock keeps none of the others.
 const THREAD_COUNT: usize = 4;
@@ -49,11 +53,81 @@ pub(super) struct Apart {
     pushed: Condvar,
     /// There is room, or it has ended.
     written: Condvar,
+    /// Serving threads that write such an answer.
+    late_count: AtomicUsize,
+}
+
+thread_local! {
+    /// What a serving thread will answer; `None`: this is none.
+    static LATE: RefCell<Option<Vec<(Ticket, Response)>>> = const { RefCell::new(None) };
+}
+
+/// The answers of one serving thread that wait until it has done all else.
+#[derive(Debug)]
+pub(super) struct Late<'a> {
+    replier: &'a Replier,
+    thread_count_max: usize,
+}
+
+impl<'a> Late<'a> {
+    /// From now on this thread's answers wait for `send`, which so many threads may do at a time.
+    pub(super) fn new(replier: &'a Replier, thread_count_max: usize) -> Self {
+        if replier.apart.is_some() {
+            LATE.set(Some(Vec::new()));
+        }
+        Self {
+            replier,
+            thread_count_max,
+        }
+    }
+
+    /// Sends what was answered.
+    pub(super) fn send(&self) {
+        let Some(apart) = &self.replier.apart else {
+            return;
+        };
+        LATE.with_borrow_mut(|answers| {
+            for (ticket, response) in answers.iter_mut().flat_map(|answers| answers.drain(..)) {
+                let memory = &*self.replier.memory;
+                let before = apart.late_count.fetch_add(1, Ordering::AcqRel);
+                let are_enough_left = before < self.thread_count_max;
+                if are_enough_left {
+                    session::send(&*self.replier.transport, memory, ticket, &response);
+                    release(memory, &response);
+                }
+                apart.late_count.fetch_sub(1, Ordering::AcqRel);
+                if !are_enough_left {
+                    apart.push(memory, ticket, response);
+                }
+            }
+        });
+    }
+}
+
+impl Drop for Late<'_> {
+    fn drop(&mut self) {
+        self.send();
+        LATE.set(None);
+    }
 }
 
 impl Apart {
-    /// Has an answer written. Its frames are released in the end.
-    pub(super) fn push(&self, memory: &dyn Memory, ticket: Ticket, mut response: Response) {
+    /// Has an answer written when this thread has done all else, or by another one.
+    pub(super) fn send(&self, memory: &dyn Memory, ticket: Ticket, response: Response) {
+        let left = LATE.with_borrow_mut(|answers| match answers {
+            Some(answers) => {
+                answers.push((ticket, response));
+                None
+            }
+            None => Some(response),
+        });
+        if let Some(response) = left {
+            self.push(memory, ticket, response);
+        }
+    }
+
+    /// Has an answer written by one of the threads here. Its frames are released in the end.
+    fn push(&self, memory: &dyn Memory, ticket: Ticket, mut response: Response) {
         let size = size_of(&response);
         let until = (size > 0).then(|| Instant::now() + PATIENCE);
         let mut state = self.lock();
@@ -245,6 +319,48 @@ mod tests {
         apart.push(&*memory, Ticket(7), data(&*memory));
         assert!(came.try_recv().is_err(), "the connection has ended");
         assert_eq!(slabs.free_count(), 8);
+    }
+
+    #[test]
+    fn a_serving_thread_answers_when_it_has_done_all_else_and_if_enough_are_left() {
+        let slabs = Arc::new(Slabs::new(2).expect("memory"));
+        let memory: Arc<dyn Memory> = slabs.clone();
+        let (sent, came) = channel();
+        let (go, may_go) = channel();
+        drop(go);
+        let gate: Arc<dyn Transport> = Arc::new(Gate {
+            sent: Mutex::new(sent),
+            may_go: Mutex::new(may_go),
+        });
+        let replier = Replier {
+            transport: gate.clone(),
+            memory: memory.clone(),
+            apart: Some(Arc::default()),
+        };
+        let apart = replier.apart.clone().expect("it has");
+        let threads = apart.start(&gate, &memory).expect("threads");
+        let me = std::thread::current().id();
+        let direct = |unique: u64| Ticket(1 << 62 | unique);
+        assert!(fuse::ticket::is_apart(direct(2)));
+        for (thread_count_max, is_mine) in [(1, true), (0, false)] {
+            let late = Late::new(&replier, thread_count_max);
+            replier.reply(direct(2), &data(&*memory));
+            assert!(came.try_recv().is_err(), "it has something else to do");
+            replier.reply(Ticket(4), &Response::Done);
+            assert_eq!(came.recv(), Ok((4, me)), "it may wait for no lock");
+            late.send();
+            let (unique, thread) = came.recv().expect("an answer");
+            assert_eq!((unique, thread == me), (2, is_mine));
+        }
+        // No serving thread.
+        replier.reply(direct(6), &Response::Error(Errno::EIO));
+        let (unique, thread) = came.recv().expect("an answer");
+        assert_eq!((unique, thread == me), (6, false));
+        apart.end();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
+        assert_eq!(slabs.free_count(), 2);
     }
 
     #[test]

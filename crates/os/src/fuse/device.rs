@@ -9,13 +9,11 @@ use super::memory::{Memory, frames_of};
 use super::session::{
     self, Dispatched, Follow, InterruptOutcome, Serving, SessionError, Transport,
 };
-use client::request::{Operation, Request};
 use fuse::abi::{self, InHeader, WRITE_PREFIX_SIZE};
 use fuse::{Call, Decoded, Encoded, Route, Tail};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use types::{Errno, FrameRef, Span, limits};
@@ -30,7 +28,6 @@ const PIECE_COUNT_MAX: usize = 1000;
 pub(super) struct Device {
     descriptors: Vec<OwnedFd>,
     crew: Crew,
-    direct: DirectHandles,
 }
 
 /// A received request that begins in the prefix and goes on in the slab.
@@ -47,7 +44,6 @@ impl Device {
         Ok(Self {
             descriptors: vec![open_device()?],
             crew: Crew::default(),
-            direct: DirectHandles::default(),
         })
     }
 
@@ -159,6 +155,10 @@ impl Device {
     fn serve(&self, index: u16, serving: &Serving) {
         let fd = self.descriptors[usize::from(index)].as_raw_fd();
         let memory = serving.replier.memory().clone();
+        // Two threads at least write none of the answers that may wait for locks, and so take in what these locks wait for.
+        let late = serving
+            .replier
+            .late_answers(self.descriptors.len().saturating_sub(2));
         let mut received = Received {
             prefix: [0; WRITE_PREFIX_SIZE],
             size: 0,
@@ -179,6 +179,7 @@ impl Device {
             };
             member.on_request(arrival, || has_more(fd));
             self.handle(Route(index), &mut received, &*memory, serving);
+            late.send();
             member.on_handled();
         }
         self.crew.end();
@@ -215,11 +216,7 @@ impl Device {
             return;
         }
         let call = Call::new(header, received.arguments(memory), route);
-        let mut decoded = fuse::decode(&call);
-        if let Decoded::Request(request) = &mut decoded {
-            self.direct.mark(request);
-        }
-        match serving.dispatch(id, decoded, call.rest) {
+        match serving.dispatch(id, fuse::decode(&call), call.rest) {
             Dispatched::Done => {}
             Dispatched::Interrupt(target) => self.interrupt(serving, header.unique, target),
         }
@@ -240,62 +237,6 @@ impl Device {
                 return;
             }
         }
-    }
-}
-
-/// Open files that were read with O_DIRECT.
-///
-/// A read says whether its file had O_DIRECT when it was sent; the kernel goes by what the file had when the call began, and fcntl(2) may change
-/// it between the two. Whoever has read with O_DIRECT once is taken to read so until the file is closed. Files share bits: then one is taken for
-/// such a file that is none, and its answers go a longer way.
-#[derive(Debug)]
-struct DirectHandles {
-    bits: Box<[AtomicU64]>,
-}
-
-/// Bits of `DirectHandles`; handles are counted up.
-const DIRECT_HANDLE_COUNT: u64 = 1 << 16;
-
-impl Default for DirectHandles {
-    fn default() -> Self {
-        let words = 0..DIRECT_HANDLE_COUNT / u64::from(u64::BITS);
-        Self {
-            bits: words.map(|_| AtomicU64::new(0)).collect(),
-        }
-    }
-}
-
-impl DirectHandles {
-    /// Notes what a request says of its file, and marks the ticket of a read that may be asynchronous.
-    fn mark(&self, request: &mut Request) {
-        match &request.operation {
-            Operation::Read {
-                handle,
-                fills_page_cache: false,
-                ..
-            } => {
-                let (word, bit) = self.place(handle.0);
-                let is_known = word.load(Ordering::Relaxed) & bit != 0;
-                if is_known {
-                    request.ticket = fuse::ticket::apart(request.ticket);
-                } else if fuse::ticket::is_apart(request.ticket) {
-                    word.fetch_or(bit, Ordering::Relaxed);
-                }
-            }
-            Operation::Release { handle, .. } => {
-                let (word, bit) = self.place(handle.0);
-                if word.load(Ordering::Relaxed) & bit != 0 {
-                    word.fetch_and(!bit, Ordering::Relaxed);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn place(&self, handle: u64) -> (&AtomicU64, u64) {
-        let at = handle % DIRECT_HANDLE_COUNT;
-        let word = usize::try_from(at / u64::from(u64::BITS)).expect("small");
-        (&self.bits[word], 1 << (at % u64::from(u64::BITS)))
     }
 }
 
@@ -491,58 +432,4 @@ pub(super) fn release_slab(memory: &dyn Memory, slab: FrameRef) {
         offset: 0,
         length: limits::MAX_WRITE as u32,
     });
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use client::request::{Caller, Handle, Ticket};
-    use types::InodeId;
-
-    fn marked(
-        handles: &DirectHandles,
-        handle: u64,
-        is_apart: bool,
-        fills_page_cache: bool,
-    ) -> bool {
-        let ticket = Ticket(4);
-        let mut request = Request {
-            ticket: if is_apart {
-                fuse::ticket::apart(ticket)
-            } else {
-                ticket
-            },
-            caller: Caller::default(),
-            operation: Operation::Read {
-                ino: InodeId::ROOT,
-                handle: Handle(handle),
-                offset: 0,
-                length: 1,
-                fills_page_cache,
-            },
-        };
-        handles.mark(&mut request);
-        assert_eq!(fuse::ticket::unique(request.ticket), 4);
-        fuse::ticket::is_apart(request.ticket)
-    }
-
-    #[test]
-    fn who_has_read_with_o_direct_reads_so_until_it_is_closed() {
-        let handles = DirectHandles::default();
-        assert!(!marked(&handles, 7, false, false));
-        assert!(marked(&handles, 7, true, false));
-        assert!(marked(&handles, 7, false, false), "the flag was taken away");
-        assert!(!marked(&handles, 7, false, true), "into the page cache");
-        assert!(!marked(&handles, 8, false, false), "another file");
-        let mut release = Request {
-            ticket: Ticket(6),
-            caller: Caller::default(),
-            operation: Operation::Release {
-                ino: InodeId::ROOT,
-                handle: Handle(7),
-            },
-        };
-        handles.mark(&mut release);
-        assert!(!marked(&handles, 7, false, false), "a new file");
-    }
 }

@@ -1,6 +1,6 @@
 //! A mounted file system: handshake, serving threads, answers, end.
 
-use super::apart::{self, Apart};
+use super::apart::{self, Apart, Late};
 use super::device::Device;
 use super::memory::Memory;
 use super::mount::{self, Connection, MountError};
@@ -162,10 +162,10 @@ pub(super) trait Transport: Send + Sync + std::fmt::Debug {
 /// Answers requests, from any thread.
 #[derive(Debug)]
 pub struct Replier {
-    transport: Arc<dyn Transport>,
-    memory: Arc<dyn Memory>,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) memory: Arc<dyn Memory>,
     /// Writes the answers that may wait for locks; none over a transport where no read is asynchronous.
-    apart: Option<Arc<Apart>>,
+    pub(super) apart: Option<Arc<Apart>>,
 }
 
 /// Sends an answer the way its request came.
@@ -193,7 +193,7 @@ impl Replier {
             && is_end_of_read
             && fuse::ticket::is_apart(ticket)
         {
-            return apart.push(&*self.memory, ticket, response.clone());
+            return apart.send(&*self.memory, ticket, response.clone());
         }
         send(&*self.transport, &*self.memory, ticket, response);
         apart::release(&*self.memory, response);
@@ -225,6 +225,11 @@ impl Replier {
         let answer = fuse::encode_reply(ticket, response);
         let to = (&*self.memory, route, unique);
         self.transport.send_then(to, &answer, done);
+    }
+
+    /// What a serving thread answers when it has done all else; so many threads at a time.
+    pub(super) fn late_answers(&self, thread_count_max: usize) -> Late<'_> {
+        Late::new(self, thread_count_max)
     }
 
     /// The pagepool that payloads and data lie in.
@@ -364,7 +369,8 @@ impl Session {
             (Arc::new(ring), None)
         } else {
             device.clone_descriptors(config.thread_count.max(1))?;
-            (Arc::new(device), Some(Arc::default()))
+            let apart = config.async_direct_reads.then(Arc::default);
+            (Arc::new(device), apart)
         };
         Ok(Self {
             config,
