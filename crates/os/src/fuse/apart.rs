@@ -32,6 +32,10 @@ use super::session::{self, Replier, SessionError, Transport};
 const THREAD_COUNT: usize = 4;
 /// Bytes that wait, or are being written.
 const SIZE_MAX: u64 = 16 << 20;
+/// Answers that wait for each thread that is busy before another one is woken.
+const EACH_COUNT: usize = 8;
+/// Who has taken none for so long waits for a lock.
+const STUCK_TIME: Duration = Duration::from_millis(1);
 /// For room, before a read fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -40,8 +44,10 @@ struct State {
     queue: VecDeque<(Ticket, Response)>,
     /// Bytes of the queue, and of what is being written.
     size: u64,
-    /// Threads that wait for an answer.
-    idle_count: usize,
+    /// Threads that write an answer.
+    busy_count: usize,
+    /// When the last one was taken from the queue.
+    taken: Option<Instant>,
     has_ended: bool,
 }
 
@@ -152,10 +158,11 @@ impl Apart {
         }
         state.size += size_of(&response);
         state.queue.push_back((ticket, response));
-        // Who is not idle looks before it sleeps.
-        let is_anybody_idle = state.idle_count > 0;
+        // Who is busy takes the next one as well. A thread is woken for some of them, not for each: that would cost more than the answers.
+        let is_stuck = state.taken.is_none_or(|at| at.elapsed() > STUCK_TIME);
+        let needs_thread = is_stuck || state.queue.len() > state.busy_count * EACH_COUNT;
         drop(state);
-        if is_anybody_idle {
+        if needs_thread {
             self.pushed.notify_one();
         }
     }
@@ -165,20 +172,24 @@ impl Apart {
         let mut state = self.lock();
         loop {
             if let Some(answer) = state.queue.pop_front() {
+                state.busy_count += 1;
+                state.taken = Some(Instant::now());
                 return Some(answer);
             }
             if state.has_ended {
                 return None;
             }
-            state.idle_count += 1;
             state = self.pushed.wait(state).expect("no holder panics");
-            state.idle_count -= 1;
         }
     }
 
+    /// An answer that `pop` gave is written.
     fn on_written(&self, size: u64) {
+        let mut state = self.lock();
+        state.busy_count -= 1;
+        state.size -= size;
+        drop(state);
         if size > 0 {
-            self.lock().size -= size;
             self.written.notify_all();
         }
     }
