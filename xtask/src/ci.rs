@@ -75,11 +75,11 @@ type Check = fn(&Path, &Options) -> Result<Outcome>;
 /// Beside what a step runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// By itself.
-    Alone,
-    /// By itself until all is built, then beside the steps that compute.
+    /// By itself, before all others.
+    First,
+    /// One after the other, beside those that compute.
     Waiting,
-    /// One after the other beside the step that waits.
+    /// One after the other, beside those that wait.
     Computing,
 }
 
@@ -97,11 +97,12 @@ fn step_named(name: Option<&String>) -> Result<&'static str> {
 }
 
 static STEPS: [Step; 11] = [
-    Step::new("fmt", When::Alone, |root, _| {
+    Step::new("fmt", When::First, |root, _| {
         step(cargo(root, &["fmt", "--all", "--check"]))
     }),
-    Step::new("tidy", When::Alone, |root, _| step(tidy::run(root))),
-    Step::new("build", When::Alone, |root, options| {
+    Step::new("tidy", When::First, |root, _| step(tidy::run(root))),
+    Step::new("cargo deny", When::First, deny),
+    Step::new("build", When::First, |root, options| {
         let arguments: Vec<&str> = test_arguments(options).chain(["--no-run"]).collect();
         step(cargo(root, &arguments))
     }),
@@ -109,6 +110,7 @@ static STEPS: [Step; 11] = [
         let arguments: Vec<&str> = test_arguments(options).collect();
         step(cargo(root, &arguments))
     }),
+    Step::new("benchmarks", When::Waiting, benchmarks),
     // First: it has a directory of its own to build in, and "tests" looks once more whether all is built in the other.
     Step::new("sim tests", When::Computing, simulator_tests),
     Step::new("simulator", When::Computing, simulator),
@@ -121,8 +123,6 @@ static STEPS: [Step; 11] = [
         step(cargo(root, &["test", "--workspace", "--doc"]))
     }),
     Step::new("fuzz", When::Computing, fuzz_targets),
-    Step::new("cargo deny", When::Alone, deny),
-    Step::new("benchmarks", When::Alone, benchmarks),
 ];
 
 /// A step's name, how long it took, and how it ended.
@@ -150,21 +150,14 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
 
 fn run_all(root: &Path, options: &Options) -> Vec<Row> {
     let mut rows = Vec::new();
-    for step in &STEPS {
-        match step.when {
-            When::Alone => rows.push(run_step(step, root, options)),
-            When::Waiting => {
-                let beside = std::thread::scope(|scope| {
-                    let computing = scope.spawn(|| run_computing(root, options));
-                    rows.push(run_step(step, root, options));
-                    computing.join()
-                });
-                rows.extend(beside.expect("a panic there was printed"));
-            }
-            // With the one that waits.
-            When::Computing => {}
-        }
-    }
+    let of = |when: When| STEPS.iter().filter(move |step| step.when == when);
+    rows.extend(of(When::First).map(|step| run_step(step, root, options)));
+    let beside = std::thread::scope(|scope| {
+        let computing = scope.spawn(|| run_computing(root, options));
+        rows.extend(of(When::Waiting).map(|step| run_step(step, root, options)));
+        computing.join()
+    });
+    rows.extend(beside.expect("a panic there was printed"));
     rows
 }
 
