@@ -36,6 +36,10 @@ pub(super) struct Crew {
     /// Who made the last request.
     caller: AtomicU32,
     parked_count: AtomicUsize,
+    /// Threads that are not parked.
+    active_count: AtomicUsize,
+    /// So many may be called; more join when these are stuck.
+    active_max: usize,
     calls: Mutex<usize>,
     called: Condvar,
     has_ended: AtomicBool,
@@ -65,7 +69,16 @@ pub(super) struct Arrival {
 const FINISHED: u64 = 1 << 32;
 
 impl Crew {
+    /// So many threads are called to read at a time.
+    pub(super) fn new(active_max: usize) -> Self {
+        Self {
+            active_max,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn member(&self, is_first: bool) -> Member<'_> {
+        self.active_count.fetch_add(1, Ordering::Relaxed);
         Member {
             crew: self,
             is_first,
@@ -84,7 +97,8 @@ impl Crew {
     }
 
     fn call(&self) {
-        if self.parked_count.load(Ordering::Relaxed) == 0 {
+        let is_full = self.active_count.load(Ordering::Relaxed) >= self.active_max;
+        if is_full || self.parked_count.load(Ordering::Relaxed) == 0 {
             return;
         }
         *self.calls.lock().expect("no holder panics") = 1;
@@ -93,6 +107,7 @@ impl Crew {
 
     fn park(&self) {
         self.parked_count.fetch_add(1, Ordering::Relaxed);
+        self.active_count.fetch_sub(1, Ordering::Relaxed);
         let mut calls = self.calls.lock().expect("no holder panics");
         let mut seen = self.progress.load(Ordering::Relaxed);
         while *calls == 0 && !self.has_ended.load(Ordering::Acquire) {
@@ -111,6 +126,7 @@ impl Crew {
         }
         *calls = 0;
         drop(calls);
+        self.active_count.fetch_add(1, Ordering::Relaxed);
         self.parked_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -185,7 +201,7 @@ mod tests {
     #[test]
     fn a_thread_with_one_caller_parks_and_the_first_never_does() {
         for is_first in [true, false] {
-            let crew = Crew::default();
+            let crew = Crew::new(2);
             // Parking returns at once then; it starts the count anew.
             crew.end();
             let mut member = crew.member(is_first);
@@ -199,9 +215,13 @@ mod tests {
 
     /// Whether requests from these callers call a parked thread.
     fn calls(ns: u64, callers: [u32; 16], has_more: bool) -> bool {
-        let crew = Crew::default();
+        calls_of(2, ns, callers, has_more)
+    }
+
+    fn calls_of(active_max: usize, ns: u64, callers: [u32; 16], has_more: bool) -> bool {
+        let crew = Crew::new(active_max);
         std::thread::scope(|scope| {
-            scope.spawn(|| crew.park());
+            scope.spawn(|| crew.member(false).park_if_new());
             while crew.parked_count.load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }
@@ -224,13 +244,14 @@ mod tests {
         assert!(calls(QUICK, mixed, false));
         assert!(!calls(SLOW, mixed, false), "one thread keeps up");
         assert!(calls(QUICK, [1; 16], true));
+        assert!(!calls_of(1, QUICK, mixed, true), "there is one CPU");
         assert!(!calls(QUICK, [1; 16], false), "one caller needs one thread");
         assert!(!calls(QUICK, [0; 16], true), "forgets are no reason");
     }
 
     #[test]
     fn a_parked_thread_joins_others_that_are_stuck() {
-        let crew = Crew::default();
+        let crew = Crew::new(2);
         let mut first = crew.member(true);
         first.on_request(arrival(SLOW, 1), || false);
         // Returns by itself: the first thread stays busy with one request.

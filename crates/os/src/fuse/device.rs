@@ -41,9 +41,11 @@ struct Received {
 
 impl Device {
     pub(super) fn open() -> Result<Self, SessionError> {
+        // More of them only wake one another.
+        let cpu_count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Ok(Self {
             descriptors: vec![open_device()?],
-            crew: Crew::default(),
+            crew: Crew::new(cpu_count),
         })
     }
 
