@@ -198,6 +198,8 @@ pub(crate) struct Inode {
     pub(crate) has_read_pages: bool,
     /// The kernel was told to believe attributes since the inode token was last revoked.
     pub(crate) is_attr_believed: bool,
+    /// The kernel was told to believe attributes while somebody here had it open for writing, and has not been told otherwise since.
+    pub(crate) is_shown_to_writers: bool,
     /// So many more answers show attributes for once only.
     pub(crate) unbelieved_shows: u8,
     /// Its last name went while nobody had it open here, and the owner was told so: it cannot be opened any more.
@@ -279,6 +281,7 @@ impl Inode {
             closing_count: 0,
             awaited_count: 0,
             is_attr_believed: false,
+            is_shown_to_writers: false,
             unbelieved_shows: 0,
             habit: crate::readers::Habit::default(),
             open_count: 0,

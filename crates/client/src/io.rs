@@ -19,7 +19,7 @@ use crate::inode::{Load, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{Found, PAGE_SIZE, Pages};
-use crate::request::{Handle, Operation, Request, Response, Ticket};
+use crate::request::{Handle, Notice, Operation, Request, Response, Ticket};
 use crate::revoke::{RequestKind, round_out};
 use crate::slice::{Effect, IoFailure, IoId, Slice, Waiting};
 use crate::tokens::Admission;
@@ -846,6 +846,10 @@ impl Slice {
         inode.modified = Some(env.timestamp);
         if kill_set_id {
             inode.take_set_ids(request.caller.gid);
+        }
+        if self.has_async_writes && std::mem::take(&mut inode.is_shown_to_writers) {
+            let notice = Notice::Attributes { ino };
+            self.out.push(Effect::Notify(None, notice));
         }
         if sync {
             self.served(env, ino, ticket);

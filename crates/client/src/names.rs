@@ -661,6 +661,12 @@ impl Slice {
         self.timeout_ns = timeout.0;
     }
 
+    /// The kernel sends writes without waiting for their answers (FUSE_ASYNC_DIO). It takes its attributes for old when it sends one, not when that is
+    /// answered: what it was shown between the two it would believe.
+    pub fn expect_async_writes(&mut self) {
+        self.has_async_writes = true;
+    }
+
     /// For how long the kernel may keep names of `parent`.
     pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
         self.inodes.get(&parent).map_or(0, |directory| {
@@ -816,6 +822,7 @@ impl Slice {
             _ => timeout_ns.min(TIMEOUT_NS),
         };
         let attr_timeout_ns = if is_kept { longest_ns } else { 0 };
+        inode.is_shown_to_writers |= inode.writer_count > 0 && attr_timeout_ns > 0;
         Some(Entry {
             attr,
             entry_timeout_ns,

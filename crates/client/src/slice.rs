@@ -247,6 +247,8 @@ pub struct Slice {
     pub(crate) index: u64,
     /// For how long the kernel may believe what a token covers.
     pub(crate) timeout_ns: u64,
+    /// The kernel sends writes without waiting for their answers.
+    pub(crate) has_async_writes: bool,
     pub(crate) inodes: FxHashMap<InodeId, Box<Inode>>,
     pub(crate) handles: FxHashMap<Handle, OpenFile>,
     pub(crate) calls: FxHashMap<CallId, Continuation>,
@@ -325,6 +327,7 @@ impl Slice {
         Self {
             index: index as u64,
             timeout_ns: crate::names::TIMEOUT_NS,
+            has_async_writes: false,
             inodes: FxHashMap::default(),
             handles: FxHashMap::default(),
             calls: FxHashMap::default(),

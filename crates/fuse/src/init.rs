@@ -98,8 +98,8 @@ pub struct Wishes {
     pub over_ring: bool,
     /// Bytes that the kernel reads ahead of a sequential reader.
     pub readahead_size: u32,
-    /// Asynchronous reads with O_DIRECT go on beside one another: not over the ring.
-    pub async_direct_reads: bool,
+    /// Asynchronous direct reads and writes go on beside one another: not over the ring.
+    pub async_direct_io: bool,
 }
 
 impl Offer {
@@ -131,7 +131,7 @@ impl Offer {
         let Wishes {
             over_ring,
             readahead_size,
-            async_direct_reads,
+            async_direct_io,
         } = wishes;
         let (major, minor) = (self.major, self.minor);
         if major != abi::KERNEL_VERSION || minor < abi::KERNEL_MINOR_VERSION_MIN {
@@ -148,7 +148,7 @@ impl Offer {
             }
             flags |= f::OVER_IO_URING;
         }
-        if over_ring || !async_direct_reads {
+        if over_ring || !async_direct_io {
             flags &= !f::ASYNC_DIO;
         }
         let max_write = u32::try_from(limits::MAX_WRITE).expect("1 MiB fits 32 bits");
@@ -211,14 +211,14 @@ mod tests {
         Wishes {
             over_ring,
             readahead_size: 1 << 20,
-            async_direct_reads: true,
+            async_direct_io: true,
         }
     }
 
     #[test]
     fn asynchronous_reads_can_be_declined() {
         let mut wishes = wishes(false);
-        wishes.async_direct_reads = false;
+        wishes.async_direct_io = false;
         let agreed = offer(u64::MAX).agree(wishes).unwrap();
         assert_eq!(agreed.flags, WANTED & !f::ASYNC_DIO);
     }

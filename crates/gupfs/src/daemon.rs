@@ -130,7 +130,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         inode_count_max: usize::try_from(state.inode_count_max).unwrap_or(usize::MAX),
         metadata_bytes_max: metadata_bytes_max(state)?,
         rewrite_rate: state.rewrite_rate,
-        async_direct_reads: state.async_direct_reads,
+        async_direct_io: state.async_direct_io,
         slow: types::Duration::from_millis(state.slow_ms),
         metrics: state.metrics.0,
         settings,

@@ -75,8 +75,8 @@ const SETTINGS: [Setting; 13] = [
         is_for_command_line: true,
     },
     Setting {
-        key: "async_direct_reads",
-        about: "whether asynchronous reads with O_DIRECT go on beside one another",
+        key: "async_direct_io",
+        about: "whether asynchronous direct reads and writes go on beside one another",
         allowed: "on or off",
         is_for_command_line: true,
     },
@@ -225,10 +225,10 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
         }
         "direct_from" if is_default => state.direct_from = None,
         "direct_from" => state.direct_from = Some(size::parse(text).map_err(|_| bad())?),
-        "async_direct_reads" => {
-            state.async_direct_reads = match text {
-                "on" | "default" => true,
-                "off" => false,
+        "async_direct_io" => {
+            state.async_direct_io = match text {
+                "on" => true,
+                "off" | "default" => false,
                 _ => return Err(bad()),
             }
         }
@@ -281,7 +281,7 @@ fn value(state: &State, key: &str) -> Value {
         "inode_count_max" => json!(state.inode_count_max),
         "metadata_bytes_max" => json!(state.metadata_bytes_max),
         "rewrite_rate" => json!(state.rewrite_rate),
-        "async_direct_reads" => json!(state.async_direct_reads),
+        "async_direct_io" => json!(state.async_direct_io),
         "slow_ms" => json!(state.slow_ms),
         "log_level" => json!(state.log_level),
         "log_format" => json!(state.log_format),
@@ -562,7 +562,7 @@ mod tests {
             ("metadata_bytes_max", "1K", "64K"),
             ("rewrite_rate", "1K", "1M"),
             ("rewrite_rate", "fast", "1M"),
-            ("async_direct_reads", "sometimes", "on or off"),
+            ("async_direct_io", "sometimes", "on or off"),
             ("slow_ms", "199", "3600000"),
             ("slow_ms", "1s", "3600000"),
             ("log_level", "loud", "debug"),
@@ -592,7 +592,7 @@ mod tests {
             ("rewrite_rate", "0", json!(0)),
             ("rewrite_rate", "1M", json!(1 << 20)),
             ("rewrite_rate", "100M", json!(100 << 20)),
-            ("async_direct_reads", "off", json!(false)),
+            ("async_direct_io", "on", json!(true)),
             ("slow_ms", "0", json!(0)),
             ("log_level", "debug", json!("debug")),
             ("log_format", "json", json!("json")),

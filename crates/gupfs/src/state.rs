@@ -127,12 +127,12 @@ pub struct State {
     /// what is read again comes through the page cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct_from: Option<u64>,
-    /// Asynchronous reads with O_DIRECT go on beside one another (docs/decisions/0019).
+    /// Asynchronous direct reads and writes go on beside one another (docs/decisions/0019).
     #[serde(
-        default = "async_direct_reads_default",
-        skip_serializing_if = "is_default_async_direct_reads"
+        default = "async_direct_io_default",
+        skip_serializing_if = "is_default_async_direct_io"
     )]
-    pub async_direct_reads: bool,
+    pub async_direct_io: bool,
     /// Where metrics are served.
     #[serde(default, skip_serializing_if = "Metrics::is_off")]
     pub metrics: Metrics,
@@ -284,16 +284,16 @@ pub const fn is_rewrite_rate(rate: u64) -> bool {
     rate == 0 || rate >= 1 << 20
 }
 
-/// Whether asynchronous reads with O_DIRECT go on beside one another.
-pub const ASYNC_DIRECT_READS_DEFAULT: bool = true;
+/// Whether asynchronous direct reads and writes go on beside one another.
+pub const ASYNC_DIRECT_IO_DEFAULT: bool = false;
 
-const fn async_direct_reads_default() -> bool {
-    ASYNC_DIRECT_READS_DEFAULT
+const fn async_direct_io_default() -> bool {
+    ASYNC_DIRECT_IO_DEFAULT
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_default_async_direct_reads(is_on: &bool) -> bool {
-    *is_on == ASYNC_DIRECT_READS_DEFAULT
+const fn is_default_async_direct_io(is_on: &bool) -> bool {
+    *is_on == ASYNC_DIRECT_IO_DEFAULT
 }
 
 const fn rewrite_rate_default() -> u64 {
@@ -675,7 +675,7 @@ pub(crate) mod tests {
             inode_count_max: INODE_COUNT_MAX_DEFAULT,
             metadata_bytes_max: METADATA_BYTES_MAX_DEFAULT,
             rewrite_rate: REWRITE_RATE_DEFAULT,
-            async_direct_reads: ASYNC_DIRECT_READS_DEFAULT,
+            async_direct_io: ASYNC_DIRECT_IO_DEFAULT,
             slow_ms: SLOW_MS_DEFAULT,
             log_level: LogLevel::default(),
             log_format: LogFormat::default(),

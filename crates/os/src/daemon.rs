@@ -709,7 +709,7 @@ impl Daemon {
             thread_count: self.config.fuse_thread_count,
             mount_flags: self.config.mount_flags,
             source: self.config.source.clone(),
-            async_direct_reads: self.config.async_direct_reads,
+            async_direct_io: self.config.async_direct_io,
             ..SessionConfig::new(&self.config.mount)
         };
         let session = Session::mount(config, self.pool.clone())?;
@@ -717,6 +717,10 @@ impl Daemon {
         let _ = self.notifier.set(Arc::clone(session.notifier()));
         self.connection
             .store(u64::from(session.connection().number()), Ordering::Relaxed);
+        if session.is_async() {
+            let expect = |slice: &Mutex<Slice>| lock(slice).expect_async_writes();
+            self.slices.iter().for_each(expect);
+        }
         if session.takes_prune() {
             self.slices.iter().for_each(|s| lock(s).prune_inodes());
         }

@@ -115,7 +115,12 @@ fn fixture() -> Option<Fixture> {
         eprintln!("skipped: {reason}");
         return None;
     }
-    Some(Fixture::new())
+    let fixture = Fixture::new();
+    for node in [1, 2] {
+        fixture.set(node, "async_direct_io", "on");
+    }
+    fixture.restart().expect("both start again");
+    Some(fixture)
 }
 
 fn open_direct(fixture: &Fixture, name: &str) -> std::result::Result<File, String> {

@@ -292,7 +292,8 @@ impl Daemon {
                 }
                 (keeper.counters(), keeper.is_busy())
             };
-            if counters.failures > before.failures {
+            let is_given_up = lock(&self.log).journal.is_poisoned() || self.membership.is_evicted();
+            if counters.failures > before.failures || is_given_up {
                 break false;
             }
             let is_over = counters.rounds > before.rounds && !is_busy;

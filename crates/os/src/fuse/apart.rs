@@ -12,7 +12,8 @@
 //! Invariants
 //! - No answer to a direct read is written by a thread that has anything else to do, and two serving threads at least write none.
 //! - What waits in the queue or is being written from it holds `SIZE_MAX` bytes of the pagepool at the most, or is one answer. Beyond that `push`
-//!   waits for `PATIENCE` at the most; the read fails then, so that nothing waits for ever.
+//!   waits as long as answers are written; when none was for `PATIENCE`, reads fail at once until one is.
+//! - What waits behind a thread that is in a lock is taken by another one within two `LOOK_INTERVAL`s, as long as one is left.
 //! - Each answer's frames are released once: when it is written, or at once when the connection has ended.
 
 use std::cell::RefCell;
@@ -31,12 +32,16 @@ use super::session::{self, Replier, SessionError, Transport};
 /// Threads: one that waits for a lock keeps none of the others.
 const THREAD_COUNT: usize = 4;
 /// Bytes that wait, or are being written.
-const SIZE_MAX: u64 = 16 << 20;
+const SIZE_MAX: u64 = 8 << 20;
+/// Of what waits for each thread that is busy before another one is woken.
+const EACH_SIZE: u64 = 1 << 20;
 /// Answers that wait for each thread that is busy before another one is woken.
 const EACH_COUNT: usize = 8;
-/// Who has taken none for so long waits for a lock.
-const STUCK_TIME: Duration = Duration::from_millis(1);
-/// For room, before a read fails.
+/// While answers are written a thread looks so often whether one is left behind.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// The last answer was taken so long ago: nobody needs to look any more.
+const QUIET_TIME: Duration = Duration::from_secs(1);
+/// No answer was written for so long: before reads fail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -48,6 +53,10 @@ struct State {
     busy_count: usize,
     /// When the last one was taken from the queue.
     taken: Option<Instant>,
+    /// When the last one was written, or the first of those that wait came.
+    moved: Option<Instant>,
+    /// A thread looks whether one is left behind.
+    is_watched: bool,
     has_ended: bool,
 }
 
@@ -135,14 +144,13 @@ impl Apart {
     /// Has an answer written by one of the threads here. Its frames are released in the end.
     fn push(&self, memory: &dyn Memory, ticket: Ticket, mut response: Response) {
         let size = size_of(&response);
-        let until = (size > 0).then(|| Instant::now() + PATIENCE);
         let mut state = self.lock();
-        while let Some(until) = until
-            && state.size > 0
-            && state.size + size > SIZE_MAX
-            && !state.has_ended
-        {
-            let left = until.saturating_duration_since(Instant::now());
+        if state.size == 0 {
+            state.moved = Some(Instant::now());
+        }
+        while size > 0 && state.size > 0 && state.size + size > SIZE_MAX && !state.has_ended {
+            let still = state.moved.map_or(Duration::ZERO, |at| at.elapsed());
+            let left = PATIENCE.saturating_sub(still);
             if left.is_zero() {
                 tracing::error!(?ticket, "reads with O_DIRECT cannot be answered: one fails");
                 release(memory, &response);
@@ -159,8 +167,9 @@ impl Apart {
         state.size += size_of(&response);
         state.queue.push_back((ticket, response));
         // Who is busy takes the next one as well. A thread is woken for some of them, not for each: that would cost more than the answers.
-        let is_stuck = state.taken.is_none_or(|at| at.elapsed() > STUCK_TIME);
-        let needs_thread = is_stuck || state.queue.len() > state.busy_count * EACH_COUNT;
+        let busy_count = state.busy_count;
+        let needs_thread = state.queue.len() > busy_count * EACH_COUNT
+            || state.size > busy_count as u64 * EACH_SIZE;
         drop(state);
         if needs_thread {
             self.pushed.notify_one();
@@ -174,12 +183,27 @@ impl Apart {
             if let Some(answer) = state.queue.pop_front() {
                 state.busy_count += 1;
                 state.taken = Some(Instant::now());
+                let needs_watch = !state.is_watched;
+                drop(state);
+                if needs_watch {
+                    // Whoever it is finds the queue empty, or something to do.
+                    self.pushed.notify_one();
+                }
                 return Some(answer);
             }
             if state.has_ended {
                 return None;
             }
-            state = self.pushed.wait(state).expect("no holder panics");
+            let is_quiet =
+                state.busy_count == 0 && state.taken.is_none_or(|at| at.elapsed() > QUIET_TIME);
+            if is_quiet || state.is_watched {
+                state = self.pushed.wait(state).expect("no holder panics");
+            } else {
+                state.is_watched = true;
+                let waited = self.pushed.wait_timeout(state, LOOK_INTERVAL);
+                state = waited.expect("no holder panics").0;
+                state.is_watched = false;
+            }
         }
     }
 
@@ -188,6 +212,7 @@ impl Apart {
         let mut state = self.lock();
         state.busy_count -= 1;
         state.size -= size;
+        state.moved = Some(Instant::now());
         drop(state);
         if size > 0 {
             self.written.notify_all();
@@ -273,6 +298,34 @@ mod tests {
             let id = std::thread::current().id();
             self.sent.lock().unwrap().send((unique, id)).unwrap();
             let _ = self.may_go.lock().unwrap().recv();
+        }
+
+        fn is_immediate(&self, _: Route) -> bool {
+            true
+        }
+
+        fn send_then(&self, _: (&dyn Memory, Route, u64), _: &Encoded<'_>, _: Follow) {
+            unreachable!("answers to reads alone");
+        }
+
+        fn start(self: Arc<Self>, _: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError> {
+            unreachable!("nobody serves");
+        }
+    }
+
+    /// Takes a lock for answers with odd numbers.
+    #[derive(Debug)]
+    struct Locks {
+        sent: Mutex<Sender<u64>>,
+        lock: Arc<Mutex<()>>,
+    }
+
+    impl Transport for Locks {
+        fn send(&self, _: &dyn Memory, _: Route, unique: u64, _: &Encoded<'_>) {
+            if unique % 2 == 1 {
+                drop(self.lock.lock().unwrap());
+            }
+            self.sent.lock().unwrap().send(unique).unwrap();
         }
 
         fn is_immediate(&self, _: Route) -> bool {
@@ -374,24 +427,61 @@ mod tests {
         assert_eq!(slabs.free_count(), 2);
     }
 
+    /// One is in a lock, and what came behind it is not left until somebody reads again.
+    #[test]
+    fn what_waits_behind_a_lock_is_written() {
+        let slabs = Arc::new(Slabs::new(4).expect("memory"));
+        let memory: Arc<dyn Memory> = slabs.clone();
+        let (sent, came) = channel();
+        let lock = Arc::new(Mutex::new(()));
+        let gate: Arc<dyn Transport> = Arc::new(Locks {
+            sent: Mutex::new(sent),
+            lock: Arc::clone(&lock),
+        });
+        let apart = Arc::new(Apart::default());
+        let threads = apart.start(&gate, &memory).expect("threads");
+        let held = lock.lock().expect("no panic");
+        // The odd ones take the lock.
+        for number in [1, 2, 3, 4] {
+            apart.push(&*memory, Ticket(number), Response::Error(Errno::EIO));
+        }
+        let patience = Duration::from_secs(10);
+        let mut written = [(); 2].map(|()| came.recv_timeout(patience).expect("an answer"));
+        written.sort_unstable();
+        assert_eq!(written, [2, 4]);
+        drop(held);
+        let mut written = [(); 2].map(|()| came.recv_timeout(patience).expect("an answer"));
+        written.sort_unstable();
+        assert_eq!(written, [1, 3]);
+        apart.end();
+        threads
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no panic"));
+    }
+
     #[test]
     fn what_waits_is_bounded() {
         let slabs = Arc::new(Slabs::new(20).expect("memory"));
         let memory: Arc<dyn Memory> = slabs.clone();
         let apart = Apart::default();
-        for number in 1..=16 {
+        for number in 1..=8 {
             apart.push(&*memory, Ticket(number), data(&*memory));
         }
         assert_eq!(apart.lock().size, SIZE_MAX);
         let begin = Instant::now();
-        apart.push(&*memory, Ticket(17), data(&*memory));
+        apart.push(&*memory, Ticket(9), data(&*memory));
         assert!(begin.elapsed() >= PATIENCE);
         let last = apart.lock().queue.back().cloned();
-        assert_eq!(last, Some((Ticket(17), Response::Error(Errno::EIO))));
+        assert_eq!(last, Some((Ticket(9), Response::Error(Errno::EIO))));
         assert_eq!(apart.lock().size, SIZE_MAX);
+        // The queue stands: the next one fails at once.
+        let begin = Instant::now();
+        apart.push(&*memory, Ticket(11), data(&*memory));
+        assert!(begin.elapsed() < PATIENCE / 2);
         // Who waits for room gets it.
+        apart.lock().moved = Some(Instant::now());
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| apart.push(&*memory, Ticket(18), data(&*memory)));
+            let waiting = scope.spawn(|| apart.push(&*memory, Ticket(10), data(&*memory)));
             let (ticket, response) = apart.pop().expect("an answer");
             assert_eq!(ticket, Ticket(1));
             release(&*memory, &response);
@@ -399,6 +489,6 @@ mod tests {
             waiting.join().expect("no panic");
         });
         let last = apart.lock().queue.back().cloned();
-        assert!(matches!(last, Some((Ticket(18), Response::Data(_)))));
+        assert!(matches!(last, Some((Ticket(10), Response::Data(_)))));
     }
 }

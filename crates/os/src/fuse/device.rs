@@ -182,6 +182,11 @@ impl Device {
             member.on_request(arrival, || has_more(fd));
             self.handle(Route(index), &mut received, &*memory, serving);
             late.send();
+            // Whoever waits for memory has nothing else to do.
+            if received.is_kept(&*memory) {
+                release_slab(&*memory, received.slab);
+                received.slab = wait_for_slab(&*memory);
+            }
             member.on_handled();
         }
         self.crew.end();
@@ -211,10 +216,6 @@ impl Device {
                 route,
             };
             serving.dispatch(id, fuse::decode(&call), &[]);
-            if frames_of(payload).any(|frame| memory.is_shared(frame)) {
-                release_slab(memory, received.slab);
-                received.slab = wait_for_slab(memory);
-            }
             return;
         }
         let call = Call::new(header, received.arguments(memory), route);
@@ -283,6 +284,15 @@ impl Received {
     /// The thread that asks, 0 if the kernel does by itself.
     fn caller(&self) -> u32 {
         fuse::split(self.bytes()).map_or(0, |(header, _)| header.pid)
+    }
+
+    /// Somebody has kept the payload of the WRITE that it was.
+    fn is_kept(&self, memory: &dyn Memory) -> bool {
+        let header = fuse::split(self.bytes()).map(|(header, _)| header);
+        let is_write = header.is_some_and(|header| header.opcode == abi::opcode::WRITE);
+        is_write
+            && self.size >= WRITE_PREFIX_SIZE
+            && frames_of(self.payload()).any(|frame| memory.is_shared(frame))
     }
 
     /// What follows a WRITE's prefix.

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// What a front end does with the requests of a mount.
 ///
@@ -83,8 +84,8 @@ pub struct SessionConfig {
     pub notify_thread_count: usize,
     /// Bytes that the kernel reads ahead of a sequential reader.
     pub readahead_size: u32,
-    /// Asynchronous reads with O_DIRECT go on beside one another. Over the ring they never do.
-    pub async_direct_reads: bool,
+    /// Asynchronous direct reads and writes go on beside one another. Over the ring they never do.
+    pub async_direct_io: bool,
     /// Requests that one CPU's queue of the ring can hold at first; it grows when they are parked.
     pub ring_depth: u16,
 }
@@ -101,7 +102,7 @@ impl SessionConfig {
             thread_count: cpu_count.max(2),
             notify_thread_count: 4,
             readahead_size: 1 << 20,
-            async_direct_reads: true,
+            async_direct_io: false,
             ring_depth: 8,
         }
     }
@@ -359,7 +360,7 @@ impl Session {
         let wishes = fuse::Wishes {
             over_ring,
             readahead_size: config.readahead_size,
-            async_direct_reads: config.async_direct_reads,
+            async_direct_io: config.async_direct_io,
         };
         let kernel_minor = device.handshake(wishes)?;
         connection.set_readahead(config.readahead_size)?;
@@ -369,7 +370,7 @@ impl Session {
             (Arc::new(ring), None)
         } else {
             device.clone_descriptors(config.thread_count.max(1))?;
-            let apart = config.async_direct_reads.then(Arc::default);
+            let apart = config.async_direct_io.then(Arc::default);
             (Arc::new(device), apart)
         };
         Ok(Self {
@@ -407,6 +408,11 @@ impl Session {
         Ok(())
     }
 
+    /// The kernel sends direct reads and writes without waiting for their answers.
+    pub fn is_async(&self) -> bool {
+        self.replier.apart.is_some()
+    }
+
     /// The kernel takes `Notice::Prune`.
     pub const fn takes_prune(&self) -> bool {
         self.kernel_minor >= fuse::abi::PRUNE_MINOR_VERSION
@@ -434,31 +440,47 @@ impl Session {
 
     /// Waits until the connection has ended (somebody unmounted or aborted it).
     pub fn wait(mut self) {
-        self.join();
+        self.join(None);
     }
 
-    fn join(&mut self) {
-        let serving: Vec<_> = self.threads.drain(..).collect();
-        let mut all_ended = serving
-            .into_iter()
-            .map(JoinHandle::join)
-            .collect::<Vec<_>>();
+    fn join(&mut self, limit: Option<Duration>) {
+        let until = limit.map(|limit| Instant::now() + limit);
+        self.threads
+            .drain(..)
+            .for_each(|thread| join(thread, until));
         // Nothing is asked any more, and what is answered now is dropped.
         if let Some(apart) = &self.replier.apart {
             apart.end();
         }
-        all_ended.extend(self.answering.drain(..).map(JoinHandle::join));
-        for ended in all_ended {
-            if ended.is_err() {
-                tracing::error!("a FUSE thread panicked");
-            }
-        }
+        self.answering
+            .drain(..)
+            .for_each(|thread| join(thread, until));
     }
 }
+
+/// Waits for the end of a thread, `until` then at the most.
+fn join(thread: JoinHandle<()>, until: Option<Instant>) {
+    while let Some(until) = until
+        && !thread.is_finished()
+    {
+        if Instant::now() > until {
+            let name = thread.thread().name().unwrap_or_default().to_owned();
+            tracing::error!(name, "a FUSE thread does not end: it is left behind");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if thread.join().is_err() {
+        tracing::error!("a FUSE thread panicked");
+    }
+}
+
+/// A thread that answers a direct read may be in the lock of a page whose holder does not depend on this connection: how long a stop waits for it.
+const JOIN_LIMIT: Duration = Duration::from_secs(5);
 
 impl Drop for Session {
     fn drop(&mut self) {
         self.connection.unmount();
-        self.join();
+        self.join(self.replier.apart.as_ref().map(|_| JOIN_LIMIT));
     }
 }

@@ -213,3 +213,31 @@ fn what_a_resized_commit_was_to_tell_is_not_forgotten() {
     let (_, commit) = commit_of(&effects).expect("told again");
     assert!(commit.drops_rights);
 }
+
+/// The kernel takes its attributes for old when it sends an asynchronous write. What it is shown before that is answered it would believe, and
+/// show the time of before.
+#[test]
+fn what_is_shown_beside_an_asynchronous_write_is_taken_back() {
+    for is_async in [true, false] {
+        let mut s = Story::new(4 * PAGE);
+        if is_async {
+            s.slice.expect_async_writes();
+        }
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let is_told = |effects: &[Effect]| {
+            let notice = Notice::Attributes { ino: INO };
+            let is_it = |e: &Effect| matches!(e, Effect::Notify(None, n) if *n == notice);
+            effects.iter().any(is_it)
+        };
+        assert!(!is_told(&s.write(1, false)), "nothing was shown");
+        let effects = s.ask(Operation::GetAttr {
+            ino: INO,
+            handle: None,
+        });
+        let is_shown = |e: &Effect| matches!(e, Effect::Reply(_, Response::Attr(_, 1..), _));
+        assert!(effects.iter().any(is_shown), "{effects:?}");
+        // The kernel may have sent it before it asked.
+        assert_eq!(is_told(&s.write(2, false)), is_async);
+        assert!(!is_told(&s.write(3, false)), "it knows");
+    }
+}
