@@ -16,6 +16,8 @@ use crate::finish;
 use crate::fixture::{Fixture, reason_to_skip};
 
 const PAGE: usize = 4096;
+/// What a read of a page ends with.
+const PAGE_I64: i64 = 4096;
 /// How long each of the loads below goes on.
 const TIME: Duration = Duration::from_secs(6);
 
@@ -170,7 +172,7 @@ fn asynchronous_reads_begin_beside_one_another() {
         let mut ended = 0;
         while ended < COUNT {
             for event in slot.run("io_getevents", || text("io_getevents", context.events()))? {
-                if event.result != PAGE as i64 {
+                if event.result != PAGE_I64 {
                     return Err(format!("read {}: {}", event.data, event.result));
                 }
                 ended += 1;
@@ -265,7 +267,7 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
                     for event in
                         slot.run("io_getevents", || text("io_getevents", context.events()))?
                     {
-                        if event.result != PAGE as i64 {
+                        if event.result != PAGE_I64 {
                             return Err(format!("a read ended with {}", event.result));
                         }
                         under_way -= 1;
