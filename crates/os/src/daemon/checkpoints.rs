@@ -27,7 +27,9 @@ use crate::disk::{Disk, DiskError};
 const WRITE_SIZE_MAX: usize = 1 << 20;
 /// A stop makes a round where trees lack so many bytes: some thousand inodes.
 const LAST_ROUND_SIZE_MIN: u64 = 1 << 20;
-/// And takes so long for it at the most.
+/// It waits so long for the begin of that round.
+const BEGIN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
+/// And takes so long in all at the most.
 const LAST_ROUND_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// See the module.
@@ -300,7 +302,12 @@ impl Daemon {
             if is_over && !lock(&self.log).has_new_roots() {
                 break true;
             }
-            if begin.elapsed() > LAST_ROUND_PATIENCE {
+            // There may be no room for its pages, or a pause after failures.
+            let patience = match counters.rounds > before.rounds {
+                true => LAST_ROUND_PATIENCE,
+                false => BEGIN_PATIENCE,
+            };
+            if begin.elapsed() > patience {
                 break false;
             }
             tick += 1;

@@ -464,11 +464,11 @@ mod tests {
         let slabs = Arc::new(Slabs::new(20).expect("memory"));
         let memory: Arc<dyn Memory> = slabs.clone();
         let apart = Apart::default();
+        let begin = Instant::now();
         for number in 1..=8 {
             apart.push(&*memory, Ticket(number), data(&*memory));
         }
         assert_eq!(apart.lock().size, SIZE_MAX);
-        let begin = Instant::now();
         apart.push(&*memory, Ticket(9), data(&*memory));
         assert!(begin.elapsed() >= PATIENCE);
         let last = apart.lock().queue.back().cloned();
