@@ -16,7 +16,11 @@ fn look(call: &Call<'_>) {
         ),
         Decoded::Init(offer) => {
             for over_ring in [false, true] {
-                if let Ok(agreed) = offer.agree(over_ring, 1 << 20) {
+                if let Ok(agreed) = offer.agree(fuse::Wishes {
+                    over_ring,
+                    readahead_size: 1 << 20,
+                    async_direct_io: true,
+                }) {
                     assert_eq!(agreed.flags & !offer.flags, 0, "more than was offered");
                 }
             }
