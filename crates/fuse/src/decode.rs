@@ -274,17 +274,17 @@ fn decode_call<'a>(call: &Call<'a>) -> Result<Decoded<'a>, Errno> {
                 Some(operation) => operation,
                 None => decode_files(call)?,
             };
-            let plus = match header.opcode {
-                opcode::READDIRPLUS | opcode::STATX => true,
-                opcode::READ => {
-                    let args: abi::ReadIn = call.args()?;
-                    // Direct, and perhaps asynchronous: nothing tells the two apart.
-                    args.read_flags & abi::read_flag::LOCKOWNER != 0
+            // A direct read may be asynchronous: nothing tells the two apart.
+            let is_direct = matches!(
+                operation,
+                Operation::Read {
+                    fills_page_cache: false,
+                    ..
                 }
-                _ => false,
-            };
-            let ticket: Ticket =
-                ticket::ticket(header.unique, call.route, plus).ok_or(Errno::EIO)?;
+            );
+            let is_plus = matches!(header.opcode, opcode::READDIRPLUS | opcode::STATX);
+            let ticket: Ticket = ticket::ticket(header.unique, call.route, is_direct || is_plus)
+                .ok_or(Errno::EIO)?;
             Ok(Decoded::Request(Request {
                 ticket,
                 caller: caller(call)?,

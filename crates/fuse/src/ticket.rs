@@ -11,8 +11,8 @@ use client::request::{Ticket, TicketPart};
 
 /// Bits of the unique number.
 const UNIQUE_BITS: u32 = 48;
-/// The variant.
-const PLUS: u64 = 1 << 62;
+/// The request is of its kind's variant.
+const VARIANT: u64 = 1 << 62;
 
 /// A request that another one consists of: its answer goes to who asks it.
 const INNER: u64 = 1 << 63;
@@ -28,10 +28,11 @@ pub const NO_REPLY: Ticket = Ticket(0);
 pub struct Route(pub u16);
 
 /// Joins the parts; `None` if the unique number does not fit.
-pub fn ticket(unique: u64, route: Route, plus: bool) -> Option<Ticket> {
+pub fn ticket(unique: u64, route: Route, is_variant: bool) -> Option<Ticket> {
     assert!(usize::from(route.0) < ROUTE_COUNT_MAX);
-    let plus = if plus { PLUS } else { 0 };
-    (unique >> UNIQUE_BITS == 0).then(|| Ticket(unique | u64::from(route.0) << UNIQUE_BITS | plus))
+    let variant = if is_variant { VARIANT } else { 0 };
+    (unique >> UNIQUE_BITS == 0)
+        .then(|| Ticket(unique | u64::from(route.0) << UNIQUE_BITS | variant))
 }
 
 /// The ticket of a part of the request: its answer is not the kernel's, and a signal for the request reaches it.
@@ -65,17 +66,17 @@ pub const fn part(unique: u64) -> TicketPart {
 /// The way its answer takes.
 #[allow(clippy::cast_possible_truncation, reason = "masked to 14 bits")]
 pub const fn route(ticket: Ticket) -> Route {
-    Route(((ticket.0 & !(PLUS | INNER)) >> UNIQUE_BITS) as u16)
+    Route(((ticket.0 & !(VARIANT | INNER)) >> UNIQUE_BITS) as u16)
 }
 
 /// A listing answered to this ticket carries attributes; attributes answered to it are those of statx(2).
 pub const fn is_plus(ticket: Ticket) -> bool {
-    ticket.0 & PLUS != 0
+    ticket.0 & VARIANT != 0
 }
 
 /// The read that this ticket is of is direct and may be asynchronous: then the kernel ends it on the thread that writes the answer, where it may wait for locks.
 pub const fn is_apart(ticket: Ticket) -> bool {
-    ticket.0 & PLUS != 0
+    ticket.0 & VARIANT != 0
 }
 
 #[cfg(test)]
