@@ -7,7 +7,9 @@
 //! 1. The first thread always reads. The others begin parked.
 //! 2. A thread whose reads return at once calls a parked one, if the requests come from several callers
 //!    or still more are queued. (A single caller on another CPU is often quick enough to have its next
-//!    request there at the next read; that is no reason to share the work.)
+//!    request there at the next read; that is no reason to share the work.) No more
+//!    than there are CPUs: on two of them a third reader only wakes the others (four processes made 12,142 and
+//!    10,320 files a second with two readers, 11,258 and 8,905 with four, by turns).
 //! 3. A called thread parks again when many requests in a row gave no such reason.
 //! 4. A parked thread that sees the others busy with the same requests for a while joins them: whatever
 //!    they wait for may need a request to be served (memory reclaim that writes mapped pages back).
@@ -36,9 +38,9 @@ pub(super) struct Crew {
     /// Who made the last request.
     caller: AtomicU32,
     parked_count: AtomicUsize,
-    /// Threads that are not parked.
-    active_count: AtomicUsize,
-    /// So many may be called; more join when these are stuck.
+    /// Threads in all.
+    member_count: AtomicUsize,
+    /// So many may read before a call is of no use; more join when these are stuck.
     active_max: usize,
     calls: Mutex<usize>,
     called: Condvar,
@@ -78,7 +80,7 @@ impl Crew {
     }
 
     pub(super) fn member(&self, is_first: bool) -> Member<'_> {
-        self.active_count.fetch_add(1, Ordering::Relaxed);
+        self.member_count.fetch_add(1, Ordering::Relaxed);
         Member {
             crew: self,
             is_first,
@@ -97,8 +99,9 @@ impl Crew {
     }
 
     fn call(&self) {
-        let is_full = self.active_count.load(Ordering::Relaxed) >= self.active_max;
-        if is_full || self.parked_count.load(Ordering::Relaxed) == 0 {
+        let parked_count = self.parked_count.load(Ordering::Relaxed);
+        let active_count = self.member_count.load(Ordering::Relaxed) - parked_count;
+        if parked_count == 0 || active_count >= self.active_max {
             return;
         }
         *self.calls.lock().expect("no holder panics") = 1;
@@ -107,7 +110,6 @@ impl Crew {
 
     fn park(&self) {
         self.parked_count.fetch_add(1, Ordering::Relaxed);
-        self.active_count.fetch_sub(1, Ordering::Relaxed);
         let mut calls = self.calls.lock().expect("no holder panics");
         let mut seen = self.progress.load(Ordering::Relaxed);
         while *calls == 0 && !self.has_ended.load(Ordering::Acquire) {
@@ -126,7 +128,6 @@ impl Crew {
         }
         *calls = 0;
         drop(calls);
-        self.active_count.fetch_add(1, Ordering::Relaxed);
         self.parked_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
