@@ -152,7 +152,10 @@ impl Apart {
             let still = state.moved.map_or(Duration::ZERO, |at| at.elapsed());
             let left = PATIENCE.saturating_sub(still);
             if left.is_zero() {
-                tracing::error!(?ticket, "reads with O_DIRECT cannot be answered: one fails");
+                tracing::error!(
+                    ?ticket,
+                    "no answer to a direct read was written for seconds: one more fails"
+                );
                 release(memory, &response);
                 response = Response::Error(Errno::EIO);
                 break;
@@ -286,46 +289,51 @@ mod tests {
     use fuse::{Encoded, Route};
     use types::Span;
 
-    /// Tells of each answer, and lets it go when it is told to.
-    #[derive(Debug)]
+    /// Called with the unique number of an answer before it is let go.
+    type Hold = Box<dyn Fn(u64) + Send + Sync>;
+
+    /// Tells of each answer, before (`is_told_first`) or after it is held.
     struct Gate {
         sent: Mutex<Sender<(u64, ThreadId)>>,
-        may_go: Mutex<Receiver<()>>,
+        hold: Hold,
+        is_told_first: bool,
+    }
+
+    impl Gate {
+        fn transport(
+            is_told_first: bool,
+            hold: Hold,
+        ) -> (Arc<dyn Transport>, Receiver<(u64, ThreadId)>) {
+            let (sent, came) = channel();
+            let gate = Self {
+                sent: Mutex::new(sent),
+                hold,
+                is_told_first,
+            };
+            (Arc::new(gate), came)
+        }
+
+        fn tell(&self, unique: u64) {
+            let id = std::thread::current().id();
+            self.sent.lock().unwrap().send((unique, id)).unwrap();
+        }
+    }
+
+    impl std::fmt::Debug for Gate {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("Gate")
+        }
     }
 
     impl Transport for Gate {
         fn send(&self, _: &dyn Memory, _: Route, unique: u64, _: &Encoded<'_>) {
-            let id = std::thread::current().id();
-            self.sent.lock().unwrap().send((unique, id)).unwrap();
-            let _ = self.may_go.lock().unwrap().recv();
-        }
-
-        fn is_immediate(&self, _: Route) -> bool {
-            true
-        }
-
-        fn send_then(&self, _: (&dyn Memory, Route, u64), _: &Encoded<'_>, _: Follow) {
-            unreachable!("answers to reads alone");
-        }
-
-        fn start(self: Arc<Self>, _: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError> {
-            unreachable!("nobody serves");
-        }
-    }
-
-    /// Takes a lock for answers with odd numbers.
-    #[derive(Debug)]
-    struct Locks {
-        sent: Mutex<Sender<u64>>,
-        lock: Arc<Mutex<()>>,
-    }
-
-    impl Transport for Locks {
-        fn send(&self, _: &dyn Memory, _: Route, unique: u64, _: &Encoded<'_>) {
-            if unique % 2 == 1 {
-                drop(self.lock.lock().unwrap());
+            if self.is_told_first {
+                self.tell(unique);
             }
-            self.sent.lock().unwrap().send(unique).unwrap();
+            (self.hold)(unique);
+            if !self.is_told_first {
+                self.tell(unique);
+            }
         }
 
         fn is_immediate(&self, _: Route) -> bool {
@@ -338,6 +346,19 @@ mod tests {
 
         fn start(self: Arc<Self>, _: &Arc<Serving>) -> Result<Vec<JoinHandle<()>>, SessionError> {
             unreachable!("nobody serves");
+        }
+    }
+
+    /// Slabs, and as what the front end knows them.
+    fn memory(count: u32) -> (Arc<Slabs>, Arc<dyn Memory>) {
+        let slabs = Arc::new(Slabs::new(count).expect("memory"));
+        (slabs.clone(), slabs)
+    }
+
+    fn end(apart: &Apart, threads: Vec<JoinHandle<()>>) {
+        apart.end();
+        for thread in threads {
+            thread.join().expect("no panic");
         }
     }
 
@@ -353,14 +374,13 @@ mod tests {
 
     #[test]
     fn answers_wait_for_their_own_threads_alone_and_their_frames_are_released() {
-        let slabs = Arc::new(Slabs::new(8).expect("memory"));
-        let memory: Arc<dyn Memory> = slabs.clone();
-        let (sent, came) = channel();
-        let (go, may_go) = channel();
-        let gate: Arc<dyn Transport> = Arc::new(Gate {
-            sent: Mutex::new(sent),
-            may_go: Mutex::new(may_go),
+        let (slabs, memory) = memory(8);
+        let (go, may_go) = channel::<()>();
+        let may_go = Mutex::new(may_go);
+        let hold = Box::new(move |_| {
+            let _ = may_go.lock().unwrap().recv();
         });
+        let (gate, came) = Gate::transport(true, hold);
         let apart = Arc::new(Apart::default());
         let threads = apart.start(&gate, &memory).expect("threads");
         for number in 1..=6 {
@@ -376,10 +396,7 @@ mod tests {
         }
         uniques.sort_unstable();
         assert_eq!(uniques, [1, 2, 3, 4, 5, 6]);
-        apart.end();
-        threads
-            .into_iter()
-            .for_each(|t| t.join().expect("no panic"));
+        end(&apart, threads);
         apart.push(&*memory, Ticket(7), data(&*memory));
         assert!(came.try_recv().is_err(), "the connection has ended");
         assert_eq!(slabs.free_count(), 8);
@@ -387,15 +404,8 @@ mod tests {
 
     #[test]
     fn a_serving_thread_answers_when_it_has_done_all_else_and_if_enough_are_left() {
-        let slabs = Arc::new(Slabs::new(2).expect("memory"));
-        let memory: Arc<dyn Memory> = slabs.clone();
-        let (sent, came) = channel();
-        let (go, may_go) = channel();
-        drop(go);
-        let gate: Arc<dyn Transport> = Arc::new(Gate {
-            sent: Mutex::new(sent),
-            may_go: Mutex::new(may_go),
-        });
+        let (slabs, memory) = memory(2);
+        let (gate, came) = Gate::transport(true, Box::new(|_| {}));
         let replier = Replier {
             transport: gate.clone(),
             memory: memory.clone(),
@@ -420,24 +430,22 @@ mod tests {
         replier.reply(direct(6), &Response::Error(Errno::EIO));
         let (unique, thread) = came.recv().expect("an answer");
         assert_eq!((unique, thread == me), (6, false));
-        apart.end();
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().expect("no panic"));
+        end(&apart, threads);
         assert_eq!(slabs.free_count(), 2);
     }
 
     /// One is in a lock, and what came behind it is not left until somebody reads again.
     #[test]
     fn what_waits_behind_a_lock_is_written() {
-        let slabs = Arc::new(Slabs::new(4).expect("memory"));
-        let memory: Arc<dyn Memory> = slabs.clone();
-        let (sent, came) = channel();
+        let (_, memory) = memory(4);
         let lock = Arc::new(Mutex::new(()));
-        let gate: Arc<dyn Transport> = Arc::new(Locks {
-            sent: Mutex::new(sent),
-            lock: Arc::clone(&lock),
+        let taken = Arc::clone(&lock);
+        let hold = Box::new(move |unique| {
+            if unique % 2 == 1 {
+                drop(taken.lock().unwrap());
+            }
         });
+        let (gate, came) = Gate::transport(false, hold);
         let apart = Arc::new(Apart::default());
         let threads = apart.start(&gate, &memory).expect("threads");
         let held = lock.lock().expect("no panic");
@@ -446,23 +454,19 @@ mod tests {
             apart.push(&*memory, Ticket(number), Response::Error(Errno::EIO));
         }
         let patience = Duration::from_secs(10);
-        let mut written = [(); 2].map(|()| came.recv_timeout(patience).expect("an answer"));
+        let mut written = [(); 2].map(|()| came.recv_timeout(patience).expect("an answer").0);
         written.sort_unstable();
         assert_eq!(written, [2, 4]);
         drop(held);
-        let mut written = [(); 2].map(|()| came.recv_timeout(patience).expect("an answer"));
+        let mut written = [(); 2].map(|()| came.recv_timeout(patience).expect("an answer").0);
         written.sort_unstable();
         assert_eq!(written, [1, 3]);
-        apart.end();
-        threads
-            .into_iter()
-            .for_each(|thread| thread.join().expect("no panic"));
+        end(&apart, threads);
     }
 
     #[test]
     fn what_waits_is_bounded() {
-        let slabs = Arc::new(Slabs::new(20).expect("memory"));
-        let memory: Arc<dyn Memory> = slabs.clone();
+        let (_slabs, memory) = memory(20);
         let apart = Apart::default();
         let begin = Instant::now();
         for number in 1..=8 {

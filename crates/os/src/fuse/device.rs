@@ -4,6 +4,7 @@
 //! 80 bytes are what the kernel sends before a WRITE's payload, so the payload begins on a page. Of other
 //! requests only what is longer than 40 bytes of arguments lies in the slab.
 
+use super::apart::Late;
 use super::crew::{Arrival, Crew};
 use super::memory::{Memory, frames_of};
 use super::session::{
@@ -158,9 +159,8 @@ impl Device {
         let fd = self.descriptors[usize::from(index)].as_raw_fd();
         let memory = serving.replier.memory().clone();
         // Two threads at least write none of the answers that may wait for locks, and so take in what these locks wait for.
-        let late = serving
-            .replier
-            .late_answers(self.descriptors.len().saturating_sub(2));
+        let late_max = self.descriptors.len().saturating_sub(2);
+        let late = Late::new(&serving.replier, late_max);
         let mut received = Received {
             prefix: [0; WRITE_PREFIX_SIZE],
             size: 0,
@@ -180,10 +180,10 @@ impl Device {
                 caller: received.caller(),
             };
             member.on_request(arrival, || has_more(fd));
-            self.handle(Route(index), &mut received, &*memory, serving);
+            let payload = self.handle(Route(index), &mut received, &*memory, serving);
             late.send();
             // Whoever waits for memory has nothing else to do.
-            if received.is_kept(&*memory) {
+            if payload.is_some_and(|span| frames_of(span).any(|frame| memory.is_shared(frame))) {
                 release_slab(&*memory, received.slab);
                 received.slab = wait_for_slab(&*memory);
             }
@@ -193,17 +193,17 @@ impl Device {
         release_slab(&*memory, received.slab);
     }
 
-    /// Decodes the request received and does with it what is to be done.
+    /// Decodes the request received and does with it what is to be done; the payload of a WRITE, which somebody may have kept.
     fn handle(
         &self,
         route: Route,
         received: &mut Received,
         memory: &dyn Memory,
         serving: &Serving,
-    ) {
+    ) -> Option<Span> {
         let Some((header, _)) = fuse::split(received.bytes()) else {
             tracing::error!(size = received.size, "a FUSE request without header");
-            return;
+            return None;
         };
         let id = (route, header.unique);
         if header.opcode == abi::opcode::WRITE && received.size >= WRITE_PREFIX_SIZE {
@@ -216,13 +216,14 @@ impl Device {
                 route,
             };
             serving.dispatch(id, fuse::decode(&call), &[]);
-            return;
+            return Some(payload);
         }
         let call = Call::new(header, received.arguments(memory), route);
         match serving.dispatch(id, fuse::decode(&call), call.rest) {
             Dispatched::Done => {}
             Dispatched::Interrupt(target) => self.interrupt(serving, header.unique, target),
         }
+        None
     }
 
     /// Passes an interrupt on. Of a request that nobody knows the kernel is told to interrupt again: it
@@ -284,15 +285,6 @@ impl Received {
     /// The thread that asks, 0 if the kernel does by itself.
     fn caller(&self) -> u32 {
         fuse::split(self.bytes()).map_or(0, |(header, _)| header.pid)
-    }
-
-    /// Somebody has kept the payload of the WRITE that it was.
-    fn is_kept(&self, memory: &dyn Memory) -> bool {
-        let header = fuse::split(self.bytes()).map(|(header, _)| header);
-        let is_write = header.is_some_and(|header| header.opcode == abi::opcode::WRITE);
-        is_write
-            && self.size >= WRITE_PREFIX_SIZE
-            && frames_of(self.payload()).any(|frame| memory.is_shared(frame))
     }
 
     /// What follows a WRITE's prefix.

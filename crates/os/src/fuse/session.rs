@@ -1,6 +1,6 @@
 //! A mounted file system: handshake, serving threads, answers, end.
 
-use super::apart::{self, Apart, Late};
+use super::apart::{self, Apart};
 use super::device::Device;
 use super::memory::Memory;
 use super::mount::{self, Connection, MountError};
@@ -226,11 +226,6 @@ impl Replier {
         let answer = fuse::encode_reply(ticket, response);
         let to = (&*self.memory, route, unique);
         self.transport.send_then(to, &answer, done);
-    }
-
-    /// What a serving thread answers when it has done all else; so many threads at a time.
-    pub(super) fn late_answers(&self, thread_count_max: usize) -> Late<'_> {
-        Late::new(self, thread_count_max)
     }
 
     /// The pagepool that payloads and data lie in.
