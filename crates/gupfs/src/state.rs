@@ -128,10 +128,7 @@ pub struct State {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direct_from: Option<u64>,
     /// Asynchronous direct reads and writes go on beside one another (docs/decisions/0019).
-    #[serde(
-        default = "async_direct_io_default",
-        skip_serializing_if = "is_default_async_direct_io"
-    )]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub async_direct_io: bool,
     /// Where metrics are served.
     #[serde(default, skip_serializing_if = "Metrics::is_off")]
@@ -282,18 +279,6 @@ pub const REWRITE_RATE_DEFAULT: u64 = os::REWRITE_RATE_DEFAULT;
 /// It may be set: at less a block of 16 MiB would take more than two minutes of a busy node.
 pub const fn is_rewrite_rate(rate: u64) -> bool {
     rate == 0 || rate >= 1 << 20
-}
-
-/// Whether asynchronous direct reads and writes go on beside one another.
-pub const ASYNC_DIRECT_IO_DEFAULT: bool = false;
-
-const fn async_direct_io_default() -> bool {
-    ASYNC_DIRECT_IO_DEFAULT
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
-const fn is_default_async_direct_io(is_on: &bool) -> bool {
-    *is_on == ASYNC_DIRECT_IO_DEFAULT
 }
 
 const fn rewrite_rate_default() -> u64 {
@@ -675,7 +660,7 @@ pub(crate) mod tests {
             inode_count_max: INODE_COUNT_MAX_DEFAULT,
             metadata_bytes_max: METADATA_BYTES_MAX_DEFAULT,
             rewrite_rate: REWRITE_RATE_DEFAULT,
-            async_direct_io: ASYNC_DIRECT_IO_DEFAULT,
+            async_direct_io: false,
             slow_ms: SLOW_MS_DEFAULT,
             log_level: LogLevel::default(),
             log_format: LogFormat::default(),

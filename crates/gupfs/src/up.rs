@@ -206,7 +206,7 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
         inode_count_max: state::INODE_COUNT_MAX_DEFAULT,
         metadata_bytes_max: state::METADATA_BYTES_MAX_DEFAULT,
         rewrite_rate: state::REWRITE_RATE_DEFAULT,
-        async_direct_io: state::ASYNC_DIRECT_IO_DEFAULT,
+        async_direct_io: false,
         slow_ms: state::SLOW_MS_DEFAULT,
         log_level: state::LogLevel::default(),
         log_format: state::LogFormat::default(),
