@@ -39,36 +39,46 @@ fn part<'a>(path: &'a Path, pattern: &'static str, depth: u32, size: u64, turn: 
 pub(crate) fn random_read(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let raw = rig.raw()?;
     let file = rig.gupfs()?.mount.join("large");
+    load::write_file(&file, scale.file_size, false)?;
+    let row = |depth: u32, with: &str, turns: &Turns| {
+        let name = format!("4 KiB random read, cold, QD{depth}{with}");
+        Row::turns(name, "1/s", turns, "R")
+    };
+    let plain = random_reads(rig, scale, (&file, &raw))?;
+    let mut rows = vec![
+        row(1, "", &plain[0]).bounds(0.65, 0.75),
+        row(DEPTH, "", &plain[1]).bounds(0.3, 0.4),
+    ];
+    rig.set_gupfs("async_direct_io", "on")?;
+    let outcome = random_reads(rig, scale, (&file, &raw));
+    rig.set_gupfs("async_direct_io", "default")?;
+    for (depth, turns) in [1, DEPTH].into_iter().zip(&outcome?) {
+        rows.push(row(depth, ", async_direct_io on", turns));
+    }
+    rig.remount_gupfs()?;
+    fs::remove_file(&file)?;
+    Ok(rows)
+}
+
+/// Reads a file of ours and a raw device by turns after a start of G: one at a time, and many.
+fn random_reads(rig: &mut Rig, scale: Scale, of: (&Path, &Path)) -> Result<[Turns; 2]> {
     let turns = scale.run_count as u64;
     // One turn of each depth is not counted: it brings tokens and the file's map.
     let part_size = scale.file_size / (2 * (turns + 1)) / SMALL * SMALL;
-    load::write_file(&file, scale.file_size, false)?;
     rig.remount_gupfs()?;
     drop_caches()?;
     let mut measured = [Turns::default(), Turns::default()];
     for turn in 0..=turns {
         for (which, depth) in [1, DEPTH].into_iter().enumerate() {
             let at = 2 * turn + which as u64;
-            let ours = part(&file, "randread", depth, part_size, at).rate()?;
-            let theirs = part(&raw, "randread", depth, part_size, at).rate()?;
+            let ours = part(of.0, "randread", depth, part_size, at).rate()?;
+            let theirs = part(of.1, "randread", depth, part_size, at).rate()?;
             if turn > 0 {
                 measured[which].push(per_second(ours), per_second(theirs));
             }
         }
     }
-    fs::remove_file(&file)?;
-    let row = |depth: u32, turns: &Turns| {
-        Row::turns(
-            format!("4 KiB random read, cold, QD{depth}"),
-            "1/s",
-            turns,
-            "R",
-        )
-    };
-    Ok(vec![
-        row(1, &measured[0]).bounds(0.65, 0.75),
-        row(DEPTH, &measured[1]).bounds(0.3, 0.4),
-    ])
+    Ok(measured)
 }
 
 fn per_second(bytes: f64) -> f64 {

@@ -18,7 +18,9 @@ use crate::fixture::{Fixture, reason_to_skip};
 const PAGE: usize = 4096;
 /// What a read of a page ends with.
 const PAGE_I64: i64 = 4096;
-/// How long each of the loads below goes on.
+/// How long a node is cut off at the most: less than half of a lease.
+const CUT_TIME: Duration = Duration::from_secs(4);
+/// How long the load below goes on.
 const TIME: Duration = Duration::from_secs(6);
 
 /// struct iocb of linux/aio_abi.h.
@@ -146,13 +148,15 @@ fn asynchronous_reads_begin_beside_one_another() {
         let begin = room.as_mut_ptr() as usize;
         let buffer = begin.next_multiple_of(PAGE);
         let context = text("io_setup", Context::new(64))?;
+        let (tell, is_begun) = std::sync::mpsc::channel();
         let is_up = AtomicBool::new(false);
         let slot = fixture.slot();
         fixture.link(2, false);
         let begun = std::thread::scope(|scope| {
             // Who submits one after the other, as without FUSE_ASYNC_DIO, gets on when the link is there again.
-            let joiner = scope.spawn(|| {
-                std::thread::sleep(Duration::from_secs(1));
+            let (is_up, fixture) = (&is_up, &fixture);
+            let joiner = scope.spawn(move || {
+                let _ = is_begun.recv_timeout(CUT_TIME);
                 is_up.store(true, Ordering::SeqCst);
                 fixture.link(2, true);
             });
@@ -166,6 +170,7 @@ fn asynchronous_reads_begin_beside_one_another() {
                 }
                 Ok::<_, String>(!is_up.load(Ordering::SeqCst))
             });
+            let _ = tell.send(());
             joiner.join().expect("no panic");
             begun
         })?;
