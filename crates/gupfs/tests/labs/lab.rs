@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -34,7 +35,17 @@ pub(crate) fn fsck(path: &Path, options: &[&str]) -> (Value, i32) {
     let mut words = vec![env!("CARGO_BIN_EXE_gupfs"), "fsck", "--json"];
     words.extend(options);
     words.push(path.to_str().unwrap());
-    let output = bounded(60, &words);
+    // Daemons that were killed a moment ago: the kernel gives their disks free when their last request has ended.
+    let until = Instant::now() + Duration::from_secs(20);
+    let output = loop {
+        let output = bounded(60, &words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let is_in_use = said.contains("is in use by another process");
+        if !is_in_use || Instant::now() > until {
+            break output;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
     let code = output.status.code().expect("it ends by itself");
     let said = String::from_utf8_lossy(&output.stdout);
     let value = serde_json::from_str(&said);
