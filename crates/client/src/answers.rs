@@ -19,8 +19,8 @@ impl Slice {
             Continuation::Unlink(request, epoch, told) => {
                 self.on_unlink_answer(env, (request, epoch, told), answer);
             }
-            Continuation::Attributes(ino, ticket, losses) => {
-                self.on_attributes(env, (ino, ticket), answer, losses);
+            Continuation::Attributes(ino, ticket, losses, thread) => {
+                self.on_attributes(env, (ino, ticket, thread), answer, losses);
             }
             Continuation::Arrival(mut arrival) => match answer.body {
                 Body::Acquired { attr: Some(attr) } => {

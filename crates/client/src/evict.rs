@@ -139,6 +139,7 @@ impl Inode {
 
     fn last_use(&self) -> Instant {
         self.shown_at
+            .last()
             .map_or(self.used_at, |at| at.max(self.used_at))
     }
 
@@ -455,7 +456,7 @@ fn concerned(then: &Continuation) -> Option<InodeId> {
             let directory = crate::names::directory_of(&request.operation);
             Some(directory.unwrap_or_else(|| home_inode(&request.operation)))
         }
-        Continuation::Attributes(ino, _, _)
+        Continuation::Attributes(ino, ..)
         | Continuation::Acquire(ino, ..)
         | Continuation::Map(ino, _, _)
         | Continuation::Promised(ino, _)

@@ -172,6 +172,8 @@ pub(crate) struct Inode {
     /// How often the token over the attributes has been lost, or a rename through this node has changed them unseen: an
     /// answer that was asked for before says nothing of now.
     pub(crate) loss_count: u64,
+    /// A call through this node has changed the attributes unseen, and the owner has not told them since.
+    pub(crate) is_changed_unseen: bool,
     /// End of file, with this node's own writes.
     pub(crate) size: u64,
     /// This node's writes moved the end of file and the owner does not know yet.
@@ -200,6 +202,8 @@ pub(crate) struct Inode {
     pub(crate) is_attr_believed: bool,
     /// The kernel was told to believe attributes while somebody here had it open for writing, and has not been told otherwise since.
     pub(crate) is_shown_to_writers: bool,
+    /// The thread that was shown attributes for the kernel to keep since that was last told to drop them (`crate::late`).
+    pub(crate) believed_by: u32,
     /// So many more answers show attributes for once only.
     pub(crate) unbelieved_shows: u8,
     /// Its last name went while nobody had it open here, and the owner was told so: it cannot be opened any more.
@@ -217,10 +221,10 @@ pub(crate) struct Inode {
     /// The revoke under way overtook the answer with the token that it is about.
     pub(crate) is_overtaken: bool,
     /// When a name was last shown to lead here, or was about to be.
-    pub(crate) shown_at: Option<types::Instant>,
+    pub(crate) shown_at: crate::opens::Shown,
     /// The thread that the name was last shown to, and when it was last shown to another one.
     pub(crate) shown_to: u32,
-    pub(crate) shown_before: Option<types::Instant>,
+    pub(crate) shown_before: crate::opens::Shown,
     /// Messages to the owner under way that nobody has it open here.
     pub(crate) closing_count: u32,
     /// Opens that may come yet (`Slice::awaited_opens`): while there are any nobody's close is told.
@@ -254,6 +258,7 @@ impl Inode {
             attr: None,
             is_attr_fresh: false,
             loss_count: 0,
+            is_changed_unseen: false,
             size: 0,
             is_size_dirty: false,
             drops_rights: false,
@@ -275,13 +280,14 @@ impl Inode {
             is_taken_open: false,
             is_linkable: false,
             is_overtaken: false,
-            shown_at: None,
+            shown_at: crate::opens::Shown::default(),
             shown_to: 0,
-            shown_before: None,
+            shown_before: crate::opens::Shown::default(),
             closing_count: 0,
             awaited_count: 0,
             is_attr_believed: false,
             is_shown_to_writers: false,
+            believed_by: 0,
             unbelieved_shows: 0,
             habit: crate::readers::Habit::default(),
             open_count: 0,
@@ -357,6 +363,14 @@ impl Inode {
             work.promise.forget();
         }
         self.attr = Some(*attr);
+    }
+
+    /// A rename or a removal through this node, of which the answer did not tell the attributes, has changed them. Nor does an answer
+    /// say what they are that was asked for before, though it may come after this and with a token that holds.
+    pub(crate) fn note_changed_unseen(&mut self) {
+        self.is_attr_fresh = false;
+        self.is_changed_unseen = true;
+        self.loss_count += 1;
     }
 
     /// The kernel asks for an access control list; whether it is known here that there is none. It keeps what it is told as it

@@ -64,7 +64,7 @@ impl Slice {
     fn end_questions(&mut self, due: &[TicketPart]) {
         let mut ended = Vec::new();
         for continuation in self.calls.values_mut() {
-            if let Continuation::Attributes(_, ticket, _) | Continuation::LockTest(ticket) =
+            if let Continuation::Attributes(_, ticket, ..) | Continuation::LockTest(ticket) =
                 continuation
             {
                 let is_due = |ticket: &mut Ticket| due.iter().any(|part| part.is_of(*ticket));

@@ -270,7 +270,7 @@ impl Slice {
             Operation::SetAttr { .. } => {
                 // The kernel takes this answer's attributes whatever happened meanwhile, so it must not
                 // believe them for long.
-                let response = match self.show(ino, 0) {
+                let response = match self.show(ino, request.caller.pid, 0) {
                     Some(entry) => Response::Attr(entry.attr, 0),
                     None => Response::Error(Errno::ESTALE),
                 };
@@ -282,7 +282,7 @@ impl Slice {
             }
             Operation::Create { flags, .. } => {
                 let flags = *flags;
-                let Some(entry) = self.show(ino, 0) else {
+                let Some(entry) = self.show(ino, request.caller.pid, 0) else {
                     return self.fail(request.ticket, Errno::ESTALE);
                 };
                 let opened = self.open_handle(ino, flags);

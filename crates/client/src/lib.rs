@@ -15,6 +15,7 @@ mod inode;
 mod interrupts;
 mod io;
 mod lapse;
+mod late;
 mod listing;
 mod lock_requests;
 mod locks;

@@ -206,7 +206,7 @@ impl Slice {
                 continue;
             };
             let timeout = tour.entry_timeout_ns;
-            let entry = self.show(ino, timeout);
+            let entry = self.show(ino, tour.request.caller.pid, timeout);
             let inode = self.inode(ino);
             inode.lookup_count += 1;
             inode.unwritten_replies += 1;

@@ -27,8 +27,8 @@ pub(crate) enum Continuation {
     /// An unlink; the inode that its owner was told nobody has open here, if it was told that.
     Unlink(Request, u64, Option<InodeId>),
     /// GetAttr: an Acquire for the attributes; who is answered, unless it was given up; the inode's count of losses when it
-    /// was asked.
-    Attributes(InodeId, Option<Ticket>, u64),
+    /// was asked; the thread that asked.
+    Attributes(InodeId, Option<Ticket>, u64, u32),
     /// The attributes of what a name leads to, asked of another owner.
     Arrival(Box<Arrival>),
     /// The source of a rename, looked up so that its data can be written back first.
@@ -83,6 +83,8 @@ pub struct Arrival {
     pub(crate) is_kept_open: bool,
     /// The thread that removed a name of the inode; none: nobody did.
     pub(crate) remover: Option<u32>,
+    /// The thread by whose call the inode has changed, where there is something to learn.
+    pub(crate) changer: u32,
     /// The inode's count of losses when its owner was asked for attributes.
     pub(crate) loss_count: u64,
 }
@@ -93,7 +95,7 @@ impl Arrival {
         ino: InodeId,
         attr: Option<Attr>,
         is_kept_open: bool,
-        remover: Option<u32>,
+        (remover, changer): (Option<u32>, u32),
     ) -> Box<Self> {
         let kind = attr.map_or(FileKind::File, |a| a.kind);
         Box::new(Self {
@@ -105,6 +107,7 @@ impl Arrival {
             entry_timeout_ns: 0,
             is_kept_open,
             remover,
+            changer,
             loss_count: 0,
         })
     }
@@ -154,6 +157,7 @@ impl Slice {
                     entry_timeout_ns: 0,
                     is_kept_open: false,
                     remover: None,
+                    changer: 0,
                     loss_count: 0,
                 };
                 return self.on_arrival(env, arrival);
@@ -355,6 +359,7 @@ impl Slice {
                     entry_timeout_ns: timeout,
                     is_kept_open: false,
                     remover: None,
+                    changer: 0,
                     loss_count: 0,
                 };
                 self.send_arrival(env, arrival);
@@ -548,7 +553,7 @@ impl Slice {
                 ..
             } => {
                 if let Some(parent) = parent {
-                    self.learn_directory(parent, &directory);
+                    self.learn_directory(parent, &directory, request.caller.pid);
                 }
                 let kind = attr.map_or(FileKind::File, |a| a.kind);
                 if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
@@ -569,9 +574,10 @@ impl Slice {
                     let name = name.clone();
                     self.learn_name(parent, &name, None, is_current);
                     self.inode(parent).names_epoch += 1;
-                    self.learn_directory(parent, &directory);
+                    self.learn_directory(parent, &directory, request.caller.pid);
                 }
-                let lesson = Arrival::lesson(ino, attr, kept_open, Some(request.caller.pid));
+                let remover = request.caller.pid;
+                let lesson = Arrival::lesson(ino, attr, kept_open, (Some(remover), remover));
                 self.out.push(Effect::ForSlice(ino, Input::Arrive(lesson)));
                 self.reply(request.ticket, Response::Done);
             }
@@ -591,6 +597,7 @@ impl Slice {
                 if let Some(inode) = self.inodes.get_mut(&attr.ino) {
                     inode.learn_attr(&attr);
                 }
+                self.note_changed(attr.ino, request.caller.pid);
                 self.reply(request.ticket, Response::Done);
             }
             meta::Reply::Done => self.reply(request.ticket, Response::Done),
@@ -621,9 +628,10 @@ impl Slice {
             inode.forget_entry(new_name);
         }
         self.inode(*parent).names_epoch += 1;
-        self.learn_directory(*parent, &directory);
+        let changer = request.caller.pid;
+        self.learn_directory(*parent, &directory, changer);
         if parent != new_parent {
-            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, None);
+            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, (None, changer));
             lesson.kind = FileKind::Directory;
             self.out
                 .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
@@ -640,19 +648,22 @@ impl Slice {
     ) {
         let is_exchange =
             matches!(&request.operation, Operation::Rename { flags, .. } if flags.exchange);
-        let remover = (!is_exchange).then_some(request.caller.pid);
-        let moved = Arrival::lesson(ino, None, false, None);
-        let other = replaced.map(|ino| Arrival::lesson(ino, None, kept_open, remover));
+        let changer = request.caller.pid;
+        let remover = (!is_exchange).then_some(changer);
+        let moved = Arrival::lesson(ino, None, false, (None, changer));
+        let other = replaced.map(|ino| Arrival::lesson(ino, None, kept_open, (remover, changer)));
         for lesson in std::iter::once(moved).chain(other) {
             self.out
                 .push(Effect::ForSlice(lesson.ino, Input::Arrive(lesson)));
         }
     }
 
-    pub(crate) fn learn_directory(&mut self, parent: InodeId, attr: &Attr) {
+    /// A call of `changer` has changed names of `parent`.
+    pub(crate) fn learn_directory(&mut self, parent: InodeId, attr: &Attr, changer: u32) {
         if let Some(directory) = self.inodes.get_mut(&parent) {
             directory.learn_attr(attr);
         }
+        self.note_changed(parent, changer);
     }
 
     /// The kernel may believe what a token covers for so long. More than a second only where no other node ever comes: a daemon that does not
@@ -695,6 +706,7 @@ impl Slice {
             entry_timeout_ns: timeout,
             is_kept_open: false,
             remover: None,
+            changer: 0,
             loss_count: 0,
         };
         self.send_arrival(env, arrival);
@@ -755,7 +767,7 @@ impl Slice {
             self.call(ino.shard(), ask, Continuation::Arrival(Box::new(arrival)));
             return;
         }
-        let entry = self.show(ino, arrival.entry_timeout_ns);
+        let entry = self.show(ino, request.caller.pid, arrival.entry_timeout_ns);
         let Some(entry) = entry else {
             return self.fail(request.ticket, Errno::ENOENT);
         };
@@ -804,8 +816,13 @@ impl Slice {
             .push(Effect::Reply(ticket, response, smallvec![ino]));
     }
 
-    /// The inode as the kernel may be shown it now.
-    pub(crate) fn show(&mut self, ino: InodeId, entry_timeout_ns: u64) -> Option<Entry> {
+    /// The inode as the kernel may be shown it now, in the answer to a call of `thread`.
+    pub(crate) fn show(
+        &mut self,
+        ino: InodeId,
+        thread: u32,
+        entry_timeout_ns: u64,
+    ) -> Option<Entry> {
         let timeout_ns = self.timeout_ns;
         let inode = self.inode(ino);
         let attr = inode.visible_attr()?;
@@ -822,7 +839,10 @@ impl Slice {
             _ => timeout_ns.min(TIMEOUT_NS),
         };
         let attr_timeout_ns = if is_kept { longest_ns } else { 0 };
-        inode.is_shown_to_writers |= inode.writer_count > 0 && attr_timeout_ns > 0;
+        if attr_timeout_ns > 0 {
+            inode.is_shown_to_writers |= inode.writer_count > 0;
+            inode.note_believed(thread);
+        }
         Some(Entry {
             attr,
             entry_timeout_ns,
@@ -857,7 +877,7 @@ impl Slice {
         };
         let inode = self.inode(ino);
         if inode.is_attr_current() {
-            return self.reply_attr(request.ticket, ino);
+            return self.reply_attr((request.ticket, request.caller.pid), ino);
         }
         // A writer among others, and one whose changes the owner does not know, must become the only
         // one to know size and times.
@@ -875,14 +895,19 @@ impl Slice {
             wants: vec![want],
             only_free: false,
         };
-        let then = Continuation::Attributes(ino, Some(request.ticket), inode.loss_count);
+        let then = Continuation::Attributes(
+            ino,
+            Some(request.ticket),
+            inode.loss_count,
+            request.caller.pid,
+        );
         self.call(ino.shard(), ask, then);
     }
 
     pub(crate) fn on_attributes(
         &mut self,
         env: &Env<'_>,
-        (ino, ticket): (InodeId, Option<Ticket>),
+        (ino, ticket, thread): (InodeId, Option<Ticket>, u32),
         answer: Answer,
         losses: u64,
     ) {
@@ -896,14 +921,14 @@ impl Slice {
             _ => Err(Errno::ESTALE),
         };
         match (ticket, outcome) {
-            (Some(ticket), Ok(())) => self.reply_attr(ticket, ino),
+            (Some(ticket), Ok(())) => self.reply_attr((ticket, thread), ino),
             (Some(ticket), Err(errno)) => self.fail(ticket, errno),
             (None, _) => {}
         }
     }
 
-    pub(crate) fn reply_attr(&mut self, ticket: Ticket, ino: InodeId) {
-        match self.show(ino, 0) {
+    pub(crate) fn reply_attr(&mut self, (ticket, thread): (Ticket, u32), ino: InodeId) {
+        match self.show(ino, thread, 0) {
             Some(entry) => {
                 let response = Response::Attr(entry.attr, entry.attr_timeout_ns);
                 self.reply(ticket, response);

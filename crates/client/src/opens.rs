@@ -22,6 +22,8 @@
 //! ```
 //! What this deliberately does not do: tell the owner of each open. Tokens do.
 
+use std::num::NonZeroU64;
+
 use meta::Op;
 use types::{Duration, FileKind, InodeId, Instant, ReleaseStamp};
 
@@ -35,6 +37,20 @@ use crate::slice::{OpenFile, Slice};
 const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
 /// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
 const UNNAMED_LOOKS_MAX: u16 = 1000;
+
+/// When something was shown last, if ever.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Shown(Option<NonZeroU64>);
+
+impl Shown {
+    fn at(now: Instant) -> Self {
+        Self(NonZeroU64::new(now.0))
+    }
+
+    pub(crate) fn last(self) -> Option<Instant> {
+        self.0.map(|at| Instant(at.get()))
+    }
+}
 
 impl Inode {
     /// Somebody's open waits for something.
@@ -75,7 +91,7 @@ impl Inode {
             self.shown_before = self.shown_at;
             self.shown_to = pid;
         }
-        self.shown_at = Some(now);
+        self.shown_at = Shown::at(now);
     }
 
     fn was_just_shown(&self, now: Instant) -> bool {
@@ -108,14 +124,15 @@ impl Inode {
         is_unnamed && self.unnamed_looks < UNNAMED_LOOKS_MAX
     }
 
-    fn may_be_awaited(&self, now: Instant, shown: Option<Instant>) -> bool {
+    fn may_be_awaited(&self, now: Instant, shown: Shown) -> bool {
+        let shown = shown.last();
         self.has_content() && shown.is_some_and(|at| now.since(at) < OPEN_AFTER_LOOKUP)
     }
 
     /// A revoke overtook the answer with its token: what that answer shows is shown under no token.
     pub(crate) fn note_overtaken(&mut self, now: Instant) {
         self.is_overtaken = true;
-        self.shown_at = Some(now);
+        self.shown_at = Shown::at(now);
     }
 
     /// What a release says now of whether the file is open.
@@ -248,14 +265,10 @@ impl Slice {
         }
         match &arrival.attr {
             Some(attr) => inode.learn_attr(attr),
-            None => {
-                // Nor does an answer say what they are that was asked for before.
-                inode.is_attr_fresh = false;
-                inode.loss_count += 1;
-            }
+            None => inode.note_changed_unseen(),
         }
         let Some(remover) = arrival.remover else {
-            return;
+            return self.note_changed(ino, arrival.changer);
         };
         if arrival.is_kept_open {
             return self.keep_or_close(env, ino, remover);

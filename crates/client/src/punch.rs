@@ -116,6 +116,7 @@ impl Slice {
         let response = match answer.body {
             Body::Op(meta::Reply::Attr(attr)) => {
                 self.inode(ino).learn_attr(&attr);
+                self.note_changed(ino, request.caller.pid);
                 self.forget_bytes(env, ino, &request.operation);
                 Response::Done
             }

@@ -216,7 +216,10 @@ impl Slice {
     ) {
         let inode = self.inode(attr.ino);
         inode.learn_attr(attr);
-        inode.is_attr_fresh |= inode.loss_count == loss_count;
+        if inode.loss_count == loss_count {
+            inode.is_attr_fresh = true;
+            inode.is_changed_unseen = false;
+        }
         for granted in grants {
             self.adopt(env, granted, granted.ino == attr.ino);
         }
@@ -239,7 +242,7 @@ impl Slice {
                 return;
             }
             token::Adopted::Current if is_told && !granted.holdings.is_empty() => {
-                inode.is_attr_fresh = true;
+                inode.is_attr_fresh = !inode.is_changed_unseen;
             }
             // What is known of the attributes may be older than this token.
             token::Adopted::Current if !was_covered => inode.is_attr_fresh = false,

@@ -133,7 +133,7 @@ impl Slice {
         if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
             self.learn_name(parent, name, None, is_current);
             self.inode(parent).names_epoch += 1;
-            self.learn_directory(parent, directory);
+            self.learn_directory(parent, directory, remover);
         }
         self.reply(request.ticket, Response::Done);
     }
@@ -190,7 +190,7 @@ impl Slice {
                 inode.is_gone = true;
                 inode.is_freed = true;
             }
-            (None, _) => inode.is_attr_fresh = false,
+            (None, _) => inode.note_changed_unseen(),
         }
         let is_nameless = attr.is_some_and(|a| a.nlink == 0);
         if is_kept {

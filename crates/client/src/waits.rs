@@ -125,7 +125,7 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         | Continuation::Listing(request) => Some(request.ticket),
         Continuation::Arrival(arrival) => arrival.request.as_ref().map(|r| r.ticket),
         Continuation::Synced(ticket, _) => Some(*ticket),
-        Continuation::Attributes(_, ticket, _) | Continuation::LockTest(ticket) => *ticket,
+        Continuation::Attributes(_, ticket, ..) | Continuation::LockTest(ticket) => *ticket,
         Continuation::Acquire(..)
         | Continuation::Map(..)
         | Continuation::Promised(..)

@@ -18,6 +18,8 @@ mod fsx;
 mod handles;
 #[path = "posix/ioctls.rs"]
 mod ioctls;
+#[path = "posix/late.rs"]
+mod late;
 #[path = "labs/left_out.rs"]
 mod left_out;
 #[path = "posix/links.rs"]

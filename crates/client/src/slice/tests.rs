@@ -7,6 +7,7 @@ mod destage;
 mod evict;
 mod idle;
 mod interrupts;
+mod late;
 mod listing;
 mod located;
 mod mapped;

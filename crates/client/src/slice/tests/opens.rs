@@ -197,6 +197,7 @@ fn created(s: &mut Story) -> Vec<Effect> {
         entry_timeout_ns: 0,
         is_kept_open: false,
         remover: None,
+        changer: 0,
         loss_count: 0,
     };
     s.input(Input::Arrive(Box::new(arrival)))
@@ -327,6 +328,7 @@ fn a_file_just_shown_is_kept_from_its_own_node() {
             entry_timeout_ns: 0,
             is_kept_open: true,
             remover: Some(remover),
+            changer: 0,
             loss_count: 0,
         };
         let effects = s.input(Input::Arrive(Box::new(arrival)));
@@ -338,7 +340,7 @@ fn a_file_just_shown_is_kept_from_its_own_node() {
 
 /// One thread of this node removes the last name after it was shown to another: what the owner says of it.
 fn removed(s: &mut Story, remover: u32) -> Vec<Effect> {
-    let arrival = Arrival::lesson(INO, None, true, Some(remover));
+    let arrival = Arrival::lesson(INO, None, true, (Some(remover), remover));
     s.input(Input::Arrive(arrival))
 }
 
@@ -381,7 +383,7 @@ fn a_link_just_shown_is_kept_from_its_own_node() {
 
 /// A name that was looked up leads to the file, as the owner said with these attributes a moment ago.
 fn found(s: &mut Story) -> Vec<Effect> {
-    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, None);
+    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, (None, 0));
     arrival.request = Some(Request {
         ticket: Ticket(1),
         caller: Caller {
@@ -432,7 +434,7 @@ fn a_name_is_not_shown_to_lead_to_what_has_no_link() {
     s.attr.nlink = 0;
     s.attr.change += 1;
     let attr = Some(s.attr);
-    s.input(Input::Arrive(Arrival::lesson(INO, attr, false, None)));
+    s.input(Input::Arrive(Arrival::lesson(INO, attr, false, (None, 0))));
     s.attr = before;
     assert!(looks_again(&found(&mut s)));
 }
@@ -584,6 +586,7 @@ fn what_was_heard_of_a_directory_ends_with_its_name() {
             entry_timeout_ns: 0,
             is_kept_open: false,
             remover: None,
+            changer: 0,
             loss_count: 0,
         };
         lesson.attr.iter_mut().for_each(|attr| attr.nlink = 0);
@@ -609,6 +612,7 @@ fn what_was_heard_of_a_directory_ends_with_its_name() {
         entry_timeout_ns: 0,
         is_kept_open: false,
         remover: Some(1),
+        changer: 0,
         loss_count: 0,
     };
     let effects = s.input(Input::Arrive(Box::new(lesson)));
