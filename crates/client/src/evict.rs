@@ -376,6 +376,8 @@ impl Slice {
         let Some(mut inode) = self.inodes.remove(&ino) else {
             return;
         };
+        // Its epoch begins anew.
+        self.aheads.retain(|ahead| ahead.directory != ino);
         let Some(work) = inode.present_work() else {
             return;
         };
@@ -458,6 +460,7 @@ fn concerned(then: &Continuation) -> Option<InodeId> {
         }
         Continuation::Attributes(ino, ..)
         | Continuation::Acquire(ino, ..)
+        | Continuation::Ahead(ino, _)
         | Continuation::Map(ino, _, _)
         | Continuation::Promised(ino, _)
         | Continuation::Commit(ino)

@@ -87,6 +87,8 @@ impl Slice {
             }
         }
         self.is_lapsed = true;
+        // Who waits for one of these asks itself once the lease is back.
+        self.aheads.clear();
         self.give_up_rewrite(env);
         for ino in held {
             self.suspend(env, ino);

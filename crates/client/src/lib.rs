@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod ahead;
 mod answers;
 mod appends;
 mod batch;

@@ -15,11 +15,12 @@ use meta::Op;
 use token::message::Granted;
 use types::{Attr, Duration, Errno, InodeId, SmallBytes, limits};
 
+use crate::ahead::{self, Behind, Found, Names};
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::request::{Listed, Notice, Operation, Request, Response, listed_size};
-use crate::slice::{Effect, Input, Pinned, Slice, slice_of};
+use crate::slice::{Effect, Input, Pinned, Slice, Waiting, slice_of};
 
 /// The kernel has linked the names of a listing by then: it does that after it has taken the answer, and takes the epoch of that moment
 /// (docs/decisions/0004, 11).
@@ -31,13 +32,71 @@ const SAMPLE: usize = 1024;
 /// A listing on its way through the slices of its entries.
 #[derive(Debug)]
 pub struct Tour {
-    request: Request,
-    listed: Vec<Listed>,
-    /// Entries whose slice has not been visited: where to show it, attributes, tokens.
-    left: Vec<(Option<usize>, Attr, Option<Granted>)>,
-    pinned: Pinned,
-    /// For how long the kernel may keep the names: the directory's token says it.
-    entry_timeout_ns: u64,
+    /// Entries whose slice has not been visited.
+    left: Vec<Left>,
+    purpose: Purpose,
+}
+
+/// An entry whose slice is to be visited.
+#[derive(Debug)]
+pub(crate) struct Left {
+    ino: InodeId,
+    /// Where to show it.
+    at: Option<usize>,
+    /// What the owner has just told of it.
+    told: Option<(Attr, Option<Granted>)>,
+}
+
+/// What a tour is for.
+#[derive(Debug)]
+enum Purpose {
+    /// To answer a request.
+    Answer {
+        request: Request,
+        listed: Vec<Listed>,
+        pinned: Pinned,
+        /// For how long the kernel may keep the names: the directory's token says it.
+        entry_timeout_ns: u64,
+        behind: Option<Behind>,
+    },
+    /// To take what was told of entries that nobody has asked for yet.
+    Ahead(InodeId, u64),
+}
+
+impl Left {
+    /// All of which attributes were told.
+    pub(crate) fn all(entries: &[meta::message::Listed], grants: Vec<Granted>) -> Vec<Self> {
+        let mut left = Vec::with_capacity(entries.len());
+        // As a rule they come in the order of the entries.
+        let mut grants = VecDeque::from(grants);
+        for (at, entry) in entries.iter().enumerate() {
+            let Some(attr) = entry.attr else { continue };
+            let granted = match grants.front() {
+                Some(first) if first.ino == attr.ino => grants.pop_front(),
+                _ => {
+                    let at = grants.iter().position(|g| g.ino == attr.ino);
+                    at.and_then(|at| grants.swap_remove_back(at))
+                }
+            };
+            left.push(Self {
+                ino: attr.ino,
+                at: Some(at),
+                told: Some((attr, granted)),
+            });
+        }
+        left
+    }
+}
+
+impl Tour {
+    /// Nothing of it is shown.
+    pub(crate) fn ahead(mut left: Vec<Left>, directory: InodeId, id: u64) -> Self {
+        left.iter_mut().for_each(|left| left.at = None);
+        Self {
+            left,
+            purpose: Purpose::Ahead(directory, id),
+        }
+    }
 }
 
 impl Slice {
@@ -81,15 +140,18 @@ impl Slice {
         let own = u32::try_from(own * listed_size(2, plus)).expect("two small entries");
         let size = size.saturating_sub(own);
         let cookie = if cookie <= 2 { 0 } else { cookie };
-        let room = self.room_for_entries();
-        // fts(3), which is `find`, `du` and `rm -r`, reads up to 100,000 names before it looks at the first.
-        let unlooked_time = Duration(self.timeout_ns / 2);
         let directory = self.inode(ino);
         if cookie == 0 || directory.unlooked_count == 0 {
             (directory.unlooked_count, directory.unlooked_since) = (0, env.now);
         }
-        let is_looked_at = directory.unlooked_count < room
-            && env.now.since(directory.unlooked_since) < unlooked_time;
+        let is_looked_at = self.is_looked_at(env, ino);
+        if plus && is_looked_at {
+            match self.find_ahead(ino, cookie, size) {
+                Found::Nothing => {}
+                Found::UnderWay => return self.park(env, ino, request, Waiting::Listing),
+                Found::Names(names) => return self.show_ahead(env, request, names),
+            }
+        }
         // Names alone are answered in the long form: as few as fit.
         let least = u32::try_from(listed_size(1, plus) / listed_size(1, false)).expect("five");
         let op = Op::ReadDir {
@@ -105,6 +167,28 @@ impl Slice {
         );
     }
 
+    /// Whoever lists the directory looks at what its names lead to, as far as is known, and there is room for that.
+    pub(crate) fn is_looked_at(&self, env: &Env<'_>, directory: InodeId) -> bool {
+        // fts(3), which is `find`, `du` and `rm -r`, reads up to 100,000 names before it looks at the first.
+        let unlooked_time = Duration(self.timeout_ns / 2);
+        self.inodes.get(&directory).is_none_or(|directory| {
+            directory.unlooked_count < self.room_for_entries()
+                && env.now.since(directory.unlooked_since) < unlooked_time
+        })
+    }
+
+    /// The names were here before they were wanted.
+    fn show_ahead(&mut self, env: &Env<'_>, request: Request, names: Names) {
+        let Names { listed, with_attr } = names;
+        let left = with_attr.iter().map(|at| Left {
+            ino: listed[*at].ino,
+            at: Some(*at),
+            told: None,
+        });
+        let left = left.collect();
+        self.visit(env, request, listed, left, false);
+    }
+
     /// The owner's entries arrived.
     pub(crate) fn on_listing(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
         let Operation::ReadDir {
@@ -114,15 +198,13 @@ impl Slice {
             return self.fail(request.ticket, Errno::EPROTO);
         };
         let mut grants = answer.grants;
-        if let Some(at) = grants.iter().position(|g| g.ino == ino) {
-            // The others stay in the order of the entries.
-            let granted = grants.remove(at);
-            self.take_grant(env, &granted);
-        }
-        let (entries, parent) = match answer.body {
+        self.take_directory_grant(env, ino, &mut grants);
+        let (entries, parent, is_end) = match answer.body {
             Body::Op(meta::Reply::Listing {
-                entries, parent, ..
-            }) => (entries, parent),
+                entries,
+                parent,
+                is_end,
+            }) => (entries, parent, is_end),
             Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
                 return self.fail(request.ticket, errno);
             }
@@ -142,32 +224,59 @@ impl Slice {
                 });
             }
         }
-        let mut left = Vec::with_capacity(entries.len());
-        // As a rule they come in the order of the entries.
-        let mut grants = VecDeque::from(grants);
+        let mut left = match plus {
+            true => Left::all(&entries, grants),
+            false => Vec::new(),
+        };
+        let own_count = listed.len();
+        left.iter_mut()
+            .for_each(|left| left.at = left.at.map(|at| own_count + at));
+        listed.extend(entries.iter().map(ahead::listed));
+        self.visit(env, request, listed, left, is_end);
+    }
+
+    /// Of the grants of an answer, that of the directory; the others stay in the order of the entries.
+    pub(crate) fn take_directory_grant(
+        &mut self,
+        env: &Env<'_>,
+        directory: InodeId,
+        grants: &mut Vec<Granted>,
+    ) {
+        if let Some(at) = grants.iter().position(|g| g.ino == directory) {
+            let granted = grants.remove(at);
+            self.take_grant(env, &granted);
+        }
+    }
+
+    /// Answers with these entries, once their slices have completed them.
+    fn visit(
+        &mut self,
+        env: &Env<'_>,
+        request: Request,
+        listed: Vec<Listed>,
+        mut left: Vec<Left>,
+        is_end: bool,
+    ) {
+        let Operation::ReadDir {
+            ino, size, plus, ..
+        } = request.operation
+        else {
+            unreachable!("only listings come here");
+        };
         let unlooked_before = self.inode(ino).unlooked_count;
-        for entry in entries {
-            if let (true, Some(attr)) = (plus, entry.attr) {
-                let granted = match grants.front() {
-                    Some(first) if first.ino == attr.ino => grants.pop_front(),
-                    _ => {
-                        let at = grants.iter().position(|g| g.ino == attr.ino);
-                        at.and_then(|at| grants.swap_remove_back(at))
-                    }
-                };
-                let number = unlooked_before + left.len() + 1;
-                let is_sample = number.is_multiple_of(SAMPLE);
-                left.push(((!is_sample).then_some(listed.len()), attr, granted));
+        for (number, left) in (unlooked_before + 1..).zip(&mut left) {
+            if number.is_multiple_of(SAMPLE) {
+                left.at = None;
             }
-            listed.push(Listed {
-                name: SmallBytes::new(entry.name.bytes()),
-                ino: entry.ino,
-                mode: entry.kind.mode_bits(),
-                cookie: entry.cookie,
-                entry: None,
-            });
         }
         self.inode(ino).unlooked_count += left.len();
+        let last = listed.last().filter(|last| plus && last.cookie > 2);
+        let behind = last.map(|last| Behind {
+            directory: ino,
+            cookie: last.cookie,
+            size,
+            is_end,
+        });
         let entry_timeout_ns = self.entry_timeout(ino);
         let mut pinned = Pinned::new();
         if entry_timeout_ns > 0 && !left.is_empty() {
@@ -180,49 +289,79 @@ impl Slice {
         self.on_tour(
             env,
             Box::new(Tour {
-                request,
-                listed,
                 left,
-                pinned,
-                entry_timeout_ns,
+                purpose: Purpose::Answer {
+                    request,
+                    listed,
+                    pinned,
+                    entry_timeout_ns,
+                    behind,
+                },
             }),
         );
     }
 
     /// Completes the entries whose inodes are of this slice, and passes the listing on.
     pub(crate) fn on_tour(&mut self, env: &Env<'_>, mut tour: Box<Tour>) {
-        while let Some((_, attr, _)) = tour.left.last() {
-            let ino = attr.ino;
+        while let Some(Left { ino, .. }) = tour.left.last() {
+            let ino = *ino;
             if slice_of(ino) as u64 != self.index {
                 self.out.push(Effect::ForSlice(ino, Input::Tour(tour)));
                 return;
             }
-            let (index, attr, granted) = tour.left.pop().expect("just seen");
-            match granted {
-                Some(granted) => self.take_told(env, &attr, &[granted], 0),
-                None => self.inode(ino).learn_attr(&attr),
+            let Left { at, told, .. } = tour.left.pop().expect("just seen");
+            let is_told = told.is_some();
+            match told {
+                Some((attr, Some(granted))) => self.take_told(env, &attr, &[granted], 0),
+                Some((attr, None)) => self.inode(ino).learn_attr(&attr),
+                None => {}
             }
-            let Some(index) = index else {
+            let (
+                Some(at),
+                Purpose::Answer {
+                    request,
+                    listed,
+                    pinned,
+                    entry_timeout_ns,
+                    ..
+                },
+            ) = (at, &mut tour.purpose)
+            else {
                 continue;
             };
-            let timeout = tour.entry_timeout_ns;
-            let entry = self.show(ino, tour.request.caller.pid, timeout);
+            // What was told a while ago may be old by now.
+            let known = self.inodes.get(&ino);
+            if !is_told && !known.is_some_and(|inode| inode.is_attr_current()) {
+                continue;
+            }
+            let entry = self.show(ino, request.caller.pid, *entry_timeout_ns);
             let inode = self.inode(ino);
             inode.lookup_count += 1;
             inode.unwritten_replies += 1;
-            tour.listed[index].entry = entry;
-            tour.pinned.push(ino);
+            listed[at].entry = entry;
+            pinned.push(ino);
         }
-        let Tour {
-            request,
-            listed,
-            pinned,
-            ..
-        } = *tour;
-        self.out.push(Effect::Reply(
-            request.ticket,
-            Response::Listing(listed),
-            pinned,
-        ));
+        match tour.purpose {
+            Purpose::Answer {
+                request,
+                listed,
+                pinned,
+                behind,
+                ..
+            } => {
+                let response = Response::Listing(listed);
+                self.out
+                    .push(Effect::Reply(request.ticket, response, pinned));
+                // The answer goes first.
+                if let Some(behind) = behind {
+                    let next = Input::ListAhead(behind);
+                    self.out.push(Effect::ForSlice(behind.directory, next));
+                }
+            }
+            Purpose::Ahead(directory, id) => {
+                let known = Input::AheadKnown(directory, id);
+                self.out.push(Effect::ForSlice(directory, known));
+            }
+        }
     }
 }

@@ -49,6 +49,8 @@ pub(crate) enum Continuation {
     Promised(InodeId, u64),
     /// A listing.
     Listing(Request),
+    /// A listing of this directory that nobody has asked for yet, and its number.
+    Ahead(InodeId, u64),
     /// The owner knows that this node has the inode no longer open; the inode if it is known here and counts them.
     Closed(Option<InodeId>),
     /// A time of a read, which the owner was told.

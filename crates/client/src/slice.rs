@@ -171,6 +171,10 @@ pub enum Input {
     LookAgain(Box<Request>),
     /// A listing that wants the attributes of an inode of this slice.
     Tour(Box<crate::listing::Tour>),
+    /// Entries of a directory of this slice were shown: those behind them will be wanted.
+    ListAhead(crate::ahead::Behind),
+    /// What is to be known of entries before they are wanted is known.
+    AheadKnown(InodeId, u64),
     /// Write all dirty data back: the daemon stops.
     WriteBack,
     /// The node's lease is over: the kernel drops what it has, and nothing more is served (rule R8). Of the requests
@@ -255,6 +259,8 @@ pub struct Slice {
     pub(crate) ios: FxHashMap<IoId, InodeId>,
     /// When names are to be dropped once more (`listing`).
     pub(crate) epochs: VecDeque<Instant>,
+    /// Listings asked for before they are wanted, oldest first.
+    pub(crate) aheads: VecDeque<crate::ahead::Ahead>,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
@@ -333,6 +339,7 @@ impl Slice {
             calls: FxHashMap::default(),
             ios: FxHashMap::default(),
             epochs: VecDeque::new(),
+            aheads: VecDeque::new(),
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
             awaited_opens: VecDeque::new(),
@@ -415,6 +422,8 @@ impl Slice {
             Input::Unlinked(ino, unlinked) => self.on_unlinked(env, ino, unlinked),
             Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
+            Input::ListAhead(behind) => self.list_ahead(env, behind),
+            Input::AheadKnown(directory, id) => self.on_ahead_known(env, directory, id),
             Input::WriteBack => {
                 self.stop_rewriting(env);
                 self.tell_all_accesses(env);
@@ -700,16 +709,18 @@ pub enum Waiting {
     Closed,
     /// Sectors that were promised: they come back with Commits.
     Promise,
+    /// Names of a directory that were asked for before they were wanted.
+    Listing,
 }
 
 impl Waiting {
     /// In the order of the variants.
-    pub const NAMES: [&str; 8] = [
-        "token", "revoke", "load", "space", "frames", "flush", "closed", "promise",
+    pub const NAMES: [&str; 9] = [
+        "token", "revoke", "load", "space", "frames", "flush", "closed", "promise", "listing",
     ];
 }
 
-const _: () = assert!(Waiting::Promise as usize + 1 == Waiting::NAMES.len());
+const _: () = assert!(Waiting::Listing as usize + 1 == Waiting::NAMES.len());
 
 /// What a parked write brings, with a reference of each frame.
 #[derive(Clone, Copy, Debug)]

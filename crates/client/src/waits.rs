@@ -87,6 +87,10 @@ impl Slice {
                 Waiting::Load => Wait::Load,
                 Waiting::Space | Waiting::Promise => Wait::Space,
                 Waiting::Frames => Wait::Frames,
+                Waiting::Listing => Wait::Owner(
+                    ino,
+                    asking(|then, ino| matches!(then, Continuation::Ahead(of, _) if *of == ino)),
+                ),
                 Waiting::Flush => flush(),
                 Waiting::Closed => Wait::Owner(
                     ino,
@@ -127,6 +131,7 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         Continuation::Synced(ticket, _) => Some(*ticket),
         Continuation::Attributes(_, ticket, ..) | Continuation::LockTest(ticket) => *ticket,
         Continuation::Acquire(..)
+        | Continuation::Ahead(..)
         | Continuation::Map(..)
         | Continuation::Promised(..)
         | Continuation::Commit(_)

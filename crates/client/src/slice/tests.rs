@@ -1,6 +1,7 @@
 //! Stories of one inode at a slice: what it asks, answers and gives up, input by input.
 
 mod access;
+mod ahead;
 mod appends;
 mod attributes;
 mod destage;

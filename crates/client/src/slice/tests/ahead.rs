@@ -1,0 +1,328 @@
+//! Names that were asked for before they are wanted are those that the owner would answer.
+
+use super::*;
+use crate::message::Body;
+use crate::request::{Listed, Response};
+use token::message::Revoke;
+
+const DIRECTORY: InodeId = INO;
+/// Entries of an answer.
+const COUNT: u64 = 10;
+const SIZE: u32 = 32 << 10;
+
+/// A directory that the kernel knows, with a token that lets this node keep its names.
+fn story() -> Story {
+    let mut s = Story::new(PAGE);
+    s.attr.kind = types::FileKind::Directory;
+    let attr = s.attr;
+    s.slice.inode(DIRECTORY).learn_attr(&attr);
+    s.slice.inode(DIRECTORY).lookup_count = 1;
+    let kind = TokenKind::Directory {
+        mode: types::DirectoryMode::Read,
+        hash_begin: 0,
+        hash_end: u64::MAX,
+    };
+    let granted = granted(DIRECTORY, 1, kind);
+    let holder = &mut s.slice.inode(DIRECTORY).holder;
+    holder.on_granted(&granted, true);
+    s.number = 1;
+    s
+}
+
+fn granted(ino: InodeId, number: u64, kind: TokenKind) -> Granted {
+    let number = TokenNumber(number);
+    Granted {
+        ticket: 0,
+        ino,
+        number,
+        holdings: vec![Holding { ino, number, kind }],
+        contended: false,
+    }
+}
+
+/// What is left when the slice has done what it wants done by itself.
+fn settle(s: &mut Story, effects: Vec<Effect>) -> Vec<Effect> {
+    let mut left = VecDeque::from(effects);
+    let mut others = Vec::new();
+    while let Some(effect) = left.pop_front() {
+        match effect {
+            Effect::ForSlice(ino, input) => {
+                assert_eq!(slice_of(ino), slice_of(INO));
+                left.extend(s.input(input));
+            }
+            other => others.push(other),
+        }
+    }
+    others
+}
+
+fn list(s: &mut Story, cookie: u64) -> Vec<Effect> {
+    let effects = s.ask(Operation::ReadDir {
+        ino: DIRECTORY,
+        handle: Handle(1),
+        cookie,
+        size: SIZE,
+        plus: true,
+    });
+    settle(s, effects)
+}
+
+/// The entries that the owner is asked for, behind this cookie.
+fn asked(effects: &[Effect]) -> Option<(CallId, u64)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Call(
+            call,
+            _,
+            Ask::Op {
+                op: meta::Op::ReadDir { cookie, .. },
+                ..
+            },
+        ) => Some((*call, *cookie)),
+        _ => None,
+    })
+}
+
+/// The inode with this number behind the directory's, of the same slice.
+fn file(number: u64) -> InodeId {
+    let all = (INO.index() + 1..).map(|index| InodeId::new(INO.shard(), index));
+    let mut all = all.filter(|ino| slice_of(*ino) == slice_of(INO));
+    all.nth(usize::try_from(number).expect("small"))
+        .expect("there are many")
+}
+
+/// The owner answers with the entries behind `cookie`, and a token of each.
+fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
+    let cookies = cookie + 1..=cookie + COUNT;
+    let entries = cookies.clone().map(|at| {
+        let mut attr = s.attr;
+        (attr.ino, attr.kind) = (file(at), types::FileKind::File);
+        meta::message::Listed {
+            name: types::Name::new(at.to_string().as_bytes()).expect("a name"),
+            ino: attr.ino,
+            kind: attr.kind,
+            cookie: at,
+            attr: Some(attr),
+        }
+    });
+    let listing = meta::Reply::Listing {
+        entries: entries.collect(),
+        parent: InodeId::ROOT,
+        is_end,
+    };
+    let kind = TokenKind::Inode {
+        mode: InodeMode::Read,
+    };
+    let answer = Answer {
+        body: Body::Op(listing),
+        grants: cookies
+            .map(|at| granted(file(at), at + 10, kind.clone()))
+            .collect(),
+    };
+    let effects = s.input(Input::Answer(call, Box::new(answer)));
+    settle(s, effects)
+}
+
+/// The entries that are answered.
+fn shown(effects: &[Effect]) -> Option<&Vec<Listed>> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Listing(listed), _) => Some(listed),
+        _ => None,
+    })
+}
+
+/// Up to cookie 100 + COUNT has been shown; the effects of that.
+fn begun(s: &mut Story, is_end: bool) -> Vec<Effect> {
+    let effects = list(s, 100);
+    let (call, cookie) = asked(&effects).expect("the owner is asked");
+    assert_eq!(cookie, 100);
+    let effects = answer(s, call, cookie, is_end);
+    assert!(shown(&effects).is_some(), "{effects:?}");
+    effects
+}
+
+/// The same, and the entries behind are known.
+fn ahead(s: &mut Story) {
+    let effects = begun(s, false);
+    let (call, cookie) = asked(&effects).expect("the next ones are asked for");
+    assert_eq!(cookie, 100 + COUNT);
+    let effects = answer(s, call, cookie, false);
+    assert!(effects.is_empty(), "nobody waits: {effects:?}");
+}
+
+#[test]
+fn what_comes_next_is_there_when_it_is_wanted() {
+    let mut s = story();
+    ahead(&mut s);
+    let effects = list(&mut s, 100 + COUNT);
+    let listed = shown(&effects).expect("answered at once");
+    assert_eq!(listed.len(), 10);
+    assert_eq!(listed[0].cookie, 101 + COUNT);
+    assert_eq!(listed[0].ino, file(101 + COUNT));
+    let are_kept = listed.iter().all(|l| {
+        l.entry
+            .as_ref()
+            .is_some_and(|entry| entry.attr_timeout_ns > 0 && entry.entry_timeout_ns > 0)
+    });
+    assert!(are_kept, "{listed:?}");
+    let next = asked(&effects).map(|(_, cookie)| cookie);
+    assert_eq!(next, Some(100 + 2 * COUNT));
+    // It was shown once. Who asks again hears the owner.
+    let effects = list(&mut s, 100 + COUNT);
+    assert!(shown(&effects).is_none());
+    assert_eq!(asked(&effects).map(|(_, cookie)| cookie), Some(100 + COUNT));
+}
+
+#[test]
+fn names_that_have_changed_are_not_shown() {
+    let changes: [fn(&mut Story); 3] = [
+        // By this node.
+        |s| s.slice.inode(DIRECTORY).names_epoch += 1,
+        // By another one: it takes the token.
+        |s| {
+            let wants = vec![Want::Directory {
+                mode: types::DirectoryMode::Write,
+            }];
+            s.revoke(1, wants);
+        },
+        // Perhaps by another one.
+        |s| s.slice.inode(DIRECTORY).is_contended = true,
+    ];
+    for change in changes {
+        let mut s = story();
+        ahead(&mut s);
+        change(&mut s);
+        let effects = list(&mut s, 100 + COUNT);
+        assert!(shown(&effects).is_none(), "{effects:?}");
+        assert_eq!(asked(&effects).map(|(_, cookie)| cookie), Some(100 + COUNT));
+    }
+}
+
+/// They change between the question and its answer, which may be of before.
+#[test]
+fn names_that_change_meanwhile_are_not_shown() {
+    let mut s = story();
+    let effects = begun(&mut s, false);
+    let (call, cookie) = asked(&effects).expect("the next ones are asked for");
+    s.slice.inode(DIRECTORY).names_epoch += 1;
+    answer(&mut s, call, cookie, false);
+    let effects = list(&mut s, cookie);
+    assert!(asked(&effects).is_some() && shown(&effects).is_none());
+}
+
+#[test]
+fn without_a_token_nothing_is_asked_for_ahead() {
+    let mut s = story();
+    s.slice.inode(DIRECTORY).is_contended = true;
+    let effects = begun(&mut s, false);
+    assert_eq!(asked(&effects), None, "{effects:?}");
+}
+
+#[test]
+fn who_comes_before_the_answer_waits_for_it() {
+    let mut s = story();
+    let effects = begun(&mut s, false);
+    let (call, cookie) = asked(&effects).expect("the next ones are asked for");
+    let effects = list(&mut s, cookie);
+    assert!(effects.is_empty(), "it waits: {effects:?}");
+    let waiters = s.slice.waiters();
+    assert!(waiters[0].1.contains("Listing"), "{waiters:?}");
+    let effects = answer(&mut s, call, cookie, false);
+    assert_eq!(shown(&effects).map(Vec::len), Some(10));
+    assert!(s.slice.waiters().is_empty());
+}
+
+#[test]
+fn who_waits_for_what_fails_asks_itself() {
+    let mut s = story();
+    let effects = begun(&mut s, false);
+    let (call, cookie) = asked(&effects).expect("the next ones are asked for");
+    list(&mut s, cookie);
+    let refused = Answer::bare(Body::Refused(Errno::EIO));
+    let effects = s.input(Input::Answer(call, Box::new(refused)));
+    let effects = settle(&mut s, effects);
+    let (call, again) = asked(&effects).expect("asked again");
+    assert_eq!(again, cookie);
+    let effects = answer(&mut s, call, cookie, true);
+    assert_eq!(shown(&effects).map(Vec::len), Some(10));
+}
+
+/// Another node has taken the token of a file meanwhile: its attributes are asked for when they are wanted.
+#[test]
+fn attributes_that_are_old_by_now_are_not_shown() {
+    let mut s = story();
+    ahead(&mut s);
+    let at = 101 + COUNT;
+    s.input(Input::Revoke(
+        NodeId(2),
+        Revoke {
+            ino: file(at),
+            number: TokenNumber(at + 10),
+            revoke: 1,
+            wants: vec![Want::Inode {
+                mode: InodeMode::Exclusive,
+            }],
+        },
+    ));
+    let effects = list(&mut s, 100 + COUNT);
+    let listed = shown(&effects).expect("answered at once");
+    let with: Vec<_> = listed.iter().map(|l| l.entry.is_some()).collect();
+    assert!(!with[0] && with[1..].iter().all(|with| *with), "{with:?}");
+}
+
+#[test]
+fn the_end_is_known() {
+    let mut s = story();
+    let effects = begun(&mut s, true);
+    assert_eq!(asked(&effects), None, "nothing is behind it: {effects:?}");
+    let effects = list(&mut s, 100 + COUNT);
+    assert_eq!(shown(&effects).map(Vec::len), Some(0));
+    assert_eq!(asked(&effects), None);
+}
+
+/// Readers that stand still.
+#[test]
+fn few_are_kept() {
+    let mut s = story();
+    let waiting = list(&mut s, 100);
+    let (call, _) = asked(&waiting).expect("asked");
+    let effects = answer(&mut s, call, 100, false);
+    let (under_way, first) = asked(&effects).expect("asked ahead");
+    assert!(list(&mut s, first).is_empty(), "it waits");
+    let mut effects = Vec::new();
+    for reader in 1..20 {
+        effects = list(&mut s, 1000 * reader);
+        let (call, cookie) = asked(&effects).expect("asked");
+        effects.extend(answer(&mut s, call, cookie, true));
+        assert!(s.slice.aheads.len() <= 8);
+        if s.slice.waiters().is_empty() {
+            break;
+        }
+    }
+    // Its place is another one's: it asks itself.
+    let (call, cookie) = effects
+        .iter()
+        .rev()
+        .find_map(|effect| asked(std::slice::from_ref(effect)).filter(|(_, at)| *at == first))
+        .expect("asked again");
+    let effects = answer(&mut s, call, cookie, true);
+    assert_eq!(shown(&effects).map(Vec::len), Some(10));
+    // The first answer comes all the same.
+    let effects = answer(&mut s, under_way, first, true);
+    assert!(shown(&effects).is_none(), "{effects:?}");
+}
+
+#[test]
+fn of_a_removed_directory_nothing_is_kept() {
+    let mut s = story();
+    ahead(&mut s);
+    s.input(Input::Replied(DIRECTORY));
+    let mut attr = s.attr;
+    (attr.nlink, attr.change) = (0, attr.change + 1);
+    s.slice.inode(DIRECTORY).learn_attr(&attr);
+    s.ask(Operation::Forget {
+        ino: DIRECTORY,
+        count: 1,
+    });
+    assert!(!s.slice.inodes.contains_key(&DIRECTORY));
+    assert!(s.slice.aheads.is_empty());
+}
