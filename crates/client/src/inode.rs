@@ -202,7 +202,7 @@ pub(crate) struct Inode {
     pub(crate) is_attr_believed: bool,
     /// The kernel was told to believe attributes while somebody here had it open for writing, and has not been told otherwise since.
     pub(crate) is_shown_to_writers: bool,
-    /// The thread that was shown attributes for the kernel to keep since that was last told to drop them (`crate::late`).
+    /// The thread that was shown attributes for the kernel to keep since that was last told to drop them (`crate::belief`).
     pub(crate) believed_by: u32,
     /// So many more answers show attributes for once only.
     pub(crate) unbelieved_shows: u8,

@@ -49,6 +49,7 @@ pub(crate) struct Left {
 
 /// What a tour is for.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a tour is in a box")]
 enum Purpose {
     /// To answer a request.
     Answer {

@@ -8,11 +8,11 @@ use meta::Op;
 use smallvec::smallvec;
 use token::message::Granted;
 use types::layout::LAYOUT_XATTR;
-use types::{Attr, Duration, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
+use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
 
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
-use crate::request::{Caller, Entry, NewKind, Operation, Request, Response, Ticket};
+use crate::request::{Caller, NewKind, Operation, Request, Response, Ticket};
 use crate::slice::{Effect, Input, Slice, Waiting};
 use crate::tokens::Asker;
 
@@ -668,28 +668,6 @@ impl Slice {
         self.note_changed(parent, changer);
     }
 
-    /// The kernel may believe what a token covers for so long. More than a second only where no other node ever comes: a daemon that does not
-    /// run drops nothing, and its tokens end with its lease.
-    pub fn believe(&mut self, timeout: Duration) {
-        self.timeout_ns = timeout.0;
-    }
-
-    /// The kernel sends writes without waiting for their answers (FUSE_ASYNC_DIO). It takes its attributes for old when it sends one, not when that is
-    /// answered: what it was shown between the two it would believe.
-    pub fn expect_async_writes(&mut self) {
-        self.has_async_writes = true;
-    }
-
-    /// For how long the kernel may keep names of `parent`.
-    pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
-        self.inodes.get(&parent).map_or(0, |directory| {
-            let is_covered = directory.directory_mode().is_some()
-                && !directory.is_revoking()
-                && !directory.is_contended;
-            if is_covered { self.timeout_ns } else { 0 }
-        })
-    }
-
     fn found(
         &mut self,
         env: &Env<'_>,
@@ -816,40 +794,6 @@ impl Slice {
         self.inode(ino).unwritten_replies += 1;
         self.out
             .push(Effect::Reply(ticket, response, smallvec![ino]));
-    }
-
-    /// The inode as the kernel may be shown it now, in the answer to a call of `thread`.
-    pub(crate) fn show(
-        &mut self,
-        ino: InodeId,
-        thread: u32,
-        entry_timeout_ns: u64,
-    ) -> Option<Entry> {
-        let timeout_ns = self.timeout_ns;
-        let inode = self.inode(ino);
-        let attr = inode.visible_attr()?;
-        let is_believable = inode.is_attr_current() && !inode.is_revoking();
-        let is_believed = is_believable && inode.unbelieved_shows == 0;
-        inode.unbelieved_shows -= u8::from(is_believable && !is_believed);
-        inode.is_attr_believed |= is_believed;
-        // After a write the kernel asks for size and times anew, and not for the mode, of which the write may have taken bits.
-        let may_lose_rights = attr.kind == FileKind::File && attr.permissions & 0o6000 != 0;
-        let is_kept = is_believed && !may_lose_rights;
-        // The size on disk of what is on its way there is a guess, of which the kernel hears nothing more.
-        let longest_ns = match inode.pages.busy_count() {
-            0 => timeout_ns,
-            _ => timeout_ns.min(TIMEOUT_NS),
-        };
-        let attr_timeout_ns = if is_kept { longest_ns } else { 0 };
-        if attr_timeout_ns > 0 {
-            inode.is_shown_to_writers |= inode.writer_count > 0;
-            inode.note_believed(thread);
-        }
-        Some(Entry {
-            attr,
-            entry_timeout_ns,
-            attr_timeout_ns,
-        })
     }
 
     fn reply_bytes(&mut self, request: &Request, bytes: SmallBytes) {

@@ -33,6 +33,8 @@ mod fixture;
 mod lapse;
 #[path = "two_mounts/layout.rs"]
 mod layout;
+#[path = "two_mounts/listings.rs"]
+mod listings;
 #[path = "two_mounts/locks.rs"]
 mod locks;
 #[path = "two_mounts/mapping.rs"]
