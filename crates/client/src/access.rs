@@ -146,7 +146,7 @@ impl Slice {
     }
 
     /// Notes that something is read.
-    pub(crate) fn note_access(&mut self, env: &Env<'_>, operation: &Operation) {
+    pub(crate) fn note_access(&mut self, env: &Env<'_>, operation: &Operation, reader: u32) {
         let kept = self.accesses.kept;
         if kept == AccessTimes::Never {
             return;
@@ -169,6 +169,7 @@ impl Slice {
             inode.accessed.is_queued = true;
             self.accesses.queue.push_back((env.now, ino));
         }
+        self.note_changed(ino, reader);
     }
 
     /// Tells owners of reads, at a tick.

@@ -11,11 +11,11 @@
 //! Invariants
 //! - Names are shown only if the directory's token was held, and no name of it has changed as far as this node sees, from when they were asked for
 //!   until they are wanted: the owner would answer them now.
-//! - At most `AHEAD_MAX` listings are kept or under way in a slice; of more the oldest is forgotten, and who waits for it asks itself.
+//! - At most `AHEAD_MAX` listings are kept or under way in a slice, and none is kept for longer than `PATIENCE`; where there are so many, none is asked for.
 //! - Tokens are taken when they come, whether or not the names are wanted: a revoke never waits for a reader.
 
 use meta::Op;
-use types::{FileKind, InodeId, SmallBytes};
+use types::{Duration, InodeId, Instant, SmallBytes};
 
 use crate::env::Env;
 use crate::listing::{Left, Tour};
@@ -25,15 +25,43 @@ use crate::request::Listed;
 use crate::slice::Slice;
 
 /// Readers of a slice's directories for whom names are kept.
-const AHEAD_MAX: usize = 8;
+const AHEAD_MAX: usize = 4;
+/// Who has not come back by then reads no more, or slowly.
+const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Entries of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// Without attributes.
-    pub(crate) listed: Vec<Listed>,
-    /// Those of which the owner told the attributes.
-    pub(crate) with_attr: Vec<usize>,
+    entries: Vec<Brief>,
+    /// Nothing lies behind them.
+    is_end: bool,
+}
+
+/// An entry without attributes.
+#[derive(Debug)]
+struct Brief {
+    name: SmallBytes,
+    ino: InodeId,
+    cookie: u64,
+    mode: u32,
+    /// The owner told its attributes.
+    has_attr: bool,
+}
+
+impl Names {
+    /// For the kernel, those of which the owner told attributes, and whether nothing lies behind them.
+    pub(crate) fn into_parts(self) -> (Vec<Listed>, Vec<usize>, bool) {
+        let at = self.entries.iter().enumerate();
+        let with_attr = at.filter(|(_, e)| e.has_attr).map(|(at, _)| at).collect();
+        let listed = self.entries.into_iter().map(|entry| Listed {
+            name: entry.name,
+            ino: entry.ino,
+            mode: entry.mode,
+            cookie: entry.cookie,
+            entry: None,
+        });
+        (listed.collect(), with_attr, self.is_end)
+    }
 }
 
 #[derive(Debug)]
@@ -46,10 +74,11 @@ pub(crate) struct Ahead {
     /// `Inode::names_epoch` when the owner was asked.
     epoch: u64,
     id: u64,
+    asked_at: Instant,
     /// As the owner has answered.
     names: Option<Names>,
     /// The attributes are known, too.
-    is_ready: bool,
+    pub(crate) is_ready: bool,
 }
 
 /// Where the next listing begins.
@@ -61,24 +90,34 @@ pub struct Behind {
     /// Of the request.
     pub(crate) size: u32,
     /// Nothing lies behind it.
-    pub(crate) is_end: bool,
+    pub(crate) end: Option<End>,
 }
+
+/// The owner said that nothing lies behind an entry; the epoch of the directory's names when it was asked, `None` where another node might change them unseen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End(pub(crate) Option<u64>);
 
 /// What there is for a request.
 pub(crate) enum Found {
     Nothing,
     /// It will be known soon: the directory's requests are run again then.
     UnderWay,
-    Names(Names),
+    /// And the epoch of which they are.
+    Names(Names, u64),
 }
 
 impl Slice {
     /// The epoch of the directory's names; `None`: another node may change them unseen.
-    fn settled_epoch(&self, directory: InodeId) -> Option<u64> {
+    pub(crate) fn settled_epoch(&self, directory: InodeId) -> Option<u64> {
         let inode = self.inodes.get(&directory)?;
         let is_settled =
             inode.directory_mode().is_some() && !inode.is_revoking() && !inode.is_contended;
         (is_settled && !self.is_lapsed).then_some(inode.names_epoch)
+    }
+
+    /// An answer is written when all that follows from its request is done: nothing is asked for ahead, which would hold up the answer before it.
+    pub fn expect_late_answers(&mut self) {
+        self.has_late_answers = true;
     }
 
     /// What is known of the entries behind `cookie`, for a request of this size.
@@ -87,14 +126,14 @@ impl Slice {
         let Some(at) = self.aheads.iter().position(is_it) else {
             return Found::Nothing;
         };
-        let ahead = &self.aheads[at];
-        let is_current = Some(ahead.epoch) == self.settled_epoch(directory);
-        if is_current && !ahead.is_ready {
+        let (epoch, is_ready) = (self.aheads[at].epoch, self.aheads[at].is_ready);
+        let is_current = Some(epoch) == self.settled_epoch(directory);
+        if is_current && !is_ready {
             return Found::UnderWay;
         }
         let names = self.aheads.remove(at).and_then(|ahead| ahead.names);
         match names {
-            Some(names) if is_current => Found::Names(names),
+            Some(names) if is_current => Found::Names(names, epoch),
             _ => Found::Nothing,
         }
     }
@@ -105,7 +144,7 @@ impl Slice {
             directory,
             cookie,
             size,
-            is_end,
+            end,
         } = behind;
         let is_wanted = self.is_looked_at(env, directory);
         let Some(epoch) = self.settled_epoch(directory).filter(|_| is_wanted) else {
@@ -118,20 +157,26 @@ impl Slice {
             }
             self.aheads.remove(at);
         }
-        if self.aheads.len() >= AHEAD_MAX
-            && let Some(oldest) = self.aheads.pop_front()
-            && !oldest.is_ready
-        {
-            self.retry(env, oldest.directory);
+        // A create since the owner said so may have put a name behind it.
+        let is_known = match end {
+            Some(end) => end == End(Some(epoch)),
+            None => !self.has_late_answers,
+        };
+        if !is_known || !self.has_room_ahead() {
+            return;
         }
-        let id = self.draw_id();
+        let (id, is_end) = (self.draw_id(), end.is_some());
         self.aheads.push_back(Ahead {
             directory,
             cookie,
             size,
             epoch,
             id,
-            names: is_end.then(Names::default),
+            asked_at: env.now,
+            names: is_end.then(|| Names {
+                entries: Vec::new(),
+                is_end,
+            }),
             is_ready: is_end,
         });
         if !is_end {
@@ -147,6 +192,25 @@ impl Slice {
         }
     }
 
+    /// One more may be kept: each reader's goes with the next of the same, and all of them after a while.
+    fn has_room_ahead(&mut self) -> bool {
+        if self.aheads.len() < AHEAD_MAX {
+            return true;
+        }
+        let is_current = |ahead: &Ahead| Some(ahead.epoch) == self.settled_epoch(ahead.directory);
+        let at = self
+            .aheads
+            .iter()
+            .position(|a| a.is_ready && !is_current(a));
+        at.and_then(|at| self.aheads.remove(at)).is_some()
+    }
+
+    /// Forgets names that nobody has come back for.
+    pub(crate) fn forget_aheads(&mut self, env: &Env<'_>) {
+        self.aheads
+            .retain(|ahead| !ahead.is_ready || env.now.since(ahead.asked_at) < PATIENCE);
+    }
+
     /// The owner has answered.
     pub(crate) fn on_ahead(
         &mut self,
@@ -156,17 +220,26 @@ impl Slice {
         mut answer: Answer,
     ) {
         self.take_directory_grant(env, directory, &mut answer.grants);
-        let Body::Op(meta::Reply::Listing { entries, .. }) = answer.body else {
+        let Body::Op(meta::Reply::Listing {
+            entries, is_end, ..
+        }) = answer.body
+        else {
             // Whoever wants it asks itself, and hears why.
             self.aheads.retain(|ahead| ahead.id != id);
             return self.retry(env, directory);
         };
-        let mut names = Names::default();
         let left = Left::all(&entries, answer.grants);
-        for (at, entry) in entries.iter().enumerate() {
-            names.with_attr.extend(entry.attr.is_some().then_some(at));
-            names.listed.push(listed(entry));
-        }
+        let brief = |entry: &meta::message::Listed| Brief {
+            name: SmallBytes::new(entry.name.bytes()),
+            ino: entry.ino,
+            mode: entry.kind.mode_bits(),
+            cookie: entry.cookie,
+            has_attr: entry.attr.is_some(),
+        };
+        let names = Names {
+            entries: entries.iter().map(brief).collect(),
+            is_end,
+        };
         if let Some(ahead) = self.aheads.iter_mut().find(|ahead| ahead.id == id) {
             ahead.names = Some(names);
         }
@@ -179,16 +252,5 @@ impl Slice {
             ahead.is_ready = true;
         }
         self.retry(env, directory);
-    }
-}
-
-/// An entry for the kernel, without attributes.
-pub(crate) fn listed(entry: &meta::message::Listed) -> Listed {
-    Listed {
-        name: SmallBytes::new(entry.name.bytes()),
-        ino: entry.ino,
-        mode: FileKind::mode_bits(entry.kind),
-        cookie: entry.cookie,
-        entry: None,
     }
 }

@@ -59,7 +59,9 @@ impl Slice {
             }
             Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
             Continuation::Punch(ino, request) => self.on_punched(env, ino, request, answer),
-            Continuation::Listing(request) => self.on_listing(env, request, answer),
+            Continuation::Listing(request, epoch) => {
+                self.on_listing(env, (request, epoch), answer);
+            }
             Continuation::Ahead(directory, id) => self.on_ahead(env, directory, id, answer),
             Continuation::Lock(ino) => self.on_lock_answer(env, ino, &answer),
             Continuation::Accessed(ino, told) => self.on_accessed(env, ino, told, &answer),

@@ -14,9 +14,9 @@ use crate::request::{Entry, Notice};
 use crate::slice::{Effect, Slice};
 
 /// [`Inode::believed_by`]: no thread.
-const NOBODY: u32 = 0;
+pub(crate) const NOBODY: u32 = 0;
 /// [`Inode::believed_by`]: several threads, or one of which the number is not known.
-const SEVERAL: u32 = u32::MAX;
+pub(crate) const SEVERAL: u32 = u32::MAX;
 
 impl Inode {
     /// `thread` is shown attributes for the kernel to keep; 0 is a thread of which the number is not known.
@@ -98,8 +98,12 @@ impl Slice {
 
     /// A call of `thread` has changed attributes of `ino`, and the kernel lets in what it asked for before.
     pub(crate) fn note_changed(&mut self, ino: InodeId, thread: u32) {
-        let inode = self.inodes.get_mut(&ino);
-        if inode.is_some_and(|inode| inode.take_believed_by_others(thread)) {
+        let is_believed = match self.inodes.get_mut(&ino) {
+            Some(inode) => inode.take_believed_by_others(thread),
+            // It may have been shown to anybody before it was forgotten.
+            None => self.cold.contains_key(&ino),
+        };
+        if is_believed {
             let notice = Notice::Attributes { ino };
             self.out.push(Effect::Notify(None, notice));
         }

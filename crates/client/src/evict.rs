@@ -8,9 +8,13 @@
 //! The kernel is asked first to forget what it does not use (PRUNE): many with one notification, and what it has forgotten needs none
 //! when its tokens go. What it keeps (it is in use there, or the kernel is older than 6.18) is notified; its lookups and kind stay.
 //!
+//! On a node that is alone the kernel is neither asked nor notified of what has never been read through its page cache, names of directories apart: it goes on
+//! believing attributes that nobody but itself changes. So a scan of any length makes the kernel forget nothing: while that forgets anything, it
+//! believes no attributes of a listing or lookup that is on its way. Beyond `limits::COLD_INODE_COUNT_MAX` of these it is asked after all.
+//!
 //! Invariants
 //! - Only what is not open, dirty, gated or on its way anywhere is forgotten, and nothing of it is cached any more, in the
-//!   kernel neither: its tokens are released as for any revoke.
+//!   kernel neither, but attributes where no other node ever comes: its tokens are released as for any revoke.
 //! - An inode that is known again takes up no token of before ([`token::Holder::forgotten`]): the release may still be on
 //!   its way. Nor does it believe an answer that was asked for before (`forgotten_count` begins its counts).
 //! - Of an inode that the kernel knows the number of its lookups stays: a later revoke must know that there is
@@ -27,10 +31,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustc_hash::{FxHashMap, FxHashSet};
 use types::{Duration, FileKind, InodeId, Instant, ShardId, TokenNumber, limits};
 
+use crate::belief::SEVERAL;
 use crate::env::Env;
 use crate::flush::Purpose;
 use crate::inode::Inode;
-use crate::names::Continuation;
+use crate::names::{Continuation, TIMEOUT_NS};
 use crate::request::Notice;
 use crate::slice::{Effect, SLICE_COUNT, Slice, home_inode};
 
@@ -78,6 +83,10 @@ pub(crate) struct Eviction {
     floors: FxHashMap<ShardId, TokenNumber>,
     /// So far.
     forgotten_count: u64,
+    /// Those of `Slice::cold`, oldest first; some have gone meanwhile.
+    cold_order: VecDeque<InodeId>,
+    /// The kernel is not asked to forget any of them before.
+    next_cold: Instant,
     /// Of the last input.
     pub(crate) now: Instant,
     /// Inodes that need more than what is remembered of any.
@@ -94,6 +103,8 @@ impl Eviction {
             next: Instant(0),
             floors: FxHashMap::default(),
             forgotten_count: 0,
+            cold_order: VecDeque::new(),
+            next_cold: Instant(0),
             now: Instant(0),
             work_count: Arc::default(),
         }
@@ -117,6 +128,8 @@ impl Eviction {
         if let Some(cold) = cold {
             inode.lookup_count = cold.lookup_count;
             inode.kind = Some(cold.kind);
+            // Who was shown its attributes is forgotten.
+            inode.believed_by = SEVERAL;
         }
         inode
     }
@@ -196,6 +209,7 @@ impl Slice {
     /// Forgets what is not used beyond the limit.
     pub(crate) fn evict_inodes(&mut self, env: &Env<'_>) {
         self.tidy_clock();
+        self.prune_cold(env.now);
         let is_over = self.inode_weight() > self.eviction.weight_max
             || self.named_count > self.eviction.names_max();
         if self.is_lapsed {
@@ -216,7 +230,13 @@ impl Slice {
         for _ in 0..self.eviction.chosen.len().min(PER_TICK) {
             let (ino, visits) = self.eviction.chosen.pop_front().expect("so many are there");
             let is_asked = asked.contains(&ino) || visits >= VISIT_COUNT_MAX;
-            if is_asked || self.evict_one(env, ino, visits) {
+            let mut goes = is_asked || self.evict_one(env, ino, visits);
+            let is_silent = self.inodes.get(&ino).is_some_and(|i| i.goes_silently);
+            if !goes && is_silent {
+                // Its tokens have gone at once.
+                goes = self.evict_one(env, ino, visits);
+            }
+            if goes {
                 self.keep(ino);
             } else {
                 self.eviction.chosen.push_back((ino, visits + 1));
@@ -231,12 +251,54 @@ impl Slice {
             return;
         }
         let chosen = self.eviction.chosen.iter().map(|(ino, _)| *ino);
-        let known: Vec<_> = chosen
-            .filter(|ino| self.inodes[ino].lookup_count > 0)
-            .collect();
+        let is_asked = |inode: &Inode| inode.lookup_count > 0 && !self.may_go_silently(inode);
+        let known: Vec<_> = chosen.filter(|ino| is_asked(&self.inodes[ino])).collect();
         for inos in known.chunks(PRUNE_COUNT_MAX) {
             let inos = inos.to_vec();
             self.out.push(Effect::Notify(None, Notice::Prune { inos }));
+        }
+    }
+
+    /// The kernel may keep what it knows of it when it is forgotten here: nobody else changes that, and there are no pages, about which rules go by
+    /// what is known here.
+    fn may_go_silently(&self, inode: &Inode) -> bool {
+        let is_alone = self.timeout_ns > TIMEOUT_NS;
+        let has_names = inode.known_kind() == FileKind::Directory;
+        is_alone && self.eviction.prunes && !inode.may_have_pages && !has_names
+    }
+
+    /// The kernel knows too many inodes that are forgotten here.
+    fn prune_cold(&mut self, now: Instant) {
+        const COUNT_MAX: usize = limits::COLD_INODE_COUNT_MAX / SLICE_COUNT;
+        let eviction = &mut self.eviction;
+        let is_over = self.cold.len() > COUNT_MAX && now >= eviction.next_cold;
+        if !is_over || !eviction.prunes {
+            return;
+        }
+        eviction.next_cold = now + PAUSE;
+        let mut asked = Vec::new();
+        while asked.len() < COUNT_MAX / 8
+            && let Some(ino) = eviction.cold_order.pop_front()
+        {
+            if self.cold.contains_key(&ino) {
+                asked.push(ino);
+            }
+        }
+        // Some of these it will keep.
+        eviction.cold_order.extend(&asked);
+        for inos in asked.chunks(PRUNE_COUNT_MAX) {
+            let inos = inos.to_vec();
+            self.out.push(Effect::Notify(None, Notice::Prune { inos }));
+        }
+    }
+
+    pub(crate) fn note_cold(&mut self, ino: InodeId, cold: Cold) {
+        self.cold.insert(ino, cold);
+        let order = &mut self.eviction.cold_order;
+        order.push_back(ino);
+        if order.len() > 2 * self.cold.len() + CLOCK_SLACK {
+            let mut seen = FxHashSet::default();
+            order.retain(|ino| self.cold.contains_key(ino) && seen.insert(*ino));
         }
     }
 
@@ -245,6 +307,7 @@ impl Slice {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && std::mem::take(&mut inode.is_chosen)
         {
+            inode.goes_silently = false;
             self.eviction.clock.push_back((ino, self.eviction.now));
         }
     }
@@ -346,13 +409,17 @@ impl Slice {
         if !inode.is_chosen || !inode.is_spare() {
             return true;
         }
-        if self.eviction.prunes && inode.lookup_count > 0 && visits < PRUNE_VISIT_COUNT {
+        let is_silent = self.may_go_silently(&self.inodes[&ino]);
+        let inode = &self.inodes[&ino];
+        let may_be_forgotten = inode.lookup_count > 0 && visits < PRUNE_VISIT_COUNT;
+        if self.eviction.prunes && may_be_forgotten && !is_silent {
             return false;
         }
         if inode.accessed.is_untold() && self.tell_access(ino) {
             return false;
         }
         let inode = self.inodes.get_mut(&ino).expect("known");
+        inode.goes_silently = is_silent;
         if let Some(plan) = inode.holder.give_up(ino) {
             self.begin_release(env, ino, plan);
             return false;
@@ -366,7 +433,7 @@ impl Slice {
         self.eviction.forgotten_count += 1;
         self.drop_inode(env, ino);
         if cold.lookup_count > 0 {
-            self.cold.insert(ino, cold);
+            self.note_cold(ino, cold);
         }
         true
     }
@@ -454,7 +521,7 @@ fn concerned(then: &Continuation) -> Option<InodeId> {
         | Continuation::RenameSource(request)
         | Continuation::SetAttr(_, request)
         | Continuation::Punch(_, request)
-        | Continuation::Listing(request) => {
+        | Continuation::Listing(request, _) => {
             let directory = crate::names::directory_of(&request.operation);
             Some(directory.unwrap_or_else(|| home_inode(&request.operation)))
         }

@@ -198,6 +198,10 @@ pub(crate) struct Inode {
     pub(crate) is_on_dirty_list: bool,
     /// The kernel may have pages that a READ brought in under read tokens alone.
     pub(crate) has_read_pages: bool,
+    /// The kernel may have pages.
+    pub(crate) may_have_pages: bool,
+    /// It is being forgotten, and the kernel need not hear of that (`crate::evict`).
+    pub(crate) goes_silently: bool,
     /// The kernel was told to believe attributes since the inode token was last revoked.
     pub(crate) is_attr_believed: bool,
     /// The kernel was told to believe attributes while somebody here had it open for writing, and has not been told otherwise since.
@@ -273,6 +277,8 @@ impl Inode {
             commit_count: 0,
             is_on_dirty_list: false,
             has_read_pages: false,
+            may_have_pages: false,
+            goes_silently: false,
             is_gone: false,
             is_unnamed: false,
             unnamed_looks: 0,
@@ -287,7 +293,7 @@ impl Inode {
             awaited_count: 0,
             is_attr_believed: false,
             is_shown_to_writers: false,
-            believed_by: 0,
+            believed_by: crate::belief::NOBODY,
             unbelieved_shows: 0,
             habit: crate::readers::Habit::default(),
             open_count: 0,
@@ -347,6 +353,13 @@ impl Inode {
             return;
         }
         let known = self.attr;
+        let mut attr = *attr;
+        // A removal through this node takes the last link before the owner's attributes say it: those with a link are of before.
+        let is_unlinked = known.is_some_and(|k| k.change == attr.change && k.nlink == 0);
+        if self.is_gone || self.is_unnamed || is_unlinked {
+            attr.nlink = 0;
+        }
+        let attr = &attr;
         if let Some(work) = self.present_work() {
             work.accessed.learn(known.as_ref(), attr);
         }

@@ -308,6 +308,7 @@ impl Slice {
         };
         let range = ByteRange::at(offset, length.into());
         let inode = self.inode(ino);
+        inode.may_have_pages |= fills_page_cache;
         // Pages that a writable mapping may dirty need the right to write (rule R5): the kernel does not ask
         // when it dirties them.
         let may_dirty = fills_page_cache && inode.writer_count > 0;

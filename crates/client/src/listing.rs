@@ -15,7 +15,7 @@ use meta::Op;
 use token::message::Granted;
 use types::{Attr, Duration, Errno, InodeId, SmallBytes, limits};
 
-use crate::ahead::{self, Behind, Found, Names};
+use crate::ahead::{Behind, End, Found, Names};
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
@@ -150,7 +150,9 @@ impl Slice {
             match self.find_ahead(ino, cookie, size) {
                 Found::Nothing => {}
                 Found::UnderWay => return self.park(env, ino, request, Waiting::Listing),
-                Found::Names(names) => return self.show_ahead(env, request, names),
+                Found::Names(names, epoch) => {
+                    return self.show_ahead(env, request, names, epoch);
+                }
             }
         }
         // Names alone are answered in the long form: as few as fit.
@@ -161,10 +163,11 @@ impl Slice {
             size: if is_looked_at { size } else { size / least },
             plus: plus && is_looked_at,
         };
+        let epoch = self.inode(ino).names_epoch;
         self.call(
             ino.shard(),
             Ask::Op { op, durable: false },
-            Continuation::Listing(request),
+            Continuation::Listing(request, epoch),
         );
     }
 
@@ -179,19 +182,25 @@ impl Slice {
     }
 
     /// The names were here before they were wanted.
-    fn show_ahead(&mut self, env: &Env<'_>, request: Request, names: Names) {
-        let Names { listed, with_attr } = names;
+    fn show_ahead(&mut self, env: &Env<'_>, request: Request, names: Names, epoch: u64) {
+        let (listed, with_attr, is_end) = names.into_parts();
         let left = with_attr.iter().map(|at| Left {
             ino: listed[*at].ino,
             at: Some(*at),
             told: None,
         });
         let left = left.collect();
-        self.visit(env, request, listed, left, false);
+        let end = is_end.then_some(End(Some(epoch)));
+        self.visit(env, request, (listed, end), left);
     }
 
     /// The owner's entries arrived.
-    pub(crate) fn on_listing(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
+    pub(crate) fn on_listing(
+        &mut self,
+        env: &Env<'_>,
+        (request, epoch): (Request, u64),
+        answer: Answer,
+    ) {
         let Operation::ReadDir {
             ino, cookie, plus, ..
         } = request.operation
@@ -199,7 +208,10 @@ impl Slice {
             return self.fail(request.ticket, Errno::EPROTO);
         };
         let mut grants = answer.grants;
+        // As of a name, what it says holds with the token that comes along.
+        let is_unchanged = self.inode(ino).names_epoch == epoch;
         self.take_directory_grant(env, ino, &mut grants);
+        let epoch = self.settled_epoch(ino).filter(|_| is_unchanged);
         let (entries, parent, is_end) = match answer.body {
             Body::Op(meta::Reply::Listing {
                 entries,
@@ -232,8 +244,15 @@ impl Slice {
         let own_count = listed.len();
         left.iter_mut()
             .for_each(|left| left.at = left.at.map(|at| own_count + at));
-        listed.extend(entries.iter().map(ahead::listed));
-        self.visit(env, request, listed, left, is_end);
+        listed.extend(entries.into_iter().map(|entry| Listed {
+            name: SmallBytes::new(entry.name.bytes()),
+            ino: entry.ino,
+            mode: entry.kind.mode_bits(),
+            cookie: entry.cookie,
+            entry: None,
+        }));
+        let end = is_end.then_some(End(epoch));
+        self.visit(env, request, (listed, end), left);
     }
 
     /// Of the grants of an answer, that of the directory; the others stay in the order of the entries.
@@ -254,9 +273,8 @@ impl Slice {
         &mut self,
         env: &Env<'_>,
         request: Request,
-        listed: Vec<Listed>,
+        (listed, end): (Vec<Listed>, Option<End>),
         mut left: Vec<Left>,
-        is_end: bool,
     ) {
         let Operation::ReadDir {
             ino, size, plus, ..
@@ -276,7 +294,7 @@ impl Slice {
             directory: ino,
             cookie: last.cookie,
             size,
-            is_end,
+            end,
         });
         let entry_timeout_ns = self.entry_timeout(ino);
         let mut pinned = Pinned::new();

@@ -47,8 +47,8 @@ pub(crate) enum Continuation {
     Punch(InodeId, Request),
     /// Which sectors from this one on are promised.
     Promised(InodeId, u64),
-    /// A listing.
-    Listing(Request),
+    /// A listing; `Inode::names_epoch` of the directory when it was asked for.
+    Listing(Request, u64),
     /// A listing of this directory that nobody has asked for yet, and its number.
     Ahead(InodeId, u64),
     /// The owner knows that this node has the inode no longer open; the inode if it is known here and counts them.

@@ -256,6 +256,9 @@ impl Slice {
             if arrival.is_kept_open {
                 self.send_closed(ino);
             }
+            if arrival.remover.is_none() {
+                self.note_changed(ino, arrival.changer);
+            }
             return;
         };
         if arrival.kind == FileKind::Directory {

@@ -261,6 +261,8 @@ pub struct Slice {
     pub(crate) epochs: VecDeque<Instant>,
     /// Listings asked for before they are wanted, oldest first.
     pub(crate) aheads: VecDeque<crate::ahead::Ahead>,
+    /// An answer is written when all that follows from its request is done.
+    pub(crate) has_late_answers: bool,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
@@ -340,6 +342,7 @@ impl Slice {
             ios: FxHashMap::default(),
             epochs: VecDeque::new(),
             aheads: VecDeque::new(),
+            has_late_answers: false,
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
             awaited_opens: VecDeque::new(),
@@ -393,7 +396,7 @@ impl Slice {
                     inode.used_at = env.now;
                 }
                 self.note_activity(env, &request.operation);
-                self.note_access(env, &request.operation);
+                self.note_access(env, &request.operation, request.caller.pid);
                 self.start(env, request);
             }
             Input::Interrupt(part) => self.on_interrupt(env, part),
@@ -440,6 +443,7 @@ impl Slice {
                 self.tell_accesses(env);
                 self.give_up_idle(env);
                 self.evict_inodes(env);
+                self.forget_aheads(env);
                 self.drop_late_names(env);
                 self.end_signalled(env);
                 self.rewrite_some(env);

@@ -642,8 +642,8 @@ impl Slice {
                 .as_mut()
                 .expect("a gate asked for the notification");
             state.held.push((id, notice));
-        } else if inode.lookup_count == 0 && ino != InodeId::ROOT {
-            // The kernel does not know the inode: there is nothing to drop.
+        } else if (inode.lookup_count == 0 && ino != InodeId::ROOT) || inode.goes_silently {
+            // The kernel does not know the inode, or may go on believing what it knows: there is nothing to drop.
             self.on_notified(env, id);
         } else {
             self.out.push(Effect::Notify(Some(id), notice));

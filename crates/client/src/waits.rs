@@ -126,7 +126,7 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         | Continuation::RenameSource(request)
         | Continuation::SetAttr(_, request)
         | Continuation::Punch(_, request)
-        | Continuation::Listing(request) => Some(request.ticket),
+        | Continuation::Listing(request, _) => Some(request.ticket),
         Continuation::Arrival(arrival) => arrival.request.as_ref().map(|r| r.ticket),
         Continuation::Synced(ticket, _) => Some(*ticket),
         Continuation::Attributes(_, ticket, ..) | Continuation::LockTest(ticket) => *ticket,

@@ -721,6 +721,10 @@ impl Daemon {
             let expect = |slice: &Mutex<Slice>| lock(slice).expect_async_writes();
             self.slices.iter().for_each(expect);
         }
+        if session.is_over_ring() {
+            let expect = |slice: &Mutex<Slice>| lock(slice).expect_late_answers();
+            self.slices.iter().for_each(expect);
+        }
         if session.takes_prune() {
             self.slices.iter().for_each(|s| lock(s).prune_inodes());
         }

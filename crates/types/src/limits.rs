@@ -70,3 +70,5 @@ pub const WIRE_META_SIZE_MAX: usize = 4 << 20;
 /// Inodes that a node remembers while nobody uses them, unless it is told otherwise. Each takes 1 to 2 KiB; of those that were listed or
 /// looked at and no more, which take a third of that, three times as many.
 pub const INODE_COUNT_MAX: usize = 65_536;
+/// Inodes that the kernel remembers and a node does not: beyond that the kernel is asked to forget some. Each takes some 50 bytes.
+pub const COLD_INODE_COUNT_MAX: usize = 1 << 20;

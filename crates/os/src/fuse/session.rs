@@ -408,6 +408,11 @@ impl Session {
         self.replier.apart.is_some()
     }
 
+    /// Requests and answers go by io_uring: an answer is written when its thread has done all else.
+    pub fn is_over_ring(&self) -> bool {
+        self.config.transport == TransportKind::Ring
+    }
+
     /// The kernel takes `Notice::Prune`.
     pub const fn takes_prune(&self) -> bool {
         self.kernel_minor >= fuse::abi::PRUNE_MINOR_VERSION

@@ -90,8 +90,8 @@ fn file(number: u64) -> InodeId {
         .expect("there are many")
 }
 
-/// The owner answers with the entries behind `cookie`, and a token of each.
-fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
+/// The entries behind `cookie`, and a token of each.
+fn listing(s: &Story, cookie: u64, is_end: bool) -> Answer {
     let cookies = cookie + 1..=cookie + COUNT;
     let entries = cookies.clone().map(|at| {
         let mut attr = s.attr;
@@ -112,13 +112,22 @@ fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect>
     let kind = TokenKind::Inode {
         mode: InodeMode::Read,
     };
-    let answer = Answer {
+    Answer {
         body: Body::Op(listing),
         grants: cookies
             .map(|at| granted(file(at), at + 10, kind.clone()))
             .collect(),
-    };
-    let effects = s.input(Input::Answer(call, Box::new(answer)));
+    }
+}
+
+/// The owner answers.
+fn raw_answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
+    let answer = listing(s, cookie, is_end);
+    s.input(Input::Answer(call, Box::new(answer)))
+}
+
+fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
+    let effects = raw_answer(s, call, cookie, is_end);
     settle(s, effects)
 }
 
@@ -279,36 +288,110 @@ fn the_end_is_known() {
     assert_eq!(asked(&effects), None);
 }
 
+/// The last names have been shown, and before that is known here somebody makes one that comes behind them.
+#[test]
+fn the_end_of_before_a_create_is_not_the_end() {
+    let mut s = story();
+    let effects = list(&mut s, 100);
+    let (call, _) = asked(&effects).expect("asked");
+    s.slice.inode(DIRECTORY).names_epoch += 1;
+    answer(&mut s, call, 100, true);
+    let effects = list(&mut s, 100 + COUNT);
+    assert_eq!(asked(&effects).map(|(_, at)| at), Some(100 + COUNT));
+    // The answer comes, and the slice has not heard of it yet.
+    let mut s = story();
+    let effects = list(&mut s, 100);
+    let (call, _) = asked(&effects).expect("asked");
+    let effects = raw_answer(&mut s, call, 100, true);
+    s.slice.inode(DIRECTORY).names_epoch += 1;
+    settle(&mut s, effects);
+    let effects = list(&mut s, 100 + COUNT);
+    assert_eq!(asked(&effects).map(|(_, at)| at), Some(100 + COUNT));
+}
+
+/// The end of what was there before it was wanted.
+#[test]
+fn behind_the_last_names_nothing_is_asked_for() {
+    let mut s = story();
+    let effects = begun(&mut s, false);
+    let (call, cookie) = asked(&effects).expect("the next ones are asked for");
+    answer(&mut s, call, cookie, true);
+    let effects = list(&mut s, cookie);
+    assert_eq!(shown(&effects).map(Vec::len), Some(10));
+    assert_eq!(asked(&effects), None);
+    let effects = list(&mut s, cookie + COUNT);
+    assert_eq!(shown(&effects).map(Vec::len), Some(0));
+    assert_eq!(asked(&effects), None);
+}
+
 /// Readers that stand still.
 #[test]
-fn few_are_kept() {
+fn few_are_kept_and_not_for_long() {
     let mut s = story();
-    let waiting = list(&mut s, 100);
-    let (call, _) = asked(&waiting).expect("asked");
-    let effects = answer(&mut s, call, 100, false);
-    let (under_way, first) = asked(&effects).expect("asked ahead");
-    assert!(list(&mut s, first).is_empty(), "it waits");
-    let mut effects = Vec::new();
+    let mut count = 0;
     for reader in 1..20 {
-        effects = list(&mut s, 1000 * reader);
+        let effects = list(&mut s, 1000 * reader);
         let (call, cookie) = asked(&effects).expect("asked");
-        effects.extend(answer(&mut s, call, cookie, true));
-        assert!(s.slice.aheads.len() <= 8);
-        if s.slice.waiters().is_empty() {
-            break;
+        let effects = answer(&mut s, call, cookie, false);
+        if let Some((call, cookie)) = asked(&effects) {
+            count += 1;
+            answer(&mut s, call, cookie, false);
         }
+        assert!(s.slice.aheads.len() <= 4);
     }
-    // Its place is another one's: it asks itself.
-    let (call, cookie) = effects
-        .iter()
-        .rev()
-        .find_map(|effect| asked(std::slice::from_ref(effect)).filter(|(_, at)| *at == first))
-        .expect("asked again");
-    let effects = answer(&mut s, call, cookie, true);
-    assert_eq!(shown(&effects).map(Vec::len), Some(10));
-    // The first answer comes all the same.
-    let effects = answer(&mut s, under_way, first, true);
-    assert!(shown(&effects).is_none(), "{effects:?}");
+    assert_eq!(count, 4, "the others ask for themselves");
+    let effects = list(&mut s, 1000 + COUNT);
+    assert!(shown(&effects).is_some(), "the first comes back");
+    s.now = s.now + Duration::from_millis(1100);
+    s.input(Input::Tick);
+    assert!(s.slice.aheads.iter().all(|ahead| !ahead.is_ready));
+    let effects = list(&mut s, 2000 + COUNT);
+    assert!(shown(&effects).is_none(), "too late");
+}
+
+/// What has changed makes room.
+#[test]
+fn old_names_make_room() {
+    let mut s = story();
+    ahead(&mut s);
+    for reader in 1..4 {
+        let effects = list(&mut s, 1000 * reader);
+        let (call, cookie) = asked(&effects).expect("asked");
+        let effects = answer(&mut s, call, cookie, false);
+        let (call, cookie) = asked(&effects).expect("asked ahead");
+        answer(&mut s, call, cookie, false);
+    }
+    s.slice.inode(DIRECTORY).names_epoch += 1;
+    let effects = list(&mut s, 9000);
+    let (call, cookie) = asked(&effects).expect("asked");
+    let effects = answer(&mut s, call, cookie, false);
+    assert!(asked(&effects).is_some());
+}
+
+/// It was told of before a removal that this node's other calls have made, and is visited after that.
+#[test]
+fn a_late_visit_does_not_give_a_link_back() {
+    for kept_open in [true, false] {
+        let mut s = story();
+        let effects = begun(&mut s, false);
+        let (call, cookie) = asked(&effects).expect("the next ones are asked for");
+        let ino = file(cookie + 1);
+        let mut attr = s.attr;
+        (attr.ino, attr.kind) = (ino, types::FileKind::File);
+        s.slice.inode(ino).learn_attr(&attr);
+        s.slice.inode(ino).open_count = 1;
+        let lesson = crate::names::Arrival::lesson(ino, None, kept_open, (Some(1), 1));
+        if kept_open {
+            s.input(Input::Arrive(lesson));
+        } else {
+            let inode = s.slice.inode(ino);
+            inode.attr.as_mut().expect("known").nlink = 0;
+        }
+        answer(&mut s, call, cookie, false);
+        let inode = s.slice.inode(ino);
+        assert_eq!(inode.attr.expect("known").nlink, 0);
+        inode.open_count = 0;
+    }
 }
 
 #[test]
@@ -325,4 +408,32 @@ fn of_a_removed_directory_nothing_is_kept() {
     });
     assert!(!s.slice.inodes.contains_key(&DIRECTORY));
     assert!(s.slice.aheads.is_empty());
+}
+
+#[test]
+fn where_answers_are_late_nothing_holds_them_up() {
+    let mut s = story();
+    s.slice.expect_late_answers();
+    let effects = begun(&mut s, false);
+    assert_eq!(asked(&effects), None);
+}
+
+/// The token comes with the answer that tells the end.
+#[test]
+fn the_end_is_known_from_the_first_listing() {
+    let mut s = story();
+    s.slice.inode(DIRECTORY).holder = token::Holder::new();
+    let effects = list(&mut s, 100);
+    let (call, _) = asked(&effects).expect("asked");
+    let kind = TokenKind::Directory {
+        mode: types::DirectoryMode::Read,
+        hash_begin: 0,
+        hash_end: u64::MAX,
+    };
+    let mut told = listing(&s, 100, true);
+    told.grants.push(granted(DIRECTORY, 1, kind));
+    let effects = s.input(Input::Answer(call, Box::new(told)));
+    settle(&mut s, effects);
+    let effects = list(&mut s, 100 + COUNT);
+    assert_eq!(shown(&effects).map(Vec::len), Some(0));
 }

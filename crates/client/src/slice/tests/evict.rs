@@ -372,3 +372,116 @@ fn what_rests_has_no_work() {
     assert!(!s.slice.inode(other(0)).has_work());
     assert_eq!(s.slice.inode_weight(), s.slice.inodes.len());
 }
+
+/// On a node that is alone, under a kernel that can be asked to forget.
+fn alone() -> Story {
+    let mut s = story();
+    s.slice.believe(Duration::from_millis(60_000));
+    s.slice.prune_inodes();
+    s
+}
+
+fn is_notice(effect: &Effect) -> bool {
+    matches!(effect, Effect::Notify(..))
+}
+
+/// INO has a token, and the kernel knows it and its attributes; twenty others were looked at after it.
+fn known_by_the_kernel(s: &mut Story) {
+    let get = Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    };
+    let effects = s.ask(get.clone());
+    s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    s.slice.inode(INO).lookup_count = 1;
+    s.ask(get);
+    know(s, 20, FileKind::File);
+}
+
+#[test]
+fn where_nobody_else_changes_anything_the_kernel_may_go_on_believing() {
+    let mut s = alone();
+    known_by_the_kernel(&mut s);
+    let effects = tick(&mut s);
+    assert!(!effects.iter().any(is_notice), "{effects:?}");
+    assert!(is_released(&effects), "{effects:?}");
+    assert!(!s.slice.inodes.contains_key(&INO), "at once");
+    assert_eq!(s.slice.cold[&INO].lookup_count, 1);
+    // Somebody may have an answer under way of which nobody knows any more.
+    s.slice.inode(INO);
+    s.slice.note_changed(INO, 1);
+    let notice = Notice::Attributes { ino: INO };
+    let is_told = |e: &Effect| matches!(e, Effect::Notify(None, n) if *n == notice);
+    assert!(s.slice.out.iter().any(is_told));
+    s.slice.out.clear();
+}
+
+#[test]
+fn what_has_pages_is_dropped_from_the_kernel_all_the_same() {
+    for (is_alone, is_read) in [(true, true), (false, false)] {
+        let mut s = alone();
+        if !is_alone {
+            s.slice.believe(Duration::from_millis(1000));
+        }
+        known_by_the_kernel(&mut s);
+        if is_read {
+            s.ask(Operation::Read {
+                ino: INO,
+                handle: Handle(0),
+                offset: 0,
+                length: 100,
+                fills_page_cache: true,
+            });
+            assert!(s.slice.inode(INO).may_have_pages);
+            know(&mut s, 20, FileKind::File);
+        }
+        let effects = tick(&mut s);
+        let asked: Vec<_> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Notify(None, Notice::Prune { inos }) => Some(inos.clone()),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        assert!(!is_released(&effects), "{effects:?}");
+        assert_eq!(asked.contains(&INO), !is_read || !asked.is_empty());
+        assert_eq!(asked.contains(&other(0)), !is_alone);
+    }
+}
+
+#[test]
+fn the_kernel_does_not_keep_more_than_so_many() {
+    let mut s = alone();
+    let count = types::limits::COLD_INODE_COUNT_MAX / SLICE_COUNT;
+    let cold = crate::evict::Cold {
+        lookup_count: 1,
+        kind: FileKind::File,
+    };
+    for index in 0..=count as u64 {
+        s.slice.note_cold(other(index), cold);
+    }
+    let pruned = |effects: &[Effect]| -> Vec<InodeId> {
+        let inos = effects.iter().filter_map(|effect| match effect {
+            Effect::Notify(None, Notice::Prune { inos }) => Some(inos.clone()),
+            _ => None,
+        });
+        inos.flatten().collect()
+    };
+    forget(&mut s, other(0), 1);
+    assert!(pruned(&tick(&mut s)).is_empty(), "not too many");
+    s.slice.note_cold(other(count as u64 + 1), cold);
+    let first = pruned(&tick(&mut s));
+    assert_eq!(first.len(), count / 8);
+    assert_eq!(first[0], other(1), "the oldest");
+    assert!(pruned(&tick(&mut s)).is_empty(), "it has time to forget");
+    // It keeps them: the others are asked for.
+    s.now = s.now + Duration::from_millis(1000);
+    let second = pruned(&tick(&mut s));
+    assert_eq!(second[0], other(1 + count as u64 / 8));
+    for ino in first {
+        forget(&mut s, ino, 1);
+    }
+    s.now = s.now + Duration::from_millis(1000);
+    assert!(pruned(&tick(&mut s)).is_empty(), "not too many any more");
+}
