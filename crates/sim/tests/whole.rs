@@ -218,8 +218,8 @@ fn rewrites_of_what_has_changed_are_caught() {
     };
     let is_caught =
         |seed: &u64| run(*seed, canary).is_some_and(|text| text.contains("no order explains"));
-    // One world in 150 shows it: the search begins where one does today.
-    let caught = (880..=960).find(is_caught);
+    // One world in 300 shows it: the search begins where one does today.
+    let caught = (118..=1000).find(is_caught);
     let seed = caught.expect("stale-rewrites is caught");
     assert_eq!(run(seed, Canary::default()), None, "seed {seed}");
 }
@@ -311,7 +311,7 @@ fn commits_refused_for_a_bad_moment_of_a_disk_are_caught() {
 #[test]
 fn what_a_disk_has_lost_is_said() {
     let mut counts = [0; 2];
-    for seed in 1..=5 {
+    for seed in 1..=10 {
         let options = Options {
             page_outage_ticks: 45_000,
             // Who has heard of a loss may be gone.
