@@ -169,7 +169,10 @@ impl Slice {
             inode.accessed.is_queued = true;
             self.accesses.queue.push_back((env.now, ino));
         }
-        self.note_changed(ino, reader);
+        // Elsewhere what is believed wrongly ends in a second, and a notice might make a read of somebody else's short (docs/tokens.md).
+        if self.is_alone() {
+            self.note_changed(ino, reader);
+        }
     }
 
     /// Tells owners of reads, at a tick.

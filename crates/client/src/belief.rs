@@ -46,6 +46,11 @@ impl Slice {
         self.timeout_ns = timeout.0;
     }
 
+    /// No other node ever comes.
+    pub(crate) const fn is_alone(&self) -> bool {
+        self.timeout_ns > TIMEOUT_NS
+    }
+
     /// The kernel sends writes without waiting for their answers (FUSE_ASYNC_DIO). It takes its attributes for old when it sends one, not when that is
     /// answered: what it was shown between the two it would believe.
     pub fn expect_async_writes(&mut self) {

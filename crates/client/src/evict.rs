@@ -35,7 +35,7 @@ use crate::belief::SEVERAL;
 use crate::env::Env;
 use crate::flush::Purpose;
 use crate::inode::Inode;
-use crate::names::{Continuation, TIMEOUT_NS};
+use crate::names::Continuation;
 use crate::request::Notice;
 use crate::slice::{Effect, SLICE_COUNT, Slice, home_inode};
 
@@ -64,6 +64,8 @@ const PAUSE: Duration = Duration::from_millis(1000);
 pub(crate) struct Cold {
     pub(crate) lookup_count: u64,
     pub(crate) kind: FileKind,
+    /// The kernel has not been told to drop what it knows.
+    pub(crate) is_believed: bool,
 }
 
 /// Inodes on their way out.
@@ -128,8 +130,10 @@ impl Eviction {
         if let Some(cold) = cold {
             inode.lookup_count = cold.lookup_count;
             inode.kind = Some(cold.kind);
-            // Who was shown its attributes is forgotten.
-            inode.believed_by = SEVERAL;
+            if cold.is_believed {
+                // Who was shown its attributes is forgotten.
+                inode.believed_by = SEVERAL;
+            }
         }
         inode
     }
@@ -231,7 +235,8 @@ impl Slice {
             let (ino, visits) = self.eviction.chosen.pop_front().expect("so many are there");
             let is_asked = asked.contains(&ino) || visits >= VISIT_COUNT_MAX;
             let mut goes = is_asked || self.evict_one(env, ino, visits);
-            let is_silent = self.inodes.get(&ino).is_some_and(|i| i.goes_silently);
+            let inode = self.inodes.get(&ino);
+            let is_silent = inode.is_some_and(|i| !i.is_revoking() && self.may_go_silently(i));
             if !goes && is_silent {
                 // Its tokens have gone at once.
                 goes = self.evict_one(env, ino, visits);
@@ -262,9 +267,9 @@ impl Slice {
     /// The kernel may keep what it knows of it when it is forgotten here: nobody else changes that, and there are no pages, about which rules go by
     /// what is known here.
     fn may_go_silently(&self, inode: &Inode) -> bool {
-        let is_alone = self.timeout_ns > TIMEOUT_NS;
-        let has_names = inode.known_kind() == FileKind::Directory;
-        is_alone && self.eviction.prunes && !inode.may_have_pages && !has_names
+        // Names of directories go by their tokens, and who reads a symbolic link asks for nothing before.
+        let is_file = inode.known_kind() == FileKind::File;
+        self.is_alone() && self.eviction.prunes && !inode.may_have_pages && is_file
     }
 
     /// The kernel knows too many inodes that are forgotten here.
@@ -275,7 +280,8 @@ impl Slice {
         if !is_over || !eviction.prunes {
             return;
         }
-        eviction.next_cold = now + PAUSE;
+        // The same moments for all slices, as of other rounds.
+        eviction.next_cold = Instant((now.0 / PAUSE.0 + 1) * PAUSE.0);
         let mut asked = Vec::new();
         while asked.len() < COUNT_MAX / 8
             && let Some(ino) = eviction.cold_order.pop_front()
@@ -307,7 +313,6 @@ impl Slice {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && std::mem::take(&mut inode.is_chosen)
         {
-            inode.goes_silently = false;
             self.eviction.clock.push_back((ino, self.eviction.now));
         }
     }
@@ -419,14 +424,19 @@ impl Slice {
             return false;
         }
         let inode = self.inodes.get_mut(&ino).expect("known");
-        inode.goes_silently = is_silent;
         if let Some(plan) = inode.holder.give_up(ino) {
+            // Of what is spare all notices are sent, or left out, before this returns.
+            inode.goes_silently = is_silent;
             self.begin_release(env, ino, plan);
+            if let Some(inode) = self.inodes.get_mut(&ino) {
+                inode.goes_silently = false;
+            }
             return false;
         }
         let cold = Cold {
             lookup_count: inode.lookup_count,
             kind: inode.known_kind(),
+            is_believed: is_silent,
         };
         let floor = self.eviction.floors.entry(ino.shard()).or_default();
         *floor = (*floor).max(inode.holder.seen());
@@ -474,7 +484,9 @@ impl Slice {
         // It was pruned: nobody need wait for the next ticks. Where something is under way they see to it.
         if may_go && !self.calls.values().any(|then| concerned(then) == Some(ino)) {
             // The second time it goes, if its tokens have gone at once.
-            let _ = self.evict_one(env, ino, 1) || self.evict_one(env, ino, 1);
+            if self.evict_one(env, ino, 1) || self.evict_one(env, ino, 1) {
+                self.keep(ino);
+            }
         }
     }
 

@@ -356,7 +356,9 @@ impl Inode {
         let mut attr = *attr;
         // A removal through this node takes the last link before the owner's attributes say it: those with a link are of before.
         let is_unlinked = known.is_some_and(|k| k.change == attr.change && k.nlink == 0);
-        if self.is_gone || self.is_unnamed || is_unlinked {
+        // In the end the owner may know better.
+        let is_sure = self.unnamed_looks < crate::opens::UNNAMED_LOOKS_MAX;
+        if is_sure && (self.is_gone || self.is_unnamed || is_unlinked) {
             attr.nlink = 0;
         }
         let attr = &attr;

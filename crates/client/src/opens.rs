@@ -36,7 +36,7 @@ use crate::slice::{OpenFile, Slice};
 /// For so long after a file was shown by name its open may be on the way.
 const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
 /// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
-const UNNAMED_LOOKS_MAX: u16 = 1000;
+pub(crate) const UNNAMED_LOOKS_MAX: u16 = 1000;
 
 /// When something was shown last, if ever.
 #[derive(Clone, Copy, Default, Debug)]

@@ -560,6 +560,10 @@ impl Slice {
         if is_attr_lost {
             inode.is_attr_believed = false;
             inode.unbelieved_shows = UNBELIEVED_SHOWS;
+            if !is_attr_unknown {
+                // The notice makes all answers before it void.
+                inode.believed_by = crate::belief::NOBODY;
+            }
         }
         // Pages that came under the right to write stay in the kernel under the right to read.
         inode.has_read_pages |= inode.writer_count == 0 && !scope.demoted_pages.is_empty();

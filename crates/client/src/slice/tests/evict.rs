@@ -407,6 +407,8 @@ fn where_nobody_else_changes_anything_the_kernel_may_go_on_believing() {
     assert!(is_released(&effects), "{effects:?}");
     assert!(!s.slice.inodes.contains_key(&INO), "at once");
     assert_eq!(s.slice.cold[&INO].lookup_count, 1);
+    // Known again, it is as others.
+    assert!(!s.slice.inode(INO).goes_silently);
     // Somebody may have an answer under way of which nobody knows any more.
     s.slice.inode(INO);
     s.slice.note_changed(INO, 1);
@@ -457,6 +459,7 @@ fn the_kernel_does_not_keep_more_than_so_many() {
     let cold = crate::evict::Cold {
         lookup_count: 1,
         kind: FileKind::File,
+        is_believed: true,
     };
     for index in 0..=count as u64 {
         s.slice.note_cold(other(index), cold);
