@@ -30,14 +30,14 @@ const AHEAD_MAX: usize = 4;
 const PATIENCE: Duration = Duration::from_millis(1000);
 
 /// Entries of a directory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Names {
     entries: Vec<Brief>,
     /// Nothing lies behind them.
     is_end: bool,
 }
 
-/// An entry without attributes.
+/// An entry without attributes, in a third of what a [`Listed`] takes.
 #[derive(Debug)]
 struct Brief {
     name: SmallBytes,
@@ -64,6 +64,7 @@ impl Names {
     }
 }
 
+/// A listing that is under way or kept.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     pub(crate) directory: InodeId,
@@ -110,9 +111,14 @@ impl Slice {
     /// The epoch of the directory's names; `None`: another node may change them unseen.
     pub(crate) fn settled_epoch(&self, directory: InodeId) -> Option<u64> {
         let inode = self.inodes.get(&directory)?;
-        let is_settled =
-            inode.directory_mode().is_some() && !inode.is_revoking() && !inode.is_contended;
-        (is_settled && !self.is_lapsed).then_some(inode.names_epoch)
+        let is_settled = inode.may_keep_names() && !self.is_lapsed;
+        is_settled.then_some(inode.names_epoch)
+    }
+
+    /// Where the entries behind `cookie` are kept, for a request of this size.
+    fn position_ahead(&self, directory: InodeId, cookie: u64, size: u32) -> Option<usize> {
+        let is_it = |a: &Ahead| (a.directory, a.cookie, a.size) == (directory, cookie, size);
+        self.aheads.iter().position(is_it)
     }
 
     /// An answer is written when all that follows from its request is done: nothing is asked for ahead, which would hold up the answer before it.
@@ -122,8 +128,7 @@ impl Slice {
 
     /// What is known of the entries behind `cookie`, for a request of this size.
     pub(crate) fn find_ahead(&mut self, directory: InodeId, cookie: u64, size: u32) -> Found {
-        let is_it = |a: &Ahead| (a.directory, a.cookie, a.size) == (directory, cookie, size);
-        let Some(at) = self.aheads.iter().position(is_it) else {
+        let Some(at) = self.position_ahead(directory, cookie, size) else {
             return Found::Nothing;
         };
         let (epoch, is_ready) = (self.aheads[at].epoch, self.aheads[at].is_ready);
@@ -150,8 +155,7 @@ impl Slice {
         let Some(epoch) = self.settled_epoch(directory).filter(|_| is_wanted) else {
             return;
         };
-        let is_it = |a: &Ahead| (a.directory, a.cookie, a.size) == (directory, cookie, size);
-        if let Some(at) = self.aheads.iter().position(is_it) {
+        if let Some(at) = self.position_ahead(directory, cookie, size) {
             if self.aheads[at].epoch == epoch {
                 return;
             }

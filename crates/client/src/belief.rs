@@ -19,6 +19,11 @@ pub(crate) const NOBODY: u32 = 0;
 pub(crate) const SEVERAL: u32 = u32::MAX;
 
 impl Inode {
+    /// No other node changes names of the directory unseen.
+    pub(crate) fn may_keep_names(&self) -> bool {
+        self.directory_mode().is_some() && !self.is_revoking() && !self.is_contended
+    }
+
     /// `thread` is shown attributes for the kernel to keep; 0 is a thread of which the number is not known.
     pub(crate) fn note_believed(&mut self, thread: u32) {
         self.believed_by = match self.believed_by {
@@ -59,12 +64,11 @@ impl Slice {
 
     /// For how long the kernel may keep names of `parent`.
     pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
-        self.inodes.get(&parent).map_or(0, |directory| {
-            let is_covered = directory.directory_mode().is_some()
-                && !directory.is_revoking()
-                && !directory.is_contended;
-            if is_covered { self.timeout_ns } else { 0 }
-        })
+        let directory = self.inodes.get(&parent);
+        match directory.is_some_and(|directory| directory.may_keep_names()) {
+            true => self.timeout_ns,
+            false => 0,
+        }
     }
 
     /// The inode as the kernel may be shown it now, in the answer to a call of `thread`.

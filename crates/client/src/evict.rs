@@ -8,7 +8,7 @@
 //! The kernel is asked first to forget what it does not use (PRUNE): many with one notification, and what it has forgotten needs none
 //! when its tokens go. What it keeps (it is in use there, or the kernel is older than 6.18) is notified; its lookups and kind stay.
 //!
-//! On a node that is alone the kernel is neither asked nor notified of what has never been read through its page cache, names of directories apart: it goes on
+//! On a node that is alone the kernel is neither asked nor notified of files that have never been read through its page cache: it goes on
 //! believing attributes that nobody but itself changes. So a scan of any length makes the kernel forget nothing: while that forgets anything, it
 //! believes no attributes of a listing or lookup that is on its way. Beyond `limits::COLD_INODE_COUNT_MAX` of these it is asked after all.
 //!
@@ -235,9 +235,11 @@ impl Slice {
             let (ino, visits) = self.eviction.chosen.pop_front().expect("so many are there");
             let is_asked = asked.contains(&ino) || visits >= VISIT_COUNT_MAX;
             let mut goes = is_asked || self.evict_one(env, ino, visits);
-            let inode = self.inodes.get(&ino);
-            let is_silent = inode.is_some_and(|i| !i.is_revoking() && self.may_go_silently(i));
-            if !goes && is_silent {
+            let has_none_left = || {
+                let inode = self.inodes.get(&ino);
+                inode.is_some_and(|i| !i.is_revoking() && self.may_go_silently(i))
+            };
+            if !goes && has_none_left() {
                 // Its tokens have gone at once.
                 goes = self.evict_one(env, ino, visits);
             }

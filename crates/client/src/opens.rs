@@ -38,7 +38,7 @@ const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
 /// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
 pub(crate) const UNNAMED_LOOKS_MAX: u16 = 1000;
 
-/// When something was shown last, if ever.
+/// When something was shown last, if ever, in eight bytes: each inode has two.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Shown(Option<NonZeroU64>);
 

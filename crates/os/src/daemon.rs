@@ -717,16 +717,17 @@ impl Daemon {
         let _ = self.notifier.set(Arc::clone(session.notifier()));
         self.connection
             .store(u64::from(session.connection().number()), Ordering::Relaxed);
-        if session.is_async() {
-            let expect = |slice: &Mutex<Slice>| lock(slice).expect_async_writes();
-            self.slices.iter().for_each(expect);
-        }
-        if session.is_over_ring() {
-            let expect = |slice: &Mutex<Slice>| lock(slice).expect_late_answers();
-            self.slices.iter().for_each(expect);
-        }
-        if session.takes_prune() {
-            self.slices.iter().for_each(|s| lock(s).prune_inodes());
+        for slice in &self.slices {
+            let mut slice = lock(slice);
+            if session.is_async() {
+                slice.expect_async_writes();
+            }
+            if session.is_over_ring() {
+                slice.expect_late_answers();
+            }
+            if session.takes_prune() {
+                slice.prune_inodes();
+            }
         }
         Ok(session)
     }
