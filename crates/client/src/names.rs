@@ -83,8 +83,8 @@ pub struct Arrival {
     pub(crate) entry_timeout_ns: u64,
     /// The inode lost its last name and the owner takes us to have it open.
     pub(crate) is_kept_open: bool,
-    /// The thread that removed a name of the inode; none: nobody did.
-    pub(crate) remover: Option<u32>,
+    /// A name of the inode was removed.
+    pub(crate) is_removal: bool,
     /// The thread by whose call the inode has changed, where there is something to learn.
     pub(crate) changer: u32,
     /// The inode's count of losses when its owner was asked for attributes.
@@ -97,7 +97,7 @@ impl Arrival {
         ino: InodeId,
         attr: Option<Attr>,
         is_kept_open: bool,
-        (remover, changer): (Option<u32>, u32),
+        (changer, is_removal): (u32, bool),
     ) -> Box<Self> {
         let kind = attr.map_or(FileKind::File, |a| a.kind);
         Box::new(Self {
@@ -108,7 +108,7 @@ impl Arrival {
             request: None,
             entry_timeout_ns: 0,
             is_kept_open,
-            remover,
+            is_removal,
             changer,
             loss_count: 0,
         })
@@ -158,7 +158,7 @@ impl Slice {
                     request: Some(request),
                     entry_timeout_ns: 0,
                     is_kept_open: false,
-                    remover: None,
+                    is_removal: false,
                     changer: 0,
                     loss_count: 0,
                 };
@@ -360,7 +360,7 @@ impl Slice {
                     request: Some(request.clone()),
                     entry_timeout_ns: timeout,
                     is_kept_open: false,
-                    remover: None,
+                    is_removal: false,
                     changer: 0,
                     loss_count: 0,
                 };
@@ -579,7 +579,7 @@ impl Slice {
                     self.learn_directory(parent, &directory, request.caller.pid);
                 }
                 let remover = request.caller.pid;
-                let lesson = Arrival::lesson(ino, attr, kept_open, (Some(remover), remover));
+                let lesson = Arrival::lesson(ino, attr, kept_open, (remover, true));
                 self.out.push(Effect::ForSlice(ino, Input::Arrive(lesson)));
                 self.reply(request.ticket, Response::Done);
             }
@@ -633,7 +633,7 @@ impl Slice {
         let changer = request.caller.pid;
         self.learn_directory(*parent, &directory, changer);
         if parent != new_parent {
-            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, (None, changer));
+            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, (changer, false));
             lesson.kind = FileKind::Directory;
             self.out
                 .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
@@ -651,9 +651,9 @@ impl Slice {
         let is_exchange =
             matches!(&request.operation, Operation::Rename { flags, .. } if flags.exchange);
         let changer = request.caller.pid;
-        let remover = (!is_exchange).then_some(changer);
-        let moved = Arrival::lesson(ino, None, false, (None, changer));
-        let other = replaced.map(|ino| Arrival::lesson(ino, None, kept_open, (remover, changer)));
+        let moved = Arrival::lesson(ino, None, false, (changer, false));
+        let of_other = (changer, !is_exchange);
+        let other = replaced.map(|ino| Arrival::lesson(ino, None, kept_open, of_other));
         for lesson in std::iter::once(moved).chain(other) {
             self.out
                 .push(Effect::ForSlice(lesson.ino, Input::Arrive(lesson)));
@@ -685,7 +685,7 @@ impl Slice {
             request: Some(request),
             entry_timeout_ns: timeout,
             is_kept_open: false,
-            remover: None,
+            is_removal: false,
             changer: 0,
             loss_count: 0,
         };

@@ -256,7 +256,7 @@ impl Slice {
             if arrival.is_kept_open {
                 self.send_closed(ino);
             }
-            if arrival.remover.is_none() {
+            if !arrival.is_removal {
                 self.note_changed(ino, arrival.changer);
             }
             return;
@@ -270,11 +270,11 @@ impl Slice {
             Some(attr) => inode.learn_attr(attr),
             None => inode.note_changed_unseen(),
         }
-        let Some(remover) = arrival.remover else {
+        if !arrival.is_removal {
             return self.note_changed(ino, arrival.changer);
-        };
+        }
         if arrival.is_kept_open {
-            return self.keep_or_close(env, ino, remover);
+            return self.keep_or_close(env, ino, arrival.changer);
         }
         // Of a directory the owner hears nothing with its removal. What it took us to have open once it does still.
         let is_directory = inode.directory_mode().is_some()

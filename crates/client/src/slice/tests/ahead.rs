@@ -380,7 +380,7 @@ fn a_late_visit_does_not_give_a_link_back() {
         (attr.ino, attr.kind) = (ino, types::FileKind::File);
         s.slice.inode(ino).learn_attr(&attr);
         s.slice.inode(ino).open_count = 1;
-        let lesson = crate::names::Arrival::lesson(ino, None, kept_open, (Some(1), 1));
+        let lesson = crate::names::Arrival::lesson(ino, None, kept_open, (1, true));
         if kept_open {
             s.input(Input::Arrive(lesson));
         } else {

@@ -33,7 +33,7 @@ fn is_told(effects: &[Effect]) -> bool {
 
 /// It has changed by a call of `thread`.
 fn change(s: &mut Story, thread: u32) -> Vec<Effect> {
-    let lesson = Arrival::lesson(INO, None, false, (None, thread));
+    let lesson = Arrival::lesson(INO, None, false, (thread, false));
     s.input(Input::Arrive(lesson))
 }
 
@@ -105,7 +105,7 @@ fn found(s: &mut Story) -> Vec<Effect> {
                 name: Name::new(b"name").expect("a name"),
             },
         }),
-        ..*Arrival::lesson(INO, None, false, (None, 0))
+        ..*Arrival::lesson(INO, None, false, (0, false))
     };
     s.input(Input::Arrive(Box::new(arrival)))
 }

@@ -32,7 +32,7 @@ fn made(s: &mut Story, is_exclusive: bool) -> Vec<Effect> {
         }),
         entry_timeout_ns: 0,
         is_kept_open: false,
-        remover: None,
+        is_removal: false,
         changer: 0,
         loss_count: 0,
     };
@@ -110,7 +110,7 @@ fn only_its_maker_may_give_it_a_name_and_once() {
         }),
         entry_timeout_ns: 0,
         is_kept_open: false,
-        remover: None,
+        is_removal: false,
         changer: 0,
         loss_count: 0,
     };

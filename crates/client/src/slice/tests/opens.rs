@@ -196,7 +196,7 @@ fn created(s: &mut Story) -> Vec<Effect> {
         }),
         entry_timeout_ns: 0,
         is_kept_open: false,
-        remover: None,
+        is_removal: false,
         changer: 0,
         loss_count: 0,
     };
@@ -327,8 +327,8 @@ fn a_file_just_shown_is_kept_from_its_own_node() {
             request: None,
             entry_timeout_ns: 0,
             is_kept_open: true,
-            remover: Some(remover),
-            changer: 0,
+            is_removal: true,
+            changer: remover,
             loss_count: 0,
         };
         let effects = s.input(Input::Arrive(Box::new(arrival)));
@@ -340,7 +340,7 @@ fn a_file_just_shown_is_kept_from_its_own_node() {
 
 /// One thread of this node removes the last name after it was shown to another: what the owner says of it.
 fn removed(s: &mut Story, remover: u32) -> Vec<Effect> {
-    let arrival = Arrival::lesson(INO, None, true, (Some(remover), remover));
+    let arrival = Arrival::lesson(INO, None, true, (remover, true));
     s.input(Input::Arrive(arrival))
 }
 
@@ -383,7 +383,7 @@ fn a_link_just_shown_is_kept_from_its_own_node() {
 
 /// A name that was looked up leads to the file, as the owner said with these attributes a moment ago.
 fn found(s: &mut Story) -> Vec<Effect> {
-    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, (None, 0));
+    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, (0, false));
     arrival.request = Some(Request {
         ticket: Ticket(1),
         caller: Caller {
@@ -434,7 +434,7 @@ fn a_name_is_not_shown_to_lead_to_what_has_no_link() {
     s.attr.nlink = 0;
     s.attr.change += 1;
     let attr = Some(s.attr);
-    s.input(Input::Arrive(Arrival::lesson(INO, attr, false, (None, 0))));
+    s.input(Input::Arrive(Arrival::lesson(INO, attr, false, (0, false))));
     s.attr = before;
     assert!(looks_again(&found(&mut s)));
 }
@@ -585,12 +585,12 @@ fn what_was_heard_of_a_directory_ends_with_its_name() {
             request: None,
             entry_timeout_ns: 0,
             is_kept_open: false,
-            remover: None,
+            is_removal: false,
             changer: 0,
             loss_count: 0,
         };
         lesson.attr.iter_mut().for_each(|attr| attr.nlink = 0);
-        lesson.remover = Some(1);
+        (lesson.is_removal, lesson.changer) = (true, 1);
         let effects = s.input(Input::Arrive(Box::new(lesson)));
         assert!(closed_of(&effects).is_none(), "{effects:?}: it is open");
         let handle = *s.slice.handles.keys().next().expect("opened");
@@ -611,8 +611,8 @@ fn what_was_heard_of_a_directory_ends_with_its_name() {
         request: None,
         entry_timeout_ns: 0,
         is_kept_open: false,
-        remover: Some(1),
-        changer: 0,
+        is_removal: true,
+        changer: 1,
         loss_count: 0,
     };
     let effects = s.input(Input::Arrive(Box::new(lesson)));
