@@ -1,5 +1,6 @@
 //! Names that were asked for before they are wanted are those that the owner would answer.
 
+use super::story::{NAMES, granted};
 use super::*;
 use crate::message::Body;
 use crate::request::{Listed, Response};
@@ -14,30 +15,8 @@ const SIZE: u32 = 32 << 10;
 fn story() -> Story {
     let mut s = Story::new(PAGE);
     s.attr.kind = types::FileKind::Directory;
-    let attr = s.attr;
-    s.slice.inode(DIRECTORY).learn_attr(&attr);
-    s.slice.inode(DIRECTORY).lookup_count = 1;
-    let kind = TokenKind::Directory {
-        mode: types::DirectoryMode::Read,
-        hash_begin: 0,
-        hash_end: u64::MAX,
-    };
-    let granted = granted(DIRECTORY, 1, kind);
-    let holder = &mut s.slice.inode(DIRECTORY).holder;
-    holder.on_granted(&granted, true);
-    s.number = 1;
+    s.hold_directory();
     s
-}
-
-fn granted(ino: InodeId, number: u64, kind: TokenKind) -> Granted {
-    let number = TokenNumber(number);
-    Granted {
-        ticket: 0,
-        ino,
-        number,
-        holdings: vec![Holding { ino, number, kind }],
-        contended: false,
-    }
 }
 
 /// What is left when the slice has done what it wants done by itself.
@@ -425,13 +404,8 @@ fn the_end_is_known_from_the_first_listing() {
     s.slice.inode(DIRECTORY).holder = token::Holder::new();
     let effects = list(&mut s, 100);
     let (call, _) = asked(&effects).expect("asked");
-    let kind = TokenKind::Directory {
-        mode: types::DirectoryMode::Read,
-        hash_begin: 0,
-        hash_end: u64::MAX,
-    };
     let mut told = listing(&s, 100, true);
-    told.grants.push(granted(DIRECTORY, 1, kind));
+    told.grants.push(granted(DIRECTORY, 1, NAMES));
     let effects = s.input(Input::Answer(call, Box::new(told)));
     settle(&mut s, effects);
     let effects = list(&mut s, 100 + COUNT);

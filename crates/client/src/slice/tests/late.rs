@@ -2,6 +2,7 @@
 
 use types::Name;
 
+use super::story::granted;
 use super::*;
 use crate::names::Arrival;
 use crate::request::Response;
@@ -75,20 +76,8 @@ fn what_was_told_before_a_move_is_not_taken_for_what_is_now() {
 /// The owner has told what a name leads to, and given a token with it.
 fn found(s: &mut Story) -> Vec<Effect> {
     s.number += 1;
-    let number = TokenNumber(s.number);
     let mode = InodeMode::Exclusive;
-    let holding = Holding {
-        ino: INO,
-        number,
-        kind: TokenKind::Inode { mode },
-    };
-    let granted = Granted {
-        ticket: 0,
-        ino: INO,
-        number,
-        holdings: vec![holding],
-        contended: false,
-    };
+    let granted = granted(INO, s.number, TokenKind::Inode { mode });
     let arrival = Arrival {
         attr: Some(s.attr),
         grants: vec![granted],

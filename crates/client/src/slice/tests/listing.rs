@@ -122,38 +122,13 @@ fn epochs(effects: &[Effect]) -> usize {
     effects.iter().filter(is_epoch).count()
 }
 
-/// The kernel knows the directory, and this node may keep its names.
-fn hold(s: &mut Story) {
-    let attr = s.attr;
-    s.slice.inode(DIRECTORY).learn_attr(&attr);
-    s.slice.inode(DIRECTORY).lookup_count = 1;
-    let kind = TokenKind::Directory {
-        mode: types::DirectoryMode::Read,
-        hash_begin: 0,
-        hash_end: u64::MAX,
-    };
-    let granted = Granted {
-        ticket: 0,
-        ino: DIRECTORY,
-        number: TokenNumber(1),
-        holdings: vec![Holding {
-            ino: DIRECTORY,
-            number: TokenNumber(1),
-            kind,
-        }],
-        contended: false,
-    };
-    let holder = &mut s.slice.inode(DIRECTORY).holder;
-    holder.on_granted(&granted, true);
-}
-
 /// The kernel links the names of a listing after it has taken the answer, perhaps after it was told to drop all names.
 #[test]
 fn names_that_were_just_listed_are_dropped_twice() {
     for (pause_ms, again) in [(10, 1), (200, 0)] {
         let mut s = Story::new(PAGE);
         s.attr.kind = types::FileKind::Directory;
-        hold(&mut s);
+        s.hold_directory();
         let (_, _, effects) = list(&mut s, 2);
         assert!(shown(&effects).1 > 0);
         s.input(Input::Replied(DIRECTORY));
@@ -177,7 +152,7 @@ fn names_that_were_just_listed_are_dropped_twice() {
 fn of_a_removed_directory_nothing_is_left() {
     let mut s = Story::new(PAGE);
     s.attr.kind = types::FileKind::Directory;
-    hold(&mut s);
+    s.hold_directory();
     let (_, _, effects) = list(&mut s, 2);
     assert!(shown(&effects).1 > 0);
     s.input(Input::Replied(DIRECTORY));

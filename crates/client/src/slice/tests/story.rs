@@ -308,6 +308,16 @@ impl Story {
         })
     }
 
+    /// INO is a directory that the kernel knows, and this node may keep its names.
+    pub(super) fn hold_directory(&mut self) {
+        let attr = self.attr;
+        self.number = 1;
+        let inode = self.slice.inode(INO);
+        inode.learn_attr(&attr);
+        inode.lookup_count = 1;
+        inode.holder.on_granted(&granted(INO, 1, NAMES), true);
+    }
+
     /// Opens the file for writing, with these tokens.
     pub(super) fn open(&mut self, mode: InodeMode, writes: ByteRange) {
         let effects = self.ask(Operation::Open {
@@ -398,6 +408,25 @@ impl Story {
 
     pub(super) fn answer(&mut self, call: CallId, reply: meta::Reply) -> Vec<Effect> {
         self.input(Input::Answer(call, Box::new(Answer::bare(Body::Op(reply)))))
+    }
+}
+
+/// The right to keep the names of a directory.
+pub(super) const NAMES: TokenKind = TokenKind::Directory {
+    mode: types::DirectoryMode::Read,
+    hash_begin: 0,
+    hash_end: u64::MAX,
+};
+
+/// A token, for which nobody asked by its own question.
+pub(super) fn granted(ino: InodeId, number: u64, kind: TokenKind) -> Granted {
+    let number = TokenNumber(number);
+    Granted {
+        ticket: 0,
+        ino,
+        number,
+        holdings: vec![Holding { ino, number, kind }],
+        contended: false,
     }
 }
 
