@@ -272,6 +272,11 @@ impl Keeper {
         self.is_due = unsaved > log.unsaved_size_due() && !log.journal.is_poisoned();
         let has_moved = self.progress.0 != self.progress.1;
         self.progress.1 = self.progress.0;
+        if log.take_room_come() {
+            // There is more room than those that failed had.
+            (self.failure_count, self.not_before) = (self.failure_count.min(1), now);
+            self.pause = PAUSE_MIN;
+        }
         let is_hopeful = self.failure_count < HOPELESS_COUNT;
         log.note_checkpoints(now, self.is_busy() && is_hopeful, has_moved);
         log.note_starving(self.failure_count > 0);

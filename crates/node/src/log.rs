@@ -446,13 +446,15 @@ impl OwnerLog {
         !self.journal.is_poisoned() && self.space.counts().pending > 0
     }
 
-    /// The journal is full now and will have room when it has moved to its other half.
+    /// The journal is full now and will have room when it has moved to its other half, or when the trees have got room that
+    /// others may have.
     pub fn may_have_room_soon(&self) -> bool {
         !self.journal.is_poisoned()
             && (self.refusal == Some(Refusal::RecordsForNow)
                 || !self.journal.can_begin_snapshot()
                 || self.journal.needs_snapshot()
-                || self.trees.is_checkpointing)
+                || self.trees.is_checkpointing
+                || self.may_page_room_come())
     }
 
     /// A transaction's step, which frees `freed` runs at the most, fits the journal now.

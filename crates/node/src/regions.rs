@@ -36,6 +36,8 @@ const REGIONS_AT_ONCE_MAX: u32 = 64;
 const PAGES_PAUSE_MIN: Duration = Duration::from_millis(200);
 /// See `PAGES_PAUSE_MIN`.
 const PAGES_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The same while checkpoints fail: creates are refused, and room that others have got is to help soon.
+const PAGES_PAUSE_SHORT_MAX: Duration = Duration::from_secs(5);
 /// Another owner that does not give regions up for so long is not waited for.
 const GIVE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -109,6 +111,8 @@ pub struct Regions {
     /// Regions for pages are not asked for before this, and how much later again where there were none.
     pages_not_before: Instant,
     pages_pause: Duration,
+    /// Those that were needed last were wanted of others, too.
+    were_pages_short: bool,
 }
 
 type Outbox = Vec<RegionEffect>;
@@ -148,15 +152,26 @@ impl Regions {
 
     /// Takes regions for pages of trees where these need some, others' too where checkpoints fail for want of them.
     fn take_for_pages(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
-        if self.asked.is_some() || !self.is_known || env.now < self.pages_not_before {
+        if self.asked.is_some() || !self.is_known {
             return;
         }
         let Some((nsds, is_short)) = log.page_shortage() else {
-            self.pages_pause = PAGES_PAUSE_MIN;
+            (self.pages_pause, self.were_pages_short) = (PAGES_PAUSE_MIN, false);
             return;
         };
-        self.pages_pause =
-            Duration((self.pages_pause.0 * 2).clamp(PAGES_PAUSE_MIN.0, PAGES_PAUSE_MAX.0));
+        // That the table had none says nothing of what the other owners have.
+        let was_short = std::mem::replace(&mut self.were_pages_short, is_short);
+        if is_short && !was_short {
+            (self.pages_pause, self.pages_not_before) = (Duration(0), env.now);
+        }
+        if env.now < self.pages_not_before {
+            return;
+        }
+        let most = match is_short {
+            true => PAGES_PAUSE_SHORT_MAX,
+            false => PAGES_PAUSE_MAX,
+        };
+        self.pages_pause = Duration((self.pages_pause.0 * 2).clamp(PAGES_PAUSE_MIN.0, most.0));
         self.pages_not_before = env.now + self.pages_pause;
         let asked = Asked {
             id: self.draw_id(),
@@ -350,6 +365,9 @@ impl Regions {
             (self.is_known, self.must_learn) = (false, true);
         }
         let regions = if has_room { regions } else { &[] };
+        if asked.is_for_pages && has_room {
+            log.note_page_regions(asked.is_short, !regions.is_empty());
+        }
         if asked.is_for_pages && !regions.is_empty() {
             // There may be more.
             self.pages_pause = PAGES_PAUSE_MIN;

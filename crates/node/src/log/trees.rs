@@ -47,6 +47,10 @@ pub(crate) struct Trees {
     pub(super) is_checkpointing: bool,
     /// Checkpoints fail, for want of room or otherwise.
     is_failing: bool,
+    /// Since they fail all owners were asked for regions for pages, and had none.
+    is_exhausted: bool,
+    /// Since they fail a region has become one for pages, which the keeper has not heard of.
+    has_room_come: bool,
     /// Snapshots that had ended when it was looked at last.
     snapshot_count: u64,
     /// Bytes that space took in the last snapshot.
@@ -141,6 +145,24 @@ impl OwnerLog {
     /// The keeper says whether the last checkpoint failed.
     pub fn note_starving(&mut self, is_failing: bool) {
         self.trees.is_failing = is_failing;
+        self.trees.is_exhausted &= is_failing;
+        self.trees.has_room_come &= is_failing;
+    }
+
+    /// The table has answered a question for regions for pages. `were_all_asked`: also those of other owners were wanted.
+    pub(crate) fn note_page_regions(&mut self, were_all_asked: bool, has_some: bool) {
+        self.trees.is_exhausted = were_all_asked && !has_some;
+    }
+
+    /// Whether failing checkpoints have got a region for pages since this was asked last.
+    pub(crate) fn take_room_come(&mut self) -> bool {
+        std::mem::take(&mut self.trees.has_room_come)
+    }
+
+    /// Checkpoints fail for want of room for pages, and it is not known yet that no owner has any to give; or some has come.
+    pub(super) fn may_page_room_come(&self) -> bool {
+        let is_wanted = (self.page_shortage()).is_some_and(|(_, must_others_give)| must_others_give);
+        self.trees.has_room_come || (is_wanted && !self.trees.is_exhausted)
     }
 
     /// How long nothing has been done that makes room in the journal, at the most since `since`.
@@ -292,6 +314,7 @@ impl OwnerLog {
                         .use_region_for_pages(region, &mut mutations)
                         .is_ok();
                 free += if is_taken { size(self, region) } else { 0 };
+                self.trees.has_room_come |= is_taken && self.trees.is_failing;
             }
         } else {
             let regions = self.space.pages().returnable();

@@ -65,6 +65,7 @@ fn flush(log: &mut OwnerLog) {
     log.space.on_durable(log.journal.durable_lsn());
 }
 
+#[derive(Debug)]
 struct World {
     lives: [NodeLife; 2],
     cores: [Regions; 2],
@@ -290,6 +291,97 @@ fn no_region_is_lost_with_an_answer() {
                 let all = world.held(0) + world.held(1) + free;
                 assert_eq!(all, 2 * REGION_COUNT, "message {at}, lost: {is_lost}");
             }
+        }
+    }
+}
+
+impl World {
+    /// Trees of this owner lack room, so long that it rarely asks the table, which has none.
+    fn lack_pages(&mut self, at: usize) {
+        self.logs[at].set_trees([], NSDS.to_vec());
+        let size = crate::keeper::ShardSize {
+            shard: ShardId(0),
+            unsaved: 1 << 20,
+            all: 1 << 20,
+        };
+        self.logs[at].note_sizes(&[size], true);
+        let begin = self.now;
+        while self.now.since(begin) < Duration::from_secs(120) {
+            self.settle();
+        }
+        assert!(self.logs[at].lacks_page_room());
+        assert!(self.cores[at].pages_not_before > self.now, "it pauses");
+    }
+
+    /// Ticks until this owner's operations need not wait for room any more; how long that took.
+    fn wait_for_pages(&mut self, at: usize) -> Duration {
+        let begin = self.now;
+        while self.logs[at].may_have_room_soon() && self.logs[at].lacks_page_room() {
+            assert!(self.now.since(begin) < Duration::from_secs(60), "{self:?}");
+            self.now = self.now + Duration::from_millis(50);
+            for at in 0..2 {
+                self.act(at, |core, env, log, out| core.on_tick(env, log, out));
+            }
+            while let Some((from, to, message)) = self.network.pop_front() {
+                self.deliver(from, to, &message);
+            }
+            for (at, name) in std::mem::take(&mut self.later) {
+                self.act(at, |core, env, log, out| core.give(env, log, name, out));
+            }
+        }
+        self.now.since(begin)
+    }
+}
+
+/// A create once heard ENOSPC while other owners had room: the first question that wanted regions of these waited for the pause of
+/// those that had asked the table alone, and meanwhile nothing waited for it.
+#[test]
+fn failing_checkpoints_ask_the_others_at_once_and_operations_wait_for_the_answer() {
+    for holder in [0, 1] {
+        let mut world = with_all_at(holder);
+        let other = 1 - holder;
+        world.lack_pages(other);
+        assert!(!world.logs[other].may_have_room_soon(), "nothing fails yet");
+        world.logs[other].note_starving(true);
+        let took = world.wait_for_pages(other);
+        assert!(took < Duration::from_secs(1), "{took:?}");
+        assert!(!world.logs[other].lacks_page_room());
+        // Until the keeper has heard of it.
+        assert!(world.logs[other].may_have_room_soon());
+        assert!(world.logs[other].take_room_come());
+        assert!(!world.logs[other].may_have_room_soon());
+    }
+}
+
+/// Where no owner has any the operations are refused, and the owners are asked again from time to time.
+#[test]
+fn operations_do_not_wait_for_room_that_nobody_has() {
+    for holder in [0, 1] {
+        let mut world = with_all_at(holder);
+        let other = 1 - holder;
+        let mut ask = SpaceAsk {
+            number: 1,
+            need: 2 * REGION_COUNT * u64::from(REGION_SECTORS),
+            ..SpaceAsk::default()
+        };
+        let life = world.lives[other];
+        let supply = world.logs[holder].supply(life, &mut ask, true);
+        assert!(matches!(supply, crate::supply::Supply::Answer(..)));
+        world.lack_pages(other);
+        world.logs[other].note_starving(true);
+        let took = world.wait_for_pages(other);
+        // The client that has the sectors does not answer here: its owner waits for it as long as it may.
+        assert!(took < Duration::from_secs(6), "{took:?}");
+        assert!(world.logs[other].lacks_page_room());
+        assert!(!world.logs[other].may_have_room_soon());
+        // The sectors are free again: what is told to wait is not refused for half a minute.
+        let freed = world.logs[holder].free_life(life);
+        assert!(freed.is_some());
+        flush(&mut world.logs[holder]);
+        let begin = world.now;
+        while world.logs[other].lacks_page_room() {
+            assert!(world.now.since(begin) < Duration::from_secs(6));
+            world.settle();
         }
     }
 }
