@@ -161,7 +161,8 @@ impl OwnerLog {
 
     /// Checkpoints fail for want of room for pages, and it is not known yet that no owner has any to give; or some has come.
     pub(super) fn may_page_room_come(&self) -> bool {
-        let is_wanted = (self.page_shortage()).is_some_and(|(_, must_others_give)| must_others_give);
+        let is_wanted =
+            (self.page_shortage()).is_some_and(|(_, must_others_give)| must_others_give);
         self.trees.has_room_come || (is_wanted && !self.trees.is_exhausted)
     }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use node::eviction::{Eviction, Resident, Step};
-use node::fetch::{Counters, Ready, Trouble, install, read_now};
+use node::fetch::{Counters, Decoded, Fetched, Ready, Trouble, install, read_now};
 use node::meta::parts::Bounds;
 use node::meta::{Evicted, HashKey};
 use node::store::tree::{Fetch, Pages};
@@ -29,6 +29,8 @@ use crate::clock;
 
 /// Threads that read: as many reads are under way at a time.
 const THREAD_COUNT: usize = 4;
+/// Inodes that are installed under one lock of their shard, the most.
+const INSTALL_COUNT: usize = 32;
 /// Inodes that cannot be read which `gupfs status` shows.
 const FAULTS_SHOWN_MAX: usize = 16;
 /// Bytes of pages in memory while all there is is looked at.
@@ -206,23 +208,35 @@ impl Daemon {
         }
     }
 
-    /// Installs what has been read.
+    /// Installs what has been read: what a page has brought is of one shard mostly, which is locked once for it.
     fn settle_keys(&self, items: &mut VecDeque<Item>) {
         loop {
-            let Some(fetched) = lock(&self.keys.fetches).next_done() else {
+            let fetched: Vec<Fetched> = {
+                let mut fetches = lock(&self.keys.fetches);
+                let done = std::iter::from_fn(|| fetches.next_done());
+                done.take(INSTALL_COUNT).collect()
+            };
+            if fetched.is_empty() {
                 return;
-            };
-            let mut decoded = fetched.decode(self.keys.key);
-            let installed = {
-                let mut slice = lock(self.own_slice(decoded.ino()));
-                let log = lock(&self.log);
-                install(&mut slice, &log, &mut decoded)
-            };
-            let mut ready = Vec::new();
-            let trouble = lock(&self.keys.fetches).settled(clock::now(), installed, &mut ready);
-            if let Some(trouble) = trouble {
-                report(&trouble);
             }
+            let decoded = fetched.into_iter().map(|one| one.decode(self.keys.key));
+            let mut decoded: Vec<Decoded> = decoded.collect();
+            let mut installed = Vec::with_capacity(decoded.len());
+            for of_shard in decoded.chunk_by_mut(|a, b| a.ino().shard() == b.ino().shard()) {
+                let mut slice = lock(self.own_slice(of_shard[0].ino()));
+                let log = lock(&self.log);
+                let one = |decoded| install(&mut slice, &log, decoded);
+                installed.extend(of_shard.iter_mut().map(one));
+            }
+            let mut ready = Vec::new();
+            let mut troubles = Vec::new();
+            {
+                let (mut fetches, now) = (lock(&self.keys.fetches), clock::now());
+                for installed in installed {
+                    troubles.extend(fetches.settled(now, installed, &mut ready));
+                }
+            }
+            troubles.iter().for_each(report);
             items.extend(ready.into_iter().map(Item::Fetched));
         }
     }

@@ -130,6 +130,8 @@ pub struct Pages {
     flights: FxHashMap<FetchId, Flight>,
     by_key: FxHashMap<(Key, u32), FetchId>,
     queue: VecDeque<FetchId>,
+    /// Flights that name each waiter: most are forgotten when none does.
+    waits: FxHashMap<Waiter, usize>,
     out_count: usize,
     next_id: u64,
     counters: Counters,
@@ -152,6 +154,7 @@ impl Pages {
             flights: FxHashMap::default(),
             by_key: FxHashMap::default(),
             queue: VecDeque::new(),
+            waits: FxHashMap::default(),
             out_count: 0,
             next_id: 0,
             counters: Counters::default(),
@@ -195,9 +198,11 @@ impl Pages {
             self.counters.joins += 1;
             if !flight.waiters.contains(&waiter) {
                 flight.waiters.push(waiter);
+                *self.waits.entry(waiter).or_default() += 1;
             }
             return Asked::Coming;
         }
+        *self.waits.entry(waiter).or_default() += 1;
         let id = FetchId(self.next_id);
         self.next_id += 1;
         self.by_key.insert(key, id);
@@ -277,6 +282,13 @@ impl Pages {
             number,
         };
         self.by_key.remove(&(key, reference.crc));
+        for waiter in &flight.waiters {
+            let count = self.waits.get_mut(waiter).expect("it is counted");
+            *count -= 1;
+            if *count == 0 {
+                self.waits.remove(waiter);
+            }
+        }
         self.flight_size -= reference.size();
         self.out_count -= 1;
         let page = page.ok_or_else(|| flight.error());
@@ -319,6 +331,9 @@ impl Pages {
 
     /// `waiter` is gone: it is named in no arrival any more. What nobody waits for and is not out is dropped.
     pub fn forget(&mut self, waiter: Waiter) {
+        if self.waits.remove(&waiter).is_none() {
+            return;
+        }
         for flight in self.flights.values_mut() {
             flight.waiters.retain(|w| *w != waiter);
         }
@@ -393,6 +408,9 @@ impl Pages {
         for id in &self.queue {
             assert!(self.flights.contains_key(id));
         }
+        let named: usize = self.flights.values().map(|f| f.waiters.len()).sum();
+        assert_eq!(named, self.waits.values().sum::<usize>());
+        assert!(self.waits.values().all(|count| *count > 0));
     }
 }
 
