@@ -7,6 +7,7 @@ mod locks;
 
 use crate::abi::{self, InHeader, opcode};
 use crate::init::Offer;
+use crate::node;
 use crate::ticket::{self, NO_REPLY, Route};
 use client::request::{
     Caller, Handle, NewKind, OpenFlags, Operation, RenameFlags, Request, Ticket,
@@ -129,7 +130,7 @@ impl Iterator for Forgets<'_> {
         let (one, rest) = abi::ForgetOne::read_from_prefix(self.bytes).ok()?;
         self.bytes = rest;
         Some(Forget {
-            ino: InodeId::from_raw(one.nodeid),
+            ino: node::inode_of(one.nodeid),
             count: one.nlookup,
         })
     }
@@ -574,7 +575,7 @@ fn inode(nodeid: u64) -> Result<InodeId, Errno> {
     if nodeid == 0 {
         return Err(Errno::EINVAL);
     }
-    Ok(InodeId::from_raw(nodeid))
+    Ok(node::inode_of(nodeid))
 }
 
 /// `N` NUL-terminated strings and nothing behind them.

@@ -1,6 +1,7 @@
 //! Answers as the kernel reads them: a small head in a fixed buffer, and where there is more, a tail.
 
 use crate::abi::{self, OutHeader};
+use crate::node;
 use crate::ticket;
 use client::request::{Entry, Listed, Opened, Response, Space, Ticket, listed_size};
 use types::{Attr, Errno, Lock, LockMode, SECTOR_SIZE, Span, limits};
@@ -266,7 +267,7 @@ fn entry_out(entry: &Entry) -> abi::EntryOut {
     let (entry_valid, entry_valid_nsec) = split(entry.entry_timeout_ns);
     let (attr_valid, attr_valid_nsec) = split(entry.attr_timeout_ns);
     abi::EntryOut {
-        nodeid: entry.attr.ino.raw(),
+        nodeid: node::number_of(entry.attr.ino),
         generation: entry.attr.generation,
         entry_valid,
         attr_valid,

@@ -7,7 +7,7 @@
 //! Invariants
 //! - No descriptor, no thread, no clock: `os` moves the bytes.
 //! - Foreign bytes never panic: `decode` returns `Decoded::Refuse` with the errno to answer.
-//! - A node number is an inode number: `nodeid == InodeId::raw()`, the root is 1.
+//! - A node number is an inode number whose lower bits are mixed with its shard (`node`); the root is 1.
 //! - Every answer that the kernel would reject (and whose caller would then hang) is turned into EIO here.
 //! - Spoken: protocol 7.36 (flags2) to 7.45; older kernels are refused at INIT.
 #![forbid(unsafe_code)]
@@ -24,6 +24,7 @@ pub mod abi;
 mod decode;
 mod encode;
 pub mod init;
+mod node;
 pub mod notify;
 pub mod ring;
 pub mod ticket;

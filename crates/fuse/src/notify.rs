@@ -1,6 +1,7 @@
 //! Notifications to the kernel, encoded. They have no answer but write(2)'s outcome.
 
 use crate::abi::{self, OutHeader, notify_code};
+use crate::node;
 use client::request::Notice;
 use types::{InodeId, Name};
 use zerocopy::IntoBytes;
@@ -41,7 +42,7 @@ pub fn encode_notice(notice: &Notice) -> Vec<u8> {
 
 fn inval_inode(ino: InodeId, off: i64, len: i64) -> Vec<u8> {
     let body = abi::InvalInodeOut {
-        ino: ino.raw(),
+        ino: node::number_of(ino),
         off,
         len,
     };
@@ -54,7 +55,7 @@ fn prune(inos: &[InodeId]) -> Vec<u8> {
         padding: 0,
         spare: 0,
     };
-    let ids: Vec<u64> = inos.iter().map(|ino| ino.raw()).collect();
+    let ids: Vec<u64> = inos.iter().map(|ino| node::number_of(*ino)).collect();
     notification(notify_code::PRUNE, &[body.as_bytes(), ids.as_bytes()])
 }
 
@@ -66,7 +67,7 @@ pub fn inval_entry(parent: InodeId, name: &Name, expire_only: bool) -> Vec<u8> {
         0
     };
     let body = abi::InvalEntryOut {
-        parent: parent.raw(),
+        parent: node::number_of(parent),
         namelen: name_size(name),
         flags,
     };
@@ -77,8 +78,8 @@ pub fn inval_entry(parent: InodeId, name: &Name, expire_only: bool) -> Vec<u8> {
 /// Says that `name`, which led to `child`, was removed.
 pub fn delete(parent: InodeId, child: InodeId, name: &Name) -> Vec<u8> {
     let body = abi::DeleteOut {
-        parent: parent.raw(),
-        child: child.raw(),
+        parent: node::number_of(parent),
+        child: node::number_of(child),
         namelen: name_size(name),
         padding: 0,
     };
@@ -90,7 +91,7 @@ pub fn delete(parent: InodeId, child: InodeId, name: &Name) -> Vec<u8> {
 pub fn retrieve(notify_unique: u64, ino: InodeId, offset: u64, size: u32) -> Vec<u8> {
     let body = abi::RetrieveOut {
         notify_unique,
-        nodeid: ino.raw(),
+        nodeid: node::number_of(ino),
         offset,
         size,
         padding: 0,
