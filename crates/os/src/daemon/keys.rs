@@ -222,8 +222,14 @@ impl Daemon {
             let decoded = fetched.into_iter().map(|one| one.decode(self.keys.key));
             let mut decoded: Vec<Decoded> = decoded.collect();
             let mut installed = Vec::with_capacity(decoded.len());
-            for of_shard in decoded.chunk_by_mut(|a, b| a.ino().shard() == b.ino().shard()) {
-                let mut slice = lock(self.own_slice(of_shard[0].ino()));
+            let mut left = &mut decoded[..];
+            while let Some(first) = left.first() {
+                let ino = first.ino();
+                let is_other = |one: &Decoded| one.ino().shard() != ino.shard();
+                let count = left.iter().position(is_other).unwrap_or(left.len());
+                let (of_shard, others) = left.split_at_mut(count);
+                left = others;
+                let mut slice = lock(self.own_slice(ino));
                 let log = lock(&self.log);
                 let one = |decoded| install(&mut slice, &log, decoded);
                 installed.extend(of_shard.iter_mut().map(one));
