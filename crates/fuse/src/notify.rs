@@ -164,4 +164,24 @@ mod tests {
             assert_eq!((body.ino, body.off, body.len), (1, off, len));
         }
     }
+
+    /// Where a notice named an inode by another number than answers do, the kernel would not find it, and go on to believe it.
+    #[test]
+    fn notices_name_inodes_as_answers_do() {
+        let ino = InodeId::from_raw(0x0002_0000_0000_0007);
+        let child = InodeId::from_raw(0x0003_0000_0000_0009);
+        let number = 0x0002_3c6e_f372_fe93;
+        let name = Name::new(b"file").unwrap();
+        let word = |bytes: &[u8], at: usize| {
+            u64::from_le_bytes(bytes[16 + at..16 + at + 8].try_into().unwrap())
+        };
+        assert_eq!(word(&encode_notice(&Notice::Attributes { ino }), 0), number);
+        assert_eq!(word(&inval_entry(ino, &name, true), 0), number);
+        let bytes = delete(ino, child, &name);
+        assert_eq!(word(&bytes, 0), number);
+        assert_eq!(node::inode_of(word(&bytes, 8)), child);
+        let inos = vec![ino];
+        assert_eq!(word(&encode_notice(&Notice::Prune { inos }), 16), number);
+        assert_eq!(word(&retrieve(1, ino, 0, 4096), 8), number);
+    }
 }

@@ -208,15 +208,20 @@ impl World {
         });
     }
 
+    /// What was said comes, and what waits for the journal is given.
+    fn deliver_all(&mut self) {
+        while let Some((from, to, message)) = self.network.pop_front() {
+            self.deliver(from, to, &message);
+        }
+        for (at, name) in std::mem::take(&mut self.later) {
+            self.act(at, |core, env, log, out| core.give(env, log, name, out));
+        }
+    }
+
     /// Everything is said again until nothing is left to say.
     fn settle(&mut self) {
         for _ in 0..200 {
-            while let Some((from, to, message)) = self.network.pop_front() {
-                self.deliver(from, to, &message);
-            }
-            for (at, name) in std::mem::take(&mut self.later) {
-                self.act(at, |core, env, log, out| core.give(env, log, name, out));
-            }
+            self.deliver_all();
             self.now = self.now + Duration::from_millis(600);
             for at in 0..2 {
                 self.act(at, |core, env, log, out| core.on_tick(env, log, out));
@@ -322,12 +327,7 @@ impl World {
             for at in 0..2 {
                 self.act(at, |core, env, log, out| core.on_tick(env, log, out));
             }
-            while let Some((from, to, message)) = self.network.pop_front() {
-                self.deliver(from, to, &message);
-            }
-            for (at, name) in std::mem::take(&mut self.later) {
-                self.act(at, |core, env, log, out| core.give(env, log, name, out));
-            }
+            self.deliver_all();
         }
         self.now.since(begin)
     }
@@ -374,7 +374,7 @@ fn operations_do_not_wait_for_room_that_nobody_has() {
         assert!(took < Duration::from_secs(6), "{took:?}");
         assert!(world.logs[other].lacks_page_room());
         assert!(!world.logs[other].may_have_room_soon());
-        // The sectors are free again: what is told to wait is not refused for half a minute.
+        // The sectors are free again, and are asked for within seconds.
         let freed = world.logs[holder].free_life(life);
         assert!(freed.is_some());
         flush(&mut world.logs[holder]);
