@@ -725,3 +725,49 @@ fn a_round_that_is_wished_for_waits_until_there_is_room_for_its_pages() {
     let free = log.space.pages().counts().free;
     assert!(free > 0, "it was given back before the round had begun");
 }
+
+/// Rounds that failed again and again end all hope, and pause for long: not any more when a region has come.
+#[test]
+fn a_keeper_without_hope_tries_again_at_once_when_room_has_come() {
+    let area = area(16 << 10);
+    let mut disk = formatted(area);
+    let mut log = open(&mut disk, area);
+    log.set_trees([], vec![NSD]);
+    let mut slice = with_inode();
+    slice.shard.track();
+    let mut shards = [Some(slice)];
+    let size = node::keeper::ShardSize {
+        shard: SHARD,
+        unsaved: 1000,
+        all: 1000,
+    };
+    let mut keeper = node::Keeper::new();
+    let mut now = Instant(1);
+    let mut run = |keeper: &mut node::Keeper, log: &mut OwnerLog, now: Instant| {
+        keeper.request_round();
+        keeper.on_tick(now, vec![size], log);
+        let shards = &mut shards[..];
+        let mut host = node::keeper::PlainHost { shards, log };
+        // A round without room fails before it writes anything.
+        for _ in 0..100 {
+            if !matches!(keeper.step(now, &mut host), node::keeper::Act::Again) {
+                return;
+            }
+        }
+        panic!("it goes on for ever");
+    };
+    for _ in 0..8 {
+        now = now + Duration::from_secs(60);
+        run(&mut keeper, &mut log, now);
+    }
+    assert_eq!(keeper.counters().failures, 8);
+    // It pauses, and operations do not wait for it.
+    let rounds = keeper.counters().rounds;
+    run(&mut keeper, &mut log, now + Duration::from_millis(1));
+    assert_eq!(keeper.counters().rounds, rounds);
+    log.adopt_regions(&[RegionId { nsd: NSD, index: 0 }]);
+    assert!(log.may_have_room_soon());
+    run(&mut keeper, &mut log, now + Duration::from_millis(2));
+    assert_eq!(keeper.counters().rounds, rounds + 1, "it tries at once");
+    assert_eq!(keeper.counters().failures, 8);
+}
