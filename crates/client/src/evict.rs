@@ -11,6 +11,7 @@
 //! On a node that is alone the kernel is neither asked nor notified of files that have never been read through its page cache: it goes on
 //! believing attributes that nobody but itself changes. So a scan of any length makes the kernel forget nothing: while that forgets anything, it
 //! believes no attributes of a listing or lookup that is on its way. Beyond `limits::COLD_INODE_COUNT_MAX` of these it is asked after all.
+//! Of these is also remembered whether there is no access control list, for `ls -l` asks for that of each file.
 //!
 //! Invariants
 //! - Only what is not open, dirty, gated or on its way anywhere is forgotten, and nothing of it is cached any more, in the
@@ -66,6 +67,8 @@ pub(crate) struct Cold {
     pub(crate) kind: FileKind,
     /// The kernel has not been told to drop what it knows.
     pub(crate) is_believed: bool,
+    /// No other node changes it, and it had no access control list: `ls -l` asks for those of all that it shows.
+    pub(crate) has_no_acl: bool,
 }
 
 /// Inodes on their way out.
@@ -152,6 +155,11 @@ impl Inode {
             true => LIGHT_COUNT,
             false => 1,
         }
+    }
+
+    /// For a node that is alone: all that changes it goes through here, under a token or not.
+    fn is_known_without_acl(&self) -> bool {
+        !self.is_changed_unseen && self.attr.is_some_and(|attr| !attr.has_acl())
     }
 
     fn last_use(&self) -> Instant {
@@ -439,6 +447,7 @@ impl Slice {
             lookup_count: inode.lookup_count,
             kind: inode.known_kind(),
             is_believed: is_silent,
+            has_no_acl: is_silent && inode.is_known_without_acl(),
         };
         let floor = self.eviction.floors.entry(ino.shard()).or_default();
         *floor = (*floor).max(inode.holder.seen());
@@ -463,6 +472,18 @@ impl Slice {
         work.pages.clear(env.pool);
         env.grants.unreserve(env.owner(ino.shard()), work.reserved);
         self.hasty_count -= work.hasty.len();
+    }
+
+    /// Whether it is known of a forgotten inode that it has no access control list.
+    pub(crate) fn is_cold_without_acl(&self, ino: InodeId) -> bool {
+        self.cold.get(&ino).is_some_and(|cold| cold.has_no_acl)
+    }
+
+    /// An access control list may be on its way to it.
+    pub(crate) fn distrust_cold(&mut self, ino: InodeId) {
+        if let Some(cold) = self.cold.get_mut(&ino) {
+            cold.has_no_acl = false;
+        }
     }
 
     fn forget_cold(&mut self, ino: InodeId, count: u64) {

@@ -13,7 +13,7 @@ use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::request::{Caller, NewKind, Operation, Request, Response, Ticket};
-use crate::slice::{Effect, Input, Slice, Waiting};
+use crate::slice::{Effect, Input, Slice, Waiting, home_inode};
 use crate::tokens::Asker;
 
 /// For how long the kernel may believe what a token covers, where other nodes are in the cluster ([`Slice::believe`]).
@@ -190,7 +190,10 @@ impl Slice {
             }
             Operation::GetXattr { ino, name, .. }
                 if meta::acl::is_acl(name)
-                    && self.inodes.get_mut(ino).is_some_and(|i| i.ask_acl()) =>
+                    && match self.inodes.get_mut(ino) {
+                        Some(inode) => inode.ask_acl(),
+                        None => self.is_cold_without_acl(*ino),
+                    } =>
             {
                 return self.fail(request.ticket, Errno::ENODATA);
             }
@@ -217,6 +220,7 @@ impl Slice {
             {
                 return self.fail(request.ticket, Errno::EBUSY);
             }
+            Operation::SetXattr { ino, .. } => self.distrust_cold(*ino),
             _ => {}
         }
         let op = self.op_of(&request);
@@ -525,8 +529,15 @@ impl Slice {
             _ => return self.fail(request.ticket, Errno::EPROTO),
         };
         let parent = directory_of(&request.operation);
+        if let meta::Reply::Attr(attr) = &reply
+            && let Some(inode) = self.inodes.get_mut(&attr.ino)
+        {
+            inode.learn_attr(attr);
+        }
+        // Of an operation on an inode itself, its extended attributes, they are that inode's.
+        let own = parent.unwrap_or_else(|| home_inode(&request.operation));
         let mut others = answer.grants;
-        for granted in others.extract_if(.., |g| Some(g.ino) == parent) {
+        for granted in others.extract_if(.., |g| g.ino == own) {
             self.take_grant(env, &granted);
         }
         match reply {
@@ -596,9 +607,6 @@ impl Slice {
             }
             meta::Reply::Bytes(bytes) => self.reply_bytes(&request, bytes),
             meta::Reply::Attr(attr) => {
-                if let Some(inode) = self.inodes.get_mut(&attr.ino) {
-                    inode.learn_attr(&attr);
-                }
                 self.note_changed(attr.ino, request.caller.pid);
                 self.reply(request.ticket, Response::Done);
             }

@@ -376,7 +376,9 @@ fn what_rests_has_no_work() {
 /// On a node that is alone, under a kernel that can be asked to forget.
 fn alone() -> Story {
     let mut s = story();
-    s.slice.believe(Duration::from_millis(60_000));
+    s.slice.believe(Duration::from_millis(
+        types::limits::KERNEL_TIMEOUT_ALONE_MS,
+    ));
     s.slice.prune_inodes();
     s
 }
@@ -416,6 +418,79 @@ fn where_nobody_else_changes_anything_the_kernel_may_go_on_believing() {
     let is_told = |e: &Effect| matches!(e, Effect::Notify(None, n) if *n == notice);
     assert!(s.slice.out.iter().any(is_told));
     s.slice.out.clear();
+}
+
+/// The kernel asks for the access control list of INO; the call to the owner, if it takes one.
+fn ask_acl(s: &mut Story) -> Option<CallId> {
+    let name = SmallBytes::new(b"system.posix_acl_access");
+    let effects = s.ask(Operation::GetXattr {
+        ino: INO,
+        name,
+        size: 0,
+    });
+    effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, ..) => Some(*call),
+        _ => None,
+    })
+}
+
+#[test]
+fn that_a_forgotten_file_has_no_access_control_list_is_remembered() {
+    for (is_alone, has_acl) in [(true, false), (true, true), (false, false)] {
+        let mut s = alone();
+        if !is_alone {
+            s.slice.believe(Duration::from_millis(1000));
+        }
+        s.attr.permissions |= if has_acl { types::attr::HAS_ACL } else { 0 };
+        known_by_the_kernel(&mut s);
+        for _ in 0..10 {
+            let effects = tick(&mut s);
+            s.carry_out(effects);
+        }
+        assert!(s.slice.cold.contains_key(&INO));
+        let is_known = is_alone && !has_acl;
+        assert_eq!(ask_acl(&mut s).is_none(), is_known, "{is_alone} {has_acl}");
+    }
+}
+
+#[test]
+fn a_forgotten_file_may_be_given_an_access_control_list() {
+    let mut s = alone();
+    known_by_the_kernel(&mut s);
+    tick(&mut s);
+    assert!(ask_acl(&mut s).is_none() && s.slice.cold.contains_key(&INO));
+    s.ask(Operation::SetXattr {
+        ino: INO,
+        name: SmallBytes::new(b"system.posix_acl_access"),
+        value: SmallBytes::new(b"list"),
+        flags: 0,
+    });
+    assert!(ask_acl(&mut s).is_some(), "before its answer, and after");
+}
+
+#[test]
+fn what_was_asked_for_an_attribute_gives_its_tokens_back() {
+    let mut s = alone();
+    s.slice.inode(INO).lookup_count = 1;
+    let call = ask_acl(&mut s).expect("nothing is known");
+    let kind = TokenKind::Inode {
+        mode: InodeMode::Read,
+    };
+    let granted = story::granted(INO, 1, kind);
+    let answer = Answer {
+        body: Body::Op(meta::Reply::Error(Errno::ENODATA)),
+        grants: vec![granted],
+    };
+    s.input(Input::Answer(call, Box::new(answer)));
+    assert_eq!(s.slice.inode(INO).inode_mode(), Some(InodeMode::Read));
+    let mut effects = Vec::new();
+    // It was used in the first of these rounds.
+    for _ in 0..3 {
+        know(&mut s, 20, FileKind::File);
+        effects.extend(tick(&mut s));
+        s.now = s.now + Duration::from_millis(1000);
+    }
+    assert!(is_released(&effects), "{effects:?}");
 }
 
 #[test]
@@ -465,6 +540,7 @@ fn the_kernel_does_not_keep_more_than_so_many() {
         lookup_count: 1,
         kind: FileKind::File,
         is_believed: true,
+        has_no_acl: false,
     };
     for index in 0..=count as u64 {
         s.slice.note_cold(other(index), cold);
