@@ -191,9 +191,9 @@ fn rewritten_blocks_are_what_they_were() {
     assert!(sum.blocks > 12 && sum.given_up > 4, "{sum:?}");
 }
 
-/// What the kernel of a node that is alone believes for a minute is what is there, whatever its applications do and whatever is forgotten.
+/// What the kernel of a node that is alone believes for minutes is what is there, whatever its applications do and whatever is forgotten.
 #[test]
-fn what_is_believed_for_a_minute_is_true() {
+fn what_is_believed_for_minutes_is_true() {
     let mut accesses = 0;
     for seed in 1..=24 {
         let mut options = whole::options(seed, Canary::default());

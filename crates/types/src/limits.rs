@@ -43,8 +43,8 @@ pub const SLOTS_PER_SHARD: u16 = 128;
 /// Longest time for which the kernel may answer from its own caches, in milliseconds.
 pub const KERNEL_TIMEOUT_MS_MAX: u64 = 1000;
 /// The same of a node that is the only one of its cluster, in milliseconds: nobody else changes anything, whether its daemon runs or not, and
-/// what changes through it the kernel knows or is told.
-pub const KERNEL_TIMEOUT_ALONE_MS: u64 = 60_000;
+/// what changes through it the kernel knows or is told. Long enough for a million files to be listed after they were made.
+pub const KERNEL_TIMEOUT_ALONE_MS: u64 = 600_000;
 /// The kernel has linked what an answer shows (a name, the entries of a listing) so long after the answer was written, in milliseconds:
 /// it does that on the thread of who asked.
 pub const KERNEL_LINK_MS: u64 = 100;
