@@ -157,9 +157,9 @@ impl Inode {
         }
     }
 
-    /// For a node that is alone: all that changes it goes through here, under a token or not.
+    /// For a node that is alone: what has changed its list since then has told its attributes here.
     fn is_known_without_acl(&self) -> bool {
-        !self.is_changed_unseen && self.attr.is_some_and(|attr| !attr.has_acl())
+        self.was_current && self.attr.is_some_and(|attr| !attr.has_acl())
     }
 
     fn last_use(&self) -> Instant {
@@ -434,6 +434,7 @@ impl Slice {
             return false;
         }
         let inode = self.inodes.get_mut(&ino).expect("known");
+        inode.was_current |= inode.is_attr_current();
         if let Some(plan) = inode.holder.give_up(ino) {
             // Of what is spare all notices are sent, or left out, before this returns.
             inode.goes_silently = is_silent;

@@ -169,6 +169,8 @@ pub(crate) struct Inode {
     pub(crate) attr: Option<Attr>,
     /// They came under a token that is still held.
     pub(crate) is_attr_fresh: bool,
+    /// They were current when it was on its way out: on a node that is alone those known since are no older.
+    pub(crate) was_current: bool,
     /// How often the token over the attributes has been lost, or a rename through this node has changed them unseen: an
     /// answer that was asked for before says nothing of now.
     pub(crate) loss_count: u64,
@@ -261,6 +263,7 @@ impl Inode {
             kind: None,
             attr: None,
             is_attr_fresh: false,
+            was_current: false,
             loss_count: 0,
             is_changed_unseen: false,
             size: 0,
