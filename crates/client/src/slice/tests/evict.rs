@@ -469,16 +469,21 @@ fn a_forgotten_file_may_be_given_an_access_control_list() {
     known_by_the_kernel(&mut s);
     tick(&mut s);
     assert!(ask_acl(&mut s, INO).is_none() && s.slice.cold.contains_key(&INO));
-    s.ask(Operation::SetXattr {
+    let effects = s.ask(Operation::SetXattr {
         ino: INO,
         name: SmallBytes::new(b"system.posix_acl_access"),
         value: SmallBytes::new(b"list"),
         flags: 0,
     });
-    assert!(
-        ask_acl(&mut s, INO).is_some(),
-        "before its answer, and after"
-    );
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, ..) => Some(*call),
+        _ => None,
+    });
+    assert!(ask_acl(&mut s, INO).is_some(), "it may be there already");
+    let mut attr = s.attr;
+    attr.permissions |= types::attr::HAS_ACL;
+    s.answer(call.expect("the owner sets it"), meta::Reply::Attr(attr));
+    assert!(ask_acl(&mut s, INO).is_some(), "it is there");
 }
 
 #[test]
