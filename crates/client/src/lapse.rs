@@ -62,7 +62,8 @@ impl Slice {
             let holdings = inode.holder.reassert(*ino, epoch);
             if is_awaited {
                 inode.awaited_count += 1;
-                self.awaited_opens.push_back((now, *ino, true));
+                let awaited = crate::opens::AwaitedOpen::holding(now, *ino);
+                self.awaited_opens.push_back(awaited);
             }
             if is_open || !holdings.is_empty() {
                 all.push(HeldInode {

@@ -12,6 +12,8 @@
 //! - Who waits for its open counts as having the file open. So does, for a moment, whoever was shown the file by name,
 //!   or is about to be, if the revoke overtook the answer: the open is on its way, and a kernel tries only once more
 //!   after ESTALE. Symbolic links are read as files are opened, and kept for who was shown them.
+//! - So does, for longer, a kernel that knows a file which lost its last name by this node's own doing: a thread may have found the
+//!   name in it at any time before, and holds the inode until it is done.
 //! - A name is not looked up while the last name of what it leads to may be on its way out, nor shown to lead to what is gone.
 //! - While `Op::Closed` is on its way nothing is opened: the owner would take the older message for the newer state.
 //!
@@ -35,8 +37,36 @@ use crate::slice::{OpenFile, Slice};
 
 /// For so long after a file was shown by name its open may be on the way.
 const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
+/// For so long at most a file that lost its last name by this node's own doing is kept for opens that may be on their way, while the
+/// kernel knows it: a thread that walks a path holds the inode that it found. A kernel that has seen the last name go forgets it with
+/// the last of them, at once as a rule, so this only bounds what is kept for one that takes it to have another name.
+const KEPT_WHILE_KNOWN_MAX: Duration = Duration::from_secs(3);
 /// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
 pub(crate) const UNNAMED_LOOKS_MAX: u16 = 1000;
+
+/// The owner takes a file to be open for the sake of opens that may be on their way.
+#[derive(Debug)]
+pub(crate) struct AwaitedOpen {
+    /// It is looked at again `OPEN_AFTER_LOOKUP` later.
+    since: Instant,
+    ino: InodeId,
+    /// It counts in `Inode::awaited_count`.
+    holds: bool,
+    /// While the kernel knows the inode it goes on until then.
+    until: Instant,
+}
+
+impl AwaitedOpen {
+    /// Somebody was shown the file a moment ago.
+    pub(crate) const fn holding(since: Instant, ino: InodeId) -> Self {
+        Self {
+            since,
+            ino,
+            holds: true,
+            until: since,
+        }
+    }
+}
 
 /// When something was shown last, if ever, in eight bytes: each inode has two.
 #[derive(Clone, Copy, Default, Debug)]
@@ -190,20 +220,34 @@ impl Slice {
         let inode = self.inode(ino);
         let holds = inode.was_just_shown(env.now);
         inode.awaited_count += u32::from(holds);
-        self.awaited_opens.push_back((env.now, ino, holds));
+        self.awaited_opens.push_back(AwaitedOpen {
+            since: env.now,
+            ino,
+            holds,
+            until: env.now,
+        });
     }
 
     /// Those whose open did not come are told to be closed.
     pub(crate) fn end_awaited_opens(&mut self, env: &Env<'_>) {
-        while let Some((since, ino, holds)) = self.awaited_opens.front().copied() {
-            if env.now.since(since) < OPEN_AFTER_LOOKUP {
+        while let Some(awaited) = self.awaited_opens.front() {
+            if env.now.since(awaited.since) < OPEN_AFTER_LOOKUP {
                 break;
             }
-            self.awaited_opens.pop_front();
+            let Some(awaited) = self.awaited_opens.pop_front() else {
+                break;
+            };
+            let ino = awaited.ino;
             let Some(inode) = self.inodes.get_mut(&ino) else {
                 continue;
             };
-            inode.awaited_count = inode.awaited_count.saturating_sub(u32::from(holds));
+            if env.now < awaited.until && inode.lookup_count > 0 {
+                let since = env.now;
+                self.awaited_opens
+                    .push_back(AwaitedOpen { since, ..awaited });
+                continue;
+            }
+            inode.awaited_count = inode.awaited_count.saturating_sub(u32::from(awaited.holds));
             if inode.open_count == 0 && inode.is_opening() {
                 self.await_open(env, ino);
                 continue;
@@ -288,7 +332,7 @@ impl Slice {
     }
 
     /// The last name of a file went by this node's own doing, and the owner takes us to have it open: so it may stay if it
-    /// is, or will be in a moment.
+    /// is, or may be in a moment, for the kernel knows it.
     pub(crate) fn keep_or_close(&mut self, env: &Env<'_>, ino: InodeId, remover: u32) {
         let inode = self.inode(ino);
         if let Some(attr) = &mut inode.attr {
@@ -296,6 +340,13 @@ impl Slice {
         }
         inode.is_unnamed = true;
         inode.is_taken_open = true;
+        if inode.lookup_count > 0 && inode.has_content() {
+            inode.awaited_count += 1;
+            return self.awaited_opens.push_back(AwaitedOpen {
+                until: env.now + KEPT_WHILE_KNOWN_MAX,
+                ..AwaitedOpen::holding(env.now, ino)
+            });
+        }
         if inode.is_opening() || inode.was_just_shown_to_others(env.now, remover) {
             return self.await_open(env, ino);
         }

@@ -266,9 +266,8 @@ pub struct Slice {
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
-    /// Files that the owner takes to be open for the sake of opens that may be on their way, oldest first, and whether it counts in
-    /// `Inode::awaited_count`.
-    pub(crate) awaited_opens: VecDeque<(Instant, InodeId, bool)>,
+    /// Oldest first.
+    pub(crate) awaited_opens: VecDeque<crate::opens::AwaitedOpen>,
     /// Pages of all inodes in `Inode::hasty`.
     pub(crate) hasty_count: usize,
     /// Revokes that wait for the grants that they name, which are on their way.

@@ -3,6 +3,9 @@
 
 use std::fs;
 use std::io;
+use std::io::Read as _;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -65,4 +68,32 @@ fn a_file_that_is_swapped_is_there_at_any_time() {
     let Some(node) = Node::new("1G") else { return };
     let put = |path: &Path, number| fs::write(path, text(number));
     swap(&node.mount().join("file"), put, |path| fs::read(path));
+}
+
+/// Somebody has found the file, as every thread does that walks a path, and opens it when another file has taken its place.
+#[test]
+fn a_file_that_was_found_is_opened_after_it_was_replaced() {
+    let Some(node) = Node::new("1G") else { return };
+    let (name, next) = (node.mount().join("file"), node.mount().join("next"));
+    for removes in [false, true] {
+        fs::write(&name, "a").unwrap();
+        let found = fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH)
+            .open(&name)
+            .unwrap();
+        // Longer than an answer of the daemon takes that the thread does not wait for.
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        fs::write(&next, "b").unwrap();
+        fs::rename(&next, &name).unwrap();
+        if removes {
+            fs::remove_file(&name).unwrap();
+        }
+        let mut text = String::new();
+        fs::File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+            .unwrap_or_else(|error| panic!("removes {removes}: {error}"))
+            .read_to_string(&mut text)
+            .unwrap();
+        assert_eq!(text, "a");
+    }
 }
