@@ -1,7 +1,8 @@
 //! Listings that are asked for before they are wanted.
 //!
 //! Who lists a directory works on the names it has got while the owner could look for the next ones. So when entries have been shown, those
-//! behind them are asked for, and their attributes and tokens are taken at once; what is kept for the next question is their names.
+//! behind them are asked for, and their attributes and tokens, if they are to be shown, are taken at once; what is kept for the next
+//! question is their names.
 //!
 //! ```text
 //! shown --> under way --> ready --> shown with attributes as they are known then
@@ -14,11 +15,10 @@
 //! - At most `AHEAD_MAX` listings are kept or under way in a slice, and none is kept for longer than `PATIENCE`; where there are so many, none is asked for.
 //! - Tokens are taken when they come, whether or not the names are wanted: a revoke never waits for a reader.
 
-use meta::Op;
 use types::{Duration, InodeId, Instant, SmallBytes};
 
 use crate::env::Env;
-use crate::listing::{Left, Tour};
+use crate::listing::{Left, Tour, listing_op};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::request::Listed;
@@ -151,8 +151,8 @@ impl Slice {
             size,
             end,
         } = behind;
-        let is_wanted = self.is_looked_at(env, directory);
-        let Some(epoch) = self.settled_epoch(directory).filter(|_| is_wanted) else {
+        let is_looked_at = self.is_looked_at(env, directory);
+        let Some(epoch) = self.settled_epoch(directory) else {
             return;
         };
         if let Some(at) = self.position_ahead(directory, cookie, size) {
@@ -184,12 +184,7 @@ impl Slice {
             is_ready: is_end,
         });
         if !is_end {
-            let op = Op::ReadDir {
-                ino: directory,
-                cookie,
-                size,
-                plus: true,
-            };
+            let op = listing_op((directory, cookie), size, true, is_looked_at);
             let ask = Ask::Op { op, durable: false };
             let then = Continuation::Ahead(directory, id);
             self.call(directory.shard(), ask, then);

@@ -8,6 +8,9 @@
 //! alone would pay ten times for attributes; and what was shown too long ago the kernel does not believe any more when it is looked at.
 //! So attributes end when they have been shown for half of the time for which it believes them, or for as many entries as there is room
 //! for, and no name was looked up. One entry in `SAMPLE` has none, so that who looks is seen.
+//!
+//! What this node has made counts as shown: where it is alone, its kernel believes that as long. Who lists what was just made begins
+//! with names alone, if there is that much of it.
 
 use std::collections::VecDeque;
 
@@ -89,6 +92,23 @@ impl Left {
     }
 }
 
+/// Of the owner, what a request for entries behind a cookie is answered with; `plus`: in the long form.
+pub(crate) fn listing_op(
+    (ino, cookie): (InodeId, u64),
+    size: u32,
+    plus: bool,
+    is_looked_at: bool,
+) -> Op {
+    // Names alone are answered in the long form: as few as fit.
+    let least = u32::try_from(listed_size(1, plus) / listed_size(1, false)).expect("five");
+    Op::ReadDir {
+        ino,
+        cookie,
+        size: if is_looked_at { size } else { size / least },
+        plus: plus && is_looked_at,
+    }
+}
+
 impl Tour {
     /// Nothing of it is shown.
     pub(crate) fn ahead(mut left: Vec<Left>, directory: InodeId, id: u64) -> Self {
@@ -142,11 +162,16 @@ impl Slice {
         let size = size.saturating_sub(own);
         let cookie = if cookie <= 2 { 0 } else { cookie };
         let directory = self.inode(ino);
-        if cookie == 0 || directory.unlooked_count == 0 {
+        let (count, since) = (directory.unlooked_count, directory.unlooked_since);
+        let is_known = self.is_alone()
+            && count >= self.room_for_entries()
+            && env.now.since(since) < self.unlooked_time();
+        if count == 0 || (cookie == 0 && !is_known) {
+            let directory = self.inode(ino);
             (directory.unlooked_count, directory.unlooked_since) = (0, env.now);
         }
         let is_looked_at = self.is_looked_at(env, ino);
-        if plus && is_looked_at {
+        if plus {
             match self.find_ahead(ino, cookie, size) {
                 Found::Nothing => {}
                 Found::UnderWay => return self.park(env, ino, request, Waiting::Listing),
@@ -155,14 +180,7 @@ impl Slice {
                 }
             }
         }
-        // Names alone are answered in the long form: as few as fit.
-        let least = u32::try_from(listed_size(1, plus) / listed_size(1, false)).expect("five");
-        let op = Op::ReadDir {
-            ino,
-            cookie,
-            size: if is_looked_at { size } else { size / least },
-            plus: plus && is_looked_at,
-        };
+        let op = listing_op((ino, cookie), size, plus, is_looked_at);
         let epoch = self.inode(ino).names_epoch;
         self.call(
             ino.shard(),
@@ -173,12 +191,36 @@ impl Slice {
 
     /// Whoever lists the directory looks at what its names lead to, as far as is known, and there is room for that.
     pub(crate) fn is_looked_at(&self, env: &Env<'_>, directory: InodeId) -> bool {
-        // fts(3), which is `find`, `du` and `rm -r`, reads up to 100,000 names before it looks at the first.
-        let unlooked_time = Duration(self.timeout_ns / 2);
+        let unlooked_time = self.unlooked_time();
         self.inodes.get(&directory).is_none_or(|directory| {
             directory.unlooked_count < self.room_for_entries()
                 && env.now.since(directory.unlooked_since) < unlooked_time
         })
+    }
+
+    /// For so long what was shown is taken to be believed when somebody looks at it.
+    const fn unlooked_time(&self) -> Duration {
+        // fts(3), which is `find`, `du` and `rm -r`, reads up to 100,000 names before it looks at the first.
+        Duration(self.timeout_ns / 2)
+    }
+
+    /// The kernel asked what a name of the directory leads to, and there is something.
+    pub(crate) fn note_looked_at(&mut self, directory: InodeId) {
+        if let Some(work) = self.inode(directory).present_work() {
+            work.unlooked_count = 0;
+        }
+    }
+
+    /// The kernel is shown what it has made in the directory.
+    pub(crate) fn note_made(&mut self, env: &Env<'_>, directory: InodeId) {
+        if !self.is_alone() {
+            return;
+        }
+        let inode = self.inode(directory);
+        if inode.unlooked_count == 0 {
+            inode.unlooked_since = env.now;
+        }
+        inode.unlooked_count += 1;
     }
 
     /// The names were here before they were wanted.

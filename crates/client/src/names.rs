@@ -141,9 +141,6 @@ impl Slice {
     pub(crate) fn name_operation(&mut self, env: &Env<'_>, request: Request) {
         match &request.operation {
             Operation::Lookup { parent, name } => {
-                if let Some(work) = self.inode(*parent).present_work() {
-                    work.unlooked_count = 0;
-                }
                 let is_answered = self.lookup_cached(env, &request, *parent, name);
                 if is_answered {
                     return;
@@ -356,6 +353,7 @@ impl Slice {
         match entry {
             None => self.reply(request.ticket, Response::Entry(None, timeout)),
             Some(ino) => {
+                self.note_looked_at(parent);
                 let arrival = Arrival {
                     ino,
                     kind: FileKind::File,
@@ -520,6 +518,20 @@ impl Slice {
         }
     }
 
+    /// The name of a request leads to an inode, as it has found or made.
+    fn learn_found(&mut self, env: &Env<'_>, request: &Request, ino: InodeId, is_current: bool) {
+        let parent = directory_of(&request.operation);
+        let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) else {
+            return;
+        };
+        self.learn_name(parent, name, Some(ino), is_current);
+        if matches!(request.operation, Operation::Lookup { .. }) {
+            return self.note_looked_at(parent);
+        }
+        self.inode(parent).names_epoch += 1;
+        self.note_made(env, parent);
+    }
+
     /// The answer to a namespace operation.
     pub(crate) fn on_names(&mut self, env: &Env<'_>, request: Request, epoch: u64, answer: Answer) {
         let is_current = self.names_epoch(&request) == epoch;
@@ -551,12 +563,7 @@ impl Slice {
                 self.reply(request.ticket, Response::Entry(None, timeout));
             }
             meta::Reply::Entry { ino, kind, attr } => {
-                if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
-                    let name = name.clone();
-                    self.learn_name(parent, &name, Some(ino), is_current);
-                    let is_change = !matches!(request.operation, Operation::Lookup { .. });
-                    self.inode(parent).names_epoch += u64::from(is_change);
-                }
+                self.learn_found(env, &request, ino, is_current);
                 self.found(env, request, parent, (ino, kind, attr), others);
             }
             meta::Reply::Made {
@@ -569,12 +576,7 @@ impl Slice {
                     self.learn_directory(parent, &directory, request.caller.pid);
                 }
                 let kind = attr.map_or(FileKind::File, |a| a.kind);
-                if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
-                    let name = name.clone();
-                    self.learn_name(parent, &name, Some(ino), is_current);
-                    let is_change = !matches!(request.operation, Operation::Lookup { .. });
-                    self.inode(parent).names_epoch += u64::from(is_change);
-                }
+                self.learn_found(env, &request, ino, is_current);
                 self.found(env, request, parent, (ino, kind, attr), others);
             }
             meta::Reply::Removed {

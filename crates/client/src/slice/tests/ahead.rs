@@ -105,6 +105,17 @@ fn raw_answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Eff
     s.input(Input::Answer(call, Box::new(answer)))
 }
 
+/// The owner answers with names alone.
+fn answer_names(s: &mut Story, call: CallId, cookie: u64) -> Vec<Effect> {
+    let mut answer = listing(s, cookie, false);
+    answer.grants.clear();
+    if let Body::Op(meta::Reply::Listing { entries, .. }) = &mut answer.body {
+        entries.iter_mut().for_each(|entry| entry.attr = None);
+    }
+    let effects = s.input(Input::Answer(call, Box::new(answer)));
+    settle(s, effects)
+}
+
 fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
     let effects = raw_answer(s, call, cookie, is_end);
     settle(s, effects)
@@ -158,6 +169,38 @@ fn what_comes_next_is_there_when_it_is_wanted() {
     let effects = list(&mut s, 100 + COUNT);
     assert!(shown(&effects).is_none());
     assert_eq!(asked(&effects).map(|(_, cookie)| cookie), Some(100 + COUNT));
+}
+
+/// Where attributes are not shown, for nobody looks at them, the names are there.
+#[test]
+fn names_alone_are_there_when_they_are_wanted() {
+    let mut s = story();
+    s.slice.inode(DIRECTORY).unlooked_count = 1 << 20;
+    let effects = list(&mut s, 100);
+    let (call, cookie) = asked(&effects).expect("the owner is asked");
+    let effects = answer_names(&mut s, call, cookie);
+    assert!(shown(&effects).is_some());
+    let (call, cookie) = asked(&effects).expect("the next ones are asked for");
+    assert_eq!(cookie, 100 + COUNT);
+    let sizes = effects.iter().filter_map(|effect| match effect {
+        Effect::Call(
+            _,
+            _,
+            Ask::Op {
+                op: meta::Op::ReadDir { plus, size, .. },
+                ..
+            },
+        ) => Some((*plus, *size < SIZE)),
+        _ => None,
+    });
+    assert_eq!(sizes.collect::<Vec<_>>(), [(false, true)]);
+    let effects = answer_names(&mut s, call, cookie);
+    assert!(effects.is_empty(), "nobody waits: {effects:?}");
+    let effects = list(&mut s, cookie);
+    let listed = shown(&effects).expect("answered at once");
+    assert_eq!(listed.len(), 10);
+    assert!(listed.iter().all(|l| l.entry.is_none()), "{listed:?}");
+    assert!(asked(&effects).is_some(), "and so on");
 }
 
 #[test]

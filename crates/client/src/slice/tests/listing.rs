@@ -61,11 +61,33 @@ fn shown(effects: &[Effect]) -> (usize, usize) {
     (listed.len(), with)
 }
 
-fn look_up(s: &mut Story) {
-    s.ask(Operation::Lookup {
+/// The kernel looks a name up that is new to it.
+fn look_up(s: &mut Story, is_there: bool) {
+    let effects = s.ask(Operation::Lookup {
         parent: DIRECTORY,
         name: types::Name::new(b"one of them").expect("a name"),
     });
+    let mut attr = s.attr;
+    attr.ino = InodeId::new(INO.shard(), INO.index() + 1);
+    attr.kind = types::FileKind::File;
+    let reply = match is_there {
+        true => meta::Reply::Entry {
+            ino: attr.ino,
+            kind: attr.kind,
+            attr: Some(attr),
+        },
+        false => meta::Reply::Absent,
+    };
+    answer_op(s, &effects, reply);
+}
+
+/// The owner is asked for something, and answers.
+fn answer_op(s: &mut Story, effects: &[Effect], reply: meta::Reply) {
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, _, Ask::Op { .. }) => Some(*call),
+        _ => None,
+    });
+    s.answer(call.expect("the owner is asked"), reply);
 }
 
 #[test]
@@ -101,12 +123,71 @@ fn who_never_looks_is_told_names_alone_after_a_while() {
     s.now = s.now + Duration::from_millis(600);
     assert!(!list(&mut s, cookie).0);
     // Somebody looks: the next ones come with attributes. So do those of the next scan.
-    look_up(&mut s);
+    look_up(&mut s, false);
+    assert!(!list(&mut s, cookie).0, "nothing is there");
+    look_up(&mut s, true);
     assert!(list(&mut s, cookie).0);
     let directory = s.slice.inode(DIRECTORY);
     directory.unlooked_count = 1 << 20;
     assert!(!list(&mut s, cookie).0);
     assert!(list(&mut s, 0).0);
+}
+
+/// A file is made in the directory.
+fn make(s: &mut Story, number: u64) {
+    let effects = s.ask(Operation::Make {
+        parent: DIRECTORY,
+        name: types::Name::new(number.to_string().as_bytes()).expect("a name"),
+        kind: crate::request::NewKind::Node {
+            mode: 0o100_600,
+            rdev: 0,
+        },
+    });
+    let (mut attr, directory) = (s.attr, s.attr);
+    attr.ino = InodeId::new(INO.shard(), INO.index() + 1 + number);
+    attr.kind = types::FileKind::File;
+    let made = meta::Reply::Made {
+        attr: Some(attr),
+        ino: attr.ino,
+        directory,
+        is_new: true,
+    };
+    answer_op(s, &effects, made);
+}
+
+/// The kernel of a node that is alone has all of what it has made: it is listed by names, if attributes would be shown of less.
+#[test]
+fn what_was_just_made_is_listed_by_its_names() {
+    let alone = Duration::from_millis(types::limits::KERNEL_TIMEOUT_ALONE_MS);
+    let few = |s: &mut Story| {
+        s.slice.limit_inodes(1);
+        s.slice.room_for_entries() as u64
+    };
+    let room = few(&mut Story::new(PAGE));
+    for (count, is_alone, looks, pause, is_known) in [
+        (room, true, false, Duration::from_secs(1), true),
+        (room, false, false, Duration::from_secs(0), false),
+        (room - 1, true, false, Duration::from_secs(1), false),
+        (room, true, true, Duration::from_secs(1), false),
+        (room, true, false, Duration(alone.0 / 2), false),
+    ] {
+        let mut s = Story::new(PAGE);
+        s.attr.kind = types::FileKind::Directory;
+        few(&mut s);
+        if is_alone {
+            s.slice.believe(alone);
+        }
+        for number in 0..count {
+            look_up(&mut s, false);
+            make(&mut s, number);
+        }
+        if looks {
+            look_up(&mut s, true);
+        }
+        s.now = s.now + pause;
+        let (plus, _, _) = list(&mut s, 0);
+        assert_eq!(!plus, is_known, "{count} {is_alone} {looks} {pause:?}");
+    }
 }
 
 #[test]
