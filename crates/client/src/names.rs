@@ -541,10 +541,9 @@ impl Slice {
             _ => return self.fail(request.ticket, Errno::EPROTO),
         };
         let parent = directory_of(&request.operation);
-        if let meta::Reply::Attr(attr) = &reply
-            && let Some(inode) = self.inodes.get_mut(&attr.ino)
-        {
-            inode.learn_attr(attr);
+        if let meta::Reply::Attr(attr) = &reply {
+            // Of one that is not known, too: what was told of it before this may come later.
+            self.inode(attr.ino).learn_attr(attr);
         }
         // Of an operation on an inode itself, its extended attributes, they are that inode's.
         let own = parent.unwrap_or_else(|| home_inode(&request.operation));
@@ -603,7 +602,7 @@ impl Slice {
                 directory,
                 new_directory,
             } => {
-                self.on_renamed(&request, directory, new_directory);
+                self.on_renamed(&request, directory, new_directory, others);
                 self.teach_moved(&request, ino, replaced, kept_open);
                 self.reply(request.ticket, Response::Done);
             }
@@ -623,7 +622,13 @@ impl Slice {
         }
     }
 
-    fn on_renamed(&mut self, request: &Request, directory: Attr, new_directory: Option<Attr>) {
+    fn on_renamed(
+        &mut self,
+        request: &Request,
+        directory: Attr,
+        new_directory: Option<Attr>,
+        mut others: Vec<Granted>,
+    ) {
         let Operation::Rename {
             parent,
             name,
@@ -645,6 +650,8 @@ impl Slice {
         if parent != new_parent {
             let mut lesson = Arrival::lesson(*new_parent, new_directory, false, (changer, false));
             lesson.kind = FileKind::Directory;
+            others.retain(|granted| granted.ino == *new_parent);
+            lesson.grants = others;
             self.out
                 .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
         }

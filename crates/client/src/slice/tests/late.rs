@@ -99,23 +99,48 @@ fn found(s: &mut Story) -> Vec<Effect> {
     s.input(Input::Arrive(Box::new(arrival)))
 }
 
-#[test]
-fn attributes_told_with_a_change_are_new() {
-    let mut s = shown();
-    let operation = Operation::SetXattr {
+/// An extended attribute is set, as the owner is asked for.
+fn set_attribute(s: &mut Story) -> CallId {
+    let effects = s.ask(Operation::SetXattr {
         ino: INO,
         name: SmallBytes::from(b"user.a".to_vec()),
         value: SmallBytes::from(b"b".to_vec()),
         flags: 0,
-    };
-    s.slice.inode(INO).note_believed(2);
-    let effects = s.ask(operation);
+    });
     assert!(!is_told(&effects), "the owner has not changed it yet");
     let call = effects.iter().find_map(|e| match e {
         Effect::Call(call, ..) => Some(*call),
         _ => None,
     });
+    call.expect("the owner is asked")
+}
+
+#[test]
+fn attributes_told_with_a_change_are_new() {
+    let mut s = shown();
+    s.slice.inode(INO).note_believed(2);
+    let call = set_attribute(&mut s);
     s.attr.change += 1;
-    let effects = s.answer(call.expect("the owner is asked"), meta::Reply::Attr(s.attr));
+    let effects = s.answer(call, meta::Reply::Attr(s.attr));
     assert!(is_told(&effects));
+}
+
+/// A name that leads to an inode which is not known here is looked up before an extended attribute of it is set, and the answer comes after
+/// that, with a token.
+#[test]
+fn what_was_told_before_an_attribute_was_set_is_old_of_what_was_not_known_too() {
+    let mut s = Story::new(PAGE);
+    let call = set_attribute(&mut s);
+    let before = s.attr;
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    let now = std::mem::replace(&mut s.attr, before);
+    found(&mut s);
+    s.attr = now;
+    let effects = s.ask(ATTRIBUTES);
+    let told = effects.iter().find_map(|e| match e {
+        Effect::Reply(_, Response::Attr(attr, _), _) => Some(attr.change),
+        _ => None,
+    });
+    assert_eq!(told, Some(now.change), "{effects:?}");
 }

@@ -1,5 +1,6 @@
 //! What a name leads to, when answers and revokes cross.
 
+use super::story::granted;
 use super::*;
 use crate::request::Response;
 
@@ -74,5 +75,69 @@ fn an_answer_of_before_a_lost_token_says_nothing_under_a_later_one() {
         assert!(is_absent(&lookup(&mut s, "other")), "it is cached");
         assert!(is_absent(&absent(&mut s, late, 5)));
         call_of(&lookup(&mut s, "made"));
+    }
+}
+
+/// What is left when the slice has done what it wants done by itself.
+fn settle(s: &mut Story, effects: Vec<Effect>) -> Vec<Effect> {
+    let (mut left, mut others) = (effects, Vec::new());
+    while !left.is_empty() {
+        match left.remove(0) {
+            Effect::ForSlice(_, input) => left.extend(s.input(input)),
+            other => others.push(other),
+        }
+    }
+    others
+}
+
+/// The tokens of both directories come with the answer to a rename: what is not taken nobody would give back.
+#[test]
+fn a_rename_brings_the_tokens_of_both_directories() {
+    let mut s = Story::new(PAGE);
+    let ids = (INO.index() + 1..).map(|index| InodeId::new(INO.shard(), index));
+    let mut here = ids.filter(|ino| slice_of(*ino) == slice_of(INO));
+    let mut next = || here.next().expect("one in 16");
+    let (from, to, moved) = (next(), next(), next());
+    let effects = s.ask(Operation::Rename {
+        parent: from,
+        name: name("a"),
+        new_parent: to,
+        new_name: name("b"),
+        flags: crate::request::RenameFlags::default(),
+    });
+    let source = meta::Reply::Entry {
+        ino: moved,
+        kind: types::FileKind::File,
+        attr: None,
+    };
+    let effects = s.answer(call_of(&effects), source);
+    let effects = settle(&mut s, effects);
+    let directory = |ino| Attr {
+        ino,
+        kind: types::FileKind::Directory,
+        ..s.attr
+    };
+    let renamed = meta::Reply::Renamed {
+        ino: moved,
+        replaced: None,
+        kept_open: false,
+        directory: directory(from),
+        new_directory: Some(directory(to)),
+    };
+    let kind = TokenKind::Directory {
+        mode: types::DirectoryMode::Read,
+        hash_begin: 0,
+        hash_end: u64::MAX,
+    };
+    let grants = [(from, 1), (to, 2)].map(|(ino, number)| granted(ino, number, kind.clone()));
+    let answer = Answer {
+        body: Body::Op(renamed),
+        grants: grants.to_vec(),
+    };
+    let effects = s.input(Input::Answer(call_of(&effects), Box::new(answer)));
+    settle(&mut s, effects);
+    for ino in [from, to] {
+        let inode = s.slice.inode(ino);
+        assert!(inode.directory_mode().is_some(), "{ino:?}");
     }
 }
