@@ -141,7 +141,7 @@ fn run(arguments: &[String]) -> Result<()> {
     };
     let mut scale = if options.quick { QUICK } else { FULL };
     scale.many_count = options.many.unwrap_or(scale.many_count);
-    let mut rig = Rig::new()?;
+    let mut rig = Rig::new(scale.many_count)?;
     let mut rows = Vec::new();
     let idle = idle::State::enter(!options.no_poll);
     let wanted = |name: &str| {

@@ -23,6 +23,10 @@ const MEMORIES: [&str; 3] = ["x-memory", "r-memory", "t-memory"];
 const PREFIX: &str = "gupfs-bench-";
 /// Bytes of the four NSDs together.
 const GUPFS_SIZE: &str = "4G";
+/// Small files that fit into that many.
+const FILES_MAX: u64 = 2_000_000;
+/// Bytes of the four NSDs for each of more files than that.
+const FILE_ROOM: u64 = 1_600;
 /// As `gupfs up --backing ram` sets its loop devices up: tmpfs may refuse the first.
 const RAW_OPTIONS: [&str; 2] = ["--direct-io=on", "--direct-io=off"];
 /// Threads of a trivial server that waits for its disk: more of them are no quicker.
@@ -63,11 +67,13 @@ pub(crate) struct Rig {
     pair: Option<Pair>,
     /// The devices of G have been written once.
     is_filled: bool,
+    /// Of the NSDs of G together, as `gupfs up` takes it.
+    size: String,
 }
 
 impl Rig {
-    /// An empty rig below a new directory.
-    pub(crate) fn new() -> Result<Self> {
+    /// An empty rig below a new directory; G has room for `many_count` small files.
+    pub(crate) fn new(many_count: u64) -> Result<Self> {
         let repository = Path::new(env!("CARGO_MANIFEST_DIR"))
             .ancestors()
             .nth(2)
@@ -83,6 +89,10 @@ impl Rig {
             children: Vec::new(),
             pair: None,
             is_filled: false,
+            size: match many_count > FILES_MAX {
+                true => format!("{}M", (many_count * FILE_ROOM) >> 20),
+                false => GUPFS_SIZE.to_owned(),
+            },
         })
     }
 
@@ -229,6 +239,7 @@ impl Rig {
     pub(crate) fn gupfs(&mut self) -> Result<Target> {
         self.once("g", |rig| {
             let (mount, state) = (rig.directory("g")?, rig.root.join("g-state"));
+            let size = rig.size.clone();
             rig.gupfs_command(&[
                 "up",
                 "--mount",
@@ -236,7 +247,7 @@ impl Rig {
                 "--state",
                 text(&state),
                 "--size",
-                GUPFS_SIZE,
+                &size,
                 "--backing",
                 "ram",
             ])?;
@@ -456,6 +467,7 @@ fn clean_leftovers(repository: &Path) -> Result<()> {
                 children: Vec::new(),
                 pair: None,
                 is_filled: false,
+                size: GUPFS_SIZE.to_owned(),
             });
         }
     }
