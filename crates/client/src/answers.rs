@@ -1,12 +1,13 @@
 //! Owners' answers, on their way to who waits for them.
 
+use token::message::Granted;
 use types::Errno;
 
 use crate::env::Env;
 use crate::message::{Answer, Body};
 use crate::names::Continuation;
 use crate::request::Response;
-use crate::slice::{CallId, Effect, Input, Slice};
+use crate::slice::{CallId, Effect, Input, Slice, slice_of};
 
 impl Slice {
     /// An owner's answer arrived.
@@ -32,16 +33,19 @@ impl Slice {
                 Body::Refused(errno) => self.fail_arrival(&arrival, errno),
                 _ => self.on_arrival_gone(*arrival),
             },
-            Continuation::RenameSource(request) => match answer.body {
-                Body::Op(meta::Reply::Entry { ino, .. }) => {
-                    let input = Input::FlushThen(ino, Box::new(request));
-                    self.out.push(Effect::ForSlice(ino, input));
+            Continuation::RenameSource(request) => {
+                self.take_all(env, answer.grants);
+                match answer.body {
+                    Body::Op(meta::Reply::Entry { ino, .. }) => {
+                        let input = Input::FlushThen(ino, Box::new(request));
+                        self.out.push(Effect::ForSlice(ino, input));
+                    }
+                    Body::Refused(errno) | Body::Op(meta::Reply::Error(errno)) => {
+                        self.fail(request.ticket, errno);
+                    }
+                    _ => self.fail(request.ticket, Errno::ENOENT),
                 }
-                Body::Refused(errno) | Body::Op(meta::Reply::Error(errno)) => {
-                    self.fail(request.ticket, errno);
-                }
-                _ => self.fail(request.ticket, Errno::ENOENT),
-            },
+            }
             Continuation::Acquire(ino, losses, asker) => {
                 self.on_acquired(env, (ino, asker), answer, losses);
             }
@@ -71,6 +75,19 @@ impl Slice {
                     let is_freed = matches!(answer.body, Body::Op(meta::Reply::Absent));
                     self.on_closed(env, ino, is_freed);
                 }
+            }
+        }
+    }
+
+    /// Takes tokens of whichever inodes: what nobody takes the owner never gets back.
+    pub(crate) fn take_all(&mut self, env: &Env<'_>, grants: Vec<Granted>) {
+        for granted in grants {
+            let ino = granted.ino;
+            if slice_of(ino) as u64 == self.index {
+                self.take_grant(env, &granted);
+            } else {
+                let input = Input::Granted(Box::new(granted));
+                self.out.push(Effect::ForSlice(ino, input));
             }
         }
     }

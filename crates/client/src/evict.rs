@@ -520,7 +520,7 @@ impl Slice {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
         };
-        let is_gone = inode.attr.is_some_and(|a| a.nlink == 0);
+        let is_gone = inode.is_unnamed || inode.attr.is_some_and(|a| a.nlink == 0);
         let is_used = inode.lookup_count > 0 || inode.open_count > 0 || inode.closing_count > 0;
         if !is_gone || is_used {
             return;

@@ -10,7 +10,8 @@
 //! for, and no name was looked up. One entry in `SAMPLE` has none, so that who looks is seen.
 //!
 //! What this node has made counts as shown: where it is alone, its kernel believes that as long. Who lists what was just made begins
-//! with names alone, if there is that much of it.
+//! with names alone, if there is that much of it, and goes on with attributes where the kernel asks for them after all (GETATTR): of what was
+//! written since.
 
 use std::collections::VecDeque;
 
@@ -29,8 +30,12 @@ use crate::slice::{Effect, Input, Pinned, Slice, Waiting, slice_of};
 /// (docs/decisions/0004, 11).
 const LINK_TIME: Duration = Duration::from_millis(limits::KERNEL_LINK_MS);
 
+/// So many files of one slice in `SLICE_COUNT` were asked for by themselves since a listing began: the kernel does not believe what it was shown of
+/// the names, as of files that were written since they were made.
+const ATTR_LOOKS: u64 = 64;
+
 /// One entry in so many is shown without attributes.
-const SAMPLE: usize = 1024;
+pub(crate) const SAMPLE: usize = 1024;
 
 /// A listing on its way through the slices of its entries.
 #[derive(Debug)]
@@ -163,12 +168,19 @@ impl Slice {
         let cookie = if cookie <= 2 { 0 } else { cookie };
         let directory = self.inode(ino);
         let (count, since) = (directory.unlooked_count, directory.unlooked_since);
+        let looked = directory.attr_looks_before;
+        let looks = self.attr_looks.saturating_sub(looked);
         let is_known = self.is_alone()
             && count >= self.room_for_entries()
             && env.now.since(since) < self.unlooked_time();
-        if count == 0 || (cookie == 0 && !is_known) {
+        let has_asked = self.is_alone() && cookie != 0 && looks >= ATTR_LOOKS;
+        if count == 0 || has_asked || (cookie == 0 && !is_known) {
             let directory = self.inode(ino);
             (directory.unlooked_count, directory.unlooked_since) = (0, env.now);
+        }
+        if cookie == 0 || has_asked {
+            let attr_looks = self.attr_looks;
+            self.inode(ino).attr_looks_before = attr_looks;
         }
         let is_looked_at = self.is_looked_at(env, ino);
         if plus {

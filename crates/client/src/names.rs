@@ -552,7 +552,10 @@ impl Slice {
             self.take_grant(env, &granted);
         }
         match reply {
-            meta::Reply::Error(errno) => self.fail(request.ticket, errno),
+            meta::Reply::Error(errno) => {
+                self.take_all(env, others);
+                self.fail(request.ticket, errno);
+            }
             meta::Reply::Absent => {
                 let timeout = parent.map_or(0, |p| self.entry_timeout(p));
                 if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
@@ -835,9 +838,11 @@ impl Slice {
 
     /// GetAttr: from the cache under a token, else from the owner with one.
     pub(crate) fn get_attr(&mut self, _env: &Env<'_>, request: Request) {
-        let Operation::GetAttr { ino, .. } = request.operation else {
+        let Operation::GetAttr { ino, handle } = request.operation else {
             unreachable!("only getattr comes here");
         };
+        let is_file = self.inode(ino).known_kind() != FileKind::Directory;
+        self.attr_looks += u64::from(is_file && handle.is_none());
         let inode = self.inode(ino);
         if inode.is_attr_current() {
             return self.reply_attr((request.ticket, request.caller.pid), ino);

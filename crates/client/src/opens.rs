@@ -12,8 +12,8 @@
 //! - Who waits for its open counts as having the file open. So does, for a moment, whoever was shown the file by name,
 //!   or is about to be, if the revoke overtook the answer: the open is on its way, and a kernel tries only once more
 //!   after ESTALE. Symbolic links are read as files are opened, and kept for who was shown them.
-//! - So does, for longer, a kernel that knows a file which lost its last name by this node's own doing: a thread may have found the
-//!   name in it at any time before, and holds the inode until it is done.
+//! - So does, for longer, a kernel that knows a file of which the owner keeps what a rename here took the last name of: a thread may have
+//!   found that in it at any time before, and holds the inode until it is done. An unlink of what nobody has open keeps nothing.
 //! - A name is not looked up while the last name of what it leads to may be on its way out, nor shown to lead to what is gone.
 //! - While `Op::Closed` is on its way nothing is opened: the owner would take the older message for the newer state.
 //!
@@ -37,7 +37,7 @@ use crate::slice::{OpenFile, Slice};
 
 /// For so long after a file was shown by name its open may be on the way.
 const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
-/// For so long at most a file that lost its last name by this node's own doing is kept for opens that may be on their way, while the
+/// For so long at most a file that the owner keeps for this node's own doing is kept for opens that may be on their way, while the
 /// kernel knows it: a thread that walks a path holds the inode that it found. A kernel that has seen the last name go forgets it with
 /// the last of them, at once as a rule, so this only bounds what is kept for one that takes it to have another name.
 const KEPT_WHILE_KNOWN_MAX: Duration = Duration::from_secs(3);
@@ -148,8 +148,7 @@ impl Inode {
     /// asked for anew. In the end it is shown all the same, should the owner know better.
     pub(crate) fn is_unnamed_again(&mut self) -> bool {
         // Attributes may be here before what this node's own change taught.
-        let is_nameless = self.attr.is_some_and(|attr| attr.nlink == 0);
-        let is_unnamed = self.is_gone || self.is_unnamed || is_nameless;
+        let is_unnamed = self.is_nameless();
         self.unnamed_looks += u16::from(is_unnamed && self.unnamed_looks < UNNAMED_LOOKS_MAX);
         is_unnamed && self.unnamed_looks < UNNAMED_LOOKS_MAX
     }
@@ -171,7 +170,17 @@ impl Inode {
             // The owner may have nothing on record, and does not listen then: what it took last stays true.
             return self.open_count > 0 || self.is_taken_open;
         }
-        self.open_count > 0 || (self.closing_count == 0 && self.may_come(now))
+        self.open_count > 0 || (self.closing_count == 0 && (self.may_come(now) || self.is_kept()))
+    }
+
+    /// It lost its last name, and the owner keeps it here for opens that may be on their way.
+    const fn is_kept(&self) -> bool {
+        self.is_unnamed && self.is_taken_open && self.awaited_count > 0
+    }
+
+    /// Its last name is gone, as far as is known here.
+    pub(crate) fn is_nameless(&self) -> bool {
+        self.is_gone || self.is_unnamed || self.attr.is_some_and(|attr| attr.nlink == 0)
     }
 
     /// An open may be on its way. While the owner is being told of a close it waits: the older message must not be news
@@ -263,8 +272,7 @@ impl Slice {
     pub(crate) fn tell_closed(&mut self, ino: InodeId) {
         let inode = self.inode(ino);
         let has_token = inode.inode_mode().is_some() || inode.directory_mode().is_some();
-        let is_nameless = inode.is_gone || inode.attr.is_some_and(|a| a.nlink == 0);
-        let is_untold = is_nameless || !has_token;
+        let is_untold = inode.is_nameless() || !has_token;
         let is_closed = inode.open_count == 0 && !inode.is_opening() && inode.awaited_count == 0;
         if inode.is_taken_open && is_untold && is_closed {
             self.send_closed(ino);

@@ -167,6 +167,8 @@ pub enum Input {
     UnlinkNow(InodeId, Request, Option<InodeId>),
     /// What an unlink has done to an inode of this slice.
     Unlinked(InodeId, crate::unlink::Unlinked),
+    /// A token of an inode of this slice came with an answer to another one.
+    Granted(Box<token::message::Granted>),
     /// A name led to an inode that is gone: to be looked up anew.
     LookAgain(Box<Request>),
     /// A listing that wants the attributes of an inode of this slice.
@@ -266,6 +268,8 @@ pub struct Slice {
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
+    /// Attributes that the kernel has asked for by themselves, not through an open file.
+    pub(crate) attr_looks: u64,
     /// Oldest first.
     pub(crate) awaited_opens: VecDeque<crate::opens::AwaitedOpen>,
     /// Pages of all inodes in `Inode::hasty`.
@@ -344,6 +348,7 @@ impl Slice {
             has_late_answers: false,
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
+            attr_looks: 0,
             awaited_opens: VecDeque::new(),
             hasty_count: 0,
             early_revokes: Vec::new(),
@@ -422,6 +427,7 @@ impl Slice {
             Input::UnlinkTarget(ino, request) => self.unlink_target(env, ino, request),
             Input::UnlinkNow(parent, request, told) => self.unlink_now(parent, request, told),
             Input::Unlinked(ino, unlinked) => self.on_unlinked(env, ino, unlinked),
+            Input::Granted(granted) => self.take_grant(env, &granted),
             Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::ListAhead(behind) => self.list_ahead(env, behind),

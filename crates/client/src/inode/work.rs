@@ -72,9 +72,12 @@ pub(crate) struct Work {
     pub(crate) look_count: u32,
     /// Bytes read past the page cache, if it is large, since it changed last as far as this node knows.
     pub(crate) direct_bytes: u64,
-    /// Entries of a directory that listings have shown with their attributes since the kernel looked one up, and the first when.
+    /// Entries of a directory that the kernel was shown with their attributes, by listings or as it made them, since it looked one up, and
+    /// the first when.
     pub(crate) unlooked_count: usize,
     pub(crate) unlooked_since: types::Instant,
+    /// [`crate::slice::Slice::attr_looks`] then.
+    pub(crate) attr_looks_before: u64,
     /// When a listing last told the kernel names of this directory that it may keep.
     pub(crate) listed_at: Option<types::Instant>,
     pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
@@ -114,6 +117,7 @@ impl Work {
             direct_bytes: 0,
             unlooked_count: 0,
             unlooked_since: types::Instant(0),
+            attr_looks_before: 0,
             listed_at: None,
             entries: None,
             parked: VecDeque::new(),
@@ -152,6 +156,7 @@ impl Work {
             unlooked_count,
             // Counts from the first entry that is shown.
             unlooked_since: _,
+            attr_looks_before: _,
             listed_at,
             entries,
             parked,
@@ -170,7 +175,9 @@ impl Work {
             || *store_failures > 0
             || *look_count > 0;
         let has_times = modified.is_some() || *accessed != crate::access::Accessed::default();
-        let has_names = entries.is_some() || listed_at.is_some() || *unlooked_count > 0;
+        // What few entries would say of a directory is not worth its memory.
+        let is_scanned = *unlooked_count >= crate::listing::SAMPLE;
+        let has_names = entries.is_some() || listed_at.is_some() || is_scanned;
         let is_pending = kill_set_id.is_some() || !changed_since.is_empty() || *direct_bytes > 0;
         let is_used = is_read || is_written || is_resized || is_promised || is_short;
         !(is_used || has_failed || has_times || has_names || is_pending || !parked.is_empty())

@@ -190,6 +190,29 @@ fn what_was_just_made_is_listed_by_its_names() {
     }
 }
 
+/// The kernel does not believe what it was shown of files that were written since: it asks for their attributes, one by one.
+#[test]
+fn what_was_written_since_it_was_made_is_listed_with_attributes_again() {
+    let mut s = Story::new(PAGE);
+    s.attr.kind = types::FileKind::Directory;
+    s.slice.limit_inodes(1);
+    s.slice.believe(Duration::from_millis(
+        types::limits::KERNEL_TIMEOUT_ALONE_MS,
+    ));
+    for number in 0..s.slice.room_for_entries() as u64 {
+        make(&mut s, number);
+    }
+    assert!(!list(&mut s, 0).0);
+    let handle = None;
+    let ino = InodeId::new(INO.shard(), INO.index() + 1);
+    s.ask(Operation::GetAttr { ino, handle });
+    assert!(!list(&mut s, COUNT).0, "one is none");
+    for _ in 0..100 {
+        s.ask(Operation::GetAttr { ino, handle });
+    }
+    assert!(list(&mut s, 2 * COUNT).0);
+}
+
 #[test]
 fn who_may_know_few_inodes_is_shown_few() {
     let mut s = Story::new(PAGE);

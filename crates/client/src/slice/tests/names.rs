@@ -90,9 +90,15 @@ fn settle(s: &mut Story, effects: Vec<Effect>) -> Vec<Effect> {
     others
 }
 
-/// The tokens of both directories come with the answer to a rename: what is not taken nobody would give back.
+/// The tokens of both directories come with the answer to a rename, be it a refusal, and that of what moves with the question for it: what
+/// is not taken nobody would give back.
 #[test]
 fn a_rename_brings_the_tokens_of_both_directories() {
+    rename_brings_tokens(false);
+    rename_brings_tokens(true);
+}
+
+fn rename_brings_tokens(fails: bool) {
     let mut s = Story::new(PAGE);
     let ids = (INO.index() + 1..).map(|index| InodeId::new(INO.shard(), index));
     let mut here = ids.filter(|ino| slice_of(*ino) == slice_of(INO));
@@ -110,8 +116,14 @@ fn a_rename_brings_the_tokens_of_both_directories() {
         kind: types::FileKind::File,
         attr: None,
     };
-    let effects = s.answer(call_of(&effects), source);
+    let mode = InodeMode::Read;
+    let answer = Answer {
+        body: Body::Op(source),
+        grants: vec![granted(moved, 1, TokenKind::Inode { mode })],
+    };
+    let effects = s.input(Input::Answer(call_of(&effects), Box::new(answer)));
     let effects = settle(&mut s, effects);
+    assert!(s.slice.inode(moved).inode_mode().is_some());
     let directory = |ino| Attr {
         ino,
         kind: types::FileKind::Directory,
@@ -130,8 +142,12 @@ fn a_rename_brings_the_tokens_of_both_directories() {
         hash_end: u64::MAX,
     };
     let grants = [(from, 1), (to, 2)].map(|(ino, number)| granted(ino, number, kind.clone()));
+    let reply = match fails {
+        true => meta::Reply::Error(Errno::EEXIST),
+        false => renamed,
+    };
     let answer = Answer {
-        body: Body::Op(renamed),
+        body: Body::Op(reply),
         grants: grants.to_vec(),
     };
     let effects = s.input(Input::Answer(call_of(&effects), Box::new(answer)));

@@ -361,6 +361,45 @@ fn removed(s: &mut Story, remover: u32) -> Vec<Effect> {
     s.input(Input::Arrive(arrival))
 }
 
+/// Of an inode that came back by an extended attribute a token is held and nothing else known.
+#[test]
+fn a_file_of_which_little_is_known_is_closed_after_it_was_replaced() {
+    for forgets in [true, false] {
+        let mut s = Story::new(PAGE);
+        let mode = InodeMode::Read;
+        let granted = story::granted(INO, 1, TokenKind::Inode { mode });
+        s.input(Input::Granted(Box::new(granted)));
+        s.slice.inode(INO).lookup_count = 1;
+        removed(&mut s, 1);
+        let effects = match forgets {
+            true => forget(&mut s),
+            false => {
+                s.now = Instant(Duration::from_secs(4).0);
+                s.input(Input::Tick)
+            }
+        };
+        let call = closed_of(&effects).expect("the owner is told");
+        s.answer(call, meta::Reply::Absent);
+        if forgets {
+            assert_eq!(s.slice.counts().0, 0);
+        }
+    }
+}
+
+/// Its token is revoked while it is kept: the owner goes on to take it for open.
+#[test]
+fn a_release_says_that_what_is_kept_is_open() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    s.now = s.now + Duration::from_secs(60);
+    removed(&mut s, 1);
+    s.now = s.now + Duration::from_secs(1);
+    assert_eq!(says_open(&revoke(&mut s, 1)), Some(true));
+    s.now = s.now + Duration::from_secs(3);
+    let effects = s.input(Input::Tick);
+    assert!(closed_of(&effects).is_some(), "{effects:?}");
+}
+
 /// A third thread has it open while the last name goes: its close does not end what the second one waits for, but the time does.
 #[test]
 fn a_close_does_not_end_what_is_kept_for_another_open() {
