@@ -19,22 +19,6 @@ fn story() -> Story {
     s
 }
 
-/// What is left when the slice has done what it wants done by itself.
-fn settle(s: &mut Story, effects: Vec<Effect>) -> Vec<Effect> {
-    let mut left = VecDeque::from(effects);
-    let mut others = Vec::new();
-    while let Some(effect) = left.pop_front() {
-        match effect {
-            Effect::ForSlice(ino, input) => {
-                assert_eq!(slice_of(ino), slice_of(INO));
-                left.extend(s.input(input));
-            }
-            other => others.push(other),
-        }
-    }
-    others
-}
-
 fn list(s: &mut Story, cookie: u64) -> Vec<Effect> {
     let effects = s.ask(Operation::ReadDir {
         ino: DIRECTORY,
@@ -43,7 +27,7 @@ fn list(s: &mut Story, cookie: u64) -> Vec<Effect> {
         size: SIZE,
         plus: true,
     });
-    settle(s, effects)
+    s.settle(effects)
 }
 
 /// The entries that the owner is asked for, behind this cookie.
@@ -113,12 +97,12 @@ fn answer_names(s: &mut Story, call: CallId, cookie: u64) -> Vec<Effect> {
         entries.iter_mut().for_each(|entry| entry.attr = None);
     }
     let effects = s.input(Input::Answer(call, Box::new(answer)));
-    settle(s, effects)
+    s.settle(effects)
 }
 
 fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
     let effects = raw_answer(s, call, cookie, is_end);
-    settle(s, effects)
+    s.settle(effects)
 }
 
 /// The entries that are answered.
@@ -270,7 +254,7 @@ fn who_waits_for_what_fails_asks_itself() {
     list(&mut s, cookie);
     let refused = Answer::bare(Body::Refused(Errno::EIO));
     let effects = s.input(Input::Answer(call, Box::new(refused)));
-    let effects = settle(&mut s, effects);
+    let effects = s.settle(effects);
     let (call, again) = asked(&effects).expect("asked again");
     assert_eq!(again, cookie);
     let effects = answer(&mut s, call, cookie, true);
@@ -326,7 +310,7 @@ fn the_end_of_before_a_create_is_not_the_end() {
     let (call, _) = asked(&effects).expect("asked");
     let effects = raw_answer(&mut s, call, 100, true);
     s.slice.inode(DIRECTORY).names_epoch += 1;
-    settle(&mut s, effects);
+    s.settle(effects);
     let effects = list(&mut s, 100 + COUNT);
     assert_eq!(asked(&effects).map(|(_, at)| at), Some(100 + COUNT));
 }
@@ -450,7 +434,7 @@ fn the_end_is_known_from_the_first_listing() {
     let mut told = listing(&s, 100, true);
     told.grants.push(granted(DIRECTORY, 1, NAMES));
     let effects = s.input(Input::Answer(call, Box::new(told)));
-    settle(&mut s, effects);
+    s.settle(effects);
     let effects = list(&mut s, 100 + COUNT);
     assert_eq!(shown(&effects).map(Vec::len), Some(0));
 }

@@ -78,18 +78,6 @@ fn an_answer_of_before_a_lost_token_says_nothing_under_a_later_one() {
     }
 }
 
-/// What is left when the slice has done what it wants done by itself.
-fn settle(s: &mut Story, effects: Vec<Effect>) -> Vec<Effect> {
-    let (mut left, mut others) = (effects, Vec::new());
-    while !left.is_empty() {
-        match left.remove(0) {
-            Effect::ForSlice(_, input) => left.extend(s.input(input)),
-            other => others.push(other),
-        }
-    }
-    others
-}
-
 /// The tokens of both directories come with the answer to a rename, be it a refusal, and that of what moves with the question for it: what
 /// is not taken nobody would give back.
 #[test]
@@ -122,7 +110,7 @@ fn rename_brings_tokens(fails: bool) {
         grants: vec![granted(moved, 1, TokenKind::Inode { mode })],
     };
     let effects = s.input(Input::Answer(call_of(&effects), Box::new(answer)));
-    let effects = settle(&mut s, effects);
+    let effects = s.settle(effects);
     assert!(s.slice.inode(moved).inode_mode().is_some());
     let directory = |ino| Attr {
         ino,
@@ -151,7 +139,7 @@ fn rename_brings_tokens(fails: bool) {
         grants: grants.to_vec(),
     };
     let effects = s.input(Input::Answer(call_of(&effects), Box::new(answer)));
-    settle(&mut s, effects);
+    s.settle(effects);
     for ino in [from, to] {
         let inode = s.slice.inode(ino);
         assert!(inode.directory_mode().is_some(), "{ino:?}");

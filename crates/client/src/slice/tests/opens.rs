@@ -249,14 +249,8 @@ fn answer_all(s: &mut Story, effects: &[Effect], reply: meta::Reply) -> Vec<Effe
         Effect::Call(call, ..) => Some(*call),
         _ => None,
     });
-    let (mut left, mut done) = (s.answer(call.expect("asked"), reply), Vec::new());
-    while !left.is_empty() {
-        match left.remove(0) {
-            Effect::ForSlice(_, input) => left.extend(s.input(input)),
-            other => done.push(other),
-        }
-    }
-    done
+    let effects = s.answer(call.expect("asked"), reply);
+    s.settle(effects)
 }
 
 /// A rename through this node gives what moves, and what it changes places with, a new ctime: what is known here is of

@@ -409,6 +409,22 @@ impl Story {
     pub(super) fn answer(&mut self, call: CallId, reply: meta::Reply) -> Vec<Effect> {
         self.input(Input::Answer(call, Box::new(Answer::bare(Body::Op(reply)))))
     }
+
+    /// What is left when the slice has done what it wants done by itself.
+    pub(super) fn settle(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
+        let mut left = VecDeque::from(effects);
+        let mut others = Vec::new();
+        while let Some(effect) = left.pop_front() {
+            match effect {
+                Effect::ForSlice(ino, input) => {
+                    assert_eq!(slice_of(ino), slice_of(INO));
+                    left.extend(self.input(input));
+                }
+                other => others.push(other),
+            }
+        }
+        others
+    }
 }
 
 /// The right to keep the names of a directory.
