@@ -82,7 +82,7 @@ fn a_file_that_was_found_is_opened_after_it_was_replaced() {
             .custom_flags(libc::O_PATH)
             .open(&name)
             .unwrap();
-        // Longer than an answer of the daemon takes that the thread does not wait for.
+        // For longer than the daemon waits for the open of whoever was shown a name (200 ms): who walks a path may stand still.
         std::thread::sleep(std::time::Duration::from_millis(500));
         fs::write(&next, "b").unwrap();
         fs::rename(&next, &name).unwrap();
