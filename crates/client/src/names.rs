@@ -841,15 +841,15 @@ impl Slice {
         let Operation::GetAttr { ino, handle } = request.operation else {
             unreachable!("only getattr comes here");
         };
-        let is_file = self.inode(ino).known_kind() != FileKind::Directory;
-        self.attr_looks += u64::from(is_file && handle.is_none());
         let inode = self.inode(ino);
-        if inode.is_attr_current() {
+        let (kind, is_current) = (inode.known_kind(), inode.is_attr_current());
+        self.attr_looks += u64::from(kind != FileKind::Directory && handle.is_none());
+        if is_current {
             return self.reply_attr((request.ticket, request.caller.pid), ino);
         }
         // A writer among others, and one whose changes the owner does not know, must become the only
         // one to know size and times.
-        let kind = inode.known_kind();
+        let inode = self.inode(ino);
         let want = match inode.inode_mode() {
             Some(types::InodeMode::SharedWrite) => Want::Inode {
                 mode: types::InodeMode::Exclusive,
