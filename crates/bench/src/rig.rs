@@ -23,9 +23,9 @@ const MEMORIES: [&str; 3] = ["x-memory", "r-memory", "t-memory"];
 const PREFIX: &str = "gupfs-bench-";
 /// Bytes of the four NSDs together.
 const GUPFS_SIZE: &str = "4G";
-/// Small files that fit into that many.
-const FILES_MAX: u64 = 2_000_000;
-/// Bytes of the four NSDs for each of more files than that.
+/// The same, in MiB.
+const GUPFS_MEBIBYTES: u64 = 4 << 10;
+/// Bytes of the four NSDs for each small file, where these need more.
 const FILE_ROOM: u64 = 1_600;
 /// As `gupfs up --backing ram` sets its loop devices up: tmpfs may refuse the first.
 const RAW_OPTIONS: [&str; 2] = ["--direct-io=on", "--direct-io=off"];
@@ -89,10 +89,7 @@ impl Rig {
             children: Vec::new(),
             pair: None,
             is_filled: false,
-            size: match many_count > FILES_MAX {
-                true => format!("{}M", (many_count * FILE_ROOM) >> 20),
-                false => GUPFS_SIZE.to_owned(),
-            },
+            size: format!("{}M", GUPFS_MEBIBYTES.max((many_count * FILE_ROOM) >> 20)),
         })
     }
 
