@@ -36,6 +36,7 @@ pub mod request;
 pub mod revoke;
 pub mod rewrite;
 mod seek;
+mod siblings;
 pub mod slice;
 mod tokens;
 pub mod transfer;

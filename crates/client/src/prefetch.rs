@@ -63,6 +63,12 @@ impl Slice {
         if wanted.is_empty() {
             return;
         }
+        self.load_ahead(env, ino, wanted);
+    }
+
+    /// Loads what its tokens cover, as soon as it is known where it lies.
+    pub(crate) fn load_ahead(&mut self, env: &Env<'_>, ino: InodeId, mut wanted: Vec<ByteRange>) {
+        let inode = self.inode(ino);
         if !wanted.iter().all(|ahead| inode.map.known.contains(ahead)) {
             // One question for all of them, which goes forward from the first byte.
             wanted.sort_unstable_by_key(|ahead| ahead.begin);
@@ -79,7 +85,7 @@ impl Slice {
     pub(crate) fn prefetch_mapped(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         let wanted = std::mem::take(&mut inode.unmapped);
-        if inode.is_revoking() || inode.open_count == 0 {
+        if inode.is_revoking() || (inode.open_count == 0 && !inode.is_small()) {
             return;
         }
         let end = inode.size.next_multiple_of(PAGE_SIZE);

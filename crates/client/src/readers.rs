@@ -67,6 +67,16 @@ pub struct Readers {
     again_size_max: u64,
     /// Process number, 32 bits, above its habit; each process has one place.
     processes: Box<[AtomicU64]>,
+    /// The same of processes that read the files of directories: above the number of directories for which files were loaded since the last of
+    /// which one was opened, and one.
+    scanners: Box<[AtomicU64]>,
+}
+
+/// Of so many directories in a row may files have been loaded without that any was opened.
+const UNREAD_MAX: u64 = 4;
+
+fn blank() -> Box<[AtomicU64]> {
+    (0..PROCESS_COUNT).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl Readers {
@@ -75,8 +85,26 @@ impl Readers {
         Self {
             size_min,
             again_size_max,
-            processes: (0..PROCESS_COUNT).map(|_| AtomicU64::new(0)).collect(),
+            processes: blank(),
+            scanners: blank(),
         }
+    }
+
+    /// The process has listed a directory: whether its files are to be loaded before they are opened, which is counted.
+    pub(crate) fn may_read_through(&self, pid: u32) -> bool {
+        let place = &self.scanners[(pid % PROCESS_COUNT) as usize];
+        let value = place.load(Ordering::Relaxed);
+        let is_reader = value >> 32 == u64::from(pid) && (1..=UNREAD_MAX).contains(&(value & 0xff));
+        if is_reader {
+            place.store(value + 1, Ordering::Relaxed);
+        }
+        is_reader
+    }
+
+    /// The process reads the files of a directory that it has listed.
+    pub(crate) fn note_read_through(&self, pid: u32) {
+        let place = &self.scanners[(pid % PROCESS_COUNT) as usize];
+        place.store(u64::from(pid) << 32 | 1, Ordering::Relaxed);
     }
 
     /// The place of a process: those started one after the other do not meet.
@@ -161,6 +189,7 @@ impl Slice {
         caller: Caller,
         flags: OpenFlags,
     ) -> Opened {
+        self.note_opened(ino, flags);
         let mut opened = self.open_handle(ino, flags);
         let inode = self.inode(ino);
         let is_plain = !opened.direct && !flags.exec && inode.size >= readers.size_min;

@@ -177,6 +177,12 @@ pub enum Input {
     ListAhead(crate::ahead::Behind),
     /// What is to be known of entries before they are wanted is known.
     AheadKnown(InodeId, u64),
+    /// The open of a file of this slice says that those of this directory are being read.
+    Watch(InodeId, InodeId),
+    /// It says so for a directory of this slice.
+    WatchedOpened(InodeId, InodeId),
+    /// A small file of this slice will be opened soon.
+    LoadFile(InodeId),
     /// Write all dirty data back: the daemon stops.
     WriteBack,
     /// The node's lease is over: the kernel drops what it has, and nothing more is served (rule R8). Of the requests
@@ -228,6 +234,8 @@ pub enum Effect {
     Release(ShardId, token::message::Released),
     /// Hand an input to the slice of an inode.
     ForSlice(InodeId, Input),
+    /// Hand `Input::LoadFile` to the slice of each of these, soon, on a thread that answers nobody.
+    LoadFiles(Vec<InodeId>),
     /// Get free sectors from an owner: as many as were last not in hand (`Grants`).
     WantSpace(NodeId),
     /// Frames are short, and somebody waits for some: `Input::Shrink` to all slices, soon, but not at once and not
@@ -263,6 +271,11 @@ pub struct Slice {
     pub(crate) epochs: VecDeque<Instant>,
     /// Listings asked for before they are wanted, oldest first.
     pub(crate) aheads: VecDeque<crate::ahead::Ahead>,
+    /// Directories whose files may be read one after the other, oldest first, and files whose opens say so.
+    pub(crate) scans: VecDeque<crate::siblings::Scan>,
+    pub(crate) watched: FxHashMap<InodeId, crate::siblings::Watch>,
+    pub(crate) loaded_file_count: u64,
+    pub(crate) loads_read_files: bool,
     /// An answer is written when all that follows from its request is done.
     pub(crate) has_late_answers: bool,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
@@ -328,6 +341,8 @@ pub struct Gauges {
     pub wait_counts: [u64; Waiting::NAMES.len()],
     /// Blocks that were rewritten.
     pub rewrites: crate::rewrite::RewriteCounts,
+    /// Small files that were loaded before they were opened.
+    pub loaded_file_count: u64,
 }
 
 impl Slice {
@@ -345,6 +360,10 @@ impl Slice {
             ios: FxHashMap::default(),
             epochs: VecDeque::new(),
             aheads: VecDeque::new(),
+            scans: VecDeque::new(),
+            watched: FxHashMap::default(),
+            loaded_file_count: 0,
+            loads_read_files: false,
             has_late_answers: false,
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
@@ -432,6 +451,9 @@ impl Slice {
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::ListAhead(behind) => self.list_ahead(env, behind),
             Input::AheadKnown(directory, id) => self.on_ahead_known(env, directory, id),
+            Input::Watch(ino, directory) => self.watch(env, ino, directory),
+            Input::WatchedOpened(directory, ino) => self.on_watched_opened(env, directory, ino),
+            Input::LoadFile(ino) => self.load_file(env, ino),
             Input::WriteBack => {
                 self.stop_rewriting(env);
                 self.tell_all_accesses(env);
@@ -449,6 +471,7 @@ impl Slice {
                 self.give_up_idle(env);
                 self.evict_inodes(env);
                 self.forget_aheads(env);
+                self.forget_scans(env);
                 self.drop_late_names(env);
                 self.end_signalled(env);
                 self.rewrite_some(env);
@@ -650,7 +673,13 @@ impl Slice {
             handle_count: self.handles.len(),
             wait_counts: self.wait_counts,
             rewrites: self.rewrite_counts(),
+            loaded_file_count: self.loaded_file_count,
         }
+    }
+
+    /// Inodes that are known here, in no order.
+    pub fn known(&self) -> impl Iterator<Item = InodeId> {
+        self.inodes.keys().copied()
     }
 
     /// Something that an application wrote has not been committed yet.

@@ -117,6 +117,8 @@ pub(crate) enum Asker {
     /// Nobody waits for them, and none are taken from other nodes: it is answered at once, and requests that were parked meanwhile ask for
     /// theirs then.
     Rewrite,
+    /// The same, for a file that will be read soon.
+    Ahead,
 }
 
 impl Slice {
@@ -141,7 +143,7 @@ impl Slice {
             ino,
             seen: inode.holder.seen(),
             wants,
-            only_free: asker == Asker::Rewrite,
+            only_free: asker != Asker::Requests,
         };
         let then = Continuation::Acquire(ino, inode.loss_count, asker);
         self.call(ino.shard(), ask, then);
@@ -177,6 +179,9 @@ impl Slice {
                 // What the gate parked looks again too, whatever came.
                 self.gate_call(env, ino, Gate::on_token_granted);
                 self.retry(env, ino);
+                if asker == Asker::Ahead && errno.is_none() {
+                    self.on_file_covered(env, ino);
+                }
             }
             Some(errno) => self.fail_token_waiters(env, ino, errno),
         }

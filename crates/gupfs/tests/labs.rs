@@ -41,5 +41,7 @@ mod promise;
 mod repair;
 #[path = "labs/residency.rs"]
 mod residency;
+#[path = "labs/siblings.rs"]
+mod siblings;
 #[path = "labs/space.rs"]
 mod space;

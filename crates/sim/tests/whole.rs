@@ -457,3 +457,21 @@ fn names_looked_for_in_other_parts_are_caught() {
     };
     assert!((1..=20).any(is_caught), "nobody notices");
 }
+
+/// Files are taken for such that somebody will open soon, at any moment, by all nodes.
+#[test]
+fn files_that_are_loaded_before_they_are_opened_are_what_they_are() {
+    let mut loaded = 0;
+    for seed in 1..=12 {
+        let options = Options {
+            load_ticks: 1 + seed % 3,
+            name_percent: 30,
+            ..whole::options(seed, Canary::default())
+        };
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        loaded += report.loaded_file_count;
+    }
+    eprintln!("{loaded} files loaded");
+    assert!(loaded > 100, "{loaded} files");
+}

@@ -20,6 +20,7 @@ mod promise;
 mod punch;
 mod readers;
 mod rewrite;
+mod siblings;
 mod space;
 mod stores;
 pub(crate) mod story;

@@ -341,13 +341,14 @@ impl Daemon {
         let destage = self.destage.counters();
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
-        let (mut known, mut cold) = (0, 0);
+        let (mut known, mut cold, mut loaded) = (0, 0, 0);
         let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
             let seen = slice.gauges();
             known += seen.inode_count as u64;
             rewrites.add(seen.rewrites);
+            loaded += seen.loaded_file_count;
             cold += slice.cold_count() as u64;
         }
         let shards = self.shards.iter().flatten();
@@ -365,6 +366,7 @@ impl Daemon {
             ("metadata_unreadable", read.told),
             ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
+            ("files_loaded_ahead", loaded),
             ("rewrite_blocks", rewrites.blocks),
             ("rewrite_bytes", rewrites.bytes),
             ("rewrite_parts_before", rewrites.parts_before),

@@ -16,7 +16,7 @@ use node::{
     Deferred, FACT_CALL, LOOK_CALL, Locked, Message, Need, OwnerEffect, OwnerEnv, OwnerSlice, Work,
 };
 use smallvec::{SmallVec, smallvec};
-use types::{Errno, Instant, Lsn, NodeLife, ShardId, Timestamp, limits};
+use types::{Errno, InodeId, Instant, Lsn, NodeLife, ShardId, Timestamp, limits};
 
 use super::lapse::Parked;
 use super::{DRIVER_CALL, Daemon, MOVE_CALL, lock};
@@ -276,9 +276,22 @@ impl Daemon {
             Effect::Release(shard, released) => self.release_token(shard, released, items),
             // Before what follows: who is answered that a file was unlinked must not be shown its link count of before.
             Effect::ForSlice(ino, input) => items.push_front(Item::Client(slice_of(ino), input)),
+            Effect::LoadFiles(files) => self.load_files(files),
             Effect::WantSpace(owner) => self.want_space(owner, items),
             Effect::WantFrames => self.want_frames(),
         }
+    }
+
+    /// Small files will be opened soon. On a loop: the application waits for the thread that this is.
+    fn load_files(self: &Arc<Self>, files: Vec<InodeId>) {
+        let Some(first) = files.first() else { return };
+        let (index, daemon) = (slice_of(*first), Arc::clone(self));
+        let load = move || {
+            for ino in files {
+                daemon.input(slice_of(ino), Input::LoadFile(ino));
+            }
+        };
+        self.loops.post(index, Box::new(load));
     }
 
     /// Has the kernel drop something, on a notify thread (rule R1).

@@ -215,6 +215,8 @@ pub struct Setting {
     pub round_ticks: u64,
     /// Clean inodes leave memory every so many ticks; 0: never.
     pub evict_ticks: u64,
+    /// Files are loaded before anybody opens them every so many ticks; 0: only where the client sees that they are read in turn.
+    pub load_ticks: u64,
     /// Which blocks are rewritten; none without.
     pub rewrites: Option<client::rewrite::Rules>,
     /// When directories are split and joined; `None`: never.
@@ -255,6 +257,7 @@ pub struct Node {
     next_call: u64,
     tick_count: u64,
     is_relief_due: bool,
+    load_ticks: u64,
     checkpoints: checkpoints::Checkpoints,
     keys: keys::Keys,
 }
@@ -275,6 +278,7 @@ impl Node {
             has_prune,
             round_ticks,
             evict_ticks,
+            load_ticks,
             rewrites,
             part_bounds,
             canary,
@@ -296,6 +300,9 @@ impl Node {
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(inode_count_max);
+            if load_ticks > 0 {
+                slice.load_read_files();
+            }
             if view.nodes.len() <= 1 {
                 slice.believe(Duration::from_millis(
                     types::limits::KERNEL_TIMEOUT_ALONE_MS,
@@ -345,6 +352,7 @@ impl Node {
             next_call: 0,
             tick_count: 0,
             is_relief_due: false,
+            load_ticks,
             checkpoints: checkpoints::Checkpoints::new(round_ticks),
         };
         node.hold_prepared();
@@ -507,6 +515,7 @@ impl Node {
             Effect::ForSlice(ino, input) => items.push_front(Item::Client(slice_of(ino), input)),
             Effect::WantSpace(owner) => self.want_space(owner, items),
             Effect::WantFrames => self.want_frames(),
+            Effect::LoadFiles(files) => self.load_files(files),
             Effect::Yield(ticket, response) => {
                 self.out.push(Out::Reply(ticket, response, Vec::new()));
             }
@@ -753,6 +762,7 @@ impl Node {
         self.run(items);
         self.tick_checkpoints();
         self.evict_some();
+        self.load_known_files();
         self.tick_keys();
         self.snapshot_if_due();
         if self.tick_count.is_multiple_of(REPEAT_TICKS) {
@@ -766,6 +776,34 @@ impl Node {
         if self.memory.frame_counts().1 < self.memory.levels().low {
             self.want_frames();
         }
+    }
+
+    /// Files will be opened soon, on a loop of the daemon: a run of its own.
+    fn load_files(&mut self, files: Vec<InodeId>) {
+        let load = |ino| Item::Client(slice_of(ino), Input::LoadFile(ino));
+        self.runs.push(files.into_iter().map(load).collect());
+    }
+
+    /// Takes a file that it knows for such.
+    fn load_known_files(&mut self) {
+        if self.load_ticks == 0 || !self.tick_count.is_multiple_of(self.load_ticks) {
+            return;
+        }
+        let mut files: Vec<_> = self.slices.iter().flat_map(Slice::known).collect();
+        files.sort_unstable();
+        if !files.is_empty() {
+            let file = *self.prng.pick(&files).expect("there are some");
+            self.load_files(vec![file]);
+        }
+    }
+
+    /// Files that were loaded before they were opened.
+    pub fn loaded_file_count(&self) -> u64 {
+        let counts = self
+            .slices
+            .iter()
+            .map(|slice| slice.gauges().loaded_file_count);
+        counts.sum()
     }
 
     /// A round of relief for the pagepool (`os::daemon::reclaim`).

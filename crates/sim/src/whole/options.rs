@@ -86,6 +86,8 @@ pub struct Options {
     pub round_ticks: u64,
     /// Clean inodes leave memory every so many ticks; 0: never.
     pub evict_ticks: u64,
+    /// Files are loaded before anybody opens them every so many ticks; 0: only where the client sees that they are read in turn.
+    pub load_ticks: u64,
     /// Blocks of several extents are rewritten when they have rested for so many milliseconds; 0: never.
     pub rewrite_ms: u64,
     /// When directories are split and joined; `None`: never.
@@ -194,6 +196,7 @@ impl Options {
             evict_ticks,
             rewrite_ms: draw_rewrite_ms(&mut aside, canary),
             part_bounds: draw_part_bounds(&mut aside, canary),
+            load_ticks: draw_load_ticks(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -240,6 +243,14 @@ fn draw_rewrite_ms(aside: &mut Prng, canary: Canary) -> u64 {
     let ms = pick(aside, &[0, 1, 50]);
     match canary == Canary::default() {
         true => ms,
+        false => 0,
+    }
+}
+
+fn draw_load_ticks(aside: &mut Prng, canary: Canary) -> u64 {
+    let ticks = pick(aside, &[0, 1, 5, 50]);
+    match canary == Canary::default() {
+        true => ticks,
         false => 0,
     }
 }

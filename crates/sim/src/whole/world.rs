@@ -60,6 +60,8 @@ pub struct Report {
     pub rewrites: RewriteCounts,
     /// Inodes that were evicted, that were read again, and reads that a new root made worthless, of all lives.
     pub key_counts: [u64; 3],
+    /// Files that were loaded before they were opened, of all lives.
+    pub loaded_file_count: u64,
     /// Parts of directories that there were at the ends of all lives.
     pub part_count: u64,
     /// Reads of pages that failed, and calls that failed for it.
@@ -154,6 +156,7 @@ pub struct World {
     checkpoint_counts: [u64; 3],
     rewrites: RewriteCounts,
     key_counts: [u64; 3],
+    loaded_file_count: u64,
     part_count: u64,
     page_faults: pages::PageFaults,
     /// The last step in which it was nearly full.
@@ -197,6 +200,7 @@ impl World {
             checkpoint_counts: self.checkpoint_counts,
             rewrites: self.rewrites,
             key_counts: self.key_counts,
+            loaded_file_count: self.loaded_file_count,
             part_count: self.part_count,
             page_fault_counts: self.page_faults.counts,
             lock_counts: self.lockers.counts,
@@ -217,6 +221,7 @@ impl World {
         let sums = self.key_counts.iter_mut();
         sums.zip(counts).for_each(|(sum, count)| *sum += count);
         self.part_count += self.machines[index].node.part_count();
+        self.loaded_file_count += self.machines[index].node.loaded_file_count();
     }
 
     fn fail(&mut self, text: String) {

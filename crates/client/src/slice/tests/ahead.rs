@@ -12,14 +12,14 @@ const COUNT: u64 = 10;
 const SIZE: u32 = 32 << 10;
 
 /// A directory that the kernel knows, with a token that lets this node keep its names.
-fn story() -> Story {
+pub(super) fn story() -> Story {
     let mut s = Story::new(PAGE);
     s.attr.kind = types::FileKind::Directory;
     s.hold_directory();
     s
 }
 
-fn list(s: &mut Story, cookie: u64) -> Vec<Effect> {
+pub(super) fn list(s: &mut Story, cookie: u64) -> Vec<Effect> {
     let effects = s.ask(Operation::ReadDir {
         ino: DIRECTORY,
         handle: Handle(1),
@@ -31,7 +31,7 @@ fn list(s: &mut Story, cookie: u64) -> Vec<Effect> {
 }
 
 /// The entries that the owner is asked for, behind this cookie.
-fn asked(effects: &[Effect]) -> Option<(CallId, u64)> {
+pub(super) fn asked(effects: &[Effect]) -> Option<(CallId, u64)> {
     effects.iter().find_map(|effect| match effect {
         Effect::Call(
             call,
@@ -46,7 +46,7 @@ fn asked(effects: &[Effect]) -> Option<(CallId, u64)> {
 }
 
 /// The inode with this number behind the directory's, of the same slice.
-fn file(number: u64) -> InodeId {
+pub(super) fn file(number: u64) -> InodeId {
     let all = (INO.index() + 1..).map(|index| InodeId::new(INO.shard(), index));
     let mut all = all.filter(|ino| slice_of(*ino) == slice_of(INO));
     all.nth(usize::try_from(number).expect("small"))
@@ -100,7 +100,7 @@ fn answer_names(s: &mut Story, call: CallId, cookie: u64) -> Vec<Effect> {
     s.settle(effects)
 }
 
-fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
+pub(super) fn answer(s: &mut Story, call: CallId, cookie: u64, is_end: bool) -> Vec<Effect> {
     let effects = raw_answer(s, call, cookie, is_end);
     s.settle(effects)
 }

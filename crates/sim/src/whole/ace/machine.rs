@@ -147,6 +147,7 @@ impl Shape {
             ask_sectors: self.data_sectors.min(64),
             round_ticks: self.round_ticks,
             evict_ticks: 0,
+            load_ticks: 0,
             rewrites: self.rewrites.then_some(Rules {
                 parts_max: 1,
                 rest: Duration(0),

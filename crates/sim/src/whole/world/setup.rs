@@ -91,6 +91,7 @@ impl World {
             checkpoint_counts: [0; 3],
             rewrites: RewriteCounts::default(),
             key_counts: [0; 3],
+            loaded_file_count: 0,
             part_count: 0,
             page_faults: super::pages::PageFaults::default(),
             was_full_at: 0,
@@ -148,6 +149,7 @@ impl World {
             ask_sectors: options.data_sectors.min(16 << 10),
             round_ticks: options.round_ticks,
             evict_ticks: options.evict_ticks,
+            load_ticks: options.load_ticks,
             rewrites: (options.rewrite_ms > 0).then(|| Rules {
                 parts_max: 1,
                 rest: Duration::from_millis(options.rewrite_ms),
