@@ -67,12 +67,12 @@ pub struct Readers {
     again_size_max: u64,
     /// Process number, 32 bits, above its habit; each process has one place.
     processes: Box<[AtomicU64]>,
-    /// The same of processes that read the files of directories: above the number of directories for which files were loaded since the last of
-    /// which one was opened, and one.
+    /// The same of processes whose directories are read: above the number of directories for which files were loaded since the last of which
+    /// one was read, and one.
     scanners: Box<[AtomicU64]>,
 }
 
-/// Of so many directories in a row may files have been loaded without that any was opened.
+/// Of so many directories in a row may files have been loaded without that any was read.
 const UNREAD_MAX: u64 = 4;
 
 fn blank() -> Box<[AtomicU64]> {
@@ -101,10 +101,12 @@ impl Readers {
         is_reader
     }
 
-    /// The process reads the files of a directory that it has listed.
+    /// The files of a directory that the process has listed are being read. The kernel itself, 0, has no habit.
     pub(crate) fn note_read_through(&self, pid: u32) {
-        let place = &self.scanners[(pid % PROCESS_COUNT) as usize];
-        place.store(u64::from(pid) << 32 | 1, Ordering::Relaxed);
+        if pid != 0 {
+            let place = &self.scanners[(pid % PROCESS_COUNT) as usize];
+            place.store(u64::from(pid) << 32 | 1, Ordering::Relaxed);
+        }
     }
 
     /// The place of a process: those started one after the other do not meet.
@@ -189,7 +191,6 @@ impl Slice {
         caller: Caller,
         flags: OpenFlags,
     ) -> Opened {
-        self.note_opened(ino, flags);
         let mut opened = self.open_handle(ino, flags);
         let inode = self.inode(ino);
         let is_plain = !opened.direct && !flags.exec && inode.size >= readers.size_min;

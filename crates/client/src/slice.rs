@@ -177,10 +177,10 @@ pub enum Input {
     ListAhead(crate::ahead::Behind),
     /// What is to be known of entries before they are wanted is known.
     AheadKnown(InodeId, u64),
-    /// The open of a file of this slice says that those of this directory are being read.
-    Watch(InodeId, InodeId),
-    /// It says so for a directory of this slice.
-    WatchedOpened(InodeId, InodeId),
+    /// A READ of a file of this slice says that those of this directory are being read, and the step that it was loaded with.
+    Watch(InodeId, InodeId, u32),
+    /// It says so of a directory of this slice.
+    WatchedRead(InodeId, InodeId, u32),
     /// A small file of this slice will be opened soon.
     LoadFile(InodeId),
     /// Write all dirty data back: the daemon stops.
@@ -275,7 +275,9 @@ pub struct Slice {
     pub(crate) scans: VecDeque<crate::siblings::Scan>,
     pub(crate) watched: FxHashMap<InodeId, crate::siblings::Watch>,
     pub(crate) loaded_file_count: u64,
-    pub(crate) loads_read_files: bool,
+    pub(crate) loads_written_files: bool,
+    /// Tokens for files that will be read soon are not asked for before.
+    pub(crate) next_file_ask: Instant,
     /// An answer is written when all that follows from its request is done.
     pub(crate) has_late_answers: bool,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
@@ -363,7 +365,8 @@ impl Slice {
             scans: VecDeque::new(),
             watched: FxHashMap::default(),
             loaded_file_count: 0,
-            loads_read_files: false,
+            loads_written_files: false,
+            next_file_ask: Instant(0),
             has_late_answers: false,
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
@@ -419,6 +422,9 @@ impl Slice {
                     inode.used_at = env.now;
                 }
                 self.note_activity(env, &request.operation);
+                if !self.watched.is_empty() {
+                    self.note_watched_read(&request.operation);
+                }
                 self.note_access(env, &request.operation, request.caller.pid);
                 self.start(env, request);
             }
@@ -451,8 +457,10 @@ impl Slice {
             Input::Tour(tour) => self.on_tour(env, tour),
             Input::ListAhead(behind) => self.list_ahead(env, behind),
             Input::AheadKnown(directory, id) => self.on_ahead_known(env, directory, id),
-            Input::Watch(ino, directory) => self.watch(env, ino, directory),
-            Input::WatchedOpened(directory, ino) => self.on_watched_opened(env, directory, ino),
+            Input::Watch(ino, directory, step) => self.watch(env, ino, directory, step),
+            Input::WatchedRead(directory, ino, step) => {
+                self.on_watched_read(env, directory, ino, step);
+            }
             Input::LoadFile(ino) => self.load_file(env, ino),
             Input::WriteBack => {
                 self.stop_rewriting(env);

@@ -179,8 +179,8 @@ impl Slice {
                 // What the gate parked looks again too, whatever came.
                 self.gate_call(env, ino, Gate::on_token_granted);
                 self.retry(env, ino);
-                if asker == Asker::Ahead && errno.is_none() {
-                    self.on_file_covered(env, ino);
+                if asker == Asker::Ahead {
+                    self.on_file_asked(env, ino, errno.is_none());
                 }
             }
             Some(errno) => self.fail_token_waiters(env, ino, errno),

@@ -129,6 +129,7 @@ fn a_full_file_system_refuses_writes_only() {
             region_sectors: 1,
             space_reserve: 0,
             round_ticks: 0,
+            load_ticks: 0,
             ..whole::options(seed, Canary::default())
         };
         let (report, _) = World::new(seed, options, false).run();

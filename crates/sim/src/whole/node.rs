@@ -301,7 +301,7 @@ impl Node {
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(inode_count_max);
             if load_ticks > 0 {
-                slice.load_read_files();
+                slice.load_written_files();
             }
             if view.nodes.len() <= 1 {
                 slice.believe(Duration::from_millis(

@@ -196,7 +196,7 @@ impl Options {
             evict_ticks,
             rewrite_ms: draw_rewrite_ms(&mut aside, canary),
             part_bounds: draw_part_bounds(&mut aside, canary),
-            load_ticks: draw_load_ticks(&mut aside, canary),
+            load_ticks: draw_load_ticks(&mut aside, is_little, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -247,9 +247,10 @@ fn draw_rewrite_ms(aside: &mut Prng, canary: Canary) -> u64 {
     }
 }
 
-fn draw_load_ticks(aside: &mut Prng, canary: Canary) -> u64 {
+/// With a few sectors writers starve one another more easily if each of their questions may have to wait for one more.
+fn draw_load_ticks(aside: &mut Prng, is_little: bool, canary: Canary) -> u64 {
     let ticks = pick(aside, &[0, 1, 5, 50]);
-    match canary == Canary::default() {
+    match canary == Canary::default() && !is_little {
         true => ticks,
         false => 0,
     }

@@ -5,6 +5,7 @@ use super::story::granted;
 use super::*;
 use crate::message::Body;
 use crate::request::{OpenFlags, Response};
+use token::message::Revoke;
 
 /// Lists the directory from its beginning; the files that are to be loaded at once.
 fn listed(s: &mut Story) -> Vec<InodeId> {
@@ -22,8 +23,8 @@ fn to_load(effects: &[Effect]) -> Vec<InodeId> {
     effects.iter().flat_map(files).collect()
 }
 
-/// Opens the file with this number for reading, and closes it.
-fn opened(s: &mut Story, number: u64) -> Vec<Effect> {
+/// Opens the file with this number for reading, as its token lets anybody, and closes it.
+fn opened(s: &mut Story, number: u64) -> Vec<InodeId> {
     let (ino, flags) = (file(number), OpenFlags::default());
     let effects = s.ask(Operation::Open { ino, flags });
     let effects = s.settle(effects);
@@ -33,7 +34,7 @@ fn opened(s: &mut Story, number: u64) -> Vec<Effect> {
     });
     let handle = handle.expect("its token is here");
     s.ask(Operation::Release { ino, handle });
-    effects
+    to_load(&effects)
 }
 
 /// The question for tokens among `effects`, and whether only free ones are asked for.
@@ -65,33 +66,37 @@ fn grant(s: &mut Story, call: CallId, ino: InodeId) -> Vec<Effect> {
 }
 
 fn read(s: &mut Story, ino: InodeId) -> Vec<Effect> {
-    s.ask(Operation::Read {
+    let effects = s.ask(Operation::Read {
         ino,
         handle: Handle(0),
         offset: 0,
         length: u32::try_from(PAGE).expect("small"),
         fills_page_cache: true,
-    })
+    });
+    s.settle(effects)
 }
 
-fn is_answered(effects: &[Effect]) -> bool {
-    let is_data = |effect: &Effect| matches!(effect, Effect::Reply(_, Response::Data(_), _));
-    effects.iter().any(is_data)
+/// The file with this number is read; what is to be loaded then.
+fn after_read(s: &mut Story, number: u64) -> Vec<InodeId> {
+    let effects = read(s, file(number));
+    to_load(&effects)
 }
 
-#[test]
-fn the_files_behind_the_second_are_loaded() {
-    let mut s = story();
-    assert_eq!(listed(&mut s), [], "it was only listed");
-    assert_eq!(to_load(&opened(&mut s, 1)), [], "any file may be opened");
-    let rest: Vec<_> = (3..=10).map(file).collect();
-    assert_eq!(to_load(&opened(&mut s, 2)), rest);
-    // What is loaded asks for nothing that somebody else has.
-    let effects = s.input(Input::LoadFile(file(3)));
+fn files(from: u64, to: u64) -> Vec<InodeId> {
+    (from..=to).map(file).collect()
+}
+
+/// The directory is listed, and the file with this number is to be loaded: the question for its tokens.
+fn asked_for(s: &mut Story, number: u64) -> CallId {
+    listed(s);
+    let effects = s.input(Input::LoadFile(file(number)));
     let (call, only_free) = acquires(&effects).expect("tokens of the bytes are asked for");
-    assert!(only_free);
-    let effects = grant(&mut s, call, file(3));
-    let map = effects.iter().find_map(|effect| match effect {
+    assert!(only_free, "nothing that somebody else has");
+    call
+}
+
+fn map_asked(effects: &[Effect]) -> Option<CallId> {
+    effects.iter().find_map(|effect| match effect {
         Effect::Call(
             call,
             _,
@@ -101,19 +106,23 @@ fn the_files_behind_the_second_are_loaded() {
             },
         ) => Some(*call),
         _ => None,
-    });
-    let effects = s.answer(
-        map.expect("where it lies is asked for"),
-        map_of_one(1, s.attr),
-    );
+    })
+}
+
+/// Where the bytes of a file lie is told, and they are read.
+fn loaded(s: &mut Story, effects: &[Effect]) {
+    let map = map_asked(effects).expect("where it lies is asked for");
+    let effects = s.answer(map, map_of_one(1, s.attr));
     let io = effects.iter().find_map(|effect| match effect {
         Effect::Load(io, _) => Some(*io),
         _ => None,
     });
     s.input(Input::Loaded(io.expect("it is loaded"), Ok(())));
-    assert_eq!(s.slice.gauges().loaded_file_count, 1);
-    opened(&mut s, 3);
-    assert!(is_answered(&read(&mut s, file(3))), "it is there");
+}
+
+fn refuse(s: &mut Story, call: CallId) -> Vec<Effect> {
+    let refused = Answer::bare(Body::Refused(Errno::EAGAIN));
+    s.input(Input::Answer(call, Box::new(refused)))
 }
 
 /// Lists what is behind this cookie; the files that are to be loaded.
@@ -131,51 +140,102 @@ fn listed_behind(s: &mut Story, cookie: u64) -> Vec<InodeId> {
     files
 }
 
+fn is_answered(effects: &[Effect]) -> bool {
+    let is_data = |effect: &Effect| matches!(effect, Effect::Reply(_, Response::Data(_), _));
+    effects.iter().any(is_data)
+}
+
+#[test]
+fn the_files_behind_the_second_are_loaded() {
+    let mut s = story();
+    assert_eq!(listed(&mut s), [], "it was only listed");
+    assert_eq!(after_read(&mut s, 1), [], "any file may be read");
+    assert_eq!(after_read(&mut s, 2), files(3, 10));
+}
+
+#[test]
+fn what_is_loaded_is_there() {
+    let mut s = story();
+    let call = asked_for(&mut s, 3);
+    let effects = grant(&mut s, call, file(3));
+    loaded(&mut s, &effects);
+    assert_eq!(s.slice.gauges().loaded_file_count, 1);
+    opened(&mut s, 3);
+    assert!(is_answered(&read(&mut s, file(3))), "it is there");
+    // Once more nothing is to be done, and nothing stays behind.
+    let effects = s.input(Input::LoadFile(file(3)));
+    assert!(effects.is_empty(), "{effects:?}");
+    assert!(s.slice.inode(file(3)).unmapped.is_empty());
+}
+
+#[test]
+fn opens_alone_say_nothing() {
+    let mut s = story();
+    listed(&mut s);
+    for number in 1..=3 {
+        assert_eq!(
+            opened(&mut s, number),
+            [],
+            "the kernel may have what is read"
+        );
+    }
+    // Nor do they for a process whose directories were read.
+    s.readers.note_read_through(1);
+    for turn in 0..4 {
+        assert_eq!(listed(&mut s), files(1, 10), "turn {turn}");
+        (1..=10).for_each(|number| drop(opened(&mut s, number)));
+    }
+    assert_eq!(listed(&mut s), []);
+}
+
 #[test]
 fn in_a_large_directory_two_steps_are_ahead() {
     let mut s = story();
     for cookie in [0, 10, 20, 30, 40, 50] {
         assert_eq!(listed_behind(&mut s, cookie), []);
     }
-    let files = |from, to| (from..=to).map(file).collect::<Vec<_>>();
-    opened(&mut s, 1);
-    assert_eq!(to_load(&opened(&mut s, 2)), files(3, 34));
-    assert_eq!(to_load(&opened(&mut s, 10)), []);
+    assert_eq!(after_read(&mut s, 1), []);
+    assert_eq!(after_read(&mut s, 2), files(3, 34));
+    assert_eq!(after_read(&mut s, 10), []);
     assert_eq!(
-        to_load(&opened(&mut s, 11)),
+        after_read(&mut s, 11),
         files(35, 50),
         "half of a step is read"
     );
-    assert_eq!(to_load(&opened(&mut s, 11)), [], "once");
-    assert_eq!(to_load(&opened(&mut s, 27)), files(51, 60));
+    for number in [11, 18] {
+        assert_eq!(after_read(&mut s, number), [], "once for each step");
+    }
+    assert_eq!(
+        after_read(&mut s, 34),
+        files(51, 60),
+        "its middle was left out"
+    );
 }
 
 #[test]
 fn who_reads_as_he_lists_is_kept_ahead_of() {
     let mut s = story();
     s.readers.note_read_through(1);
-    let files = |from, to| (from..=to).map(file).collect::<Vec<_>>();
     assert_eq!(listed_behind(&mut s, 0), files(1, 10));
-    assert_eq!(
-        listed_behind(&mut s, 10),
-        files(11, 20),
-        "the second step was empty"
-    );
+    assert_eq!(listed_behind(&mut s, 10), files(11, 20), "the second step");
     assert_eq!(listed_behind(&mut s, 20), [], "two are ahead");
-    assert_eq!(to_load(&opened(&mut s, 6)), files(21, 30));
-    assert_eq!(to_load(&opened(&mut s, 16)), []);
+    assert_eq!(after_read(&mut s, 6), files(21, 30));
+    assert_eq!(after_read(&mut s, 16), []);
     assert_eq!(listed_behind(&mut s, 30), files(31, 40));
 }
 
 #[test]
 fn what_other_nodes_have_is_left_to_them() {
     let mut s = story();
-    listed(&mut s);
-    let effects = s.input(Input::LoadFile(file(3)));
-    let (call, _) = acquires(&effects).expect("tokens of the bytes are asked for");
-    let refused = Answer::bare(Body::Refused(Errno::EAGAIN));
-    let effects = s.input(Input::Answer(call, Box::new(refused)));
+    let call = asked_for(&mut s, 3);
+    let effects = refuse(&mut s, call);
     assert!(effects.is_empty(), "nothing follows: {effects:?}");
+    // Nor is anything asked for of the next, for a while.
+    let effects = s.input(Input::LoadFile(file(4)));
+    assert!(effects.is_empty(), "{effects:?}");
+    s.now = Instant(s.now.0 + 100_000_000);
+    let effects = s.input(Input::LoadFile(file(4)));
+    assert!(acquires(&effects).is_some());
     assert_eq!(s.slice.gauges().loaded_file_count, 0);
     // Who reads it asks for what it needs.
     let effects = read(&mut s, file(3));
@@ -188,16 +248,13 @@ fn what_other_nodes_have_is_left_to_them() {
 #[test]
 fn a_reader_who_waits_meanwhile_asks_anew() {
     let mut s = story();
-    listed(&mut s);
-    let effects = s.input(Input::LoadFile(file(3)));
-    let (call, _) = acquires(&effects).expect("tokens of the bytes are asked for");
+    let call = asked_for(&mut s, 3);
     assert_eq!(
         acquires(&read(&mut s, file(3))),
         None,
         "one question at a time"
     );
-    let refused = Answer::bare(Body::Refused(Errno::EAGAIN));
-    let effects = s.input(Input::Answer(call, Box::new(refused)));
+    let effects = refuse(&mut s, call);
     assert_eq!(
         acquires(&effects).map(|(_, only_free)| only_free),
         Some(false)
@@ -205,18 +262,65 @@ fn a_reader_who_waits_meanwhile_asks_anew() {
 }
 
 #[test]
+fn what_is_gone_meanwhile_is_not_loaded() {
+    let mut s = story();
+    let call = asked_for(&mut s, 3);
+    let answer = Answer::bare(Body::Acquired { attr: None });
+    let effects = s.input(Input::Answer(call, Box::new(answer)));
+    assert!(effects.is_empty(), "{effects:?}");
+    assert_eq!(s.slice.gauges().loaded_file_count, 0);
+}
+
+/// Another node writes the file, under a state that is newer than the answer.
+#[test]
+fn what_is_revoked_meanwhile_is_not_kept() {
+    let mut s = story();
+    let call = asked_for(&mut s, 3);
+    let revoke = Revoke {
+        ino: file(3),
+        number: TokenNumber(100),
+        revoke: 1,
+        wants: vec![write_want(ByteRange::ALL)],
+    };
+    s.input(Input::Replied(file(3)));
+    s.input(Input::Revoke(NodeId(2), revoke));
+    let effects = grant(&mut s, call, file(3));
+    let map = map_asked(&effects).expect("where it lies is asked for first");
+    let effects = s.settle(effects);
+    let effects = s.carry_out(effects);
+    assert!(is_released(&effects), "{effects:?}");
+    let effects = s.answer(map, map_of_one(1, s.attr));
+    let is_load = |effect: &Effect| matches!(effect, Effect::Load(..));
+    assert!(!effects.iter().any(is_load), "{effects:?}");
+    assert_eq!(s.slice.inode(file(3)).pages.count(), 0);
+}
+
+#[test]
+fn what_others_need_frames_for_is_not_loaded() {
+    let mut s = story();
+    s.memory.1 = Some(80);
+    listed(&mut s);
+    let taken: Vec<_> = (0..71).map(|_| crate::Pool::alloc(&s.memory)).collect();
+    assert!(taken.iter().all(Option::is_some));
+    let effects = s.input(Input::LoadFile(file(3)));
+    assert!(effects.is_empty(), "{effects:?}");
+    crate::Pool::release(&s.memory, taken[0].expect("seen above"));
+    let effects = s.input(Input::LoadFile(file(3)));
+    assert!(acquires(&effects).is_some(), "one in eight is free");
+}
+
+#[test]
 fn a_process_that_has_read_directories_is_not_waited_for() {
     let mut s = story();
     listed(&mut s);
-    (1..=2).for_each(|number| drop(opened(&mut s, number)));
-    let all: Vec<_> = (1..=10).map(file).collect();
+    (1..=2).for_each(|number| drop(after_read(&mut s, number)));
     for turn in 0..4 {
-        assert_eq!(listed(&mut s), all, "turn {turn}");
+        assert_eq!(listed(&mut s), files(1, 10), "turn {turn}");
     }
     assert_eq!(listed(&mut s), [], "it lists and does not read");
     // It reads again, and is taken for a reader from the next directory on.
-    (1..=2).for_each(|number| drop(opened(&mut s, number)));
-    assert_eq!(listed(&mut s), all);
+    (1..=2).for_each(|number| drop(after_read(&mut s, number)));
+    assert_eq!(listed(&mut s), files(1, 10));
 }
 
 #[test]
@@ -225,9 +329,27 @@ fn a_reader_stays_one() {
     s.readers.note_read_through(1);
     for turn in 0..10 {
         assert_eq!(listed(&mut s).len(), 10, "turn {turn}");
-        // The middle one of those that are loaded.
-        opened(&mut s, 6);
+        // The middle one of those that are loaded, or the last.
+        after_read(&mut s, if turn % 2 == 0 { 6 } else { 10 });
     }
+}
+
+#[test]
+fn others_who_only_list_do_not_push_a_reader_out() {
+    let mut s = story();
+    listed(&mut s);
+    assert_eq!(after_read(&mut s, 1), []);
+    // Twice as many files as are remembered.
+    for number in 100..228 {
+        s.now = Instant(s.now.0 + 1);
+        s.input(Input::Watch(file(number), file(99), 0));
+    }
+    assert_eq!(s.slice.watched.len(), 64);
+    assert_eq!(after_read(&mut s, 2), [], "its watch was the older one");
+    assert_eq!(listed(&mut s), []);
+    s.now = Instant(s.now.0 + 1);
+    assert_eq!(after_read(&mut s, 1), []);
+    assert_eq!(after_read(&mut s, 2), files(3, 10), "the newest are there");
 }
 
 #[test]
@@ -237,37 +359,18 @@ fn who_comes_late_begins_anew() {
     s.now = Instant(s.now.0 + 11_000_000_000);
     s.input(Input::Tick);
     for number in 1..=3 {
-        assert_eq!(to_load(&opened(&mut s, number)), []);
+        assert_eq!(after_read(&mut s, number), []);
     }
     assert!(s.slice.scans.is_empty() && s.slice.watched.is_empty());
 }
 
 #[test]
-fn what_the_kernel_has_is_not_loaded() {
+fn what_is_large_or_unknown_is_not_loaded() {
     let mut s = story();
     listed(&mut s);
-    read(&mut s, file(3));
-    let effects = s.input(Input::LoadFile(file(3)));
-    assert!(effects.is_empty(), "{effects:?}");
-    // Nor what is large, or nobody knows.
     s.slice.inode(file(4)).size = (128 << 10) + 1;
     for ino in [file(4), file(90)] {
         let effects = s.input(Input::LoadFile(ino));
         assert!(effects.is_empty(), "{effects:?}");
-    }
-}
-
-#[test]
-fn what_is_written_is_not_watched() {
-    let mut s = story();
-    listed(&mut s);
-    for number in 1..=3 {
-        let flags = OpenFlags {
-            write: true,
-            ..OpenFlags::default()
-        };
-        let ino = file(number);
-        let effects = s.ask(Operation::Open { ino, flags });
-        assert_eq!(to_load(&s.settle(effects)), []);
     }
 }
