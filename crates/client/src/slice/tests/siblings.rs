@@ -162,7 +162,8 @@ fn what_is_loaded_is_there() {
     assert_eq!(s.slice.gauges().loaded_file_count, 1);
     opened(&mut s, 3);
     assert!(is_answered(&read(&mut s, file(3))), "it is there");
-    // Once more nothing is to be done, and nothing stays behind.
+    // Once more nothing is to be done, and nothing stays behind, also where it is not known any more where the bytes lie.
+    s.slice.inode(file(3)).map.forget(&ByteRange::ALL);
     let effects = s.input(Input::LoadFile(file(3)));
     assert!(effects.is_empty(), "{effects:?}");
     assert!(s.slice.inode(file(3)).unmapped.is_empty());
