@@ -1,5 +1,6 @@
 """What the tests share: running jobs under mpiexec, traces, plans, and a directory that is always removed."""
 
+import contextlib
 import os
 import re
 import signal
@@ -233,11 +234,12 @@ class Case(unittest.TestCase):
         return job, lines
 
     def files(self, directory=None):
-        """Sizes of all files below a directory."""
+        """Sizes of all files below a directory; one that goes while it is looked at is none of them."""
         directory = directory or self.dir
         sizes = {}
         for place, _, names in os.walk(directory):
             for name in names:
                 path = os.path.join(place, name)
-                sizes[os.path.relpath(path, directory)] = os.path.getsize(path)
+                with contextlib.suppress(FileNotFoundError):
+                    sizes[os.path.relpath(path, directory)] = os.path.getsize(path)
         return sizes
