@@ -151,7 +151,6 @@ impl Slice {
             size,
             end,
         } = behind;
-        self.begin_scan(env, directory);
         let is_looked_at = self.is_looked_at(env, directory);
         let Some(epoch) = self.settled_epoch(directory) else {
             return;

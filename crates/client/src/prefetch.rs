@@ -19,6 +19,14 @@ use crate::slice::Slice;
 const POOL_PART: u64 = 16;
 /// Bytes behind a sequential reader that are dropped at once at the most.
 const BEHIND_SIZE_MAX: u64 = 16 << 20;
+/// Of the frames one in so many must be free: others need some, too.
+const FREE_PART: u64 = 8;
+
+/// What nobody waits for may have frames.
+pub(crate) fn has_spare_frames(pool: &dyn Pool) -> bool {
+    let (total, free) = pool.frame_counts();
+    free >= total / FREE_PART
+}
 
 impl Inode {
     /// Frames get short while its only reader is at `offset`: drops pages behind it, if most of the pool is this file's.
@@ -50,13 +58,13 @@ impl Slice {
             .inodes
             .get_mut(&ino)
             .expect("a handle's inode is known");
-        let (total, free) = env.pool.frame_counts();
         if let Some(at) = file.reading.sequential_at() {
             inode.drop_behind(at.saturating_sub(BLOCK_SIZE), env.pool);
         }
-        if inode.is_revoking() || free < total / 8 {
+        if inode.is_revoking() || !has_spare_frames(env.pool) {
             return;
         }
+        let (total, _) = env.pool.frame_counts();
         let most = (total / POOL_PART * PAGE_SIZE).max(BLOCK_SIZE);
         let mut wanted = file.reading.next(inode.size, self.load_time, most);
         wanted.retain(|ahead| inode.covers(RangeMode::Read, ahead));
@@ -85,7 +93,9 @@ impl Slice {
     pub(crate) fn prefetch_mapped(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         let wanted = std::mem::take(&mut inode.unmapped);
-        if inode.is_revoking() || (inode.open_count == 0 && !inode.is_small()) {
+        // What is small is loaded before it is opened, too.
+        let is_wanted = inode.open_count > 0 || inode.is_small();
+        if inode.is_revoking() || !is_wanted {
             return;
         }
         let end = inode.size.next_multiple_of(PAGE_SIZE);
@@ -100,9 +110,7 @@ impl Slice {
     }
 
     fn load_missing(&mut self, env: &Env<'_>, ino: InodeId, ahead: ByteRange) {
-        // Others need frames, too.
-        let (total, free) = env.pool.frame_counts();
-        if free < total / 8 {
+        if !has_spare_frames(env.pool) {
             return;
         }
         let missing = self.inode(ino).pages.missing(&ahead).ranges().to_vec();

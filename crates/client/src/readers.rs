@@ -35,6 +35,8 @@ const SMALL_COUNT_MIN: u8 = 8;
 const LARGE_READAHEAD_MIN: u32 = 256 << 10;
 /// Processes that are remembered.
 const PROCESS_COUNT: u32 = 1024;
+/// Of so many directories in a row may files have been loaded without that any was read.
+const UNREAD_MAX: u64 = 4;
 
 /// How an application reads, as far as its reads have shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -72,8 +74,10 @@ pub struct Readers {
     scanners: Box<[AtomicU64]>,
 }
 
-/// Of so many directories in a row may files have been loaded without that any was read.
-const UNREAD_MAX: u64 = 4;
+/// The place of a process in a table: those started one after the other do not meet.
+fn place(table: &[AtomicU64], pid: u32) -> &AtomicU64 {
+    &table[(pid % PROCESS_COUNT) as usize]
+}
 
 fn blank() -> Box<[AtomicU64]> {
     (0..PROCESS_COUNT).map(|_| AtomicU64::new(0)).collect()
@@ -92,7 +96,7 @@ impl Readers {
 
     /// The process has listed a directory: whether its files are to be loaded before they are opened, which is counted.
     pub(crate) fn may_read_through(&self, pid: u32) -> bool {
-        let place = &self.scanners[(pid % PROCESS_COUNT) as usize];
+        let place = place(&self.scanners, pid);
         let value = place.load(Ordering::Relaxed);
         let is_reader = value >> 32 == u64::from(pid) && (1..=UNREAD_MAX).contains(&(value & 0xff));
         if is_reader {
@@ -104,18 +108,12 @@ impl Readers {
     /// The files of a directory that the process has listed are being read. The kernel itself, 0, has no habit.
     pub(crate) fn note_read_through(&self, pid: u32) {
         if pid != 0 {
-            let place = &self.scanners[(pid % PROCESS_COUNT) as usize];
-            place.store(u64::from(pid) << 32 | 1, Ordering::Relaxed);
+            place(&self.scanners, pid).store(u64::from(pid) << 32 | 1, Ordering::Relaxed);
         }
     }
 
-    /// The place of a process: those started one after the other do not meet.
-    fn place(&self, pid: u32) -> &AtomicU64 {
-        &self.processes[(pid % PROCESS_COUNT) as usize]
-    }
-
     fn habit(&self, pid: u32) -> Habit {
-        let value = self.place(pid).load(Ordering::Relaxed);
+        let value = place(&self.processes, pid).load(Ordering::Relaxed);
         match (value >> 32 == u64::from(pid), value & 0xff) {
             (true, 1) => Habit::Small,
             (true, 2) => Habit::Large,
@@ -132,7 +130,7 @@ impl Readers {
         };
         if pid != 0 {
             let value = u64::from(pid) << 32 | value;
-            self.place(pid).store(value, Ordering::Relaxed);
+            place(&self.processes, pid).store(value, Ordering::Relaxed);
         }
     }
 

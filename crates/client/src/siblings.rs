@@ -27,6 +27,7 @@ use types::{ByteRange, Duration, FileKind, InodeId, Instant, Pattern, RangeMode,
 use crate::env::Env;
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
+use crate::prefetch::has_spare_frames;
 use crate::request::{Listed, Operation, Request};
 use crate::slice::{Effect, Input, Slice};
 use crate::tokens::Asker;
@@ -50,8 +51,6 @@ const WATCHED_MAX: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(10_000);
 /// After tokens were refused none are asked for.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Frames that must be free: one in so many.
-const FREE_PART: u64 = 8;
 
 /// A directory that was listed and may be read.
 #[derive(Debug)]
@@ -289,10 +288,12 @@ impl Slice {
     }
 
     fn load_file_as(&mut self, env: &Env<'_>, ino: InodeId, may_ask: bool) {
-        let (total, free) = env.pool.frame_counts();
-        let inode = self.inodes.get(&ino);
-        let inode = inode.filter(|_| !self.is_lapsed && free >= total / FREE_PART);
-        let Some(inode) = inode else { return };
+        if self.is_lapsed || !has_spare_frames(env.pool) {
+            return;
+        }
+        let Some(inode) = self.inodes.get(&ino) else {
+            return;
+        };
         let Some(range) = inode.small_content(self.loads_written_files) else {
             return;
         };

@@ -455,7 +455,10 @@ impl Slice {
             Input::Granted(granted) => self.take_grant(env, &granted),
             Input::LookAgain(request) => self.look_again(env, *request),
             Input::Tour(tour) => self.on_tour(env, tour),
-            Input::ListAhead(behind) => self.list_ahead(env, behind),
+            Input::ListAhead(behind) => {
+                self.begin_scan(env, behind.directory);
+                self.list_ahead(env, behind);
+            }
             Input::AheadKnown(directory, id) => self.on_ahead_known(env, directory, id),
             Input::Watch(ino, directory, step) => self.watch(env, ino, directory, step),
             Input::WatchedRead(directory, ino, step) => {

@@ -38,17 +38,6 @@ fn read(s: &mut Story, first: u64, count: u64) -> Vec<Effect> {
 
 /// Answers the question for the map among `effects` with a hole, and has it loaded.
 fn load(s: &mut Story, effects: &[Effect]) -> Vec<Effect> {
-    let call = effects.iter().find_map(|effect| match effect {
-        Effect::Call(
-            call,
-            _,
-            Ask::Op {
-                op: meta::Op::GetMap { .. },
-                ..
-            },
-        ) => Some(*call),
-        _ => None,
-    });
     let map = meta::Reply::Map {
         extents: Vec::new(),
         pieces: Vec::new(),
@@ -57,7 +46,7 @@ fn load(s: &mut Story, effects: &[Effect]) -> Vec<Effect> {
         attr: s.attr,
     };
     let mut done = Vec::new();
-    for effect in s.answer(call.expect("the map is asked for"), map) {
+    for effect in s.answer(map_question(effects).expect("the map is asked for"), map) {
         match effect {
             Effect::ForSlice(_, input) => done.extend(s.input(input)),
             other => done.push(other),
@@ -76,7 +65,7 @@ fn notices(effects: &[Effect]) -> Vec<(NotifyId, u64, u64)> {
     effects.iter().filter_map(notice).collect()
 }
 
-fn has_data(effects: &[Effect]) -> bool {
+pub(super) fn has_data(effects: &[Effect]) -> bool {
     let is_data = |e: &Effect| matches!(e, Effect::Reply(_, Response::Data(_), _));
     effects.iter().any(is_data)
 }

@@ -1,6 +1,7 @@
 //! Small files of a directory that is read through are there before they are opened; for one that is only listed nothing is loaded.
 
 use super::ahead::{answer, asked, file, list, story};
+use super::mapped::has_data;
 use super::story::granted;
 use super::*;
 use crate::message::Body;
@@ -95,23 +96,9 @@ fn asked_for(s: &mut Story, number: u64) -> CallId {
     call
 }
 
-fn map_asked(effects: &[Effect]) -> Option<CallId> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Call(
-            call,
-            _,
-            Ask::Op {
-                op: meta::Op::GetMap { .. },
-                ..
-            },
-        ) => Some(*call),
-        _ => None,
-    })
-}
-
 /// Where the bytes of a file lie is told, and they are read.
 fn loaded(s: &mut Story, effects: &[Effect]) {
-    let map = map_asked(effects).expect("where it lies is asked for");
+    let map = map_question(effects).expect("where it lies is asked for");
     let effects = s.answer(map, map_of_one(1, s.attr));
     let io = effects.iter().find_map(|effect| match effect {
         Effect::Load(io, _) => Some(*io),
@@ -140,11 +127,6 @@ fn listed_behind(s: &mut Story, cookie: u64) -> Vec<InodeId> {
     files
 }
 
-fn is_answered(effects: &[Effect]) -> bool {
-    let is_data = |effect: &Effect| matches!(effect, Effect::Reply(_, Response::Data(_), _));
-    effects.iter().any(is_data)
-}
-
 #[test]
 fn the_files_behind_the_second_are_loaded() {
     let mut s = story();
@@ -161,7 +143,7 @@ fn what_is_loaded_is_there() {
     loaded(&mut s, &effects);
     assert_eq!(s.slice.gauges().loaded_file_count, 1);
     opened(&mut s, 3);
-    assert!(is_answered(&read(&mut s, file(3))), "it is there");
+    assert!(has_data(&read(&mut s, file(3))), "it is there");
     // Once more nothing is to be done, and nothing stays behind, also where it is not known any more where the bytes lie.
     s.slice.inode(file(3)).map.forget(&ByteRange::ALL);
     let effects = s.input(Input::LoadFile(file(3)));
@@ -286,7 +268,7 @@ fn what_is_revoked_meanwhile_is_not_kept() {
     s.input(Input::Replied(file(3)));
     s.input(Input::Revoke(NodeId(2), revoke));
     let effects = grant(&mut s, call, file(3));
-    let map = map_asked(&effects).expect("where it lies is asked for first");
+    let map = map_question(&effects).expect("where it lies is asked for first");
     let effects = s.settle(effects);
     let effects = s.carry_out(effects);
     assert!(is_released(&effects), "{effects:?}");
