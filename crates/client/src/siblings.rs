@@ -1,8 +1,8 @@
 //! Small files of a directory that somebody reads one after the other, loaded before they are opened.
 //!
 //! Of a small file a reader waits for all there is: its tokens, where its bytes lie, the bytes; nothing is in sequence that could be
-//! loaded ahead. What is in sequence is the files: `tar`, `cp -r`, `grep -r`, compilers and loaders of training data read those of a directory in the
-//! order in which it was listed, so the next ones are known.
+//! loaded ahead. What is in sequence is the files: `tar` and `grep -r` read those of a directory in the order in which it was listed, and so does whoever reads
+//! as he lists; so the next ones are known. `cp -r` and `rsync` sort them first: of these a directory of no more than two steps of files is loaded.
 //!
 //! ```text
 //! listed --> the first files are watched --two are read--> two steps of files are loaded, two of each watched --one is read--> the next step
