@@ -54,8 +54,8 @@ enum Outcome {
 /// Seeds of each half of the simulator's smoke run.
 const SMOKE_RUNS: &str = "20";
 
-/// The profile of what is simulated: optimised, with all assertions.
-const CHECKED: &str = "checked";
+/// The simulator's package.
+const SIMULATOR: &str = "sim";
 
 /// Of what runs beside the tests on mounts: a tenth of a processor's time while these want it, all that they leave.
 const NICENESS: &str = "10";
@@ -103,15 +103,14 @@ static STEPS: [Step; 11] = [
     Step::new("tidy", When::First, |root, _| step(tidy::run(root))),
     Step::new("cargo deny", When::First, deny),
     Step::new("build", When::First, |root, options| {
-        let arguments: Vec<&str> = test_arguments(options).chain(["--no-run"]).collect();
-        step(cargo(root, &arguments))
+        let kinds: &[&str] = match options.quick {
+            true => &["--lib", "--bins"],
+            false => &["--lib", "--bins", "--examples", "--tests"],
+        };
+        test(root, &[kinds, &["--no-run"]].concat())
     }),
-    Step::new("tests", When::Waiting, |root, options| {
-        let arguments: Vec<&str> = test_arguments(options).collect();
-        step(cargo(root, &arguments))
-    }),
+    Step::new("tests", When::Waiting, tests_but_simulators),
     Step::new("benchmarks", When::Waiting, benchmarks),
-    // First: it has a directory of its own to build in, and "tests" looks once more whether all is built in the other.
     Step::new("sim tests", When::Computing, simulator_tests),
     Step::new("simulator", When::Computing, simulator),
     Step::new("clippy", When::Computing, |root, _| {
@@ -235,44 +234,62 @@ fn step(result: Result<()>) -> Result<Outcome> {
     result.map(|()| Outcome::Passed)
 }
 
-/// Of cargo, for the tests of all crates but the simulator's.
-fn test_arguments(options: &Options) -> impl Iterator<Item = &'static str> {
-    let all = ["test", "--workspace", "--no-fail-fast", "--lib", "--bins"];
-    let mounted = ["--tests", "--examples", "--exclude", "sim"];
-    all.into_iter()
-        .chain(mounted.into_iter().filter(|_| !options.quick))
+/// Tests of all crates, of the kinds named. Always of the workspace, never of one package: with the features that one package wants of
+/// what all use, much would be built once more.
+fn test(root: &Path, kinds: &[&str]) -> Result<Outcome> {
+    let all = ["test", "--workspace", "--no-fail-fast"];
+    step(cargo(root, &[&all, kinds].concat()))
 }
 
-/// Those of the simulator, optimised: 31 seconds instead of 308 for the longest of them.
+/// The unit tests of all crates, and all other tests but the simulator's.
+fn tests_but_simulators(root: &Path, options: &Options) -> Result<Outcome> {
+    let within = test(root, &["--lib", "--bins", "--examples"]);
+    if options.quick {
+        return within;
+    }
+    // Also where the first have failed.
+    let others = test(root, &["--exclude", SIMULATOR, "--test", "*"]);
+    within.and(others)
+}
+
+/// Those of the simulator but its unit tests: they only compute.
 fn simulator_tests(root: &Path, options: &Options) -> Result<Outcome> {
     if options.quick {
         return Ok(Outcome::Skipped("--quick"));
     }
-    let arguments = [
-        "test",
-        "--profile",
-        CHECKED,
-        "-p",
-        "sim",
-        "--no-fail-fast",
-        "--all-targets",
-    ];
-    step(cargo(root, &arguments))
+    let directory = root.join("crates").join(SIMULATOR).join("tests");
+    let context = || directory.display().to_string();
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&directory).with_context(context)? {
+        let path = entry.with_context(context)?.path();
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        if let (Some("rs"), Some(stem)) = (path.extension().and_then(|e| e.to_str()), stem) {
+            names.push(stem.to_owned());
+        }
+    }
+    anyhow::ensure!(!names.is_empty(), "no tests in {}", directory.display());
+    names.sort();
+    let kinds: Vec<&str> = names
+        .iter()
+        .flat_map(|name| ["--test", name.as_str()])
+        .collect();
+    test(root, &kinds)
 }
 
 fn simulator(root: &Path, options: &Options) -> Result<Outcome> {
     if options.quick {
         return Ok(Outcome::Skipped("--quick"));
     }
-    if !root.join("crates/sim/src/main.rs").exists() {
-        return Ok(Outcome::Skipped(
-            "the simulator has no program yet; its tests have run",
-        ));
-    }
+    let program = built(SIMULATOR)?;
     // A fixed seed replays what CI has always seen; the fresh ones look for something new.
     let run = |arguments: &[&str]| {
-        let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
-        program_of(root, CHECKED, "sim", &arguments)
+        let status = Command::new(&program)
+            .args(arguments)
+            .current_dir(root)
+            .status();
+        let status = status.with_context(|| program.display().to_string())?;
+        anyhow::ensure!(status.success(), "sim {} failed", arguments.join(" "));
+        Ok(())
     };
     let gates = run(&["1", "--runs", SMOKE_RUNS]).and_then(|()| run(&["--runs", SMOKE_RUNS]));
     let whole = gates.and_then(|()| run(&["1", "--whole", "--runs", SMOKE_RUNS]));
@@ -280,6 +297,19 @@ fn simulator(root: &Path, options: &Options) -> Result<Outcome> {
         true => whole.and_then(|()| run(&["--whole", "--seconds", WHOLE_SECONDS, "--go-on"])),
         false => whole,
     })
+}
+
+/// A program that the step "build" has put beside this one.
+fn built(name: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe()
+        .context("cannot tell where this program is")?
+        .with_file_name(name);
+    anyhow::ensure!(
+        program.exists(),
+        "{} is missing: the step \"build\" makes it",
+        program.display()
+    );
+    Ok(program)
 }
 
 /// Every decoder of foreign bytes, a minute each.
@@ -295,15 +325,7 @@ fn benchmarks(root: &Path, options: &Options) -> Result<Outcome> {
     if options.quick {
         return Ok(Outcome::Skipped("--quick"));
     }
-    // Beside this program, built by the step "tests".
-    let gupfs = std::env::current_exe()
-        .context("cannot tell where this program is")?
-        .with_file_name("gupfs");
-    anyhow::ensure!(
-        gupfs.exists(),
-        "{} is missing: the step \"tests\" builds it",
-        gupfs.display()
-    );
+    let gupfs = built("gupfs")?;
     let status = Command::new("make")
         .arg("test-benchmarks")
         .arg(format!("GUPFS={}", gupfs.display()))
@@ -353,11 +375,7 @@ pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
 
 /// Builds and runs the program of the crate `name`, released.
 pub(crate) fn program(root: &Path, name: &str, arguments: &[String]) -> Result<()> {
-    program_of(root, "release", name, arguments)
-}
-
-fn program_of(root: &Path, profile: &str, name: &str, arguments: &[String]) -> Result<()> {
-    let mut all = vec!["run", "--profile", profile, "-p", name, "--"];
+    let mut all = vec!["run", "--release", "-p", name, "--"];
     all.extend(arguments.iter().map(String::as_str));
     cargo(root, &all)
 }
