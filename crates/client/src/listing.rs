@@ -343,7 +343,7 @@ impl Slice {
             }
         }
         self.inode(ino).unlooked_count += left.len();
-        self.note_listed(env, &request, &listed);
+        self.note_listed(env, &request, &listed, end.is_some());
         let last = listed.last().filter(|last| plus && last.cookie > 2);
         let behind = last.map(|last| Behind {
             directory: ino,

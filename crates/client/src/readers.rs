@@ -22,6 +22,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::request::{Caller, OpenFlags, Opened};
+use crate::siblings::Order;
 use crate::slice::{OpenFile, Slice};
 use types::InodeId;
 
@@ -70,7 +71,7 @@ pub struct Readers {
     /// Process number, 32 bits, above its habit; each process has one place.
     processes: Box<[AtomicU64]>,
     /// The same of processes whose directories are read: above the number of directories for which files were loaded since the last of which
-    /// one was read, and one.
+    /// one was read, and one, eight bits for the order in which they are.
     scanners: Box<[AtomicU64]>,
 }
 
@@ -94,21 +95,25 @@ impl Readers {
         }
     }
 
-    /// The process has listed a directory: whether its files are to be loaded before they are opened, which is counted.
-    pub(crate) fn may_read_through(&self, pid: u32) -> bool {
+    /// The process has listed a directory, wholly or to begin with: the order in which its files are to be loaded before they are opened, if they
+    /// are, which is counted.
+    pub(crate) fn may_read_through(&self, pid: u32, is_whole: bool) -> Option<Order> {
         let place = place(&self.scanners, pid);
         let value = place.load(Ordering::Relaxed);
         let is_reader = value >> 32 == u64::from(pid) && (1..=UNREAD_MAX).contains(&(value & 0xff));
-        if is_reader {
-            place.store(value + 1, Ordering::Relaxed);
+        let order = *Order::ALL.get(usize::try_from(value >> 8 & 0xff).expect("a byte"))?;
+        if !is_reader || !(is_whole || order == Order::Listed) {
+            return None;
         }
-        is_reader
+        place.store(value + 1, Ordering::Relaxed);
+        Some(order)
     }
 
     /// The files of a directory that the process has listed are being read. The kernel itself, 0, has no habit.
-    pub(crate) fn note_read_through(&self, pid: u32) {
+    pub(crate) fn note_read_through(&self, pid: u32, order: Order) {
         if pid != 0 {
-            place(&self.scanners, pid).store(u64::from(pid) << 32 | 1, Ordering::Relaxed);
+            let value = u64::from(pid) << 32 | (order as u64) << 8 | 1;
+            place(&self.scanners, pid).store(value, Ordering::Relaxed);
         }
     }
 

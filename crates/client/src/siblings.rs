@@ -2,27 +2,32 @@
 //!
 //! Of a small file a reader waits for all there is: its tokens, where its bytes lie, the bytes; nothing is in sequence that could be
 //! loaded ahead. What is in sequence is the files: `tar` and `grep -r` read those of a directory in the order in which it was listed, and so does whoever reads
-//! as he lists; so the next ones are known. `cp -r` and `rsync` sort them first: of these a directory of no more than two steps of files is loaded.
+//! as he lists; `cp -r` lists it whole and reads in the order of inode numbers, `rsync` and others in that of names. So the next ones are known.
 //!
 //! ```text
-//! listed --> the first files are watched --two are read--> two steps of files are loaded, two of each watched --one is read--> the next step
-//!   '--by a process whose directories are read-----------------^
+//! listed --> the first files of each order are watched --two of one are read--> two steps in this order are loaded, two files of each watched
+//!   '--by a process whose directories are read-----------------^                          '--one is read--> the next step
 //! ```
 //!
 //! Invariants
 //! - What is loaded comes under tokens, as for any reader; those of the bytes are taken only if they are free: no node gives anything back for it. Where
 //!   they were not, a slice asks for none for a while.
 //! - What counts is a READ: for a file that the kernel has there is none, and nothing is loaded for who opens only those.
-//! - A directory that is listed and not read costs nothing, or two steps where those that its reader listed before were read: `Readers` has how often.
-//! - Two steps of small files are ahead of a reader, and up to two more where he lists anew; `SCANS_MAX` directories and `WATCHED_MAX` files are remembered in a slice, the
-//!   latest, and none for longer than `PATIENCE`.
+//! - A directory that is listed and not read costs nothing, or two steps where those that its reader listed before were read: `Readers` has how often,
+//!   and in which order.
+//! - The order of a directory is found once, by its first reads: later the first files of every order have been read.
+//! - Two steps of small files are ahead of a reader, and up to two more where he lists anew; `SCANS_MAX` directories with `LEFT_MAX` files in all and `WATCHED_MAX` files whose
+//!   reads tell something are remembered in a slice, the latest, and none for longer than `PATIENCE`.
 //!
-//! What this deliberately does not do: readers that go by another order than the listing's in a directory of more than two steps of files; files behind the first
-//! `LEFT_MAX` of a directory that is listed to its end before the first of them is read.
+//! What this deliberately does not do: readers that go by yet another order (that of a language, of sizes, none) in a directory of more than two steps of files; files
+//! behind the first `LEFT_MAX` of a directory that is listed to its end before the first of them is read.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use types::{ByteRange, Duration, FileKind, InodeId, Instant, Pattern, RangeMode, Want};
+use types::{
+    ByteRange, Duration, FileKind, InodeId, Instant, Pattern, RangeMode, SmallBytes, Want,
+};
 
 use crate::env::Env;
 use crate::inode::Inode;
@@ -38,19 +43,43 @@ const SIZE_MAX: u64 = 128 << 10;
 const STEP: usize = 16;
 /// Steps that are loaded and not begun.
 const STEPS_AHEAD: u32 = 2;
-/// The first files of a directory that are watched, and how many of them must be read.
+/// The first files of a directory that are watched, in each order, and how many of them must be read.
 const FIRST_COUNT: usize = 3;
-const READ_MIN: u32 = 2;
-/// Files of a directory that are remembered in their order.
-const LEFT_MAX: usize = 1024;
+const READ_MIN: usize = 2;
+/// Files that are remembered in a slice, in all of its directories: some 1.5 MB.
+const LEFT_MAX: usize = 32 << 10;
 /// Directories of a slice that somebody may be reading.
 const SCANS_MAX: usize = 8;
 /// Files of a slice whose reads tell something.
-const WATCHED_MAX: usize = 64;
+const WATCHED_MAX: usize = 128;
 /// Who has not read another file by then reads no more, or slowly.
 const PATIENCE: Duration = Duration::from_millis(10_000);
 /// After tokens were refused none are asked for.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// In which order the files of a directory are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Order {
+    /// In which they were listed.
+    Listed,
+    /// Of their inode numbers.
+    Inode,
+    /// Of the bytes of their names.
+    Name,
+}
+
+impl Order {
+    /// Which is taken where several would do, the first.
+    pub(crate) const ALL: [Self; 3] = [Self::Listed, Self::Inode, Self::Name];
+
+    fn compare(self, a: &File, b: &File) -> Ordering {
+        match self {
+            Self::Listed => a.at.cmp(&b.at),
+            Self::Inode => a.ino.cmp(&b.ino),
+            Self::Name => a.name.cmp(&b.name),
+        }
+    }
+}
 
 /// A directory that was listed and may be read.
 #[derive(Debug)]
@@ -58,29 +87,59 @@ pub(crate) struct Scan {
     directory: InodeId,
     /// The process that listed it.
     reader: u32,
-    /// Files that were listed and not loaded, in this order.
-    left: VecDeque<InodeId>,
+    /// Its files, in the order in which they are taken to be read.
+    files: VecDeque<File>,
+    /// The next of them to load.
+    next: usize,
+    /// So many were listed.
+    count: u32,
+    /// It was listed to its end.
+    is_whole: bool,
+    /// The first files of each order, and whether they were read.
+    first: Vec<(Order, InodeId, bool)>,
+    /// In which order they are read was seen, not only taken from what this process did before.
+    is_known: bool,
     state: State,
     /// When it was listed, or a watched file of it was read.
     at: Instant,
+}
+
+#[derive(Debug)]
+struct File {
+    ino: InodeId,
+    /// Its place in the listing.
+    at: u32,
+    name: SmallBytes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     /// The listing is being answered.
     Listed,
-    /// So many of the watched files were read.
-    Watched(u32),
+    /// Its first files are watched.
+    Watched,
     /// Files are loaded before they are opened: so many steps have been, and so many are to be as soon as more files are listed.
-    Ahead { done: u32, wanted: u32 },
+    Ahead {
+        order: Order,
+        done: u32,
+        wanted: u32,
+    },
+}
+
+/// Why a file is watched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// It is among the first of an order.
+    First,
+    /// It was loaded with this step.
+    Step(u32),
 }
 
 /// A file whose reads say that those of `directory` are being read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Watch {
     directory: InodeId,
-    /// It was loaded with this one.
-    step: u32,
+    mark: Mark,
     since: Instant,
 }
 
@@ -104,7 +163,13 @@ impl Inode {
 
 impl Slice {
     /// A listing is answered with these entries: the files among them may be read next.
-    pub(crate) fn note_listed(&mut self, env: &Env<'_>, request: &Request, listed: &[Listed]) {
+    pub(crate) fn note_listed(
+        &mut self,
+        env: &Env<'_>,
+        request: &Request,
+        listed: &[Listed],
+        is_end: bool,
+    ) {
         let Operation::ReadDir {
             ino, cookie, plus, ..
         } = request.operation
@@ -124,19 +189,41 @@ impl Slice {
             _ => Scan {
                 directory: ino,
                 reader,
-                left: VecDeque::new(),
+                files: VecDeque::new(),
+                next: 0,
+                count: 0,
+                is_whole: false,
+                first: Vec::new(),
+                is_known: false,
                 state: State::Listed,
                 at: env.now,
             },
         };
-        let file = FileKind::File.mode_bits();
-        let files = listed.iter().filter(|entry| entry.mode == file);
-        let room = LEFT_MAX.saturating_sub(scan.left.len());
-        scan.left.extend(files.take(room).map(|entry| entry.ino));
-        if self.scans.len() >= SCANS_MAX {
+        let mode = FileKind::File.mode_bits();
+        let files = listed.iter().filter(|entry| entry.mode == mode);
+        let room = LEFT_MAX.saturating_sub(scan.files.len());
+        for entry in files.take(room) {
+            scan.files.push_back(File {
+                ino: entry.ino,
+                at: scan.count,
+                name: entry.name.clone(),
+            });
+            scan.count += 1;
+        }
+        scan.is_whole |= is_end;
+        self.scans.push_back(scan);
+        while self.scans.len() > SCANS_MAX || self.remembered_file_count() > LEFT_MAX {
             self.scans.pop_front();
         }
-        self.scans.push_back(scan);
+        // With entries it begins when they are shown.
+        if is_end && listed.is_empty() {
+            self.begin_scan(env, ino);
+        }
+    }
+
+    /// Files of all directories that somebody may be reading.
+    pub(crate) fn remembered_file_count(&self) -> usize {
+        self.scans.iter().map(|scan| scan.files.len()).sum()
     }
 
     /// The scan of a directory, which is the latest from now on.
@@ -153,25 +240,28 @@ impl Slice {
         let Some(scan) = self.scan(directory) else {
             return;
         };
-        if scan.left.is_empty() {
-            return;
+        let is_begun = matches!(scan.state, State::Ahead { .. });
+        let habit = match is_begun || scan.files.is_empty() {
+            true => None,
+            // Of an order that is not the listing's the first are known when all are there.
+            false => env.readers.may_read_through(scan.reader, scan.is_whole),
+        };
+        // In a small one that is loaded whole the order tells nothing that is worth its watches.
+        let is_small = scan.is_whole && scan.files.len() <= STEPS_AHEAD as usize * STEP;
+        let first = match is_small && (is_begun || habit.is_some()) {
+            true => Vec::new(),
+            false => scan.next_first(),
+        };
+        if let Some(order) = habit {
+            scan.load_ahead(order, None);
+        } else if !is_begun {
+            scan.state = State::Watched;
         }
-        match scan.state {
-            State::Listed if env.readers.may_read_through(scan.reader) => {
-                scan.load_ahead();
-                self.load_steps(directory);
-            }
-            State::Listed => {
-                scan.state = State::Watched(0);
-                let first: Vec<_> = scan.left.iter().take(FIRST_COUNT).copied().collect();
-                for ino in first {
-                    self.out
-                        .push(Effect::ForSlice(ino, Input::Watch(ino, directory, 0)));
-                }
-            }
-            State::Watched(_) => {}
-            State::Ahead { .. } => self.load_steps(directory),
+        for ino in first {
+            let input = Input::Watch(ino, directory, Mark::First);
+            self.out.push(Effect::ForSlice(ino, input));
         }
+        self.load_steps(directory);
     }
 
     /// Loads the next files of a directory, as many steps as are to be.
@@ -179,13 +269,15 @@ impl Slice {
         let Some(scan) = self.scan(directory) else {
             return;
         };
-        let State::Ahead { done, wanted } = &mut scan.state else {
+        let State::Ahead { done, wanted, .. } = &mut scan.state else {
             return;
         };
         let (mut watched, mut files) = (Vec::new(), Vec::new());
-        while *done < *wanted && !scan.left.is_empty() {
-            let count = scan.left.len().min(STEP);
-            let step = scan.left.drain(..count);
+        while *done < *wanted && scan.next < scan.files.len() {
+            let count = (scan.files.len() - scan.next).min(STEP);
+            let step = scan.files.range(scan.next..scan.next + count);
+            let step = step.map(|file| file.ino);
+            scan.next += count;
             // Two: one of them may be empty, or be left out.
             let middle = files.len() + count / 2;
             files.extend(step);
@@ -195,8 +287,12 @@ impl Slice {
             watched.extend(some.map(|(at, _)| (files[at], *done)));
             *done += 1;
         }
+        // They may still have to be put into another order.
+        if scan.is_known || scan.files.len() >= LEFT_MAX {
+            scan.files.drain(..std::mem::take(&mut scan.next));
+        }
         for (ino, step) in watched {
-            let input = Input::Watch(ino, directory, step);
+            let input = Input::Watch(ino, directory, Mark::Step(step));
             self.out.push(Effect::ForSlice(ino, input));
         }
         if !files.is_empty() {
@@ -205,7 +301,7 @@ impl Slice {
     }
 
     /// A READ of a file will say that those of `directory` are being read.
-    pub(crate) fn watch(&mut self, env: &Env<'_>, ino: InodeId, directory: InodeId, step: u32) {
+    pub(crate) fn watch(&mut self, env: &Env<'_>, ino: InodeId, directory: InodeId, mark: Mark) {
         if self.watched.len() >= WATCHED_MAX {
             let oldest = self.watched.iter().min_by_key(|(_, watch)| watch.since);
             let oldest = oldest.map(|(ino, _)| *ino);
@@ -214,7 +310,7 @@ impl Slice {
         let since = env.now;
         let watch = Watch {
             directory,
-            step,
+            mark,
             since,
         };
         self.watched.insert(ino, watch);
@@ -226,43 +322,27 @@ impl Slice {
             return;
         };
         if let Some(watch) = self.watched.remove(ino) {
-            let input = Input::WatchedRead(watch.directory, *ino, watch.step);
+            let input = Input::WatchedRead(watch.directory, *ino, watch.mark);
             self.out.push(Effect::ForSlice(watch.directory, input));
         }
     }
 
-    /// A watched file of a directory is read, which was loaded with this step.
+    /// A watched file of a directory is read.
     pub(crate) fn on_watched_read(
         &mut self,
         env: &Env<'_>,
         directory: InodeId,
         file: InodeId,
-        step: u32,
+        mark: Mark,
     ) {
         let Some(scan) = self.scan(directory) else {
             return;
         };
         scan.at = env.now;
-        match &mut scan.state {
-            State::Listed => return,
-            State::Watched(count) => {
-                *count += 1;
-                let is_read = *count >= READ_MIN;
-                if let Some(at) = scan.left.iter().position(|ino| *ino == file) {
-                    scan.left.drain(..=at);
-                }
-                if !is_read {
-                    return;
-                }
-                scan.load_ahead();
-            }
-            State::Ahead { wanted, .. } => {
-                // Of a listing before the last one a step may be named that has not been yet.
-                let next = step.saturating_add(1 + STEPS_AHEAD);
-                *wanted = next.clamp(*wanted, *wanted + STEPS_AHEAD);
-            }
-        }
-        env.readers.note_read_through(scan.reader);
+        let Some(order) = scan.on_read(file, mark) else {
+            return;
+        };
+        env.readers.note_read_through(scan.reader, order);
         self.load_steps(directory);
     }
 
@@ -322,9 +402,72 @@ impl Slice {
 }
 
 impl Scan {
-    /// Its files are loaded from now on.
-    const fn load_ahead(&mut self) {
+    /// The first files of each order of which they are known and were not told before: their reads tell which one it is.
+    fn next_first(&mut self) -> Vec<InodeId> {
+        if self.is_known {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for order in Order::ALL {
+            let is_told = self.first.iter().any(|first| first.0 == order);
+            if is_told || (order != Order::Listed && !self.is_whole) {
+                continue;
+            }
+            let mut files: Vec<_> = self.files.iter().collect();
+            let count = files.len().min(FIRST_COUNT);
+            if count < files.len() {
+                files.select_nth_unstable_by(count, |a, b| order.compare(a, b));
+            }
+            let first = files[..count].iter().map(|file| file.ino);
+            found.extend(first.clone());
+            self.first.extend(first.map(|ino| (order, ino, false)));
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// A watched file is read: the order in which they are, as far as that is known now.
+    fn on_read(&mut self, file: InodeId, mark: Mark) -> Option<Order> {
+        let taken_for = match self.state {
+            State::Ahead { order, .. } => Some(order),
+            State::Watched => None,
+            State::Listed => return None,
+        };
+        let first = self.first.iter_mut().filter(|first| first.1 == file);
+        first.for_each(|first| first.2 = true);
+        let tells_another =
+            |first: &(Order, InodeId, bool)| Some(first.0) != taken_for && first.1 == file;
+        if let (Mark::Step(step), State::Ahead { wanted, .. }) = (mark, &mut self.state) {
+            // Of a listing before the last one a step may be named that has not been yet.
+            let next = step.saturating_add(1 + STEPS_AHEAD);
+            *wanted = next.clamp(*wanted, *wanted + STEPS_AHEAD);
+            self.is_known |= !self.first.iter().any(tells_another);
+        }
+        if self.is_known {
+            return taken_for.filter(|_| mark != Mark::First);
+        }
+        let read_count = |order: Order| {
+            let is_read = |first: &&(Order, InodeId, bool)| first.0 == order && first.2;
+            self.first.iter().filter(is_read).count()
+        };
+        let mut orders = taken_for.into_iter().chain(Order::ALL);
+        let order = orders.find(|order| read_count(*order) >= READ_MIN)?;
+        self.is_known = true;
+        if taken_for != Some(order) {
+            self.load_ahead(order, Some(file));
+        }
+        Some(order)
+    }
+
+    /// Its files are loaded from now on, in this order, those behind the one that has been read last.
+    fn load_ahead(&mut self, order: Order, read: Option<InodeId>) {
+        let files = self.files.make_contiguous();
+        files.sort_unstable_by(|a, b| order.compare(a, b));
+        let at = files.iter().position(|file| Some(file.ino) == read);
+        self.next = at.map_or(0, |at| at + 1);
         self.state = State::Ahead {
+            order,
             done: 0,
             wanted: STEPS_AHEAD,
         };

@@ -177,10 +177,10 @@ pub enum Input {
     ListAhead(crate::ahead::Behind),
     /// What is to be known of entries before they are wanted is known.
     AheadKnown(InodeId, u64),
-    /// A READ of a file of this slice says that those of this directory are being read, and the step that it was loaded with.
-    Watch(InodeId, InodeId, u32),
+    /// A READ of a file of this slice says that those of this directory are being read.
+    Watch(InodeId, InodeId, crate::siblings::Mark),
     /// It says so of a directory of this slice.
-    WatchedRead(InodeId, InodeId, u32),
+    WatchedRead(InodeId, InodeId, crate::siblings::Mark),
     /// A small file of this slice will be opened soon.
     LoadFile(InodeId),
     /// Write all dirty data back: the daemon stops.
@@ -460,9 +460,9 @@ impl Slice {
                 self.list_ahead(env, behind);
             }
             Input::AheadKnown(directory, id) => self.on_ahead_known(env, directory, id),
-            Input::Watch(ino, directory, step) => self.watch(env, ino, directory, step),
-            Input::WatchedRead(directory, ino, step) => {
-                self.on_watched_read(env, directory, ino, step);
+            Input::Watch(ino, directory, mark) => self.watch(env, ino, directory, mark),
+            Input::WatchedRead(directory, ino, mark) => {
+                self.on_watched_read(env, directory, ino, mark);
             }
             Input::LoadFile(ino) => self.load_file(env, ino),
             Input::WriteBack => {

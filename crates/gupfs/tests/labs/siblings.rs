@@ -1,11 +1,13 @@
 //! Small files of a directory that is read through are loaded before they are opened.
 
-use std::fs;
+use std::ffi::OsString;
+use std::fs::{self, DirEntry};
+use std::os::unix::fs::DirEntryExt as _;
 use std::time::{Duration, Instant};
 
 use crate::node::Node;
 
-const FILE_COUNT: u64 = 40;
+const FILE_COUNT: u64 = 120;
 const DIRECTORY_COUNT: u64 = 3;
 /// Two steps.
 const AHEAD: u64 = 32;
@@ -35,17 +37,33 @@ fn await_loaded(node: &Node, count: u64) {
     }
 }
 
-/// Lists a directory and reads its files in that order. Before the file `at` is read as many as are loaded ahead must be.
-fn read_through(node: &Node, number: u64, at: u64) {
+/// In which order files are read: by their places in the listing, or by what is given here.
+type Order = fn(&DirEntry) -> (u64, OsString);
+
+fn by_inode(entry: &DirEntry) -> (u64, OsString) {
+    (entry.ino(), OsString::new())
+}
+
+fn by_name(entry: &DirEntry) -> (u64, OsString) {
+    (0, entry.file_name())
+}
+
+/// Lists a directory and reads its files in that order, or in another. Before the file `at` is read as many as are loaded ahead must be.
+fn read_through(node: &Node, number: u64, at: u64, order: Option<Order>) {
     let before = loaded(node);
     let entries = fs::read_dir(node.mount().join(format!("d{number}"))).unwrap();
-    let entries: Vec<_> = entries.map(Result::unwrap).collect();
+    let mut entries: Vec<_> = entries.map(Result::unwrap).collect();
+    if let Some(order) = order {
+        entries.sort_by_key(order);
+    }
     // The thread that has answered the listing is done with it by then.
     loaded(node);
     let mut count = 0;
     for entry in entries {
-        if count == at {
-            await_loaded(node, before + AHEAD);
+        // In this order: it has been loaded, and others before it.
+        if count >= at && (count - at).is_multiple_of(8) {
+            let least = if count == at { AHEAD } else { count - at + 1 };
+            await_loaded(node, before + least);
         }
         let name = entry.file_name().into_string().unwrap();
         let file = name.strip_prefix('f').unwrap().parse().unwrap();
@@ -59,27 +77,48 @@ fn read_through(node: &Node, number: u64, at: u64) {
     assert_eq!(count, FILE_COUNT);
 }
 
-#[test]
-fn files_of_a_directory_that_is_read_through_are_loaded_ahead() {
-    let Some(node) = Node::new("1G") else { return };
-    let directory = |number: u64| node.mount().join(format!("d{number}"));
+fn make(node: &Node) {
     for number in 0..DIRECTORY_COUNT {
-        fs::create_dir(directory(number)).unwrap();
-        for file in 0..FILE_COUNT {
-            let path = directory(number).join(format!("f{file}"));
+        let directory = node.mount().join(format!("d{number}"));
+        fs::create_dir(&directory).unwrap();
+        // The names are in another order than the inodes.
+        for file in (0..FILE_COUNT).rev() {
+            let path = directory.join(format!("f{file}"));
             fs::write(path, bytes(number, file)).unwrap();
         }
     }
+}
+
+#[test]
+fn files_of_a_directory_that_is_read_through_are_loaded_ahead() {
+    let Some(node) = Node::new("1G") else { return };
+    make(&node);
     node.gupfs(&["down"]);
     node.up(&[]).unwrap();
     for number in 0..DIRECTORY_COUNT {
-        let entries = fs::read_dir(directory(number)).unwrap();
+        let entries = fs::read_dir(node.mount().join(format!("d{number}"))).unwrap();
         assert_eq!(entries.count() as u64, FILE_COUNT);
     }
     assert_eq!(loaded(&node), 0, "they were only listed");
     // Two of the first three tell; of the next directories nothing needs to be read before.
-    read_through(&node, 0, 3);
+    read_through(&node, 0, 3, None);
     for number in 1..DIRECTORY_COUNT {
-        read_through(&node, number, 0);
+        read_through(&node, number, 0, None);
+    }
+}
+
+/// As `cp -r` and `rsync` do.
+#[test]
+fn files_that_are_sorted_first_are_loaded_in_that_order() {
+    let Some(node) = Node::new("1G") else { return };
+    make(&node);
+    for order in [by_inode as Order, by_name] {
+        node.gupfs(&["down"]);
+        node.up(&[]).unwrap();
+        // Another order is known when two reads have told it, and is kept.
+        read_through(&node, 0, 3, Some(order));
+        for number in 1..DIRECTORY_COUNT {
+            read_through(&node, number, 0, Some(order));
+        }
     }
 }

@@ -55,12 +55,24 @@ pub(super) fn file(number: u64) -> InodeId {
 
 /// The entries behind `cookie`, and a token of each.
 fn listing(s: &Story, cookie: u64, is_end: bool) -> Answer {
-    let cookies = cookie + 1..=cookie + COUNT;
+    listing_of(s, cookie + 1..=cookie + COUNT, is_end, |at| {
+        (at, at.to_string())
+    })
+}
+
+/// Entries with these cookies, each with the number of a file and a name, and a token of each.
+pub(super) fn listing_of(
+    s: &Story,
+    cookies: std::ops::RangeInclusive<u64>,
+    is_end: bool,
+    entry: impl Fn(u64) -> (u64, String),
+) -> Answer {
     let entries = cookies.clone().map(|at| {
+        let (number, name) = entry(at);
         let mut attr = s.attr;
-        (attr.ino, attr.kind) = (file(at), types::FileKind::File);
+        (attr.ino, attr.kind) = (file(number), types::FileKind::File);
         meta::message::Listed {
-            name: types::Name::new(at.to_string().as_bytes()).expect("a name"),
+            name: types::Name::new(name.as_bytes()).expect("a name"),
             ino: attr.ino,
             kind: attr.kind,
             cookie: at,
@@ -75,10 +87,11 @@ fn listing(s: &Story, cookie: u64, is_end: bool) -> Answer {
     let kind = TokenKind::Inode {
         mode: InodeMode::Read,
     };
+    let numbers = cookies.map(|at| entry(at).0);
     Answer {
         body: Body::Op(listing),
-        grants: cookies
-            .map(|at| granted(file(at), at + 10, kind.clone()))
+        grants: numbers
+            .map(|number| granted(file(number), number + 10, kind.clone()))
             .collect(),
     }
 }

@@ -1,11 +1,12 @@
 //! Small files of a directory that is read through are there before they are opened; for one that is only listed nothing is loaded.
 
-use super::ahead::{answer, asked, file, list, story};
+use super::ahead::{answer, asked, file, list, listing_of, story};
 use super::mapped::has_data;
 use super::story::granted;
 use super::*;
 use crate::message::Body;
 use crate::request::{OpenFlags, Response};
+use crate::siblings::{Mark, Order};
 use token::message::Revoke;
 
 /// Lists the directory from its beginning; the files that are to be loaded at once.
@@ -127,6 +128,173 @@ fn listed_behind(s: &mut Story, cookie: u64) -> Vec<InodeId> {
     files
 }
 
+/// Files of a directory that is listed in one order, has its inode numbers in another and its names in a third.
+const MIXED: u64 = 60;
+
+/// The number of the file with this cookie, and its name.
+fn mixed(cookie: u64) -> (u64, String) {
+    let of = |factor| cookie * factor % (MIXED + 1);
+    (of(7), format!("{:02}", of(11)))
+}
+
+/// The numbers of those files in an order.
+fn in_order(order: Order) -> Vec<u64> {
+    let mut files: Vec<_> = (1..=MIXED).map(mixed).collect();
+    match order {
+        Order::Listed => {}
+        Order::Inode => files.sort(),
+        Order::Name => files.sort_by(|a, b| a.1.cmp(&b.1)),
+    }
+    files.into_iter().map(|(number, _)| number).collect()
+}
+
+/// The owner answers with these of its files, as far as they go to the end or to begin with.
+fn answer_mixed(
+    s: &mut Story,
+    call: CallId,
+    cookies: std::ops::RangeInclusive<u64>,
+    is_end: bool,
+) -> Vec<Effect> {
+    let answer = listing_of(s, cookies, is_end, mixed);
+    let effects = s.input(Input::Answer(call, Box::new(answer)));
+    s.settle(effects)
+}
+
+/// Lists it as a whole; the files that are to be loaded.
+fn listed_mixed(s: &mut Story) -> Vec<InodeId> {
+    let effects = list(s, 0);
+    let (call, _) = asked(&effects).expect("the owner is asked");
+    to_load(&answer_mixed(s, call, 1..=MIXED, true))
+}
+
+/// Lists it up to this cookie, and then the rest; the files that are to be loaded after each.
+fn listed_in_two(s: &mut Story, last: u64) -> [Vec<InodeId>; 2] {
+    let effects = list(s, 0);
+    let (call, _) = asked(&effects).expect("the owner is asked");
+    let first = answer_mixed(s, call, 1..=last, false);
+    let (call, cookie) = asked(&first).expect("what follows is asked for");
+    assert_eq!(cookie, last);
+    let ahead = answer_mixed(s, call, last + 1..=MIXED, true);
+    assert_eq!(to_load(&ahead), [], "nobody has seen them");
+    let second = list(s, last);
+    [to_load(&first), to_load(&second)]
+}
+
+fn all_of(numbers: &[u64]) -> Vec<InodeId> {
+    numbers.iter().copied().map(file).collect()
+}
+
+#[test]
+fn the_first_reads_tell_the_order() {
+    for order in Order::ALL {
+        let mut s = story();
+        assert_eq!(listed_mixed(&mut s), []);
+        let files = in_order(order);
+        assert_eq!(after_read(&mut s, files[0]), [], "{order:?}");
+        assert_eq!(
+            after_read(&mut s, files[1]),
+            all_of(&files[2..34]),
+            "{order:?}"
+        );
+        assert_eq!(
+            after_read(&mut s, files[10]),
+            all_of(&files[34..50]),
+            "{order:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_read_later_tells_nothing() {
+    for order in Order::ALL {
+        let mut s = story();
+        listed_mixed(&mut s);
+        let mut loaded = Vec::new();
+        for number in in_order(order) {
+            loaded.extend(after_read(&mut s, number));
+        }
+        assert_eq!(loaded, all_of(&in_order(order)[2..]), "each once");
+    }
+}
+
+#[test]
+fn an_order_is_kept_for_the_next_directory() {
+    for order in [Order::Inode, Order::Name] {
+        let mut s = story();
+        listed_mixed(&mut s);
+        let files = in_order(order);
+        files[..2].iter().for_each(|n| drop(after_read(&mut s, *n)));
+        for turn in 0..4 {
+            let [first, all] = listed_in_two(&mut s, 20);
+            assert_eq!(first, [], "not all are there");
+            assert_eq!(all, all_of(&files[..32]), "{order:?}, turn {turn}");
+        }
+        let loaded = listed_in_two(&mut s, 20);
+        assert_eq!(loaded, [[], []], "it only lists");
+    }
+}
+
+#[test]
+fn an_order_that_was_taken_for_another_is_mended() {
+    for before in Order::ALL {
+        for order in Order::ALL {
+            let mut s = story();
+            s.readers.note_read_through(1, before);
+            let files = in_order(before);
+            assert_eq!(listed_mixed(&mut s), all_of(&files[..32]), "{before:?}");
+            let files = in_order(order);
+            let loaded: Vec<_> = files[..2]
+                .iter()
+                .flat_map(|number| after_read(&mut s, *number))
+                .collect();
+            match order == before {
+                true => assert_eq!(loaded, [], "they are loaded"),
+                false => {
+                    assert_eq!(loaded, all_of(&files[2..34]), "{before:?} {order:?}");
+                    assert_eq!(after_read(&mut s, files[10]), all_of(&files[34..50]));
+                }
+            }
+        }
+    }
+}
+
+/// A reader in the order of the listing begins before it has all; his process reads this one by names.
+#[test]
+fn an_order_that_shows_when_all_are_listed_is_taken() {
+    let mut s = story();
+    s.readers.note_read_through(1, Order::Listed);
+    let listed = in_order(Order::Listed);
+    let [first, all] = listed_in_two(&mut s, 40);
+    assert_eq!(first, all_of(&listed[..32]));
+    assert_eq!(all, []);
+    let names = in_order(Order::Name);
+    assert_eq!(after_read(&mut s, names[0]), []);
+    assert_eq!(after_read(&mut s, names[1]), all_of(&names[2..34]));
+}
+
+/// The end is told without entries, as of a directory whose last listing was full.
+#[test]
+fn an_end_without_entries_is_one() {
+    let mut s = story();
+    listed_in_two(&mut s, MIXED);
+    let names = in_order(Order::Name);
+    assert_eq!(after_read(&mut s, names[0]), []);
+    assert_eq!(after_read(&mut s, names[1]), all_of(&names[2..34]));
+}
+
+#[test]
+fn files_that_are_remembered_are_bounded() {
+    let mut s = story();
+    for is_end in [false, true] {
+        let effects = list(&mut s, 0);
+        let (call, _) = asked(&effects).expect("the owner is asked");
+        let plain = |at: u64| (at % 50, at.to_string());
+        let answer = listing_of(&s, 1..=40_000, is_end, plain);
+        s.input(Input::Answer(call, Box::new(answer)));
+        assert_eq!(s.slice.remembered_file_count(), 32 << 10);
+    }
+}
+
 #[test]
 fn the_files_behind_the_second_are_loaded() {
     let mut s = story();
@@ -163,7 +331,7 @@ fn opens_alone_say_nothing() {
         );
     }
     // Nor do they for a process whose directories were read.
-    s.readers.note_read_through(1);
+    s.readers.note_read_through(1, Order::Listed);
     for turn in 0..4 {
         assert_eq!(listed(&mut s), files(1, 10), "turn {turn}");
         (1..=10).for_each(|number| drop(opened(&mut s, number)));
@@ -198,7 +366,7 @@ fn in_a_large_directory_two_steps_are_ahead() {
 #[test]
 fn who_reads_as_he_lists_is_kept_ahead_of() {
     let mut s = story();
-    s.readers.note_read_through(1);
+    s.readers.note_read_through(1, Order::Listed);
     assert_eq!(listed_behind(&mut s, 0), files(1, 10));
     assert_eq!(listed_behind(&mut s, 10), files(11, 20), "the second step");
     assert_eq!(listed_behind(&mut s, 20), [], "two are ahead");
@@ -309,7 +477,7 @@ fn a_process_that_has_read_directories_is_not_waited_for() {
 #[test]
 fn a_reader_stays_one() {
     let mut s = story();
-    s.readers.note_read_through(1);
+    s.readers.note_read_through(1, Order::Listed);
     for turn in 0..10 {
         assert_eq!(listed(&mut s).len(), 10, "turn {turn}");
         // The middle one of those that are loaded, or the last.
@@ -323,11 +491,11 @@ fn others_who_only_list_do_not_push_a_reader_out() {
     listed(&mut s);
     assert_eq!(after_read(&mut s, 1), []);
     // Twice as many files as are remembered.
-    for number in 100..228 {
+    for number in 100..356 {
         s.now = Instant(s.now.0 + 1);
-        s.input(Input::Watch(file(number), file(99), 0));
+        s.input(Input::Watch(file(number), file(99), Mark::First));
     }
-    assert_eq!(s.slice.watched.len(), 64);
+    assert_eq!(s.slice.watched.len(), 128);
     assert_eq!(after_read(&mut s, 2), [], "its watch was the older one");
     assert_eq!(listed(&mut s), []);
     s.now = Instant(s.now.0 + 1);
