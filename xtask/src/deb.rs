@@ -1,12 +1,12 @@
 //! `cargo xtask deb`: the Debian package, with man pages and completions made by the program itself.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use crate::ci;
+use crate::guided;
 
 /// Builds the package and prints its path; with `--test` installs, uses and removes it.
 pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<()> {
@@ -24,11 +24,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<()> {
         has_tool,
         "cargo-deb is missing: cargo install cargo-deb --locked"
     );
-    ci::cargo(
-        root,
-        &["build", "--release", "-p", "gupfs", "--bin", "gupfs"],
-    )?;
-    pages(root, &target(root)?.join("release/gupfs"))?;
+    pages(root, &guided::install(root)?)?;
     // --no-build: the binary is there, and its pages belong to it.
     let output = Command::new("cargo-deb")
         .args(["deb", "-p", "gupfs", "--no-build", "--no-strip"])
@@ -49,16 +45,6 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<()> {
         .context("cannot run packaging/test-deb.sh")?;
     ensure!(status.success(), "packaging/test-deb.sh failed");
     Ok(())
-}
-
-/// Where cargo builds.
-fn target(root: &Path) -> Result<PathBuf> {
-    let metadata = cargo_metadata::MetadataCommand::new()
-        .current_dir(root)
-        .no_deps()
-        .exec()
-        .context("cannot run cargo metadata")?;
-    Ok(metadata.target_directory.into())
 }
 
 /// Writes man pages and completions to where the package's list of files has them.

@@ -123,7 +123,7 @@ fn build(root: &Path, place: &Path) -> Result<()> {
 }
 
 /// Named, so that build scripts and procedural macros are built without counters.
-const HOST: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const HOST: &str = "x86_64-unknown-linux-gnu";
 
 fn fuzz(root: &Path, place: &Path, target: &str, options: &Options) -> Result<()> {
     let (corpus, found) = (

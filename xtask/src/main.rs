@@ -10,12 +10,13 @@
 mod ci;
 mod deb;
 mod fuzz;
+mod guided;
 mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 const HELP: &str = "\
 cargo xtask COMMAND
@@ -34,7 +35,11 @@ cargo xtask COMMAND
   fuzz [--seconds N] [--seed N] [TARGET...]
                           the decoders of foreign bytes, N seconds each (60), as many at a time as there are
                           processors; `--seconds 3600 --seed 0` (a fresh seed) is for a night
-  bench [ARGUMENTS]       the ratios of docs/performance.md (--quick, --only NAME)
+  guided                  the program as it is packaged, built by a profile of what it does most: its path is printed
+                          (needs root, /dev/fuse, and rustup component add llvm-tools; takes ten minutes)
+  bench [--guided] [ARGUMENTS]
+                          the ratios of docs/performance.md (--quick, --only NAME)
+                          --guided  of the program as it is packaged
 ";
 
 fn main() -> ExitCode {
@@ -59,24 +64,33 @@ fn run(arguments: &[String]) -> Result<()> {
         "sim" => ci::program(&root, "sim", rest),
         "deb" => deb::run(&root, rest),
         "fuzz" => fuzz::run(&root, &fuzz::Options::parse(rest)?),
-        "bench" => {
-            // The daemon and the comparator T are measured as they are shipped.
-            ci::cargo(
-                &root,
-                &["build", "--release", "-p", "gupfs", "--bin", "gupfs"],
-            )?;
-            ci::cargo(
-                &root,
-                &["build", "--release", "-p", "os", "--example", "trivial"],
-            )?;
-            ci::program(&root, "bench", rest)
+        "guided" => {
+            ensure!(rest.is_empty(), "guided does not know {rest:?}");
+            println!("{}", guided::run(&root)?.display());
+            Ok(())
         }
+        "bench" => bench(&root, rest),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             Ok(())
         }
         other => bail!("unknown command {other:?}\n\n{HELP}"),
     }
+}
+
+/// The daemon and the comparator T are measured as they are built for release.
+fn bench(root: &Path, arguments: &[String]) -> Result<()> {
+    let (is_guided, rest) = match arguments.split_first() {
+        Some((first, rest)) if first == "--guided" => (true, rest),
+        _ => (false, arguments),
+    };
+    let build = |words: &[&str]| ci::cargo(root, &[&["build", "--release"], words].concat());
+    build(&["-p", "os", "--example", "trivial"])?;
+    match is_guided {
+        true => drop(guided::install(root)?),
+        false => build(&["-p", "gupfs", "--bin", "gupfs"])?,
+    }
+    ci::program(root, "bench", rest)
 }
 
 /// The repository: the parent of this crate.
