@@ -13,14 +13,15 @@
 //! - What is loaded comes under tokens, as for any reader; those of the bytes are taken only if they are free: no node gives anything back for it. Where
 //!   they were not, a slice asks for none for a while.
 //! - What counts is a READ: for a file that the kernel has there is none, and nothing is loaded for who opens only those.
-//! - A directory that is listed and not read costs nothing, or two steps where those that its reader listed before were read: `Readers` has how often,
+//! - Of a directory that is listed and not read no file is loaded, or two steps where those that its reader listed before were read: `Readers` has how often,
 //!   and in which order.
-//! - The order of a directory is found once, by its first reads: later the first files of every order have been read.
-//! - Two steps of small files are ahead of a reader, and up to two more where he lists anew; `SCANS_MAX` directories with `LEFT_MAX` files in all and `WATCHED_MAX` files whose
+//! - The order of a listing is found once, by its first reads: later the first files of every order have been read. Where it is listed anew meanwhile, what was loaded in
+//!   an order tells it.
+//! - Two steps of small files are ahead of a reader, and up to two more where he lists anew; `SCANS_MAX` directories with `LEFT_MAX` files in all, at most half of them in one, and `WATCHED_MAX` files whose
 //!   reads tell something are remembered in a slice, the latest, and none for longer than `PATIENCE`.
 //!
 //! What this deliberately does not do: readers that go by yet another order (that of a language, of sizes, none) in a directory of more than two steps of files; files
-//! behind the first `LEFT_MAX` of a directory that is listed to its end before the first of them is read.
+//! behind the first `SCAN_LEFT_MAX` of a directory that is listed to its end before the first of them is read.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -46,8 +47,9 @@ const STEPS_AHEAD: u32 = 2;
 /// The first files of a directory that are watched, in each order, and how many of them must be read.
 const FIRST_COUNT: usize = 3;
 const READ_MIN: usize = 2;
-/// Files that are remembered in a slice, in all of its directories: some 1.5 MB.
-const LEFT_MAX: usize = 32 << 10;
+/// Files that are remembered of a directory, and in a slice of all: some 1.5 MB, twice that with names of 40 bytes.
+const SCAN_LEFT_MAX: usize = 16 << 10;
+const LEFT_MAX: usize = 2 * SCAN_LEFT_MAX;
 /// Directories of a slice that somebody may be reading.
 const SCANS_MAX: usize = 8;
 /// Files of a slice whose reads tell something.
@@ -59,7 +61,7 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 /// In which order the files of a directory are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Order {
+pub enum Order {
     /// In which they were listed.
     Listed,
     /// Of their inode numbers.
@@ -131,8 +133,8 @@ enum State {
 pub enum Mark {
     /// It is among the first of an order.
     First,
-    /// It was loaded with this step.
-    Step(u32),
+    /// It was loaded with this step, in this order.
+    Step(Order, u32),
 }
 
 /// A file whose reads say that those of `directory` are being read.
@@ -183,6 +185,11 @@ impl Slice {
         let reader = request.caller.pid;
         let is_it = |scan: &Scan| scan.directory == ino && (cookie == 0 || scan.reader == reader);
         let at = self.scans.iter().position(is_it);
+        let is_ahead = |scan: &Scan| matches!(scan.state, State::Ahead { .. });
+        // Who only looks does not end what is loaded for a reader.
+        if at.is_some_and(|at| self.scans[at].reader != reader && is_ahead(&self.scans[at])) {
+            return;
+        }
         let mut scan = match at.and_then(|at| self.scans.remove(at)) {
             Some(scan) if cookie != 0 => scan,
             None if cookie != 0 => return,
@@ -201,7 +208,8 @@ impl Slice {
         };
         let mode = FileKind::File.mode_bits();
         let files = listed.iter().filter(|entry| entry.mode == mode);
-        let room = LEFT_MAX.saturating_sub(scan.files.len());
+        scan.at = env.now;
+        let room = SCAN_LEFT_MAX.saturating_sub(scan.files.len());
         for entry in files.take(room) {
             scan.files.push_back(File {
                 ino: entry.ino,
@@ -269,9 +277,15 @@ impl Slice {
         let Some(scan) = self.scan(directory) else {
             return;
         };
-        let State::Ahead { done, wanted, .. } = &mut scan.state else {
+        let State::Ahead {
+            order,
+            done,
+            wanted,
+        } = &mut scan.state
+        else {
             return;
         };
+        let order = *order;
         let (mut watched, mut files) = (Vec::new(), Vec::new());
         while *done < *wanted && scan.next < scan.files.len() {
             let count = (scan.files.len() - scan.next).min(STEP);
@@ -288,11 +302,11 @@ impl Slice {
             *done += 1;
         }
         // They may still have to be put into another order.
-        if scan.is_known || scan.files.len() >= LEFT_MAX {
+        if scan.is_known || scan.files.len() >= SCAN_LEFT_MAX {
             scan.files.drain(..std::mem::take(&mut scan.next));
         }
         for (ino, step) in watched {
-            let input = Input::Watch(ino, directory, Mark::Step(step));
+            let input = Input::Watch(ino, directory, Mark::Step(order, step));
             self.out.push(Effect::ForSlice(ino, input));
         }
         if !files.is_empty() {
@@ -313,7 +327,11 @@ impl Slice {
             mark,
             since,
         };
-        self.watched.insert(ino, watch);
+        let known = self.watched.entry(ino).or_insert(watch);
+        // That it was loaded in an order tells more.
+        if known.directory != directory || mark != Mark::First {
+            *known = watch;
+        }
     }
 
     /// A request comes: if it reads a watched file, its directory's slice hears of it.
@@ -413,14 +431,23 @@ impl Scan {
             if is_told || (order != Order::Listed && !self.is_whole) {
                 continue;
             }
+            // Of several names of one file one.
             let mut files: Vec<_> = self.files.iter().collect();
-            let count = files.len().min(FIRST_COUNT);
+            let count = files.len().min(FIRST_COUNT + 1);
             if count < files.len() {
                 files.select_nth_unstable_by(count, |a, b| order.compare(a, b));
             }
-            let first = files[..count].iter().map(|file| file.ino);
-            found.extend(first.clone());
-            self.first.extend(first.map(|ino| (order, ino, false)));
+            files.truncate(count);
+            files.sort_unstable_by(|a, b| order.compare(a, b));
+            let mut first: Vec<_> = files.iter().map(|file| file.ino).collect();
+            first.dedup();
+            first.truncate(FIRST_COUNT);
+            if first.len() < FIRST_COUNT && !self.is_whole {
+                continue;
+            }
+            self.first
+                .extend(first.iter().map(|ino| (order, *ino, false)));
+            found.extend(first);
         }
         found.sort_unstable();
         found.dedup();
@@ -429,16 +456,27 @@ impl Scan {
 
     /// A watched file is read: the order in which they are, as far as that is known now.
     fn on_read(&mut self, file: InodeId, mark: Mark) -> Option<Order> {
-        let taken_for = match self.state {
-            State::Ahead { order, .. } => Some(order),
-            State::Watched => None,
-            State::Listed => return None,
+        let taken_for = match (self.state, mark) {
+            (State::Ahead { order, .. }, _) => Some(order),
+            // Somebody has listed it anew; who reads it goes on.
+            (State::Watched, Mark::Step(order, _)) => {
+                if !self.is_whole && order != Order::Listed {
+                    return None;
+                }
+                self.is_known = true;
+                self.load_ahead(order, Some(file));
+                return Some(order);
+            }
+            (State::Watched, Mark::First) => None,
+            (State::Listed, _) => return None,
         };
         let first = self.first.iter_mut().filter(|first| first.1 == file);
         first.for_each(|first| first.2 = true);
         let tells_another =
             |first: &(Order, InodeId, bool)| Some(first.0) != taken_for && first.1 == file;
-        if let (Mark::Step(step), State::Ahead { wanted, .. }) = (mark, &mut self.state) {
+        if let (Mark::Step(order, step), State::Ahead { wanted, .. }) = (mark, &mut self.state)
+            && Some(order) == taken_for
+        {
             // Of a listing before the last one a step may be named that has not been yet.
             let next = step.saturating_add(1 + STEPS_AHEAD);
             *wanted = next.clamp(*wanted, *wanted + STEPS_AHEAD);
@@ -471,5 +509,24 @@ impl Scan {
             done: 0,
             wanted: STEPS_AHEAD,
         };
+    }
+}
+
+#[cfg(test)]
+impl Scan {
+    /// The same, of another directory.
+    pub(crate) fn of_another(&self, directory: InodeId) -> Self {
+        let files = self.files.iter();
+        Self {
+            directory,
+            files: files
+                .map(|file| File {
+                    name: file.name.clone(),
+                    ..*file
+                })
+                .collect(),
+            first: self.first.clone(),
+            ..*self
+        }
     }
 }

@@ -9,8 +9,8 @@ use crate::node::Node;
 
 const FILE_COUNT: u64 = 120;
 const DIRECTORY_COUNT: u64 = 3;
-/// Two steps.
-const AHEAD: u64 = 32;
+const STEP: u64 = 16;
+const AHEAD: u64 = 2 * STEP;
 
 fn bytes(directory: u64, number: u64) -> Vec<u8> {
     let length = usize::try_from(300 + 1_500 * (number % 7)).unwrap();
@@ -60,10 +60,14 @@ fn read_through(node: &Node, number: u64, at: u64, order: Option<Order>) {
     loaded(node);
     let mut count = 0;
     for entry in entries {
-        // In this order: it has been loaded, and others before it.
+        // In this order: those that are read until the next look are loaded, so that none is overtaken.
         if count >= at && (count - at).is_multiple_of(8) {
-            let least = if count == at { AHEAD } else { count - at + 1 };
-            await_loaded(node, before + least);
+            let least = if count == at {
+                AHEAD
+            } else {
+                count - at + STEP
+            };
+            await_loaded(node, before + least.min(FILE_COUNT - at));
         }
         let name = entry.file_name().into_string().unwrap();
         let file = name.strip_prefix('f').unwrap().parse().unwrap();
@@ -100,11 +104,28 @@ fn files_of_a_directory_that_is_read_through_are_loaded_ahead() {
         assert_eq!(entries.count() as u64, FILE_COUNT);
     }
     assert_eq!(loaded(&node), 0, "they were only listed");
-    // Two of the first three tell; of the next directories nothing needs to be read before.
-    read_through(&node, 0, 3, None);
+    // Two reads tell; of the next directories nothing needs to be read before.
+    read_through(&node, 0, 2, None);
     for number in 1..DIRECTORY_COUNT {
         read_through(&node, number, 0, None);
     }
+}
+
+/// The first two files of the first directory in this order are among the first three of another one that is taken before it: the hash of names
+/// has it so once in some thousand runs.
+fn is_ambiguous(node: &Node, order: Order) -> bool {
+    let entries = fs::read_dir(node.mount().join("d0")).unwrap();
+    let listed: Vec<_> = entries.map(Result::unwrap).collect();
+    let inodes = |entries: Vec<&DirEntry>| entries.iter().map(|e| e.ino()).collect::<Vec<_>>();
+    let sorted = |order: Order| {
+        let mut entries: Vec<_> = listed.iter().collect();
+        entries.sort_by_key(|entry| order(entry));
+        inodes(entries)
+    };
+    let own = sorted(order);
+    let others = [inodes(listed.iter().collect()), sorted(by_inode)];
+    let mut others = others.iter().filter(|other| **other != own);
+    others.any(|other| own[..2].iter().all(|ino| other[..3].contains(ino)))
 }
 
 /// As `cp -r` and `rsync` do.
@@ -115,8 +136,11 @@ fn files_that_are_sorted_first_are_loaded_in_that_order() {
     for order in [by_inode as Order, by_name] {
         node.gupfs(&["down"]);
         node.up(&[]).unwrap();
+        if is_ambiguous(&node, order) {
+            continue;
+        }
         // Another order is known when two reads have told it, and is kept.
-        read_through(&node, 0, 3, Some(order));
+        read_through(&node, 0, 2, Some(order));
         for number in 1..DIRECTORY_COUNT {
             read_through(&node, number, 0, Some(order));
         }

@@ -282,6 +282,80 @@ fn an_end_without_entries_is_one() {
     assert_eq!(after_read(&mut s, names[1]), all_of(&names[2..34]));
 }
 
+/// Another process lists it, as `ls` does: the reader goes on.
+#[test]
+fn others_who_list_it_do_not_stop_a_reader() {
+    for order in Order::ALL {
+        let mut s = story();
+        listed_mixed(&mut s);
+        let files = in_order(order);
+        files[..2].iter().for_each(|n| drop(after_read(&mut s, *n)));
+        s.pid = 2;
+        assert_eq!(listed_mixed(&mut s), []);
+        s.pid = 1;
+        assert_eq!(
+            after_read(&mut s, files[10]),
+            all_of(&files[34..50]),
+            "{order:?}"
+        );
+    }
+}
+
+#[test]
+fn who_lists_it_anew_while_he_reads_goes_on() {
+    for order in Order::ALL {
+        let mut s = story();
+        listed_mixed(&mut s);
+        let files = in_order(order);
+        files[..2].iter().for_each(|n| drop(after_read(&mut s, *n)));
+        // He has forgotten what he is known for.
+        s.readers.note_read_through(1 + 1024, Order::Listed);
+        assert_eq!(listed_mixed(&mut s), []);
+        assert_eq!(
+            after_read(&mut s, files[10]),
+            all_of(&files[11..43]),
+            "{order:?}"
+        );
+    }
+}
+
+/// The lowest inode has two names.
+#[test]
+fn one_file_of_two_names_is_one() {
+    let mut s = story();
+    let effects = list(&mut s, 0);
+    let (call, _) = asked(&effects).expect("the owner is asked");
+    let twice = |at: u64| match at {
+        20 | 30 => (1, at.to_string()),
+        _ => (100 - at, at.to_string()),
+    };
+    let mut answer = listing_of(&s, 1..=40, true, twice);
+    answer.grants.dedup_by_key(|granted| granted.ino);
+    let effects = s.input(Input::Answer(call, Box::new(answer)));
+    s.settle(effects);
+    assert_eq!(after_read(&mut s, 1), [], "it was read once");
+    assert_eq!(after_read(&mut s, 60).len(), 32, "the second by number");
+}
+
+/// Entries come as long as they are asked for.
+#[test]
+fn a_directory_that_takes_long_to_list_is_remembered() {
+    let mut s = story();
+    for from in [0, 20, 40] {
+        let mut effects = list(&mut s, from);
+        // What is asked for ahead is forgotten before it is wanted.
+        while let Some((call, cookie)) = asked(&effects) {
+            let is_end = cookie == 40;
+            effects = answer_mixed(&mut s, call, cookie + 1..=cookie + 20, is_end);
+        }
+        s.now = Instant(s.now.0 + 6_000_000_000);
+        s.input(Input::Tick);
+    }
+    let names = in_order(Order::Name);
+    assert_eq!(after_read(&mut s, names[0]), []);
+    assert_eq!(after_read(&mut s, names[1]), all_of(&names[2..34]));
+}
+
 #[test]
 fn files_that_are_remembered_are_bounded() {
     let mut s = story();
@@ -291,8 +365,15 @@ fn files_that_are_remembered_are_bounded() {
         let plain = |at: u64| (at % 50, at.to_string());
         let answer = listing_of(&s, 1..=40_000, is_end, plain);
         s.input(Input::Answer(call, Box::new(answer)));
-        assert_eq!(s.slice.remembered_file_count(), 32 << 10);
+        assert_eq!(s.slice.remembered_file_count(), 16 << 10);
     }
+    // Of others that were listed before as well.
+    for number in [1_000, 1_001] {
+        let other = s.slice.scans[0].of_another(file(number));
+        s.slice.scans.push_front(other);
+    }
+    listed_mixed(&mut s);
+    assert_eq!(s.slice.remembered_file_count(), (16 << 10) + 60);
 }
 
 #[test]
