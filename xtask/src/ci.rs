@@ -102,13 +102,7 @@ static STEPS: [Step; 11] = [
     }),
     Step::new("tidy", When::First, |root, _| step(tidy::run(root))),
     Step::new("cargo deny", When::First, deny),
-    Step::new("build", When::First, |root, options| {
-        let kinds: &[&str] = match options.quick {
-            true => &["--lib", "--bins"],
-            false => &["--lib", "--bins", "--examples", "--tests"],
-        };
-        test(root, &[kinds, &["--no-run"]].concat())
-    }),
+    Step::new("build", When::First, build),
     Step::new("tests", When::Waiting, tests_but_simulators),
     Step::new("benchmarks", When::Waiting, benchmarks),
     Step::new("sim tests", When::Computing, simulator_tests),
@@ -241,12 +235,21 @@ fn test(root: &Path, kinds: &[&str]) -> Result<Outcome> {
     step(cargo(root, &[&all, kinds].concat()))
 }
 
+/// All tests and what they run.
+fn build(root: &Path, options: &Options) -> Result<Outcome> {
+    let kinds: &[&str] = match options.quick {
+        true => &["--lib", "--bins"],
+        false => &["--lib", "--bins", "--examples", "--tests"],
+    };
+    test(root, &[kinds, &["--no-run"]].concat())
+}
+
 /// The unit tests of all crates, and all other tests but the simulator's.
 fn tests_but_simulators(root: &Path, options: &Options) -> Result<Outcome> {
-    let within = test(root, &["--lib", "--bins", "--examples"]);
     if options.quick {
-        return within;
+        return test(root, &["--lib", "--bins"]);
     }
+    let within = test(root, &["--lib", "--bins", "--examples"]);
     // Also where the first have failed.
     let others = test(root, &["--exclude", SIMULATOR, "--test", "*"]);
     within.and(others)
@@ -280,6 +283,8 @@ fn simulator(root: &Path, options: &Options) -> Result<Outcome> {
     if options.quick {
         return Ok(Outcome::Skipped("--quick"));
     }
+    // A moment, unless this step is run alone: the program of before would be taken.
+    build(root, options)?;
     let program = built(SIMULATOR)?;
     // A fixed seed replays what CI has always seen; the fresh ones look for something new.
     let run = |arguments: &[&str]| {

@@ -8,18 +8,19 @@
 //! (docs/decisions/0023). What training never runs is taken for rare and built small, so it has to touch all that should be quick: names, small and
 //! large files, fsync, listings, a start with much to replay, two nodes that share, fsck.
 //!
-//! What is built or trained already is not built or trained again.
+//! Counts are written when a program ends as it should, never after a kill. What is built or trained already is not built or trained again.
 
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::{ci, fuzz};
+use crate::fuzz;
 
 /// Threads that make small files, and how many each.
 const THREAD_COUNT: u64 = 2;
@@ -32,7 +33,13 @@ const PIECE_COUNT: u64 = 10_000;
 /// Builds it; where it lies.
 pub(crate) fn run(root: &Path) -> Result<PathBuf> {
     let merge = profdata(root)?;
-    let place = ci::target_directory(root).join("guided");
+    let mounts = Path::new("/dev/fuse");
+    ensure!(
+        File::options().read(true).write(true).open(mounts).is_ok() && is_root()?,
+        "training mounts file systems: it needs root and {}",
+        mounts.display()
+    );
+    let place = target(root)?.join("guided");
     fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
     let place = place
         .canonicalize()
@@ -44,10 +51,17 @@ pub(crate) fn run(root: &Path) -> Result<PathBuf> {
     let built = fs::metadata(&counting).and_then(|metadata| metadata.modified());
     let built = built.with_context(|| counting.display().to_string())?;
     let built = built.duration_since(SystemTime::UNIX_EPOCH)?.as_nanos();
-    let counts = place.join(format!("counts-{built}.profdata"));
+    let mut training = DefaultHasher::new();
+    include_str!("guided.rs").hash(&mut training);
+    let training = training.finish();
+    let counts = place.join(format!("counts-{built}-{training:016x}.profdata"));
+    let program = place.join("program");
     if !counts.exists() {
         println!("training: a minute of file systems in memory");
-        remove(&raw)?;
+        // What was built by others is of no use any more.
+        for former in [&raw, &program] {
+            remove(former)?;
+        }
         train(&counting, &place.join("labs")).context("training")?;
         let mut command = Command::new(merge);
         let new = counts.with_extension("new");
@@ -57,13 +71,28 @@ pub(crate) fn run(root: &Path) -> Result<PathBuf> {
         remove(&raw)?;
     }
     let flag = format!("-Cprofile-use={}", counts.display());
-    build(root, &place.join("program"), &flag)
+    build(root, &program, &flag)
+}
+
+fn is_root() -> Result<bool> {
+    let own = fs::metadata("/proc/self").context("/proc is not mounted")?;
+    Ok(own.uid() == 0)
+}
+
+/// Where cargo builds, whoever says so.
+fn target(root: &Path) -> Result<PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .current_dir(root)
+        .no_deps()
+        .exec()
+        .context("cannot run cargo metadata")?;
+    Ok(metadata.target_directory.into())
 }
 
 /// Builds it and puts it where `cargo build --release` puts its own.
 pub(crate) fn install(root: &Path) -> Result<PathBuf> {
     let program = run(root)?;
-    let there = ci::target_directory(root).join("release");
+    let there = target(root)?.join("release");
     fs::create_dir_all(&there).with_context(|| there.display().to_string())?;
     // In one step: the one of before may be running.
     let (new, there) = (there.join("gupfs.new"), there.join("gupfs"));
@@ -131,41 +160,49 @@ fn run_quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// A lab of one node in memory, which is removed however training ends.
+/// A lab in memory, which is removed however training ends.
 struct Lab<'p> {
     program: &'p Path,
     directory: PathBuf,
 }
 
 impl<'p> Lab<'p> {
-    fn up(program: &'p Path, directory: PathBuf) -> Result<Self> {
+    fn up(program: &'p Path, directory: PathBuf, nodes: &str) -> Result<Self> {
         let lab = Self { program, directory };
-        let size = ["--nodes", "1", "--backing", "ram", "--size", "2G"];
-        lab.run(&["lab", "up"], &["--dir"], "", &size)?;
+        // What an interrupted one has left.
+        lab.gupfs(&["lab", "down", "--dir"], "", &[])?;
+        let size = ["--nodes", nodes, "--backing", "ram", "--size", "2G"];
+        lab.gupfs(&["lab", "up", "--dir"], "", &size)?;
         Ok(lab)
     }
 
-    /// `words`, an option with a path of the lab, and more words.
-    fn run(&self, words: &[&str], option: &[&str], path: &str, more: &[&str]) -> Result<()> {
+    /// Runs the program with `words`, a path of the lab, and more words.
+    fn gupfs(&self, words: &[&str], path: &str, more: &[&str]) -> Result<()> {
         let mut command = Command::new(self.program);
-        command.args(words).args(option);
-        command.arg(self.directory.join(path)).args(more);
+        command
+            .args(words)
+            .arg(self.directory.join(path))
+            .args(more);
         run_quietly(&mut command)
     }
 
-    /// Its only daemon ends and writes its counts.
-    fn stop(&self) -> Result<()> {
-        self.run(&["down"], &["--state"], "n1", &[])
+    fn mount(&self, node: &str) -> PathBuf {
+        self.directory.join(node).join("mnt")
     }
 
-    fn start(&self) -> Result<()> {
-        self.run(&["lab", "start"], &["--dir"], "", &["n1"])
+    /// A daemon ends as it should.
+    fn stop(&self, node: &str) -> Result<()> {
+        self.gupfs(&["down", "--state"], node, &[])
+    }
+
+    fn start(&self, node: &str) -> Result<()> {
+        self.gupfs(&["lab", "start", "--dir"], "", &[node])
     }
 }
 
 impl Drop for Lab<'_> {
     fn drop(&mut self) {
-        if let Err(error) = self.run(&["lab", "down"], &["--dir"], "", &[]) {
+        if let Err(error) = self.gupfs(&["lab", "down", "--dir"], "", &[]) {
             eprintln!("xtask: {error:#}");
         }
     }
@@ -174,53 +211,102 @@ impl Drop for Lab<'_> {
 /// Does what users do.
 fn train(program: &Path, place: &Path) -> Result<()> {
     fs::create_dir_all(place).with_context(|| place.display().to_string())?;
-    let lab = Lab::up(program, place.join("one"))?;
-    let mount = lab.directory.join("n1/mnt");
-    let directory = |name: &str| -> Result<PathBuf> {
-        let path = mount.join(name);
-        fs::create_dir(&path).with_context(|| path.display().to_string())?;
-        Ok(path)
-    };
-    let bench = directory("bench")?;
+    train_one(&Lab::up(program, place.join("one"), "1")?)?;
+    train_two(&Lab::up(program, place.join("two"), "2")?)
+}
+
+fn directory(mount: &Path, name: &str) -> Result<PathBuf> {
+    let path = mount.join(name);
+    fs::create_dir(&path).with_context(|| path.display().to_string())?;
+    Ok(path)
+}
+
+fn train_one(lab: &Lab<'_>) -> Result<()> {
+    let mount = lab.mount("n1");
+    directory(&mount, "bench")?;
     let short = ["--size", "128M", "--seconds", "3"];
-    lab.run(
-        &["bench"],
-        &[],
-        bench.to_str().context("a plain path")?,
-        &short,
-    )?;
-    let places = (0..THREAD_COUNT).map(|thread| directory(&format!("files{thread}")));
+    lab.gupfs(&["bench"], "n1/mnt/bench", &short)?;
+    let places = (0..THREAD_COUNT).map(|thread| directory(&mount, &format!("files{thread}")));
     let places = places.collect::<Result<Vec<_>>>()?;
     for round in [Round::Make, Round::Use] {
-        std::thread::scope(|scope| {
-            let begin = |path: &PathBuf| {
-                let path = path.clone();
-                scope.spawn(move || small_files(&path, round))
-            };
-            let threads: Vec<_> = places.iter().map(begin).collect();
-            let mut ends = threads.into_iter().map(|thread| thread.join());
-            ends.try_for_each(|end| end.expect("no panic"))
-        })?;
-        overwrite(&directory(&format!("large{}", round as u8))?)?;
+        let of = |place: &PathBuf| (place.clone(), round);
+        at_once(places.iter().map(of).collect())?;
+        overwrite(&directory(&mount, &format!("large{}", round as u8))?)?;
     }
-    // A cold tree, and then a crash with much in the journal.
-    lab.stop()?;
-    lab.start()?;
+    // A cold tree.
+    lab.stop("n1")?;
+    lab.start("n1")?;
     read_all(&mount)?;
-    small_files(&directory("more")?, Round::Make)?;
-    lab.run(&["lab", "kill"], &["--dir"], "", &["n1"])?;
-    lab.start()?;
-    // What was not synced may be gone.
+    lab.stop("n1")?;
+    // A crash with much in the journal: what was not synced may be gone.
+    lab.start("n1")?;
+    small_files(&directory(&mount, "more")?, Round::Make)?;
+    lab.gupfs(&["lab", "kill", "--dir"], "", &["n1"])?;
+    lab.start("n1")?;
     read_all(&mount)?;
-    lab.stop()?;
-    lab.run(&["fsck", "--data"], &[], "", &[])?;
-    drop(lab);
-    // Two nodes that share a tree, and crash.
-    let small = ["--seed", "7", "--files", "2000", "--bytes", "100M"];
-    let mut command = Command::new(program);
-    command.arg("demo").arg("--dir").arg(place.join("two"));
-    command.args(small).args(["--size", "2G", "--no-compare"]);
-    run_quietly(&mut command)
+    lab.stop("n1")?;
+    lab.gupfs(&["fsck", "--data"], "", &[])
+}
+
+/// Each node works where the other one has worked, and both in one directory.
+fn train_two(lab: &Lab<'_>) -> Result<()> {
+    let mounts = [lab.mount("n1"), lab.mount("n2")];
+    for name in ["a", "b", "shared"] {
+        directory(&mounts[0], name)?;
+    }
+    let both = |places: [&str; 2], round| {
+        let work = mounts.iter().zip(places);
+        at_once(work.map(|(m, place)| (m.join(place), round)).collect())
+    };
+    both(["a", "b"], Round::Make)?;
+    read_all(&mounts[1].join("a"))?;
+    read_all(&mounts[0].join("b"))?;
+    both(["b", "a"], Round::Use)?;
+    for (node, mount) in mounts.iter().enumerate() {
+        directory(mount, &format!("shared/own{node}"))?;
+    }
+    both(["shared/own1", "shared/own0"], Round::Make)?;
+    overwrite(&directory(&mounts[0], "large")?)?;
+    ping_pong(&mounts, "large/file")?;
+    lab.stop("n1")?;
+    lab.start("n1")?;
+    read_all(&mounts[0])?;
+    for node in ["n1", "n2"] {
+        lab.stop(node)?;
+    }
+    Ok(())
+}
+
+/// The nodes write to one file by turns, and read what the other one has written.
+fn ping_pong(mounts: &[PathBuf; 2], name: &str) -> Result<()> {
+    let turns = || -> std::io::Result<()> {
+        let open = |mount: &PathBuf| {
+            File::options()
+                .read(true)
+                .write(true)
+                .open(mount.join(name))
+        };
+        let files = [open(&mounts[0])?, open(&mounts[1])?];
+        let mut bytes = vec![2; PIECE];
+        for number in 0..PIECE_COUNT / 10 {
+            let at = number % 64 * PIECE as u64;
+            files[usize::from(number % 2 == 1)].write_all_at(&bytes, at)?;
+            files[usize::from(number % 2 == 0)].read_exact_at(&mut bytes, at)?;
+        }
+        Ok(())
+    };
+    turns().with_context(|| name.to_owned())
+}
+
+/// Small files in several directories at a time.
+fn at_once(work: Vec<(PathBuf, Round)>) -> Result<()> {
+    std::thread::scope(|scope| {
+        let begin =
+            |(place, round): (PathBuf, Round)| scope.spawn(move || small_files(&place, round));
+        let threads: Vec<_> = work.into_iter().map(begin).collect();
+        let mut ends = threads.into_iter().map(|thread| thread.join());
+        ends.try_for_each(|end| end.expect("no panic"))
+    })
 }
 
 /// What is done with small files, one round after the other.
