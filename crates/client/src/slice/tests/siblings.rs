@@ -184,18 +184,28 @@ fn all_of(numbers: &[u64]) -> Vec<InodeId> {
     numbers.iter().copied().map(file).collect()
 }
 
+/// Its files are read in this order, of which nothing is known, and are loaded from the third on.
+fn assert_tells(s: &mut Story, order: Order) {
+    let files = in_order(order);
+    assert_eq!(after_read(s, files[0]), [], "{order:?}");
+    assert_eq!(after_read(s, files[1]), all_of(&files[2..34]), "{order:?}");
+}
+
+/// It was listed, and two of its files were read in this order: all of them, in this order.
+fn being_read(order: Order) -> (Story, Vec<u64>) {
+    let mut s = story();
+    listed_mixed(&mut s);
+    assert_tells(&mut s, order);
+    (s, in_order(order))
+}
+
 #[test]
 fn the_first_reads_tell_the_order() {
     for order in Order::ALL {
         let mut s = story();
         assert_eq!(listed_mixed(&mut s), []);
+        assert_tells(&mut s, order);
         let files = in_order(order);
-        assert_eq!(after_read(&mut s, files[0]), [], "{order:?}");
-        assert_eq!(
-            after_read(&mut s, files[1]),
-            all_of(&files[2..34]),
-            "{order:?}"
-        );
         assert_eq!(
             after_read(&mut s, files[10]),
             all_of(&files[34..50]),
@@ -220,10 +230,7 @@ fn what_is_read_later_tells_nothing() {
 #[test]
 fn an_order_is_kept_for_the_next_directory() {
     for order in [Order::Inode, Order::Name] {
-        let mut s = story();
-        listed_mixed(&mut s);
-        let files = in_order(order);
-        files[..2].iter().for_each(|n| drop(after_read(&mut s, *n)));
+        let (mut s, files) = being_read(order);
         for turn in 0..4 {
             let [first, all] = listed_in_two(&mut s, 20);
             assert_eq!(first, [], "not all are there");
@@ -267,9 +274,7 @@ fn an_order_that_shows_when_all_are_listed_is_taken() {
     let [first, all] = listed_in_two(&mut s, 40);
     assert_eq!(first, all_of(&listed[..32]));
     assert_eq!(all, []);
-    let names = in_order(Order::Name);
-    assert_eq!(after_read(&mut s, names[0]), []);
-    assert_eq!(after_read(&mut s, names[1]), all_of(&names[2..34]));
+    assert_tells(&mut s, Order::Name);
 }
 
 /// The end is told without entries, as of a directory whose last listing was full.
@@ -277,19 +282,14 @@ fn an_order_that_shows_when_all_are_listed_is_taken() {
 fn an_end_without_entries_is_one() {
     let mut s = story();
     listed_in_two(&mut s, MIXED);
-    let names = in_order(Order::Name);
-    assert_eq!(after_read(&mut s, names[0]), []);
-    assert_eq!(after_read(&mut s, names[1]), all_of(&names[2..34]));
+    assert_tells(&mut s, Order::Name);
 }
 
 /// Another process lists it, as `ls` does: the reader goes on.
 #[test]
 fn others_who_list_it_do_not_stop_a_reader() {
     for order in Order::ALL {
-        let mut s = story();
-        listed_mixed(&mut s);
-        let files = in_order(order);
-        files[..2].iter().for_each(|n| drop(after_read(&mut s, *n)));
+        let (mut s, files) = being_read(order);
         s.pid = 2;
         assert_eq!(listed_mixed(&mut s), []);
         s.pid = 1;
@@ -304,10 +304,7 @@ fn others_who_list_it_do_not_stop_a_reader() {
 #[test]
 fn who_lists_it_anew_while_he_reads_goes_on() {
     for order in Order::ALL {
-        let mut s = story();
-        listed_mixed(&mut s);
-        let files = in_order(order);
-        files[..2].iter().for_each(|n| drop(after_read(&mut s, *n)));
+        let (mut s, files) = being_read(order);
         // He has forgotten what he is known for.
         s.readers.note_read_through(1 + 1024, Order::Listed);
         assert_eq!(listed_mixed(&mut s), []);
@@ -351,9 +348,7 @@ fn a_directory_that_takes_long_to_list_is_remembered() {
         s.now = Instant(s.now.0 + 6_000_000_000);
         s.input(Input::Tick);
     }
-    let names = in_order(Order::Name);
-    assert_eq!(after_read(&mut s, names[0]), []);
-    assert_eq!(after_read(&mut s, names[1]), all_of(&names[2..34]));
+    assert_tells(&mut s, Order::Name);
 }
 
 #[test]
