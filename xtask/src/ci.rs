@@ -179,7 +179,7 @@ fn run_computing(root: &Path, options: &Options) -> Vec<Row> {
 }
 
 fn run_nicely(step: &Step, root: &Path, options: &Options) -> Result<Outcome> {
-    let directory = target_directory(root).join("ci");
+    let directory = target_directory(root)?.join("ci");
     std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let path = directory.join(format!("{}.log", step.name.replace(' ', "-")));
     let log = File::create(&path).with_context(|| path.display().to_string())?;
@@ -361,9 +361,14 @@ fn deny(root: &Path, options: &Options) -> Result<Outcome> {
     step(cargo(root, &["deny", "check"]))
 }
 
-/// Where cargo puts what it builds.
-pub(crate) fn target_directory(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
+/// Where cargo puts what it builds, whoever says so: a variable or a file.
+pub(crate) fn target_directory(root: &Path) -> Result<PathBuf> {
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .current_dir(root)
+        .no_deps()
+        .exec()
+        .context("cannot run cargo metadata")?;
+    Ok(metadata.target_directory.into())
 }
 
 /// Runs cargo in the repository.

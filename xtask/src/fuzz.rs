@@ -81,7 +81,7 @@ impl Options {
 /// Builds the targets and runs them.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
     // Apart from all other artifacts: everything is built with counters.
-    let place = ci::target_directory(root).join("fuzz");
+    let place = ci::target_directory(root)?.join("fuzz");
     build(root, &place)?;
     let waiting: Mutex<VecDeque<&String>> = Mutex::new(options.targets.iter().collect());
     let failed: Mutex<Vec<String>> = Mutex::default();

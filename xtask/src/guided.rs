@@ -20,7 +20,7 @@ use std::time::SystemTime;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::fuzz;
+use crate::{ci, fuzz};
 
 /// Threads that make small files, and how many each.
 const THREAD_COUNT: u64 = 2;
@@ -39,7 +39,7 @@ pub(crate) fn run(root: &Path) -> Result<PathBuf> {
         "training mounts file systems: it needs root and {}",
         mounts.display()
     );
-    let place = target(root)?.join("guided");
+    let place = ci::target_directory(root)?.join("guided");
     fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
     let place = place
         .canonicalize()
@@ -79,20 +79,10 @@ fn is_root() -> Result<bool> {
     Ok(own.uid() == 0)
 }
 
-/// Where cargo builds, whoever says so.
-fn target(root: &Path) -> Result<PathBuf> {
-    let metadata = cargo_metadata::MetadataCommand::new()
-        .current_dir(root)
-        .no_deps()
-        .exec()
-        .context("cannot run cargo metadata")?;
-    Ok(metadata.target_directory.into())
-}
-
 /// Builds it and puts it where `cargo build --release` puts its own.
 pub(crate) fn install(root: &Path) -> Result<PathBuf> {
     let program = run(root)?;
-    let there = target(root)?.join("release");
+    let there = ci::target_directory(root)?.join("release");
     fs::create_dir_all(&there).with_context(|| there.display().to_string())?;
     // In one step: the one of before may be running.
     let (new, there) = (there.join("gupfs.new"), there.join("gupfs"));
