@@ -4,7 +4,8 @@
 //! daemon, and lose it with kill -9: there one of two nodes may lose its power alone.
 //!
 //! Needs root, /dev/fuse and XFS; says so and passes where these are missing. `GUPFS_POWER_CYCLES=500` is the long run,
-//! `GUPFS_POWER_SEED=n` draws the same (the moments are the machine's).
+//! `GUPFS_POWER_SEED=n` draws the same (the moments are the machine's). With `GUPFS_POWER_KEEP=1` the nodes are left as they are after a fault,
+//! for who looks at them.
 #![deny(unsafe_code)]
 #![allow(
     clippy::unwrap_used,
@@ -58,7 +59,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn run(disks: Disks, node_count: u16) {
     let _turn = TURN.lock();
-    let Some(rig) = Rig::new(disks, node_count) else {
+    let Some(mut rig) = Rig::new(disks, node_count) else {
         return;
     };
     let seed = number("GUPFS_POWER_SEED").unwrap_or(1);
@@ -91,6 +92,8 @@ fn run(disks: Disks, node_count: u16) {
         let cut = Cut::default();
         std::thread::scope(|scope| {
             let (rig, cut) = (&rig, &cut);
+            // Also when something fails: the scope waits for its threads.
+            let _ending = cut.ending();
             for writer in &mut writers {
                 scope.spawn(move || writer.work(&rig.mount(writer.node()), cut));
             }
@@ -112,22 +115,26 @@ fn run(disks: Disks, node_count: u16) {
         for writer in &mut writers {
             let mount = rig.mount(writer.node());
             let checked = writer.check(&mount, &mut counts);
-            let checked = checked.and_then(|()| match victims.contains(&writer.node()) {
+            // A writer of the one that lost power may have gone on when it was back.
+            let checked = checked.and_then(|()| match victims.len() == nodes.len() {
                 true => Ok(()),
                 false => writer.settle(&mount),
             });
             if let Err(fault) = checked {
+                let logs = rig.logs();
+                rig.leave_if_wanted();
                 panic!(
-                    "seed {seed}, cycle {cycle}, power of {victims:?} lost after {moment:?}:\n{fault}\n{}",
-                    rig.logs()
+                    "seed {seed}, cycle {cycle}, power of {victims:?} lost after {moment:?}:\n{fault}\nits writer ended with:\n{}\n{logs}",
+                    writer.ends()
                 );
             }
         }
         for seen in &mut seen {
             if let Err(fault) = seen.check(&rig.mount(seen.maker()), &mut counts) {
+                let logs = rig.logs();
+                rig.leave_if_wanted();
                 panic!(
-                    "seed {seed}, cycle {cycle}, power of {victims:?} lost after {moment:?}:\n{fault}\n{}",
-                    rig.logs()
+                    "seed {seed}, cycle {cycle}, power of {victims:?} lost after {moment:?}:\n{fault}\n{logs}"
                 );
             }
         }

@@ -1,10 +1,15 @@
 //! What may be found of a file after a loss of power.
 
+use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::block;
+
+/// What was done with a file last, as many steps as a message shows.
+const STEP_COUNT: usize = 60;
 
 /// What was checked, over all cycles.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +24,15 @@ pub struct Counts {
     pub gained: u64,
     /// Blocks stored through a mapping that are there in part.
     pub torn: u64,
+}
+
+/// The time of day, as logs have it.
+pub fn time() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("a clock that is set");
+    let (seconds, micros) = (now.as_secs() % 86_400, now.subsec_micros());
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{hour:02}:{minute:02}:{second:02}.{micros:06}")
 }
 
 /// What a block may hold.
@@ -72,6 +86,8 @@ pub struct Model {
     /// Sizes that it may have, in blocks.
     sizes: Vec<u64>,
     pass: u32,
+    /// What was done with it, for the message of a fault.
+    steps: VecDeque<String>,
 }
 
 impl Model {
@@ -82,7 +98,26 @@ impl Model {
             blocks: Vec::new(),
             sizes: vec![0],
             pass: 0,
+            steps: VecDeque::new(),
         }
+    }
+
+    /// Notes a step that has just been done, or is about to be, with the time that logs have.
+    pub fn note(&mut self, step: &str) {
+        if self.steps.len() == STEP_COUNT {
+            self.steps.pop_front();
+        }
+        let (pass, size) = (self.pass, self.size());
+        self.steps
+            .push_back(format!("{} {step} (pass {pass}, size {size})", time()));
+    }
+
+    /// What was noted.
+    pub fn steps(&self) -> String {
+        self.steps
+            .iter()
+            .map(|step| format!("  {step}\n"))
+            .collect()
     }
 
     /// Size now.
@@ -105,6 +140,7 @@ impl Model {
             self.may_be(index, self.pass);
         }
         self.sizes.push(self.size().max(first + count));
+        self.note(&format!("writes or stores {first} + {count}"));
         (first..first + count)
             .flat_map(|index| block::make(self.id, index, self.pass))
             .collect()
@@ -129,6 +165,7 @@ impl Model {
     pub fn part_synced(&mut self, first: u64, count: u64) {
         self.range(first, count).iter_mut().for_each(Block::synced);
         self.sizes.retain(|size| *size >= first + count);
+        self.note(&format!("{first} + {count} are synced"));
     }
 
     /// About to be cut, or made longer.
@@ -137,6 +174,7 @@ impl Model {
             self.may_be(index, 0);
         }
         self.sizes.push(size);
+        self.note(&format!("is cut at {size}"));
     }
 
     /// About to get a hole.
@@ -144,18 +182,26 @@ impl Model {
         for index in first..(first + count).min(self.blocks.len() as u64) {
             self.may_be(index, 0);
         }
+        self.note(&format!("gets a hole {first} + {count}"));
     }
 
     /// All of it was acknowledged.
     pub fn synced(&mut self) {
         self.blocks.iter_mut().for_each(Block::synced);
         self.sizes.drain(..self.sizes.len() - 1);
+        self.note("is synced");
     }
 
     /// What is at `path` is a state that it may have; from now on it has that one.
     pub fn check(&mut self, path: &Path, counts: &mut Counts) -> Result<(), String> {
         let id = self.id;
-        let fault = |what: String| format!("{}, file {id}: {what}", path.display());
+        let steps = self.steps();
+        let fault = |what: String| {
+            format!(
+                "{}, file {id}: {what}; its last steps:\n{steps}",
+                path.display()
+            )
+        };
         let file = File::open(path).map_err(|e| fault(e.to_string()))?;
         let length = file.metadata().map_err(|e| fault(e.to_string()))?.len();
         let size = length / block::SIZE as u64;
@@ -198,6 +244,7 @@ impl Model {
         // What is read after a loss is there for good.
         self.blocks = found;
         self.sizes = vec![size];
+        self.note("was checked");
         self.mend(path, &torn).map_err(|e| fault(e.to_string()))
     }
 

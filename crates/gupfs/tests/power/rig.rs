@@ -41,6 +41,11 @@ impl Cut {
         self.is_over.store(true, Ordering::SeqCst);
     }
 
+    /// Ends the load when it is dropped.
+    pub fn ending(&self) -> Ending<'_> {
+        Ending(self)
+    }
+
     /// The load ends.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
@@ -55,6 +60,15 @@ impl Cut {
             true => Err(std::io::Error::other("the power goes")),
             false => Ok(()),
         }
+    }
+}
+
+/// See `Cut::ending`.
+pub struct Ending<'a>(&'a Cut);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -75,6 +89,7 @@ pub struct Rig {
     lab: Lab,
     node_count: u16,
     probe: AtomicU64,
+    is_left: bool,
 }
 
 fn run(words: &[&str]) -> Result<String, String> {
@@ -129,6 +144,7 @@ impl Rig {
             lab,
             node_count,
             probe: AtomicU64::new(0),
+            is_left: false,
         };
         fs::create_dir(rig.machine()).unwrap();
         if disks == Disks::Volatile {
@@ -317,6 +333,11 @@ impl Rig {
         bytes.iter().all(|b| *b == 0)
     }
 
+    /// Something is wrong: everything stays as it is, if the environment says so.
+    pub fn leave_if_wanted(&mut self) {
+        self.is_left = std::env::var_os("GUPFS_POWER_KEEP").is_some();
+    }
+
     /// Ends it all; the test has passed.
     pub fn finish(self) {
         drop(self);
@@ -325,6 +346,9 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
+        if self.is_left {
+            return eprintln!("left as it is: {}", self.root.display());
+        }
         let nodes: Vec<usize> = (0..usize::from(self.node_count)).collect();
         self.end_daemons(&nodes);
         let directory = self.machine().join("lab");

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use crate::block;
 use crate::model::{Counts, Model};
 use crate::rig::Cut;
+use crate::writer::made_in;
 
 /// Files that one node makes and another looks at; nothing is synced.
 #[derive(Debug)]
@@ -51,9 +52,10 @@ impl Seen {
         if self.maker == self.observer {
             return;
         }
-        let Ok(()) = fs::create_dir_all(mount.join(format!("seen-{}", self.maker))) else {
+        let directory = mount.join(format!("seen-{}", self.maker));
+        if made_in(mount, &directory, cut).is_err() {
             return;
-        };
+        }
         while !cut.is_over() {
             let mut count = self.count.lock().expect("never poisoned");
             *count += 1;

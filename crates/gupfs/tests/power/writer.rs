@@ -1,6 +1,6 @@
 //! A writer in a directory of its own: it notes, outside of the file system, what was acknowledged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -11,11 +11,13 @@ use stdx::Prng;
 
 use crate::block;
 use crate::mapping::Mapping;
-use crate::model::{Counts, Model};
+use crate::model::{Counts, Model, time};
 use crate::rig::Cut;
 
 /// Files of a writer at most.
 const FILE_COUNT: usize = 24;
+/// Errors that a message shows.
+const END_COUNT: usize = 8;
 /// Names that are replaced.
 const TARGET_COUNT: u64 = 3;
 /// Bytes of a record of the list that is appended to.
@@ -54,6 +56,21 @@ pub struct Writer {
     /// Records of the list that are acknowledged, and all that were ever begun.
     records: (u64, u64),
     is_new: bool,
+    /// What ended its work of the last cycles, for the message of a fault.
+    ends: VecDeque<String>,
+}
+
+/// Makes `directory` in the mount of a node, if it is not there and the node has power: else it would be made below the mount point.
+pub fn made_in(mount: &Path, directory: &Path, cut: &Cut) -> Result<(), Error> {
+    cut.acknowledged()?;
+    // That of a mount which has been removed meanwhile leads nowhere.
+    let mount = File::open(mount)?;
+    let name = directory.file_name().expect("below the mount");
+    cut.acknowledged()?;
+    match rustix::fs::mkdirat(&mount, name, rustix::fs::Mode::from_raw_mode(0o777)) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn record(writer: u64, number: u64) -> [u8; RECORD] {
@@ -78,7 +95,13 @@ impl Writer {
             made: 0,
             records: (0, 0),
             is_new: true,
+            ends: VecDeque::new(),
         }
+    }
+
+    /// What ended its work of the last cycles.
+    pub fn ends(&self) -> String {
+        self.ends.iter().map(String::as_str).collect()
     }
 
     /// Index of its node.
@@ -94,7 +117,7 @@ impl Writer {
     pub fn work(&mut self, mount: &Path, cut: &Cut) {
         let root = self.root(mount);
         if self.is_new {
-            if fs::create_dir_all(&root).is_err() {
+            if made_in(mount, &root, cut).is_err() {
                 return;
             }
             let made = File::open(&root).and_then(|d| d.sync_all());
@@ -103,7 +126,8 @@ impl Writer {
         }
         while !cut.is_over() {
             // An error is the end: the model says what may have happened.
-            let done = match self.prng.below(15) {
+            let drawn = self.prng.below(15);
+            let done = match drawn {
                 0 | 1 => self.create(&root, cut),
                 2..5 => self.change(&root, cut),
                 5 => self.rename(&root, cut),
@@ -112,7 +136,13 @@ impl Writer {
                 12.. => self.store(&root, cut),
                 _ => self.append(&root, cut),
             };
-            if done.is_err() {
+            if let Err(error) = done {
+                if self.ends.len() == END_COUNT {
+                    self.ends.pop_front();
+                }
+                let at = cut.acknowledged().map_or("", |()| " while there was power");
+                self.ends
+                    .push_back(format!("  {} {drawn}{at}: {error}\n", time()));
                 return;
             }
         }
@@ -131,7 +161,9 @@ impl Writer {
         let number = self.made;
         let name = match self.prng.below(3) {
             0 => {
-                fs::create_dir_all(root.join(format!("d{number}/e")))?;
+                // One by one: nothing may be made in what lies below the mount point when that is not mounted any more.
+                fs::create_dir(root.join(format!("d{number}")))?;
+                fs::create_dir(root.join(format!("d{number}/e")))?;
                 format!("d{number}/e/f{number}")
             }
             _ => format!("f{number}"),
@@ -204,6 +236,11 @@ impl Writer {
             }
         }
         if self.prng.chance(1, 2) {
+            named.model.note(if is_dsync {
+                "O_DSYNC, fsync comes"
+            } else {
+                "fsync comes"
+            });
             match self.prng.chance(1, 2) {
                 true => file.sync_all()?,
                 false => file.sync_data()?,
@@ -245,7 +282,16 @@ impl Writer {
             let mut there = vec![0; bytes.len()];
             mapping.load(at(first), &mut there)?;
             assert!(there == bytes, "what was just stored is not there");
-            let is_part = match self.prng.below(4) {
+            let how = self.prng.below(4);
+            named.model.note(
+                [
+                    "msync of a part comes",
+                    "msync comes",
+                    "fsync after a store comes",
+                    "is left",
+                ][usize::try_from(how).expect("below 4")],
+            );
+            let is_part = match how {
                 0 => mapping.sync_part(at(first), bytes.len()).map(|()| true)?,
                 1 => mapping.sync().map(|()| false)?,
                 2 => file.sync_all().map(|()| false)?,
@@ -271,6 +317,7 @@ impl Writer {
         let named = &mut self.files[index];
         let from = root.join(named.names.last().expect("it has a name"));
         named.names.push(name.clone());
+        named.model.note("is renamed");
         fs::rename(from, root.join(&name))?;
         if self.prng.chance(1, 2) {
             File::open(root.join(name))?.sync_all()?;
