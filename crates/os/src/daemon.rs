@@ -627,7 +627,7 @@ impl Daemon {
         let listener = control::listen(&self.config.control_socket)?;
         if self.config.listen.is_some() || !self.config.peers.is_empty() {
             let peers = self.config.peers.iter();
-            let net = Net::start(
+            let net = Net::new(
                 crate::net::Config {
                     node: self.me.node,
                     cluster: self.config.view.cluster,
@@ -645,7 +645,8 @@ impl Daemon {
                 &self.pool,
                 hub.clone(),
             )?;
-            let _ = self.net.set(net);
+            // Whoever is heard from now on is answered.
+            self.net.get_or_init(|| net).begin();
         }
         self.end_lives_of_this_node();
         if self.membership.is_alone() {

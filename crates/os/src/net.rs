@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 use types::wire::{Flags, Header};
-use types::{ClusterId, Epoch, Incarnation, NodeId, RequestId, Span};
+use types::{ClusterId, Epoch, Incarnation, NodeId, NodeLife, RequestId, Span};
 
 use crate::loops::Loops;
 use crate::pool::Pagepool;
@@ -214,16 +214,25 @@ pub struct Net {
 }
 
 impl Net {
-    /// Listens, and connects to the peers with higher ids, from now until `stop`.
-    pub fn start(
+    /// Takes the address to listen at. The handler hears of nobody before `begin`: who answers what it hears must be able to
+    /// send.
+    ///
+    /// # Errors
+    /// The configuration makes no sense, or the address cannot be had.
+    pub fn new(
         config: Config,
         loops: &Arc<Loops>,
         pool: &Arc<Pagepool>,
         handler: Arc<dyn Handler>,
     ) -> Result<Self, NetError> {
         Ok(Self {
-            inner: Inner::start(config, loops, pool, handler)?,
+            inner: Inner::new(config, loops, pool, handler)?,
         })
+    }
+
+    /// Accepts connections, and connects to the peers with higher ids, from now until `stop`. Twice is as good as once.
+    pub fn begin(&self) {
+        self.inner.begin();
     }
 
     /// Where it listens (the port that was chosen, if the configuration said 0).
@@ -235,7 +244,13 @@ impl Net {
     /// Sends `frame` to `peer`: at once when the lane is free, else queued behind what waits. From any
     /// thread; never blocks.
     pub fn send(&self, peer: NodeId, lane: Lane, frame: Frame) -> Result<(), SendError> {
-        self.inner.send(peer, lane, frame)
+        self.inner.send((peer, None), lane, frame)
+    }
+
+    /// As `send`, to this life of a peer or to nobody: not to the process that came after it.
+    pub fn send_to_life(&self, peer: NodeLife, lane: Lane, frame: Frame) -> Result<(), SendError> {
+        let to = (peer.node, Some(peer.incarnation));
+        self.inner.send(to, lane, frame)
     }
 
     /// The life in which the peer is connected now.

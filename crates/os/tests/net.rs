@@ -21,7 +21,9 @@ use os::pool::Pagepool;
 use stdx::Prng;
 use types::codec::Encode;
 use types::wire::{Flags, HEADER_SIZE, Header, KIND_HELLO, KIND_REFUSE};
-use types::{ClusterId, Epoch, FrameRef, Incarnation, Instant, NodeId, RequestId, Span, crc32c};
+use types::{
+    ClusterId, Epoch, FrameRef, Incarnation, Instant, NodeId, NodeLife, RequestId, Span, crc32c,
+};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const CLUSTER: ClusterId = ClusterId(0xc1);
@@ -120,6 +122,13 @@ struct Node {
 
 impl Node {
     fn start(config: Config) -> Self {
+        let node = Self::new(config);
+        node.net.begin();
+        node
+    }
+
+    /// One that has not begun.
+    fn new(config: Config) -> Self {
         let loops = Loops::start(2, Arc::new(NoTimer)).unwrap();
         let pool = Pagepool::new(64 << 20).unwrap();
         let (sender, events) = channel();
@@ -130,7 +139,7 @@ impl Node {
             opened: Condvar::new(),
             has_place: Mutex::new(true),
         });
-        let net = Net::start(config, &loops, &pool, recorder.clone()).unwrap();
+        let net = Net::new(config, &loops, &pool, recorder.clone()).unwrap();
         Self {
             net: Arc::new(net),
             loops,
@@ -493,13 +502,59 @@ fn a_node_that_comes_back_is_seen_in_its_new_life() {
     second.stop();
 }
 
+/// Who hears of a peer answers it: so nobody is heard before the owner of the network has it in hand.
+#[test]
+fn nobody_is_heard_before_the_network_begins() {
+    let second = Node::new(config(2, Some(any(2)), &[(1, any(1))]));
+    let address = second.net.local_address().unwrap();
+    let first = Node::start(config(1, Some(any(1)), &[(2, address)]));
+    let wait = Duration::from_millis(200);
+    assert!(first.events.recv_timeout(wait).is_err());
+    assert!(second.events.try_recv().is_err());
+    second.net.begin();
+    second.net.begin();
+    assert!(matches!(first.event(), Event::Up(NodeId(2), _)));
+    assert!(matches!(second.event(), Event::Up(NodeId(1), _)));
+    first.stop();
+    second.stop();
+    // Nor is anything left of one that never began.
+    Node::new(config(2, Some(any(2)), &[(1, any(1))])).stop();
+}
+
+#[test]
+fn what_is_for_a_life_that_is_over_goes_to_nobody() {
+    let second = Node::start(config(2, Some(any(2)), &[(1, any(1))]));
+    let address = second.net.local_address().unwrap();
+    let first = Node::start(config(1, Some(any(1)), &[(2, address)]));
+    let Event::Up(node, incarnation) = first.event() else {
+        panic!("it is the first event");
+    };
+    assert!(matches!(second.event(), Event::Up(..)));
+    let life = NodeLife { node, incarnation };
+    let over = NodeLife {
+        incarnation: Incarnation(incarnation.0 ^ 1),
+        ..life
+    };
+    let sent = first
+        .net
+        .send_to_life(over, Lane::Data(0), frame(1, b"old", Vec::new()));
+    assert!(matches!(sent, Err(SendError::Down(_))));
+    first
+        .net
+        .send_to_life(life, Lane::Data(0), frame(2, b"new", Vec::new()))
+        .unwrap();
+    assert_eq!(second.frame().1, b"new");
+    first.stop();
+    second.stop();
+}
+
 #[test]
 fn what_cannot_start_says_why() {
     let loops = Loops::start(1, Arc::new(NoTimer)).unwrap();
     let pool = Pagepool::new(1 << 20).unwrap();
     let node = Node::start(config(2, Some(any(2)), &[]));
     let taken = node.net.local_address().unwrap();
-    let start = |config| Net::start(config, &loops, &pool, node.recorder.clone());
+    let start = |config| Net::new(config, &loops, &pool, node.recorder.clone());
     let error = start(config(3, Some(taken), &[])).unwrap_err();
     assert!(
         matches!(error, NetError::Listen { address, .. } if address == taken),

@@ -40,7 +40,7 @@ const BREAK_PAUSE: types::Duration = types::Duration::from_millis(5000);
 
 /// A reply of the NSD server, and its lane.
 #[derive(Debug)]
-pub(super) struct NsdReply(u16, Frame);
+pub(super) struct NsdReply(NodeLife, u16, Frame);
 
 impl Daemon {
     /// Asks the owner of a shard: here directly, elsewhere by a message.
@@ -106,6 +106,17 @@ impl Daemon {
 
     /// Sends a message; one that cannot go is lost, and repeated by whoever waits for its answer.
     pub(super) fn send(&self, peer: NodeId, message: &Message) {
+        let (lane, frame) = self.message_frame(message);
+        self.count_unsent(self.send_frame(peer, lane, frame));
+    }
+
+    /// As `send`, to this life of a node or to nobody: the one after it numbers its questions anew, and must not take an answer for its own.
+    pub(super) fn send_to(&self, peer: NodeLife, message: &Message) {
+        let (lane, frame) = self.message_frame(message);
+        self.count_unsent(self.send_frame_to_life(peer, lane, frame));
+    }
+
+    fn message_frame(&self, message: &Message) -> (Lane, Frame) {
         let lane = match message {
             Message::Revoke(_) | Message::Released { .. } => Lane::Priority,
             _ => Lane::Data(0),
@@ -119,8 +130,11 @@ impl Daemon {
             meta: message.to_bytes(),
             payload: Vec::new(),
         };
-        if let Err(error) = self.send_frame(peer, lane, frame) {
-            drop(error);
+        (lane, frame)
+    }
+
+    fn count_unsent(&self, sent: Result<(), Box<Frame>>) {
+        if sent.is_err() {
             self.counters.unsent.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -135,6 +149,21 @@ impl Daemon {
         match self.net.get() {
             Some(net) => net
                 .send(peer, lane, frame)
+                .map_err(|e| Box::new(e.into_frame())),
+            None => Err(Box::new(frame)),
+        }
+    }
+
+    /// As `send_frame`, to this life of the peer or to nobody.
+    pub(super) fn send_frame_to_life(
+        &self,
+        peer: NodeLife,
+        lane: Lane,
+        frame: Frame,
+    ) -> Result<(), Box<Frame>> {
+        match self.net.get() {
+            Some(net) => net
+                .send_to_life(peer, lane, frame)
                 .map_err(|e| Box::new(e.into_frame())),
             None => Err(Box::new(frame)),
         }
@@ -276,7 +305,7 @@ impl Daemon {
                     }
                     None => FactResult::Failed(Errno::ESTALE),
                 };
-                self.send(from.node, &Message::Fact { id, result });
+                self.send_to(from, &Message::Fact { id, result });
             }
         }
     }
@@ -392,7 +421,7 @@ impl Daemon {
                         payload,
                     };
                     let lane = u16::try_from(request.0 % 64).expect("below 64");
-                    self.send_reply(to.node, NsdReply(lane, frame));
+                    self.send_reply(NsdReply(to, lane, frame));
                 }
                 NsdEffect::Drop { payload } => {
                     payload
@@ -407,19 +436,19 @@ impl Daemon {
         }
     }
 
-    /// Sends a reply of the NSD server; one that the link's queue has no room for waits until it has.
-    fn send_reply(self: &Arc<Self>, to: NodeId, NsdReply(lane, frame): NsdReply) {
-        let sent = match self.net.get() {
-            Some(net) => net.send(to, Lane::Data(lane), frame),
-            None => Err(net::SendError::Down(frame)),
-        };
+    /// Sends a reply of the NSD server to the life that asked: the one after it counts its requests anew. One that the link's queue has
+    /// no room for waits until it has.
+    fn send_reply(self: &Arc<Self>, NsdReply(life, lane, frame): NsdReply) {
+        let net = self.net.get().expect("who asked came over the network");
+        let to = life.node;
+        let sent = net.send_to_life(life, Lane::Data(lane), frame);
         let frame = match sent {
             Ok(()) => return,
             // The asker repeats a read when the link is back, and takes other sectors for a write.
             Err(net::SendError::Down(frame)) => return self.drop_reply(&frame),
             Err(net::SendError::Full(frame)) => frame,
         };
-        let kept = lock(&self.backlog).push(to, NsdReply(lane, frame));
+        let kept = lock(&self.backlog).push(to, NsdReply(life, lane, frame));
         match kept {
             Ok(true) => {
                 let daemon = Arc::clone(self);
@@ -428,13 +457,11 @@ impl Daemon {
                 self.loops.post_at(0, at, again);
             }
             Ok(false) => {}
-            Err(NsdReply(_, frame)) => {
+            Err(NsdReply(_, _, frame)) => {
                 tracing::warn!(node = to.0, "too many replies wait: the link is broken");
                 self.drop_reply(&frame);
                 self.drop_backlog(to);
-                if let Some(net) = self.net.get() {
-                    net.reset(to);
-                }
+                net.reset(to);
             }
         }
     }
@@ -442,14 +469,14 @@ impl Daemon {
     fn send_backlog(self: &Arc<Self>, to: NodeId) {
         let waiting = lock(&self.backlog).take(to);
         for reply in waiting {
-            self.send_reply(to, reply);
+            self.send_reply(reply);
         }
     }
 
     /// The link to a node has broken: it repeats what it wants to know.
     fn drop_backlog(&self, to: NodeId) {
         let waiting = lock(&self.backlog).take(to);
-        for NsdReply(_, frame) in waiting {
+        for NsdReply(_, _, frame) in waiting {
             self.drop_reply(&frame);
         }
     }

@@ -259,10 +259,16 @@ impl Daemon {
         self.send_to_server(tag);
     }
 
+    /// Sends a request that is not with its server yet. It goes to the life of the server that is known now, or waits for the next one:
+    /// of a write that was with a life which has ended its sectors are free with that, so none of it may reach the next.
     fn send_to_server(self: &Arc<Self>, tag: u64) {
-        let (peer, frame) = {
+        let (life, frame) = {
             let mut remote = lock(&self.io.remote);
-            let Some(io) = remote.get_mut(&tag) else {
+            let Some(io) = remote.get_mut(&tag).filter(|io| !io.is_sent) else {
+                return;
+            };
+            // Known before the link is said to be up, and known as long as it is up.
+            let Some(life) = self.peer_life(io.peer) else {
                 return;
             };
             io.is_sent = true;
@@ -279,10 +285,10 @@ impl Daemon {
                 meta: io.request.to_bytes(),
                 payload,
             };
-            (io.peer, frame)
+            (life, frame)
         };
         let lane = u16::try_from(tag % 64).expect("below 64");
-        if let Err(error) = self.send_frame(peer, Lane::Data(lane), frame) {
+        if let Err(error) = self.send_frame_to_life(life, Lane::Data(lane), frame) {
             for span in error.payload {
                 self.pool.release_span(span);
             }

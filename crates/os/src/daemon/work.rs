@@ -508,14 +508,14 @@ impl Daemon {
                     let slice = slice_of(revoke.ino);
                     items.push_back(Item::Client(slice, Input::Revoke(self.me.node, revoke)));
                 } else {
-                    self.send(to.node, &Message::Revoke(revoke));
+                    self.send_to(to, &Message::Revoke(revoke));
                 }
             }
             OwnerEffect::Reclaim(to, shard, count) if to.node == self.me.node => {
                 self.reclaim_tokens(shard, count, items);
             }
             OwnerEffect::Reclaim(to, shard, count) => {
-                self.send(to.node, &Message::Reclaim { shard, count });
+                self.send_to(to, &Message::Reclaim { shard, count });
             }
             OwnerEffect::LockReady(ready) if ready.to.node == self.me.node => {
                 let input = Input::LockReady(ready.ino, ready.wait);
@@ -523,7 +523,7 @@ impl Daemon {
             }
             OwnerEffect::LockReady(ready) => {
                 let (ino, wait) = (ready.ino, ready.wait);
-                self.send(ready.to.node, &Message::LockReady { ino, wait });
+                self.send_to(ready.to, &Message::LockReady { ino, wait });
             }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
             OwnerEffect::Tend(holder) => self.tend(holder),
@@ -575,7 +575,7 @@ impl Daemon {
                     }
                     lock(&self.in_progress).ended(to, call);
                     let answer = *answer;
-                    self.send(to.node, &Message::Answer { call, answer });
+                    self.send_to(to, &Message::Answer { call, answer });
                 } else {
                     self.on_answer(call, answer, items);
                 }

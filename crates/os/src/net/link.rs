@@ -228,7 +228,10 @@ pub(super) struct Inner {
     /// By node id.
     peers: Vec<Arc<Peer>>,
     local_address: Option<SocketAddr>,
+    /// Until `begin`.
+    listener: Mutex<Option<TcpListener>>,
     listener_poll: Mutex<Option<loops::PollId>>,
+    has_begun: AtomicBool,
     /// Accepted connections, so that `stop` finds those that belong to no link.
     accepted: Mutex<Vec<Weak<Connection>>>,
     is_stopped: AtomicBool,
@@ -247,7 +250,7 @@ impl std::fmt::Debug for Inner {
 }
 
 impl Inner {
-    pub(super) fn start(
+    pub(super) fn new(
         config: Config,
         loops: &Arc<Loops>,
         pool: &Arc<Pagepool>,
@@ -273,7 +276,7 @@ impl Inner {
             Ok((listener, local))
         });
         let (listener, local_address) = listener.transpose()?.unzip();
-        let this = Arc::new(Self {
+        Ok(Arc::new(Self {
             config,
             loops: Arc::clone(loops),
             pool: Arc::clone(pool),
@@ -285,20 +288,28 @@ impl Inner {
                 .map(|peer| Arc::new(Peer::new(peer)))
                 .collect(),
             local_address,
+            listener: Mutex::new(listener),
             listener_poll: Mutex::new(None),
+            has_begun: AtomicBool::new(false),
             accepted: Mutex::default(),
             is_stopped: AtomicBool::new(false),
             open_count: Mutex::new(0),
             ended: Condvar::new(),
-        });
-        let starting = Arc::clone(&this);
-        loops.post(0, Box::new(move || starting.begin(listener)));
-        Ok(this)
+        }))
+    }
+
+    pub(super) fn begin(self: &Arc<Self>) {
+        if self.has_begun.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let this = Arc::clone(self);
+        let begin = move || this.begin_here();
+        self.loops.post(0, Box::new(begin));
     }
 
     /// On the first loop.
-    fn begin(self: &Arc<Self>, listener: Option<TcpListener>) {
-        if let Some(listener) = listener {
+    fn begin_here(self: &Arc<Self>) {
+        if let Some(listener) = lock(&self.listener).take() {
             self.on_connection_made();
             let fd = listener.as_raw_fd();
             let source = Arc::new(Listener {
@@ -332,8 +343,14 @@ impl Inner {
         self.is_stopped.load(Ordering::SeqCst)
     }
 
-    pub(super) fn send(&self, peer: NodeId, lane: Lane, frame: Frame) -> Result<(), SendError> {
-        let Some(connection) = self.peer(peer).and_then(|peer| peer.connection(lane)) else {
+    pub(super) fn send(
+        &self,
+        (peer, life): (NodeId, Option<Incarnation>),
+        lane: Lane,
+        frame: Frame,
+    ) -> Result<(), SendError> {
+        let connection = self.peer(peer).and_then(|peer| peer.connection(lane, life));
+        let Some(connection) = connection else {
             return Err(SendError::Down(frame));
         };
         let Frame {
@@ -644,9 +661,13 @@ impl Peer {
         }
     }
 
-    fn connection(&self, lane: Lane) -> Option<Arc<Connection>> {
+    /// The lane of the link that is up, if that leads to `life`.
+    fn connection(&self, lane: Lane, life: Option<Incarnation>) -> Option<Arc<Connection>> {
         let state = lock(&self.state);
         let link = state.link.as_ref().filter(|_| state.is_open)?;
+        if life.is_some() && link.incarnation() != life {
+            return None;
+        }
         let index = match lane {
             Lane::Priority => 0,
             Lane::Data(number) => 1 + usize::from(number) % (link.lane_count - 1),
