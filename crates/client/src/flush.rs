@@ -446,6 +446,7 @@ impl Slice {
                 if inode.store_failures > STORE_FAILURES_MAX {
                     inode.errors.note(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
+                    self.losses.pages += batch.numbers.len() as u64;
                 } else {
                     inode.write_again(env, &batch.numbers);
                 }
@@ -732,7 +733,10 @@ impl Slice {
                     env.grants.discard(owner, &batch.runs);
                     match errno {
                         None => inode.write_again(env, &batch.numbers),
-                        Some(_) => inode.pages.on_flushed(&batch.numbers, false, true),
+                        Some(_) => {
+                            inode.pages.on_flushed(&batch.numbers, false, true);
+                            self.losses.pages += batch.numbers.len() as u64;
+                        }
                     }
                 }
                 if let Some(errno) = errno {

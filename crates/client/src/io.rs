@@ -811,8 +811,7 @@ impl Slice {
         let inode = self.inodes.get_mut(&ino).expect("admitted");
         let mut range = ByteRange::at(offset, payload.length.into());
         if is_write_back {
-            // The kernel writes whole pages; what lies behind the end of the file is not file content.
-            range.end = range.end.min(inode.size.max(range.begin));
+            range = inode.content_of(range, &mut self.losses);
             if range.is_empty() {
                 self.yield_reply(ticket, Response::Written(payload.length));
                 return self.served(env, ino, ticket);
@@ -832,6 +831,7 @@ impl Slice {
             Err(NoRoom::Yet(_) | NoRoom::None) => {
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);
+                self.losses.write_backs += u64::from(is_write_back);
                 return self.fail(ticket, Errno::ENOSPC);
             }
         }

@@ -20,6 +20,7 @@ mod lapse;
 mod listing;
 mod lock_requests;
 mod locks;
+pub mod losses;
 pub mod message;
 mod names;
 mod opens;

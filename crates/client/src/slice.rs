@@ -23,6 +23,7 @@ use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
 
 use crate::env::{Env, LoadPiece, StorePiece};
 use crate::inode::Inode;
+use crate::losses::Losses;
 use crate::message::{Answer, Ask};
 use crate::names::Continuation;
 use crate::request::{Handle, Notice, Operation, Request, Response, Ticket, TicketPart};
@@ -275,6 +276,7 @@ pub struct Slice {
     pub(crate) scans: VecDeque<crate::siblings::Scan>,
     pub(crate) watched: FxHashMap<InodeId, crate::siblings::Watch>,
     pub(crate) loaded_file_count: u64,
+    pub(crate) losses: Losses,
     pub(crate) loads_written_files: bool,
     /// Tokens for files that will be read soon are not asked for before.
     pub(crate) next_file_ask: Instant,
@@ -345,6 +347,8 @@ pub struct Gauges {
     pub rewrites: crate::rewrite::RewriteCounts,
     /// Small files that were loaded before they were opened.
     pub loaded_file_count: u64,
+    /// What was written and is lost.
+    pub losses: Losses,
 }
 
 impl Slice {
@@ -365,6 +369,7 @@ impl Slice {
             scans: VecDeque::new(),
             watched: FxHashMap::default(),
             loaded_file_count: 0,
+            losses: Losses::default(),
             loads_written_files: false,
             next_file_ask: Instant(0),
             has_late_answers: false,
@@ -685,7 +690,13 @@ impl Slice {
             wait_counts: self.wait_counts,
             rewrites: self.rewrite_counts(),
             loaded_file_count: self.loaded_file_count,
+            losses: self.losses,
         }
+    }
+
+    /// What was written and is lost.
+    pub const fn losses(&self) -> Losses {
+        self.losses
     }
 
     /// Inodes that are known here, in no order.

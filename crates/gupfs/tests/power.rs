@@ -114,7 +114,12 @@ fn run(disks: Disks, node_count: u16) {
         lost_probes += u64::from(rig.is_probe_lost());
         for writer in &mut writers {
             let mount = rig.mount(writer.node());
-            let checked = writer.check(&mount, &mut counts);
+            let checked = match writer.trouble() {
+                Some(error) if !victims.contains(&writer.node()) => {
+                    Err(format!("a writer whose node lived on ended with {error}"))
+                }
+                _ => writer.check(&mount, &mut counts),
+            };
             // A writer of the one that lost power may have gone on when it was back.
             let checked = checked.and_then(|()| match victims.len() == nodes.len() {
                 true => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -68,6 +68,27 @@ impl Block {
             }
             Err(what) => Err(what),
         }
+    }
+}
+
+/// A file that is read past the kernel's cache.
+struct Direct(File);
+
+impl Direct {
+    fn open(path: &Path) -> Result<Self, std::io::Error> {
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_DIRECT);
+        options.open(path).map(Self)
+    }
+
+    /// Reads a block.
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), std::io::Error> {
+        let mut aligned = vec![0; 2 * block::SIZE];
+        let skip = aligned.as_ptr().align_offset(block::SIZE);
+        let place = &mut aligned[skip..skip + block::SIZE];
+        self.0.read_exact_at(place, at)?;
+        bytes.copy_from_slice(place);
+        Ok(())
     }
 }
 
@@ -203,6 +224,8 @@ impl Model {
             )
         };
         let file = File::open(path).map_err(|e| fault(e.to_string()))?;
+        let direct = Direct::open(path).map_err(|e| fault(e.to_string()))?;
+        let mut past_kernel = vec![0; block::SIZE];
         let length = file.metadata().map_err(|e| fault(e.to_string()))?.len();
         let size = length / block::SIZE as u64;
         let (least, most) = (
@@ -222,6 +245,17 @@ impl Model {
             if index < size {
                 let read = file.read_exact_at(&mut bytes, index * block::SIZE as u64);
                 read.map_err(|e| fault(format!("block {index}: {e}")))?;
+                direct
+                    .read(index * block::SIZE as u64, &mut past_kernel)
+                    .map_err(|e| fault(format!("block {index}, O_DIRECT: {e}")))?;
+                // Else a write-back was refused or never came: what is read now is not what will be.
+                if bytes != past_kernel {
+                    let held = [&bytes, &past_kernel].map(|bytes| block::read(bytes, id, index));
+                    let [kernel, daemon] = held;
+                    return Err(fault(format!(
+                        "block {index}: the kernel has {kernel:?}, the daemon {daemon:?}"
+                    )));
+                }
             }
             let holds = block
                 .check(&bytes, self.id, index)

@@ -25,6 +25,9 @@ const PROBE_SIZE: u64 = 64 << 20;
 const GOING_DOWN: libc::Ioctl = 0x8004_587d;
 const WITHOUT_LOG: u32 = 2;
 
+/// The error of what was acknowledged too late.
+pub const THE_POWER_GOES: &str = "the power goes";
+
 /// A loss of power that comes: what is acknowledged once it has begun is worth nothing.
 ///
 /// An fdatasync that meets the shutdown of XFS returns 0 although its data is lost: with four threads that write a new sector and
@@ -57,7 +60,7 @@ impl Cut {
     /// The power was about to go: nobody can say.
     pub fn acknowledged(&self) -> Result<(), std::io::Error> {
         match self.has_begun.load(Ordering::SeqCst) {
-            true => Err(std::io::Error::other("the power goes")),
+            true => Err(std::io::Error::other(THE_POWER_GOES)),
             false => Ok(()),
         }
     }

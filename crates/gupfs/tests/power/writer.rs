@@ -12,7 +12,7 @@ use stdx::Prng;
 use crate::block;
 use crate::mapping::Mapping;
 use crate::model::{Counts, Model, time};
-use crate::rig::Cut;
+use crate::rig::{Cut, THE_POWER_GOES};
 
 /// Files of a writer at most.
 const FILE_COUNT: usize = 24;
@@ -20,6 +20,8 @@ const FILE_COUNT: usize = 24;
 const END_COUNT: usize = 8;
 /// Names that are replaced.
 const TARGET_COUNT: u64 = 3;
+/// Records of a list, about, before another one is begun.
+const RECORD_COUNT_MAX: u64 = 20_000;
 /// Bytes of a record of the list that is appended to.
 const RECORD: usize = 100;
 
@@ -58,6 +60,7 @@ pub struct Writer {
     is_new: bool,
     /// What ended its work of the last cycles, for the message of a fault.
     ends: VecDeque<String>,
+    trouble: Option<String>,
 }
 
 /// Makes `directory` in the mount of a node, if it is not there and the node has power: else it would be made below the mount point.
@@ -96,12 +99,18 @@ impl Writer {
             records: (0, 0),
             is_new: true,
             ends: VecDeque::new(),
+            trouble: None,
         }
     }
 
     /// What ended its work of the last cycles.
     pub fn ends(&self) -> String {
         self.ends.iter().map(String::as_str).collect()
+    }
+
+    /// What ended its work in the last cycle, unless that was the loss of power.
+    pub fn trouble(&mut self) -> Option<String> {
+        self.trouble.take()
     }
 
     /// Index of its node.
@@ -140,9 +149,10 @@ impl Writer {
                 if self.ends.len() == END_COUNT {
                     self.ends.pop_front();
                 }
-                let at = cut.acknowledged().map_or("", |()| " while there was power");
-                self.ends
-                    .push_back(format!("  {} {drawn}{at}: {error}\n", time()));
+                let said = format!("{} {drawn}: {error}", time());
+                self.ends.push_back(format!("  {said}\n"));
+                let is_cut = error.to_string() == THE_POWER_GOES;
+                self.trouble = Some(said).filter(|_| !is_cut);
                 return;
             }
         }
@@ -544,6 +554,13 @@ impl Writer {
             list.sync_all().map_err(|e| e.to_string())?;
         }
         self.records = (whole, whole);
+        if whole > RECORD_COUNT_MAX {
+            // A new one: a long run must not fill the file system.
+            self.records = (0, 0);
+            fs::remove_file(&path).map_err(|e| e.to_string())?;
+            let directory = File::open(root).map_err(|e| e.to_string())?;
+            directory.sync_all().map_err(|e| e.to_string())?;
+        }
         Ok(())
     }
 }

@@ -342,6 +342,7 @@ impl Daemon {
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
         let (mut known, mut cold, mut loaded) = (0, 0, 0);
+        let mut losses = client::losses::Losses::default();
         let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
@@ -349,6 +350,7 @@ impl Daemon {
             known += seen.inode_count as u64;
             rewrites.add(seen.rewrites);
             loaded += seen.loaded_file_count;
+            losses.add(&seen.losses);
             cold += slice.cold_count() as u64;
         }
         let shards = self.shards.iter().flatten();
@@ -367,6 +369,9 @@ impl Daemon {
             ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
             ("files_loaded_ahead", loaded),
+            ("lost_pages", losses.pages),
+            ("lost_write_backs", losses.write_backs),
+            ("clipped_write_backs", losses.clipped),
             ("rewrite_blocks", rewrites.blocks),
             ("rewrite_bytes", rewrites.bytes),
             ("rewrite_parts_before", rewrites.parts_before),

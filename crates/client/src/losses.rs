@@ -1,0 +1,37 @@
+//! What was written and will never be with an owner, counted: who syncs or closes such a file hears of it, once; whoever runs the node
+//! should, too.
+
+use types::ByteRange;
+
+use crate::inode::Inode;
+use crate::pages::PAGE_SIZE;
+
+/// Since the slice was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Losses {
+    /// Pages that were written and could not be stored or committed: their bytes are in this node's memory alone.
+    pub pages: u64,
+    /// Write-backs of mapped pages that heard that there is no space: their bytes are in the kernel's memory alone.
+    pub write_backs: u64,
+    /// Write-backs that reached a page or more behind the end of their file. No loss where another node has cut the file meanwhile; alone
+    /// on a file it would be one.
+    pub clipped: u64,
+}
+
+impl Losses {
+    /// Those of another slice, too.
+    pub const fn add(&mut self, more: &Self) {
+        self.pages += more.pages;
+        self.write_backs += more.write_backs;
+        self.clipped += more.clipped;
+    }
+}
+
+impl Inode {
+    /// What of a write-back is content of the file: the kernel writes whole pages.
+    pub(crate) fn content_of(&self, range: ByteRange, losses: &mut Losses) -> ByteRange {
+        let end = self.size.max(range.begin);
+        losses.clipped += u64::from(range.end >= end + PAGE_SIZE);
+        ByteRange::new(range.begin, range.end.min(end))
+    }
+}
