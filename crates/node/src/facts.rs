@@ -36,7 +36,8 @@ pub enum Find {
 #[derive(Debug, Default)]
 pub struct Facts {
     asked: BTreeMap<u64, Asked>,
-    queries: BTreeMap<(NodeId, u64), About>,
+    /// By who asked: the next life of a node numbers its questions anew.
+    queries: BTreeMap<(NodeLife, u64), About>,
 }
 
 impl Facts {
@@ -83,7 +84,7 @@ impl Facts {
             }
             Query::Ancestors { directory } => ((directory, None), Op::Ancestors { ino: directory }),
         };
-        self.queries.insert((from.node, id), about);
+        self.queries.insert((from, id), about);
         let shard = op.home();
         // An answer to another node is durable in any case.
         let ask = Ask::Op { op, durable: false };
@@ -91,7 +92,7 @@ impl Facts {
     }
 
     /// An operation that was run for a fact has its answer: what to tell who asked; none for a repeat.
-    pub fn answered(&mut self, to: NodeId, id: u64, answer: Answer) -> Option<FactResult> {
+    pub fn answered(&mut self, to: NodeLife, id: u64, answer: Answer) -> Option<FactResult> {
         let (directory, name) = self.queries.remove(&(to, id))?;
         let entry = |name: Option<Name>, found| {
             let name = name.ok_or(Errno::EPROTO)?;
@@ -116,6 +117,46 @@ impl Facts {
 
     /// A life is over: what it wanted to know is told to nobody.
     pub fn life_ended(&mut self, life: NodeLife) {
-        self.queries.retain(|(node, _), _| *node != life.node);
+        self.queries.retain(|(asker, _), _| *asker != life);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test")]
+mod tests {
+    use super::*;
+    use types::Incarnation;
+
+    fn life(incarnation: u128) -> NodeLife {
+        NodeLife {
+            node: NodeId(2),
+            incarnation: Incarnation(incarnation),
+        }
+    }
+
+    fn query(name: &str) -> Query {
+        let name = Name::new(name.as_bytes()).unwrap();
+        Query::Entry {
+            directory: InodeId::ROOT,
+            name,
+        }
+    }
+
+    /// A node asks, starts anew, and asks something else under the same number before the first answer is there.
+    #[test]
+    fn the_answer_for_a_life_that_is_over_is_not_for_the_next_one() {
+        let mut facts = Facts::default();
+        let now = Instant(1);
+        facts.find(now, life(1), 5, query("x"));
+        facts.find(now, life(2), 5, query("y"));
+        facts.life_ended(life(1));
+        let absent = || Answer::bare(Body::Op(Reply::Absent));
+        assert!(facts.answered(life(1), 5, absent()).is_none());
+        let told = facts.answered(life(2), 5, absent());
+        let Some(FactResult::Found(Fact::Entry { name, found, .. })) = told else {
+            panic!("{told:?}");
+        };
+        assert_eq!((name.bytes(), found), (&b"y"[..], None));
+        assert!(facts.answered(life(2), 5, absent()).is_none(), "once");
     }
 }

@@ -313,7 +313,7 @@ impl Daemon {
     /// An operation that an owner runs for a fact has its answer.
     pub(super) fn answer_fact(
         self: &Arc<Self>,
-        to: NodeId,
+        to: NodeLife,
         id: u64,
         answer: Answer,
         items: &mut VecDeque<Item>,
@@ -321,10 +321,10 @@ impl Daemon {
         let Some(result) = lock(&self.facts).answered(to, id, answer) else {
             return;
         };
-        if to == self.me.node {
+        if to == self.me {
             self.on_fact(id, result, items);
         } else {
-            self.send(to, &Message::Fact { id, result });
+            self.send_to(to, &Message::Fact { id, result });
         }
     }
 

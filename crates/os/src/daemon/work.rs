@@ -566,7 +566,7 @@ impl Daemon {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to.node, call & !FACT_CALL, *answer, items);
+                    self.answer_fact(to, call & !FACT_CALL, *answer, items);
                 } else if to.node != self.me.node {
                     if self.must_park() {
                         let answer = Deferred::Answer(to, call, answer);

@@ -309,6 +309,9 @@ impl Inner {
 
     /// On the first loop.
     fn begin_here(self: &Arc<Self>) {
+        if self.is_stopped() {
+            return;
+        }
         if let Some(listener) = lock(&self.listener).take() {
             self.on_connection_made();
             let fd = listener.as_raw_fd();

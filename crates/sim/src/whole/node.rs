@@ -699,7 +699,7 @@ impl Node {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to.node, call & !FACT_CALL, *answer, items);
+                    self.answer_fact(to, call & !FACT_CALL, *answer, items);
                 } else if to.node != self.me.node {
                     self.in_progress.ended(to, call);
                     let answer = *answer;

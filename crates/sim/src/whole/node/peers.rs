@@ -157,7 +157,7 @@ impl Node {
 
     pub(super) fn answer_fact(
         &mut self,
-        to: NodeId,
+        to: NodeLife,
         id: u64,
         answer: Answer,
         items: &mut VecDeque<Item>,
@@ -165,10 +165,10 @@ impl Node {
         let Some(result) = self.facts.answered(to, id, answer) else {
             return;
         };
-        if to == self.me.node {
+        if to == self.me {
             self.on_fact(id, result, items);
         } else {
-            self.send(to, Message::Fact { id, result });
+            self.send(to.node, Message::Fact { id, result });
         }
     }
 
