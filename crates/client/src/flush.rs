@@ -446,7 +446,8 @@ impl Slice {
                 if inode.store_failures > STORE_FAILURES_MAX {
                     inode.errors.note(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
-                    self.losses.pages += batch.numbers.len() as u64;
+                    let count = batch.numbers.len();
+                    self.losses.note_pages(inode, count, Errno::EIO);
                 } else {
                     inode.write_again(env, &batch.numbers);
                 }
@@ -733,9 +734,10 @@ impl Slice {
                     env.grants.discard(owner, &batch.runs);
                     match errno {
                         None => inode.write_again(env, &batch.numbers),
-                        Some(_) => {
+                        Some(errno) => {
                             inode.pages.on_flushed(&batch.numbers, false, true);
-                            self.losses.pages += batch.numbers.len() as u64;
+                            let count = batch.numbers.len();
+                            self.losses.note_pages(inode, count, errno);
                         }
                     }
                 }

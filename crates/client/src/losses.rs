@@ -1,7 +1,7 @@
 //! What was written and will never be with an owner, counted: who syncs or closes such a file hears of it, once; whoever runs the node
 //! should, too.
 
-use types::ByteRange;
+use types::{ByteRange, Errno, InodeId};
 
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
@@ -16,6 +16,10 @@ pub struct Losses {
     /// Write-backs that reached a page or more behind the end of their file. No loss where another node has cut the file meanwhile; alone
     /// on a file it would be one.
     pub clipped: u64,
+    /// Pages whose owner knew no such file, or not these sectors: mostly a file that was removed while it was written back.
+    pub unknown_files: u64,
+    /// The file of the newest loss of pages, and what was told.
+    pub last: Option<(InodeId, Errno)>,
 }
 
 impl Losses {
@@ -24,6 +28,22 @@ impl Losses {
         self.pages += more.pages;
         self.write_backs += more.write_backs;
         self.clipped += more.clipped;
+        self.unknown_files += more.unknown_files;
+        if more.last.is_some() {
+            self.last = more.last;
+        }
+    }
+
+    /// Pages of a file are lost; of one that is gone nobody misses them.
+    pub(crate) fn note_pages(&mut self, inode: &Inode, count: usize, errno: Errno) {
+        match errno {
+            _ if inode.is_gone => {}
+            Errno::ESTALE => self.unknown_files += count as u64,
+            _ => {
+                self.pages += count as u64;
+                self.last = Some((inode.ino, errno));
+            }
+        }
     }
 }
 

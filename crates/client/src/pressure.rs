@@ -91,7 +91,7 @@ impl Slice {
         }
         let inode = self.inodes.get_mut(&ino).expect("just seen");
         inode.pages.on_flushed(&lost, false, true);
-        self.losses.pages += lost.len() as u64;
+        self.losses.note_pages(inode, lost.len(), Errno::ENOSPC);
         let part = inode.reserved.part(kept.len() as u64, true);
         let rest = std::mem::replace(&mut inode.reserved, part);
         env.grants.unreserve(env.owner(ino.shard()), rest);

@@ -372,6 +372,7 @@ impl Daemon {
             ("lost_pages", losses.pages),
             ("lost_write_backs", losses.write_backs),
             ("clipped_write_backs", losses.clipped),
+            ("lost_pages_of_unknown_files", losses.unknown_files),
             ("rewrite_blocks", rewrites.blocks),
             ("rewrite_bytes", rewrites.bytes),
             ("rewrite_parts_before", rewrites.parts_before),

@@ -375,6 +375,7 @@ impl Daemon {
             tracing::error!(
                 pages,
                 write_backs,
+                last = ?all.last,
                 "written bytes are lost: there was no space for them, or their owner or disks refused them"
             );
         }

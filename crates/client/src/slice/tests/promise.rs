@@ -107,6 +107,7 @@ fn what_is_not_promised_is_lost_and_told() {
     tell(&mut s, call, &[(1, 2)]);
     starve(&mut s);
     assert_eq!(error(&mut s), Some(Errno::ENOSPC));
+    assert_eq!(s.slice.losses().pages, 1);
 }
 
 /// Two pages are written back together, one of which is promised: that one has sectors.

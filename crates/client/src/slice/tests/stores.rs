@@ -100,6 +100,25 @@ fn lose_a_page(s: &mut Story) {
     s.input(Input::Answer(call, Box::new(refused)));
 }
 
+/// Also where nobody asks: whoever runs the node sees it.
+#[test]
+fn lost_pages_are_counted() {
+    let mut s = Story::new(1000);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    assert_eq!(s.slice.losses(), crate::losses::Losses::default());
+    lose_a_page(&mut s);
+    let losses = s.slice.losses();
+    assert_eq!((losses.pages, losses.unknown_files), (1, 0));
+    assert_eq!(losses.last, Some((INO, Errno::ENOSPC)));
+    // The owner has no such file: it was removed meanwhile, mostly.
+    s.write_back(1);
+    let (call, _) = commit_of(&s.input(Input::WriteBack)).expect("the page is dirty");
+    let gone = Answer::bare(Body::Op(meta::Reply::Stale));
+    s.input(Input::Answer(call, Box::new(gone)));
+    let losses = s.slice.losses();
+    assert_eq!((losses.pages, losses.unknown_files), (1, 1));
+}
+
 /// Whoever else opens and closes the file, and whatever descriptors of it its writer's children close: the writer hears
 /// with fsync that its bytes are lost.
 #[test]
