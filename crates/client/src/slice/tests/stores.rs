@@ -105,7 +105,7 @@ fn lose_a_page(s: &mut Story) {
 fn lost_pages_are_counted() {
     let mut s = Story::new(1000);
     s.open(InodeMode::Exclusive, ByteRange::ALL);
-    assert_eq!(s.slice.losses(), crate::losses::Losses::default());
+    assert_eq!(s.slice.losses(), Losses::default());
     lose_a_page(&mut s);
     let losses = s.slice.losses();
     assert_eq!((losses.pages, losses.unknown_files), (1, 0));
