@@ -831,7 +831,7 @@ impl Slice {
             Err(NoRoom::Yet(_) | NoRoom::None) => {
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);
-                self.losses.write_backs += u64::from(is_write_back);
+                self.losses.note_no_space(ino, is_write_back);
                 return self.fail(ticket, Errno::ENOSPC);
             }
         }

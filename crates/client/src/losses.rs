@@ -18,8 +18,8 @@ pub struct Losses {
     pub clipped: u64,
     /// Pages whose owner knew no such file, or not these sectors: mostly a file that was removed while it was written back.
     pub unknown_files: u64,
-    /// The file of the newest loss of pages, and what was told.
-    pub last: Option<(InodeId, Errno)>,
+    /// One of the files, and what was told: the newest of its slice.
+    pub one: Option<(InodeId, Errno)>,
 }
 
 impl Losses {
@@ -29,8 +29,16 @@ impl Losses {
         self.write_backs += more.write_backs;
         self.clipped += more.clipped;
         self.unknown_files += more.unknown_files;
-        if more.last.is_some() {
-            self.last = more.last;
+        if more.one.is_some() {
+            self.one = more.one;
+        }
+    }
+
+    /// A write finds no space. Who called write(2) hears so; nobody has, of a page that the kernel writes back.
+    pub(crate) fn note_no_space(&mut self, ino: InodeId, is_write_back: bool) {
+        if is_write_back {
+            self.write_backs += 1;
+            self.one = Some((ino, Errno::ENOSPC));
         }
     }
 
@@ -41,7 +49,7 @@ impl Losses {
             Errno::ESTALE => self.unknown_files += count as u64,
             _ => {
                 self.pages += count as u64;
-                self.last = Some((inode.ino, errno));
+                self.one = Some((inode.ino, errno));
             }
         }
     }

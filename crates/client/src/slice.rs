@@ -347,8 +347,6 @@ pub struct Gauges {
     pub rewrites: crate::rewrite::RewriteCounts,
     /// Small files that were loaded before they were opened.
     pub loaded_file_count: u64,
-    /// What was written and is lost.
-    pub losses: Losses,
 }
 
 impl Slice {
@@ -690,7 +688,6 @@ impl Slice {
             wait_counts: self.wait_counts,
             rewrites: self.rewrite_counts(),
             loaded_file_count: self.loaded_file_count,
-            losses: self.losses,
         }
     }
 

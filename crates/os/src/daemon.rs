@@ -17,6 +17,7 @@ mod journal;
 mod keys;
 mod lapse;
 mod latency;
+mod losses;
 mod membership;
 mod metrics;
 mod moves;
@@ -376,6 +377,7 @@ struct Daemon {
     counters: Counters,
     latencies: latency::Latencies,
     slow: slow::Slow,
+    said_losses: losses::Said,
     gauges: metrics::Gauges,
     metrics_address: OnceLock<std::net::SocketAddr>,
     begun: types::Instant,
@@ -610,6 +612,7 @@ impl Daemon {
             counters: Counters::default(),
             latencies: latency::Latencies::default(),
             slow: slow::Slow::new(config.slow),
+            said_losses: losses::Said::default(),
             gauges,
             metrics_address: OnceLock::new(),
             begun: clock::now(),
@@ -625,29 +628,7 @@ impl Daemon {
 
     fn serve(self: &Arc<Self>, hub: &Arc<Hub>) -> Result<(), Error> {
         let listener = control::listen(&self.config.control_socket)?;
-        if self.config.listen.is_some() || !self.config.peers.is_empty() {
-            let peers = self.config.peers.iter();
-            let net = Net::new(
-                crate::net::Config {
-                    node: self.me.node,
-                    cluster: self.config.view.cluster,
-                    incarnation: self.me.incarnation,
-                    listen: self.config.listen,
-                    peers: peers
-                        .map(|p| crate::net::PeerAddress {
-                            node: p.node,
-                            address: p.address,
-                        })
-                        .collect(),
-                    data_lane_count: self.config.loop_count.clamp(1, 4),
-                },
-                &self.loops,
-                &self.pool,
-                hub.clone(),
-            )?;
-            // Whoever is heard from now on is answered.
-            self.net.get_or_init(|| net).begin();
-        }
+        self.begin_network(hub)?;
         self.end_lives_of_this_node();
         if self.membership.is_alone() {
             self.begin_serving();
@@ -779,6 +760,7 @@ impl Daemon {
             self.tick_membership();
             self.look_at_gauges(tick);
             self.look_at_slow(tick);
+            self.tell_losses(tick);
             let mut items = VecDeque::new();
             for slice in 0..SLICE_COUNT {
                 items.push_back(Item::Client(slice, Input::Tick));
@@ -824,6 +806,7 @@ impl Daemon {
     fn tick_stopping(self: &Arc<Self>, tick: u64) {
         self.renew_lease();
         self.look_at_slow(tick);
+        self.tell_losses(tick);
         self.kick_journal();
         // No pieces are moved to sectors any more: Commits do not wait for that.
         lock(&self.log).destage_state = DestageState::Stalled;

@@ -11,6 +11,7 @@
 //!   lost is unknown: whoever sent repeats.
 //! - For one peer, `on_peer_up`, any number of frames, and `on_peer_down` follow one another strictly;
 //!   frames of different lanes may be handled at the same time on different loops.
+//! - Nobody is heard before `begin`, so that who holds the network can answer; nobody after `stop`.
 //! - Sending never blocks: queues are bounded, a full one refuses.
 //! - A peer is known by address, node id and cluster id; nobody else gets beyond the handshake, for which
 //!   at most `HANDSHAKE_COUNT_MAX` connections and 16 KiB each are kept.

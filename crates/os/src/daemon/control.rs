@@ -342,7 +342,6 @@ impl Daemon {
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
         let (mut known, mut cold, mut loaded) = (0, 0, 0);
-        let mut losses = client::losses::Losses::default();
         let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
@@ -350,9 +349,9 @@ impl Daemon {
             known += seen.inode_count as u64;
             rewrites.add(seen.rewrites);
             loaded += seen.loaded_file_count;
-            losses.add(&seen.losses);
             cold += slice.cold_count() as u64;
         }
+        let losses = self.losses();
         let shards = self.shards.iter().flatten();
         let tokens = shards.map(|shard| lock(shard).token_counts().0 as u64);
         let tokens = tokens.sum();

@@ -25,10 +25,10 @@ use super::lapse::Parked;
 use super::reclaim::FrameUser;
 use super::sectors::SERVER_TAG;
 use super::work::{EventTime, Item};
-use super::{Daemon, lock};
+use super::{Daemon, Hub, lock};
 use crate::clock;
 use crate::disk::DiskError;
-use crate::net::{self, Frame, Lane};
+use crate::net::{self, Frame, Lane, Net};
 
 /// Frame kind of `node::Message`.
 pub(super) const KIND_NODE: u16 = 0x0401;
@@ -38,11 +38,34 @@ const REPLY_PAUSE: types::Duration = types::Duration::from_millis(1);
 /// Between two times that a link is broken because the peer says what cannot be read.
 const BREAK_PAUSE: types::Duration = types::Duration::from_millis(5000);
 
-/// A reply of the NSD server, and its lane.
+/// A reply of the NSD server: to which life, and its lane.
 #[derive(Debug)]
 pub(super) struct NsdReply(NodeLife, u16, Frame);
 
 impl Daemon {
+    /// Makes the network, if there are other nodes, and begins when it is in hand: whoever is heard from then on is answered.
+    pub(super) fn begin_network(&self, hub: &Arc<Hub>) -> Result<(), net::NetError> {
+        let config = &self.config;
+        if config.listen.is_none() && config.peers.is_empty() {
+            return Ok(());
+        }
+        let peers = config.peers.iter().map(|peer| net::PeerAddress {
+            node: peer.node,
+            address: peer.address,
+        });
+        let own = net::Config {
+            node: self.me.node,
+            cluster: config.view.cluster,
+            incarnation: self.me.incarnation,
+            listen: config.listen,
+            peers: peers.collect(),
+            data_lane_count: config.loop_count.clamp(1, 4),
+        };
+        let made = Net::new(own, &self.loops, &self.pool, hub.clone())?;
+        self.net.get_or_init(|| made).begin();
+        Ok(())
+    }
+
     /// Asks the owner of a shard: here directly, elsewhere by a message.
     pub(super) fn call_owner(
         self: &Arc<Self>,
@@ -146,12 +169,7 @@ impl Daemon {
         lane: Lane,
         frame: Frame,
     ) -> Result<(), Box<Frame>> {
-        match self.net.get() {
-            Some(net) => net
-                .send(peer, lane, frame)
-                .map_err(|e| Box::new(e.into_frame())),
-            None => Err(Box::new(frame)),
-        }
+        self.hand_over(frame, |net, frame| net.send(peer, lane, frame))
     }
 
     /// As `send_frame`, to this life of the peer or to nobody.
@@ -161,10 +179,17 @@ impl Daemon {
         lane: Lane,
         frame: Frame,
     ) -> Result<(), Box<Frame>> {
+        self.hand_over(frame, |net, frame| net.send_to_life(peer, lane, frame))
+    }
+
+    /// A node that is alone has no network.
+    fn hand_over(
+        &self,
+        frame: Frame,
+        send: impl FnOnce(&Net, Frame) -> Result<(), net::SendError>,
+    ) -> Result<(), Box<Frame>> {
         match self.net.get() {
-            Some(net) => net
-                .send_to_life(peer, lane, frame)
-                .map_err(|e| Box::new(e.into_frame())),
+            Some(net) => send(net, frame).map_err(|e| Box::new(e.into_frame())),
             None => Err(Box::new(frame)),
         }
     }
@@ -653,7 +678,7 @@ fn is_sound(message: &Message) -> bool {
     }
 }
 
-impl net::Handler for super::Hub {
+impl net::Handler for Hub {
     fn place(&self, _peer: NodeId, header: &Header, _meta: &[u8]) -> Vec<Span> {
         let Some(daemon) = self.daemon() else {
             return Vec::new();

@@ -18,7 +18,6 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use client::losses::Losses;
 use client::request::{Request, Ticket};
 use client::slice::{CallId, SLICE_COUNT, home_inode, slice_of};
 use client::waits::Wait;
@@ -30,8 +29,6 @@ use crate::clock;
 
 /// Operations that wait are looked at after so many ticks.
 const LOOK_TICKS: u64 = 5;
-/// And says what was lost.
-const LOSS_TICKS: u64 = 50;
 /// So many at once, the oldest; more would hold locks of the operations that go on.
 const LOOK_COUNT_MAX: usize = 64;
 /// Causes of one operation that are told apart.
@@ -115,8 +112,6 @@ pub(super) struct Slow {
     pub(super) counts: [AtomicU64; OPERATION_NAMES.len()],
     /// At the last look.
     pub(super) waiting: AtomicU64,
-    /// As they were said last.
-    losses: Mutex<Losses>,
 }
 
 /// Lines in this window, and those that were left out since the last line.
@@ -175,7 +170,6 @@ impl Slow {
             limiter: Mutex::default(),
             counts: Default::default(),
             waiting: AtomicU64::new(0),
-            losses: Mutex::default(),
         }
     }
 
@@ -343,9 +337,6 @@ impl Daemon {
     /// Looks at what has waited for long. On the thread that ticks.
     pub(super) fn look_at_slow(self: &Arc<Self>, tick: u64) {
         let slow = &self.slow;
-        if tick.is_multiple_of(LOSS_TICKS) {
-            self.tell_losses();
-        }
         if slow.is_off() {
             return;
         }
@@ -359,25 +350,6 @@ impl Daemon {
         }
         if let Some(left_out) = lock(&slow.limiter).end(now) {
             tracing::warn!(target: "gupfs::slow", left_out, "lines about slow operations were left out");
-        }
-    }
-
-    /// Says what was written and is lost since it was said last: applications hear of it once, and some do not ask.
-    fn tell_losses(&self) {
-        let mut all = Losses::default();
-        for slice in &self.slices {
-            all.add(&lock(slice).losses());
-        }
-        let before = std::mem::replace(&mut *lock(&self.slow.losses), all);
-        let pages = all.pages - before.pages;
-        let write_backs = all.write_backs - before.write_backs;
-        if pages + write_backs > 0 {
-            tracing::error!(
-                pages,
-                write_backs,
-                last = ?all.last,
-                "written bytes are lost: there was no space for them, or their owner or disks refused them"
-            );
         }
     }
 

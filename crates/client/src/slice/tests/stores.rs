@@ -109,7 +109,7 @@ fn lost_pages_are_counted() {
     lose_a_page(&mut s);
     let losses = s.slice.losses();
     assert_eq!((losses.pages, losses.unknown_files), (1, 0));
-    assert_eq!(losses.last, Some((INO, Errno::ENOSPC)));
+    assert_eq!(losses.one, Some((INO, Errno::ENOSPC)));
     // The owner has no such file: it was removed meanwhile, mostly.
     s.write_back(1);
     let (call, _) = commit_of(&s.input(Input::WriteBack)).expect("the page is dirty");
@@ -117,6 +117,17 @@ fn lost_pages_are_counted() {
     s.input(Input::Answer(call, Box::new(gone)));
     let losses = s.slice.losses();
     assert_eq!((losses.pages, losses.unknown_files), (1, 1));
+}
+
+/// The end of the file is within the page, or a page before it.
+#[test]
+fn write_backs_behind_the_end_are_counted() {
+    for (size, clipped) in [(1000, 0), (1, 0), (0, 1)] {
+        let mut s = Story::new(size);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        s.write_back(1);
+        assert_eq!(s.slice.losses().clipped, clipped, "{size} bytes");
+    }
 }
 
 /// Whoever else opens and closes the file, and whatever descriptors of it its writer's children close: the writer hears
