@@ -1,7 +1,7 @@
 //! The exerciser `fsx` (the crate): reads, writes, mappings, truncations, copies and closes of one file at random, each byte
 //! checked against what must be there; once as it is, once with O_DIRECT on every descriptor.
 //!
-//! Five seeds of 100,000 operations each, some seven minutes; `GUPFS_FSX_OPERATIONS=10000` is the short run, `GUPFS_FSX_SEEDS=n` has more or
+//! Five seeds of 100,000 operations each, a quarter of an hour beside other work; `GUPFS_FSX_OPERATIONS=10000` is the short run, `GUPFS_FSX_SEEDS=n` has more or
 //! fewer seeds, `GUPFS_FSX_SEED=n` begins with another one than 1.
 
 use std::fs;
