@@ -5,7 +5,7 @@
 //! the append, up to its own end of the file, which may lie behind the new bytes if another node has cut the file. So what
 //! it writes back there is left out, until the page was READ again or the drop is over.
 
-use types::{ByteRange, InodeId, Span};
+use types::{ByteRange, Errno, InodeId, Span};
 
 use crate::env::Env;
 use crate::request::{Response, Ticket};
@@ -15,10 +15,20 @@ use crate::tokens::cached_pages;
 /// Bytes that cannot be stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NoRoom {
-    /// Tell ENOSPC.
-    None,
+    /// Tell this.
+    None(Errno),
     /// Park it: there will be sectors or frames.
     Yet(Waiting),
+}
+
+impl NoRoom {
+    /// What a request hears that waits no longer.
+    pub(crate) const fn errno(self) -> Errno {
+        match self {
+            Self::None(errno) => errno,
+            Self::Yet(_) => Errno::ENOSPC,
+        }
+    }
 }
 
 impl Slice {

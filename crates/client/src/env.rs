@@ -1,9 +1,20 @@
 //! What a slice is given with every input: time, memory, grants and the view. Arguments, not state.
 
 use data::SetAside;
-use types::{Duration, Extent, Instant, NodeId, Run, ShardId, Timestamp};
+use types::{Duration, Errno, Extent, Instant, NodeId, Run, ShardId, Timestamp};
 
 use crate::{Pace, Pool, Readers};
+
+/// What an owner's answer to a question for sectors says to those who wait for some.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SpaceNews {
+    /// Some have come.
+    There,
+    /// The owner could not say: it is asked again, and nobody is refused meanwhile.
+    Unknown,
+    /// It has none (ENOSPC), or can give none (EIO: its journal has failed): writes that find none in hand hear so.
+    None(Errno),
+}
 
 /// Free sectors in this node's hands, by the owner node that granted them. Shared by all slices; the
 /// driver keeps it behind a lock of its own that is held for these calls only.

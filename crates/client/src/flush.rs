@@ -345,7 +345,7 @@ impl Slice {
                 true => inode.promise.pages_are_short(env.now),
                 false => _ = inode.starved_since.get_or_insert(env.now),
             }
-            if self.short != Some(owner) {
+            if self.none_at(owner).is_none() {
                 self.out.push(Effect::WantSpace(owner));
             }
             self.await_space(ino);

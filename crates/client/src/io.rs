@@ -828,11 +828,12 @@ impl Slice {
             Err(NoRoom::Yet(why)) if why != Waiting::Space || !self.is_often_short(ticket) => {
                 return self.park_again(env, ino, request, why);
             }
-            Err(NoRoom::Yet(_) | NoRoom::None) => {
+            Err(refused) => {
+                let errno = refused.errno();
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);
-                self.losses.note_no_space(ino, is_write_back);
-                return self.fail(ticket, Errno::ENOSPC);
+                self.losses.note_refused(&request.operation, errno);
+                return self.fail(ticket, errno);
             }
         }
         let inode = self.inodes.get_mut(&ino).expect("admitted");

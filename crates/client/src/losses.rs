@@ -5,13 +5,14 @@ use types::{ByteRange, Errno, InodeId};
 
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
+use crate::request::Operation;
 
 /// Since the slice was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Losses {
     /// Pages that were written and could not be stored or committed: their bytes are in this node's memory alone.
     pub pages: u64,
-    /// Write-backs of mapped pages that heard that there is no space: their bytes are in the kernel's memory alone.
+    /// Write-backs of mapped pages that were refused: their bytes are in the kernel's memory alone.
     pub write_backs: u64,
     /// Write-backs that reached a page or more behind the end of their file. No loss where another node has cut the file meanwhile; alone
     /// on a file it would be one.
@@ -34,11 +35,18 @@ impl Losses {
         }
     }
 
-    /// A write finds no space. Who called write(2) hears so; nobody has, of a page that the kernel writes back.
-    pub(crate) fn note_no_space(&mut self, ino: InodeId, is_write_back: bool) {
-        if is_write_back {
+    /// A request is refused. Who called write(2) hears so; nobody has, of a page that the kernel writes back. Of a file that is gone
+    /// nobody misses it.
+    pub(crate) fn note_refused(&mut self, operation: &Operation, errno: Errno) {
+        if let Operation::Write {
+            ino,
+            is_write_back: true,
+            ..
+        } = operation
+            && errno != Errno::ESTALE
+        {
             self.write_backs += 1;
-            self.one = Some((ino, Errno::ENOSPC));
+            self.one = Some((*ino, errno));
         }
     }
 

@@ -8,10 +8,10 @@
 //! - After a round that found frames short every inode with dirty pages has a goal, so that its pages get clean and
 //!   a later round evicts them.
 
-use types::{ByteRange, Errno, InodeId};
+use types::{ByteRange, Errno, InodeId, NodeId};
 
 use crate::batch::numbers_of;
-use crate::env::Env;
+use crate::env::{Env, SpaceNews};
 use crate::flush::{BATCH_PAGES_MAX, Purpose, STARVED_MAX};
 use crate::request::Ticket;
 use crate::slice::{Effect, Slice, Waiting};
@@ -22,20 +22,25 @@ const SHORT_COUNT_MAX: u32 = 3;
 impl Slice {
     /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
     /// now, never later. All slices have heard before that there are few (`on_scarce`).
-    pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: types::NodeId, is_there: bool) {
-        self.short = (!is_there).then_some(owner);
+    pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: NodeId, news: SpaceNews) {
+        let none = match news {
+            SpaceNews::None(errno) => Some(errno),
+            SpaceNews::There | SpaceNews::Unknown => None,
+        };
+        self.short = none.map(|errno| (owner, errno));
         for ino in std::mem::take(&mut self.starved) {
             if env.owner(ino.shard()) != owner {
                 self.starved.push(ino);
                 continue;
             }
-            if !is_there {
+            if none.is_some() {
                 self.count_short(ino);
             }
             if let Some(inode) = self.inodes.get_mut(&ino)
-                && inode.pages.dirty_count() == 0
+                && (inode.pages.dirty_count() == 0 || news == SpaceNews::Unknown)
             {
-                // What lacked sectors has been cut off, or is on its way: what is written from now on waits anew.
+                // What lacked sectors has been cut off, or is on its way: what is written from now on waits anew. And nothing
+                // is lost for want of an answer.
                 inode.starved_since = None;
             }
             self.retry(env, ino);
@@ -43,13 +48,19 @@ impl Slice {
             // What was acknowledged waits for space to come back: the tick tries again, for some time.
             let since = self.inodes.get(&ino).and_then(|i| i.starved_since);
             if since.is_some_and(|since| env.now.since(since) > STARVED_MAX) {
-                self.lose_dirty(env, ino);
+                self.lose_dirty(env, ino, none.unwrap_or(Errno::ENOSPC));
             }
         }
         self.short = None;
-        if !is_there {
+        if none.is_some() {
             self.write_promised_back(env);
         }
+    }
+
+    /// The owner has just said that no sectors can be had of it, and why.
+    pub(crate) fn none_at(&self, owner: NodeId) -> Option<Errno> {
+        self.short
+            .and_then(|(of, errno)| (of == owner).then_some(errno))
     }
 
     /// There is too little for the pages and writes of `ino` that wait, once more; writes that wait for a token now may have
@@ -76,7 +87,7 @@ impl Slice {
 
     /// Dirty pages can be written nowhere: who syncs or closes the file hears of it. Those that are promised sectors stay: there
     /// will be some.
-    fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId) {
+    fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId, errno: Errno) {
         let inode = self.inodes.get_mut(&ino).expect("just seen");
         let pages = inode
             .pages
@@ -91,13 +102,13 @@ impl Slice {
         }
         let inode = self.inodes.get_mut(&ino).expect("just seen");
         inode.pages.on_flushed(&lost, false, true);
-        self.losses.note_pages(inode, lost.len(), Errno::ENOSPC);
+        self.losses.note_pages(inode, lost.len(), errno);
         let part = inode.reserved.part(kept.len() as u64, true);
         let rest = std::mem::replace(&mut inode.reserved, part);
         env.grants.unreserve(env.owner(ino.shard()), rest);
         inode.starved_since = None;
         if kept.is_empty() || !lost.is_empty() {
-            inode.errors.note(Errno::ENOSPC);
+            inode.errors.note(errno);
         }
         self.pump(env, ino);
     }

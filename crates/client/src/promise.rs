@@ -137,7 +137,7 @@ impl Slice {
                 return Ok(SetAside::default());
             }
             // Who has just been told that there are none now asks again with the next tick.
-            if self.short != Some(owner) {
+            if self.none_at(owner).is_none() {
                 self.out.push(Effect::WantSpace(owner));
             }
             self.await_space(ino);
@@ -150,8 +150,8 @@ impl Slice {
             self.ask_promised(ino, sectors_around(range).begin);
             return Err(NoRoom::Yet(Waiting::Promise));
         }
-        if self.short == Some(owner) {
-            return Err(NoRoom::None);
+        if let Some(errno) = self.none_at(owner) {
+            return Err(NoRoom::None(errno));
         }
         self.out.push(Effect::WantSpace(owner));
         self.await_space(ino);

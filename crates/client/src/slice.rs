@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use types::frame::FRAME_BYTES;
 use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
 
-use crate::env::{Env, LoadPiece, StorePiece};
+use crate::env::{Env, LoadPiece, SpaceNews, StorePiece};
 use crate::inode::Inode;
 use crate::losses::Losses;
 use crate::message::{Answer, Ask};
@@ -154,8 +154,8 @@ pub enum Input {
     /// This owner has too few free sectors: what nobody waits for gives back those that it has in hand. All slices hear it before any
     /// hears `Space` of a lack, and before the owner is answered that wants back what lies unused.
     Scarce(NodeId),
-    /// Free sectors arrived from this owner; `false`: it has none.
-    Space(NodeId, bool),
+    /// This owner has answered a question for sectors.
+    Space(NodeId, SpaceNews),
     /// Write the inode's dirty data back, then run the request in its own slice.
     FlushThen(InodeId, Box<Request>),
     /// A rename whose source is written back.
@@ -306,8 +306,8 @@ pub struct Slice {
     pub(crate) load_time: crate::reading::LoadTime,
     /// Inodes that wait for frames.
     pub(crate) frameless: Vec<InodeId>,
-    /// This owner has just said that there are no more sectors: who wants some now does not wait.
-    pub(crate) short: Option<NodeId>,
+    /// This owner has just said that it has no more sectors, or can give none: who wants some now does not wait.
+    pub(crate) short: Option<(NodeId, Errno)>,
     /// Shard for the directories this node makes: chosen round robin by the driver.
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
@@ -448,7 +448,7 @@ impl Slice {
             }
             Input::Notified(notify) => self.on_notified(env, notify),
             Input::Scarce(owner) => self.on_scarce(env, owner),
-            Input::Space(owner, is_there) => self.on_space(env, owner, is_there),
+            Input::Space(owner, news) => self.on_space(env, owner, news),
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
             Input::RenameNow(request) => self.rename_now(*request),
             Input::LinkNow(request, target) => self.link_now(*request, target),

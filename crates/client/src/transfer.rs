@@ -328,18 +328,24 @@ impl<V> Unflushed<V> {
         self.stores.is_empty()
     }
 
-    /// What is to be flushed to make these stores durable.
+    /// What is to be flushed to make these stores durable. Of one that is not known here nobody can say that it will be: the flush
+    /// has failed then, and what it wrote is written again.
     pub fn take(&mut self, stores: &[IoId]) -> Flushing<V> {
         let mut wanted: BTreeMap<NsdId, Vec<V>> = BTreeMap::new();
+        let mut has_failed = false;
         for store in stores {
-            for (nsd, verifier) in self.stores.remove(store).unwrap_or_default() {
+            let Some(written) = self.stores.remove(store) else {
+                has_failed = true;
+                continue;
+            };
+            for (nsd, verifier) in written {
                 wanted.entry(nsd).or_default().push(verifier);
             }
         }
         Flushing {
             left: wanted.len(),
             wanted,
-            has_failed: false,
+            has_failed,
         }
     }
 }
@@ -353,7 +359,7 @@ pub struct Flushing<V> {
 }
 
 impl<V: PartialEq> Flushing<V> {
-    /// The NSDs to flush; each ends in one `on_flushed`. None: it is over.
+    /// The NSDs to flush; each ends in one `on_flushed`. None: it is over, with `result`.
     pub fn nsds(&self) -> Vec<NsdId> {
         self.wanted.keys().copied().collect()
     }
@@ -369,11 +375,18 @@ impl<V: PartialEq> Flushing<V> {
         let is_same = |now: V| wanted.iter().all(|then| *then == now);
         self.has_failed |= !result.is_ok_and(is_same);
         self.left -= 1;
-        let durable = match self.has_failed {
+        (self.left == 0).then(|| self.result())
+    }
+
+    /// Whether all stores are durable, as far as is known yet.
+    ///
+    /// # Errors
+    /// Some are not: they are to be written again.
+    pub const fn result(&self) -> Result<(), IoFailure> {
+        match self.has_failed {
             false => Ok(()),
             true => Err(IoFailure::Unreachable),
-        };
-        (self.left == 0).then_some(durable)
+        }
     }
 }
 

@@ -12,12 +12,12 @@ mod spare;
 
 use std::collections::BTreeMap;
 
-use client::env::{TakenRun, WantedRun};
+use client::env::{SpaceNews, TakenRun, WantedRun};
 use client::message::{Answer, Body};
 use data::stripe::Striping;
 use data::write::{Dirty, plan_write};
 use data::{Hand, SectorSet, SetAside, SpaceAsk};
-use types::{Instant, Layout, NodeId, NsdId, Run, SECTOR_SIZE};
+use types::{Errno, Instant, Layout, NodeId, NsdId, Run, SECTOR_SIZE};
 
 use spare::Spare;
 
@@ -245,24 +245,27 @@ impl Hands {
         self.of(owner).next(now)
     }
 
-    /// The owner's answer. `None`: to an older question. Else: whether what was needed has come; the client's slices
-    /// are told, and `next` may have more to ask. If not, work that nobody waits for is to give back what it has, and then
-    /// `is_worth_waiting` to be asked.
-    pub fn on_answer(&mut self, now: Instant, owner: NodeId, answer: &Answer) -> Option<bool> {
+    /// The owner's answer. `None`: to an older question. Else what the client's slices are told; and `next` may have more to
+    /// ask. Where there are too few, work that nobody waits for is to give back what it has, and then `is_worth_waiting` to
+    /// be asked.
+    pub fn on_answer(&mut self, now: Instant, owner: NodeId, answer: &Answer) -> Option<SpaceNews> {
         let hand = self.of(owner);
         let was_needed = hand.needs_answer();
-        let is_there = match &answer.body {
-            Body::Space(answer) => hand.on_answer(now, answer)?,
-            _ => {
+        let news = match &answer.body {
+            Body::Space(answer) => match hand.on_answer(now, answer)? {
+                true => SpaceNews::There,
+                false => SpaceNews::None(Errno::ENOSPC),
+            },
+            body => {
                 hand.on_refused(now);
-                false
+                refused(body)
             }
         };
         // An answer to what nobody waited for says nothing of those who do.
-        if is_there && was_needed {
+        if news == SpaceNews::There && was_needed {
             self.spare.end_wait(owner);
         }
-        Some(is_there)
+        Some(news)
     }
 
     /// The owner has too few sectors. True: nobody hears so yet, but all who wait for some ask again, because some are on
@@ -289,6 +292,16 @@ impl Hands {
     /// Asserts what holds of every hand.
     pub fn check(&self) {
         self.owners.values().for_each(Hand::check);
+    }
+}
+
+/// What a refusal says. An owner that has run the question too often (EAGAIN), or is not the owner any more (ESTALE), has not
+/// said that there are no sectors.
+const fn refused(body: &Body) -> SpaceNews {
+    match body {
+        Body::Refused(Errno::EAGAIN | Errno::ESTALE) => SpaceNews::Unknown,
+        Body::Refused(errno) => SpaceNews::None(*errno),
+        _ => SpaceNews::None(Errno::EPROTO),
     }
 }
 

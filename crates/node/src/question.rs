@@ -32,7 +32,7 @@ pub struct Question {
     /// Times it has been run.
     pub tries: u32,
     /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, 2: what all but another asker
-    /// could spare, 3: everything.
+    /// could spare, 3: everything, 4: all but what the owner of the region table could tell of.
     pub space_round: u32,
     /// The part of a chain of ancestors that is known; its first is the directory asked about.
     pub walk: Vec<InodeId>,

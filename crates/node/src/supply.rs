@@ -7,6 +7,7 @@
 //!    |  short -> Gather: regions that nobody holds -> run again
 //!    |             none: recall from every client, regions of other owners -> run for the last time
 //!    -> what there is, less than needed: ENOSPC
+//!    -> the table's owner does not answer: EAGAIN, and the client asks again; there may be plenty
 //! ```
 //!
 //! Invariants
@@ -43,6 +44,8 @@ const RECALL_PATIENCE: Duration = Duration::from_secs(5);
 const ROUND_JOINED: u32 = 2;
 /// `Question::space_round` when all that can be gathered has been.
 const ROUND_LAST: u32 = 3;
+/// The same, but the table's owner has not answered: nobody knows whether there are regions.
+const ROUND_SILENT: u32 = 4;
 /// The owner of the region table is waited for so long.
 const TABLE_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -230,7 +233,8 @@ pub(crate) fn answer(
     mut question: Box<Question>,
     out: &mut Vec<OwnerEffect>,
 ) -> Option<Work> {
-    let is_last = is_all_gathered(&question);
+    let is_silent = question.space_round == ROUND_SILENT;
+    let is_last = is_all_gathered(&question) && !is_silent;
     let Ask::Space(ask) = &mut question.ask else {
         unreachable!("the caller matched it");
     };
@@ -243,6 +247,7 @@ pub(crate) fn answer(
         Supply::Answer(answer, lsn) => out.push(question.answer(Body::Space(answer), lsn)),
         Supply::Old => question.dropped(out),
         Supply::Soon => return Some(Work::Question(question)),
+        Supply::Short if is_silent => out.push(question.refused(Errno::EAGAIN)),
         Supply::Short => out.push(OwnerEffect::Gather(question)),
         Supply::Failed(errno) => out.push(question.refused(errno)),
     }
@@ -267,7 +272,7 @@ fn busy_asker(question: &Question) -> Option<NodeLife> {
     matches!(question.ask, Ask::Space(_)).then_some(question.from)
 }
 
-/// All that can be gathered for the question has been.
+/// All that can be gathered for the question has been, within the time there is for it.
 pub(crate) fn is_all_gathered(question: &Question) -> bool {
     question.space_round >= ROUND_LAST
 }
@@ -293,6 +298,7 @@ struct Round {
     lives: BTreeSet<NodeLife>,
     awaits_regions: bool,
     has_regions: bool,
+    is_table_silent: bool,
     /// Everybody was asked to give back; before, only regions that nobody holds were asked for.
     is_thorough: bool,
     since: Instant,
@@ -386,6 +392,7 @@ impl Gather {
             lives,
             awaits_regions,
             has_regions: false,
+            is_table_silent: false,
             is_thorough,
             since: now,
             said: now,
@@ -432,8 +439,9 @@ impl Gather {
         if now.since(round.since) > RECALL_PATIENCE {
             round.lives.clear();
         }
-        if now.since(round.since) > TABLE_PATIENCE {
+        if now.since(round.since) > TABLE_PATIENCE && round.awaits_regions {
             round.awaits_regions = false;
+            round.is_table_silent = true;
         }
         if now.since(round.said) > REPEAT {
             round.said = now;
@@ -482,6 +490,7 @@ impl Gather {
                     (false, true) if has_joined && question.space_round < ROUND_JOINED => {
                         ROUND_JOINED
                     }
+                    (false, true) if round.is_table_silent => ROUND_SILENT,
                     (false, true) => ROUND_LAST,
                 };
                 out.push(GatherEffect::Run(question));

@@ -34,10 +34,14 @@ use types::{
 };
 
 use super::*;
+use crate::env::SpaceNews;
 use crate::message::Body;
 use crate::request::{Caller, OpenFlags};
 pub(crate) use story::Memory;
 use story::{INO, PAGE, Story, commit_of, is_released, write_want};
+
+/// The owner has no sectors.
+const NONE: SpaceNews = SpaceNews::None(Errno::ENOSPC);
 
 /// Another node truncated what this node's range does not cover: nobody told this node, whose bytes are its own.
 #[test]

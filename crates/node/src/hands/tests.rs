@@ -5,6 +5,8 @@ use data::SpaceAnswer;
 use types::{Duration, Grant, GrantId, InodeId, Location};
 
 const OWNER: NodeId = NodeId(3);
+/// It has no sectors.
+const NONE: SpaceNews = SpaceNews::None(Errno::ENOSPC);
 
 fn with_sectors(count: u32) -> Hands {
     let nsds = [NsdId(1), NsdId(2)];
@@ -26,7 +28,10 @@ fn with_sectors(count: u32) -> Hands {
         held: None,
     };
     let answer = Answer::bare(Body::Space(answer));
-    assert_eq!(hands.on_answer(Instant(2), OWNER, &answer), Some(true));
+    assert_eq!(
+        hands.on_answer(Instant(2), OWNER, &answer),
+        Some(SpaceNews::There)
+    );
     assert_eq!(
         hands.on_answer(Instant(2), OWNER, &answer),
         None,
@@ -66,8 +71,11 @@ fn of_a_failed_store_only_what_may_still_be_written_is_burnt() {
     let ask = hands.next(Instant(4), OWNER).expect("they go back");
     assert_eq!(ask.back.iter().map(|r| r.count).sum::<u32>(), 12);
     // Refused: they go back with the next question.
-    let refused = Answer::bare(Body::Refused(types::Errno::EIO));
-    assert_eq!(hands.on_answer(Instant(5), OWNER, &refused), Some(false));
+    let refused = Answer::bare(Body::Refused(Errno::EIO));
+    assert_eq!(
+        hands.on_answer(Instant(5), OWNER, &refused),
+        Some(SpaceNews::None(Errno::EIO))
+    );
     assert_eq!(hands.next(Instant(6), OWNER), None, "not at once");
     let later = Instant(6) + Duration::from_secs(1);
     let ask = hands.next(later, OWNER).expect("again");
@@ -139,7 +147,10 @@ fn spare_sectors_lie_where_the_layout_wants_them() {
         held: None,
     };
     let answer = Answer::bare(Body::Space(answer));
-    assert_eq!(hands.on_answer(later, OWNER, &answer), Some(true));
+    assert_eq!(
+        hands.on_answer(later, OWNER, &answer),
+        Some(SpaceNews::There)
+    );
     assert_eq!(take_spare(&mut hands, 60), None);
     let elsewhere = hands.take(later, OWNER, &[of_one(60)], SetAside::default());
     let elsewhere = elsewhere.expect("a write finds room");
@@ -147,7 +158,12 @@ fn spare_sectors_lie_where_the_layout_wants_them() {
 }
 
 /// The owner's answer to the question under way: so many sectors of the first NSD, from this one on.
-fn answer(hands: &mut Hands, at: u64, number: u64, (sector, count): (u64, u32)) -> Option<bool> {
+fn answer(
+    hands: &mut Hands,
+    at: u64,
+    number: u64,
+    (sector, count): (u64, u32),
+) -> Option<SpaceNews> {
     let grant = Grant {
         id: GrantId(2),
         run: Run {
@@ -178,8 +194,29 @@ fn short_beside_a_rewrite() -> (Hands, Vec<Run>, u64) {
     let runs: Vec<Run> = taken.expect("in hand").iter().map(|t| t.run).collect();
     assert!(!hands.reserve(OWNER, 40));
     let ask = hands.next(Instant(4), OWNER).expect("they are needed");
-    assert_eq!(answer(&mut hands, 5, ask.number, (0, 0)), Some(false));
+    assert_eq!(answer(&mut hands, 5, ask.number, (0, 0)), Some(NONE));
     (hands, runs, ask.number)
+}
+
+/// Who is busy, or not the owner any more, has said nothing of sectors.
+#[test]
+fn a_refusal_is_no_lack_unless_it_says_so() {
+    for (errno, news) in [
+        (Errno::EAGAIN, SpaceNews::Unknown),
+        (Errno::ESTALE, SpaceNews::Unknown),
+        (Errno::ENOSPC, NONE),
+        (Errno::EIO, SpaceNews::None(Errno::EIO)),
+    ] {
+        let mut hands = Hands::new(&[NsdId(1)], 1 << 20);
+        assert!(!hands.reserve(OWNER, 1));
+        hands.next(Instant(1), OWNER).expect("one is needed");
+        let refused = Answer::bare(Body::Refused(errno));
+        assert_eq!(hands.on_answer(Instant(2), OWNER, &refused), Some(news));
+        // Who waits asks for it again; the question of before is over.
+        assert!(!hands.reserve(OWNER, 1));
+        let later = Instant(3) + Duration::from_secs(1);
+        assert!(hands.next(later, OWNER).is_some_and(|ask| ask.need > 0));
+    }
 }
 
 /// He asks again, and hears that there are none when these have gone back to the owner and it has no others.
@@ -194,7 +231,7 @@ fn nobody_hears_of_a_lack_while_a_rewrite_has_sectors() {
     assert!(hands.is_worth_waiting(Instant(7), OWNER), "on its way back");
     let ask = hands.next(soon, OWNER).expect("they are still needed");
     assert_eq!((ask.number, &ask.back), (number + 1, &runs));
-    assert_eq!(answer(&mut hands, 8, ask.number, (0, 0)), Some(false));
+    assert_eq!(answer(&mut hands, 8, ask.number, (0, 0)), Some(NONE));
     assert!(!hands.is_worth_waiting(Instant(8), OWNER));
 }
 
@@ -287,7 +324,7 @@ fn recalls_that_follow_one_another_are_held_up_once() {
         };
         assert_eq!(ask.recall, recall);
         let there = answer(&mut hands, now.0, ask.number, (0, 0));
-        assert_eq!(there, Some(true), "nobody needed any");
+        assert_eq!(there, Some(SpaceNews::There), "nobody needed any");
     }
     assert_eq!(held_up, 21, "two seconds");
     // Much later it is another one.

@@ -4,14 +4,15 @@
 use std::collections::VecDeque;
 
 use super::*;
-use client::message::Ask;
+use crate::question::OwnerEffect;
+use client::message::{Ask, Body};
 use data::SpaceAsk;
 use data::space::{Geometry, Levels, RegionTable, Space};
 use stdx::Prng;
 use store::format::{Area, PartKey};
 use store::journal::{Config, Journal, Part};
 use store::testing::{Disk, recover};
-use types::{Epoch, FsId, Incarnation, ShardId};
+use types::{Epoch, Errno, FsId, Incarnation, ShardId};
 
 const NSDS: [NsdId; 2] = [NsdId(1), NsdId(2)];
 const REGION_COUNT: u64 = 8;
@@ -181,13 +182,14 @@ impl World {
             .sum()
     }
 
-    fn need(&mut self, at: usize) {
+    /// A sector is needed there; so much was gathered for it.
+    fn question(&self, at: usize, space_round: u32) -> Question {
         let ask = SpaceAsk {
             number: 1,
             need: 1,
             ..SpaceAsk::default()
         };
-        let question = Question {
+        Question {
             from: self.lives[at],
             call: 1,
             origin: None,
@@ -197,12 +199,16 @@ impl World {
             grants: Vec::new(),
             since: self.now,
             tries: 0,
-            space_round: 1,
+            space_round,
             walk: Vec::new(),
             is_unreadable: false,
             listed: crate::question::ListingState::Unknown,
             is_mover: false,
-        };
+        }
+    }
+
+    fn need(&mut self, at: usize) {
+        let question = self.question(at, 1);
         self.act(at, |core, env, log, out| {
             core.gather(env, log, Box::new(question), out);
         });
@@ -245,6 +251,29 @@ fn with_all_at(holder: usize) -> World {
     }
     assert_eq!(world.held(holder), 2 * REGION_COUNT);
     world
+}
+
+/// The owner of the table is away: nobody knows whether there are regions, and who needs sectors asks again.
+#[test]
+fn a_table_that_does_not_answer_is_no_lack() {
+    let mut world = with_all_at(0);
+    world.need(1);
+    while world.ran[1].is_empty() {
+        world.network.clear();
+        world.now = world.now + Duration::from_millis(600);
+        world.act(1, |core, env, log, out| core.on_tick(env, log, out));
+    }
+    let mut question = Box::new(world.question(1, world.ran[1][0]));
+    let Ask::Space(ask) = &mut question.ask else {
+        unreachable!("it is one for sectors")
+    };
+    ask.need = 1 << 30;
+    let mut out = Vec::new();
+    assert!(crate::supply::answer(&mut world.logs[1], question, &mut out).is_none());
+    let [OwnerEffect::Answer { answer, .. }] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!(answer.body, Body::Refused(Errno::EAGAIN));
 }
 
 #[test]

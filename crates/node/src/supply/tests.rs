@@ -72,6 +72,27 @@ fn who_joins_a_round_gets_one_that_recalls_from_the_first_asker_too() {
     assert_eq!(run[0].space_round, ROUND_LAST);
 }
 
+/// Nobody knows whether there are regions while the owner of their table is away: that is not told as a lack.
+#[test]
+fn a_table_that_does_not_answer_is_no_lack() {
+    let run_at = |waited: Instant, answers: bool| {
+        let (mut gather, mut out) = (Gather::default(), Vec::new());
+        gather.begin(Instant(1), question(1, 1), &[life(1)], &mut out);
+        gather.on_tick(waited, &mut out);
+        let (_, round, run) = parts(std::mem::take(&mut out));
+        if answers {
+            gather.on_regions(round, false, &mut out);
+        }
+        run.into_iter().chain(parts(out).2).next()
+    };
+    let soon = Instant(1) + TABLE_PATIENCE;
+    let late = soon + Duration::from_secs(1);
+    assert!(run_at(soon, false).is_none(), "it is waited for");
+    let round = |question: Option<Question>| question.map(|q| q.space_round);
+    assert_eq!(round(run_at(soon, true)), Some(ROUND_LAST));
+    assert_eq!(round(run_at(late, false)), Some(ROUND_SILENT));
+}
+
 /// Rounds begun by others do not go on for ever.
 #[test]
 fn who_joins_twice_is_answered() {

@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use client::env::{Grants, TakenRun, WantedRun};
+use client::env::{Grants, SpaceNews, TakenRun, WantedRun};
 use client::message::{Answer, Ask};
 use client::slice::{Input, SLICE_COUNT};
 use data::{Hand, SetAside};
 use node::{Deferred, Message, OwnerLog, RegionEffect, RegionEnv, Work};
-use types::{Duration, NodeId, NodeLife, NsdId, Run, ShardId};
+use types::{Duration, Errno, NodeId, NodeLife, NsdId, Run, ShardId};
 
 use super::work::Item;
 use super::{Daemon, lock};
@@ -146,16 +146,18 @@ impl Daemon {
         let owner = self.owner(shard);
         let now = clock::now();
         let taken = self.hands.with(|hands| hands.on_answer(now, owner, answer));
-        let Some(mut is_there) = taken else { return };
-        if !is_there {
+        let Some(mut news) = taken else { return };
+        if news == SpaceNews::None(Errno::ENOSPC) {
             self.tell_scarce(owner, items);
-            is_there = self.hands.with(|hands| hands.is_worth_waiting(now, owner));
+            if (self.hands).with(|hands| hands.is_worth_waiting(now, owner)) {
+                news = SpaceNews::There;
+            }
         }
-        if owner == self.me.node && !is_there {
+        if owner == self.me.node && matches!(news, SpaceNews::None(_)) {
             lock(&self.log).destage_state = node::DestageState::NoSpace;
         }
         for slice in 0..SLICE_COUNT {
-            items.push_back(Item::Client(slice, Input::Space(owner, is_there)));
+            items.push_back(Item::Client(slice, Input::Space(owner, news)));
         }
         // What became wanted meanwhile.
         self.want_space(owner, items);

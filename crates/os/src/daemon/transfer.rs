@@ -157,7 +157,7 @@ impl Daemon {
         let flushing = lock(&self.transfers.unflushed).take(stores);
         let nsds = flushing.nsds();
         if nsds.is_empty() {
-            self.io_ended(io, Input::Flushed(io, Ok(())));
+            self.io_ended(io, Input::Flushed(io, flushing.result()));
             return;
         }
         let shared = Arc::new(Mutex::new(flushing));

@@ -48,7 +48,7 @@ fn tell(s: &mut Story, call: CallId, ranges: &[(u64, u64)]) -> Vec<Effect> {
 /// There have been no sectors for long.
 fn starve(s: &mut Story) -> Vec<Effect> {
     s.now = s.now + STARVED_MAX + Duration::from_secs(1);
-    s.input(Input::Space(OWNER, false))
+    s.input(Input::Space(OWNER, NONE))
 }
 
 fn error(s: &mut Story) -> Option<Errno> {
@@ -94,7 +94,7 @@ fn a_lack_that_is_over_is_not_counted() {
     s.is_full = true;
     write_page(&mut s, 4, 4096);
     s.is_full = false;
-    s.input(Input::Space(OWNER, true));
+    s.input(Input::Space(OWNER, SpaceNews::There));
     assert_eq!(error(&mut s), None);
     assert_eq!(s.slice.inode(INO).pages.dirty_count(), 1);
 }
@@ -105,6 +105,12 @@ fn what_is_not_promised_is_lost_and_told() {
     s.write_back(7);
     let call = question(&s.input(Input::WriteBack)).expect("asked");
     tell(&mut s, call, &[(1, 2)]);
+    // However long its owner cannot say whether it has some.
+    for _ in 0..3 {
+        s.now = s.now + STARVED_MAX + Duration::from_secs(1);
+        s.input(Input::Space(OWNER, SpaceNews::Unknown));
+        assert_eq!((error(&mut s), s.slice.losses().pages), (None, 0));
+    }
     starve(&mut s);
     assert_eq!(error(&mut s), Some(Errno::ENOSPC));
     assert_eq!(s.slice.losses().pages, 1);
@@ -141,7 +147,7 @@ fn a_write_into_a_promised_range_is_answered_without_sectors_in_the_end() {
         effects.iter().any(is_it)
     };
     assert!(!is_answered(&tell(&mut s, call, &[(0, 8)])));
-    assert!(!is_answered(&s.input(Input::Space(OWNER, false))));
+    assert!(!is_answered(&s.input(Input::Space(OWNER, NONE))));
     assert!(is_answered(&starve(&mut s)));
     let effects = s.write(8, false);
     assert!(!is_answered(&effects), "one at a time: {effects:?}");
@@ -338,7 +344,7 @@ fn promised_pages_ask_for_less_where_there_is_little() {
             return;
         }
         assert!(round < 60, "{stored} pages of 600");
-        effects.extend(s.input(Input::Space(OWNER, false)));
+        effects.extend(s.input(Input::Space(OWNER, NONE)));
     }
 }
 

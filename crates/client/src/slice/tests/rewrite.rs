@@ -493,7 +493,7 @@ fn check_a_write_gets_what_a_rewrite_has(s: &mut Story) {
     let wants_space = |e: &Effect| matches!(e, Effect::WantSpace(_));
     assert!(effects.iter().any(wants_space), "{effects:?}");
     s.input(Input::Scarce(NodeId(2)));
-    let effects = s.input(Input::Space(NodeId(2), false));
+    let effects = s.input(Input::Space(NodeId(2), NONE));
     let effects = settle(s, effects);
     assert!(is_written(&effects), "{effects:?}");
 }

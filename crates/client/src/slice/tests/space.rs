@@ -27,7 +27,76 @@ fn a_write_without_room_is_refused() {
         wants_space(&effects) && !is_refused(&effects),
         "{effects:?}"
     );
-    assert!(is_refused(&s.input(Input::Space(NodeId(2), false))));
+    assert!(is_refused(&s.input(Input::Space(NodeId(2), NONE))));
+}
+
+fn heard(effects: &[Effect]) -> Option<Errno> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Error(errno), _) => Some(*errno),
+        _ => None,
+    })
+}
+
+/// An owner that is busy, or no owner any more, has said nothing of its sectors: a page that the kernel writes back would be lost for it.
+#[test]
+fn what_an_owner_cannot_say_refuses_nobody() {
+    for is_write_back in [false, true] {
+        let mut s = Story::new(4096);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        s.is_full = true;
+        assert!(wants_space(&s.write(7, is_write_back)));
+        for _ in 0..10 {
+            let effects = s.input(Input::Space(NodeId(2), SpaceNews::Unknown));
+            assert_eq!(heard(&effects), None, "{effects:?}");
+            assert!(wants_space(&effects), "asked again: {effects:?}");
+        }
+        assert_eq!(
+            heard(&s.input(Input::Space(NodeId(2), NONE))),
+            Some(Errno::ENOSPC)
+        );
+    }
+}
+
+/// One whose journal has failed has room, for all that is known: it is not a lack of space that is told.
+#[test]
+fn an_owner_that_has_failed_is_told_as_such() {
+    for is_write_back in [false, true] {
+        let mut s = Story::new(4096);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        s.is_full = true;
+        assert!(wants_space(&s.write(7, is_write_back)));
+        let failed = SpaceNews::None(Errno::EIO);
+        assert_eq!(
+            heard(&s.input(Input::Space(NodeId(2), failed))),
+            Some(Errno::EIO)
+        );
+        let losses = s.slice.losses();
+        let one = is_write_back.then_some((INO, Errno::EIO));
+        assert_eq!(
+            (losses.write_backs, losses.one),
+            (u64::from(is_write_back), one)
+        );
+    }
+}
+
+/// The owner of a file cannot grant what a write-back needs: the kernel's page is lost with it, unless the file is.
+#[test]
+fn a_write_back_without_tokens_is_counted_as_lost() {
+    for (refused, lost) in [(Errno::EIO, 1), (Errno::ESTALE, 0)] {
+        let mut s = Story::new(4096);
+        let effects = s.write(7, true);
+        let ask = effects.iter().find_map(|effect| match effect {
+            Effect::Call(call, _, Ask::Acquire { .. }) => Some(*call),
+            _ => None,
+        });
+        let call = ask.expect("it needs tokens");
+        let answer = Answer::bare(Body::Refused(refused));
+        assert_eq!(
+            heard(&s.input(Input::Answer(call, Box::new(answer)))),
+            Some(refused)
+        );
+        assert_eq!(s.slice.losses().write_backs, lost);
+    }
 }
 
 /// The kernel takes the page for clean then: nobody has its bytes who could write them.
@@ -38,7 +107,7 @@ fn a_write_back_without_room_is_counted_as_lost() {
         s.open(InodeMode::Exclusive, ByteRange::ALL);
         s.is_full = true;
         assert!(wants_space(&s.write(7, is_write_back)));
-        assert!(is_refused(&s.input(Input::Space(NodeId(2), false))));
+        assert!(is_refused(&s.input(Input::Space(NodeId(2), NONE))));
         let losses = s.slice.losses();
         assert_eq!(losses.write_backs, u64::from(is_write_back));
         let one = is_write_back.then_some((INO, Errno::ENOSPC));
@@ -58,7 +127,7 @@ fn a_write_that_is_never_there_to_hear_of_it_is_refused_all_the_same() {
         );
         let mut asked = s.revoke(revoke, vec![write_want(ByteRange::ALL)]);
         assert!(is_released(&asked), "{asked:?}");
-        asked.extend(s.input(Input::Space(NodeId(2), false)));
+        asked.extend(s.input(Input::Space(NodeId(2), NONE)));
         assert!(!is_refused(&asked), "{asked:?}");
         effects = s.grant(&asked, InodeMode::Exclusive, ByteRange::ALL);
     }

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
+use client::env::SpaceNews;
 use client::message::{Answer, Ask};
 use client::slice::{Input, SLICE_COUNT};
 use node::{Deferred, Message, OwnerLog, Question, RegionEffect, RegionEnv, Regions, Work};
 use types::id::NodeLife;
-use types::{NodeId, NsdId, ShardId};
+use types::{Errno, NodeId, NsdId, ShardId};
 
 use super::{Item, Later, Node, Out};
 
@@ -47,13 +48,15 @@ impl Node {
         let owner = self.owner(shard);
         let now = self.now;
         let taken = self.hands.with(|hands| hands.on_answer(now, owner, answer));
-        let Some(mut is_there) = taken else { return };
-        if !is_there {
+        let Some(mut news) = taken else { return };
+        if news == SpaceNews::None(Errno::ENOSPC) {
             self.tell_scarce(owner, items);
-            is_there = self.hands.with(|hands| hands.is_worth_waiting(now, owner));
+            if (self.hands).with(|hands| hands.is_worth_waiting(now, owner)) {
+                news = SpaceNews::There;
+            }
         }
         for slice in 0..SLICE_COUNT {
-            items.push_back(Item::Client(slice, Input::Space(owner, is_there)));
+            items.push_back(Item::Client(slice, Input::Space(owner, news)));
         }
         self.want_space(owner, items);
     }

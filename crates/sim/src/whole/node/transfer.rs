@@ -397,7 +397,7 @@ impl Node {
         let flushing = self.transfers.unflushed.take(stores);
         let nsds = flushing.nsds();
         if nsds.is_empty() {
-            self.input(io.slice(), Input::Flushed(io, Ok(())));
+            self.input(io.slice(), Input::Flushed(io, flushing.result()));
             return;
         }
         self.transfers.flushes.insert(io, flushing);
