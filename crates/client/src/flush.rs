@@ -16,6 +16,7 @@ use types::{
 };
 
 use crate::batch::{cap_pieces, clip, numbers_of, put_back, store_pieces, whole_pieces};
+use crate::claims::{Front, span_of};
 use crate::destage::{HASTY_PAGES_MANY, HASTY_PAGES_MAX};
 use crate::env::Env;
 use crate::errors::Hears;
@@ -97,7 +98,7 @@ impl Goal {
 }
 
 #[derive(Debug, PartialEq)]
-enum BatchState {
+pub(crate) enum BatchState {
     Storing,
     Stored(Vec<Extent>),
     Committing,
@@ -107,15 +108,17 @@ enum BatchState {
 #[derive(Debug)]
 pub(crate) struct Batch {
     io: IoId,
-    numbers: Vec<u64>,
+    pub(crate) numbers: Vec<u64>,
+    /// The file's bytes from its first page to its last, whatever of them it has.
+    pub(crate) span: ByteRange,
     frames: Vec<FrameRef>,
     runs: Vec<Run>,
     pieces: Vec<Piece>,
-    state: BatchState,
+    pub(crate) state: BatchState,
     /// The size was cut while it was on its way: it is written anew.
     is_cut: bool,
     /// Its pages are promised sectors; else none of them is.
-    is_promised: bool,
+    pub(crate) is_promised: bool,
     /// Whole pages that went as pieces because somebody waited: they go to sectors later.
     later: Vec<u64>,
 }
@@ -376,6 +379,7 @@ impl Slice {
         let runs = taken.iter().map(|t| t.run).collect();
         inode.batches.push(Batch {
             io,
+            span: span_of(&numbers, size),
             numbers,
             frames,
             runs,
@@ -498,12 +502,9 @@ impl Slice {
             return;
         };
         let has_goal = !inode.goals.is_empty();
-        let is_urgent = inode
-            .goals
-            .iter()
-            .any(|g| !matches!(g.purpose, Purpose::Background));
+        let is_urgent = inode.is_waited_for();
         // What became dirty after the last goal goes by itself: a busy writer does not hold fsync up.
-        let until = inode.goals.iter().map(|g| g.sequence).max().unwrap_or(0);
+        let until = inode.awaited_until();
         if has_goal && inode.pages.dirty_count() > 0 && !inode.pages.is_reached(until) {
             self.start_batches(env, ino, &ByteRange::ALL, until, is_urgent);
         }
@@ -530,18 +531,16 @@ impl Slice {
             stored >= COMMIT_EXTENTS_MIN
         };
         let needs_attributes = inode.goals.iter().any(|g| g.commit > inode.commit_count);
-        let has_stored = inode
-            .batches
-            .iter()
-            .any(|b| matches!(b.state, BatchState::Stored(_)));
+        let front = inode.front(is_short);
+        let has_stored = inode.batches.iter().any(|b| front.admits(b));
         if is_due && (has_stored || needs_attributes) {
-            self.start_commit(env, ino);
+            self.start_commit(env, ino, front);
         } else {
             self.commit_rewrite_of(env, ino);
         }
     }
 
-    fn start_commit(&mut self, env: &Env<'_>, ino: InodeId) {
+    fn start_commit(&mut self, env: &Env<'_>, ino: InodeId, front: Front) {
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let Some(attr) = inode.attr else { return };
         let mut extents = Vec::new();
@@ -549,17 +548,20 @@ impl Slice {
         let mut piece_bytes = 0;
         let mut stores = Vec::new();
         // Pieces of others may be refused for want of room: what is promised goes by itself, with the size it needs.
-        let has_promised = inode.batches.iter().any(Batch::is_promised_and_stored);
-        let is_other = |b: &Batch| matches!(b.state, BatchState::Stored(_)) && !b.is_promised;
-        let has_others = inode.batches.iter().any(is_other);
+        let may_go = |is_promised| {
+            let mut batches = inode.batches.iter();
+            batches.any(|b| b.is_promised == is_promised && front.admits(b))
+        };
+        let (has_promised, has_others) = (may_go(true), may_go(false));
         let is_promised = inode.promise.take_turn(has_promised, has_others);
+        let mut carried = 0;
         for batch in &mut inode.batches {
-            let BatchState::Stored(stored) = &mut batch.state else {
-                continue;
-            };
-            if batch.is_promised != is_promised {
+            if batch.is_promised != is_promised || !front.admits(batch) {
                 continue;
             }
+            let BatchState::Stored(stored) = &mut batch.state else {
+                unreachable!("what is admitted is stored");
+            };
             let bytes: usize = batch.pieces.iter().map(|p| p.bytes.len()).sum();
             let is_first = extents.is_empty() && pieces.is_empty();
             let fits = extents.len() + stored.len() <= COMMIT_EXTENTS_MAX
@@ -574,6 +576,7 @@ impl Slice {
                 stores.push(batch.io);
                 extents.append(stored);
             }
+            carried = carried.max(batch.span.end);
             batch.state = BatchState::Committing;
         }
         extents.sort_by_key(|e: &Extent| e.file_sector);
@@ -581,7 +584,7 @@ impl Slice {
             ino,
             generation: attr.generation,
             size_generation: attr.size_generation,
-            size: inode.is_size_dirty.then_some(inode.size),
+            size: inode.size_to_tell(carried),
             modified: inode.modified,
             kill_set_id: inode.kill_set_id,
             drops_rights: inode.drops_rights,
@@ -935,11 +938,7 @@ impl crate::inode::Inode {
 }
 
 impl Batch {
-    fn is_promised_and_stored(&self) -> bool {
-        self.is_promised && matches!(self.state, BatchState::Stored(_))
-    }
-
-    fn extent_count(&self) -> usize {
+    pub(crate) fn extent_count(&self) -> usize {
         match &self.state {
             BatchState::Stored(extents) => extents.len(),
             BatchState::Storing | BatchState::Committing => 0,

@@ -7,6 +7,7 @@ mod answers;
 mod appends;
 mod batch;
 mod belief;
+mod claims;
 mod destage;
 pub mod env;
 mod errors;

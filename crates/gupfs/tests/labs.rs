@@ -45,3 +45,5 @@ mod residency;
 mod siblings;
 #[path = "labs/space.rs"]
 mod space;
+#[path = "labs/streams.rs"]
+mod streams;

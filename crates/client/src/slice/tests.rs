@@ -4,6 +4,7 @@ mod access;
 mod ahead;
 mod appends;
 mod attributes;
+mod claims;
 mod destage;
 mod evict;
 mod idle;

@@ -1,0 +1,124 @@
+//! The end of a file that a Commit tells its owner while nobody waits for it.
+//!
+//! The owner hears of bytes when they are stored, and after a crash a file ends where its owner has heard that it does. So what is
+//! written to a file from its beginning to its end, and synced by nobody, is there up to some point and no further: a size that
+//! was told ahead of its bytes would be zeros.
+//!
+//! Invariants
+//! - Where somebody waits (fsync, a revoke, a change of the inode, a rename), the last Commit that he waits for tells the newest size,
+//!   as does one with nothing left to write behind what it carries.
+//! - Another one tells no more than the end of what it carries: one more will come with what is behind it.
+//! - Bytes behind the end that the owner knows are not committed before those in front of them that go with another Commit (promised
+//!   bytes and others go apart) or, while nobody waits, that are being stored. That holds up no more than `STORED_EXTENTS_MAX`
+//!   extents, nothing where frames are short, and nobody for what was written after he began to wait.
+
+use types::ByteRange;
+
+use crate::flush::{Batch, BatchState, Purpose};
+use crate::inode::Inode;
+use crate::pages::PAGE_SIZE;
+
+/// Extents of one inode that wait for what is in front of them.
+const STORED_EXTENTS_MAX: usize = 256;
+
+/// Which batches a Commit may carry now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Front {
+    /// The end that the owner knows: what ends behind it waits for what is in front of it.
+    known_end: u64,
+    /// Where the first batch begins that is being stored.
+    storing: u64,
+    /// Whether the first batch that is stored and ends behind `known_end` is of promised bytes.
+    first: Option<bool>,
+}
+
+impl Front {
+    /// Whether a batch may go.
+    pub(crate) fn admits(&self, batch: &Batch) -> bool {
+        let is_in_front = || {
+            let is_first = self.first.is_none_or(|first| first == batch.is_promised);
+            is_first && batch.span.end <= self.storing
+        };
+        matches!(batch.state, BatchState::Stored(_))
+            && (batch.span.end <= self.known_end || is_in_front())
+    }
+}
+
+impl Inode {
+    /// Somebody waits for what is written back.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        let mut goals = self.goals.iter();
+        goals.any(|goal| !matches!(goal.purpose, Purpose::Background))
+    }
+
+    /// Who waits last waits for what was dirty before this.
+    pub(crate) fn awaited_until(&self) -> u64 {
+        let sequences = self.goals.iter().map(|goal| goal.sequence);
+        sequences.max().unwrap_or(0)
+    }
+
+    /// What may be committed now. `is_short`: frames are.
+    pub(crate) fn front(&self, is_short: bool) -> Front {
+        let known_end = self.known_end();
+        let mut front = Front {
+            known_end,
+            storing: u64::MAX,
+            first: None,
+        };
+        let stored: usize = self.batches.iter().map(Batch::extent_count).sum();
+        if !self.is_size_dirty || is_short || stored >= STORED_EXTENTS_MAX {
+            return front;
+        }
+        let is_waited_for = self.is_waited_for();
+        let until = self.awaited_until();
+        let mut begin = u64::MAX;
+        for batch in self.batches.iter().filter(|b| b.span.end > known_end) {
+            match batch.state {
+                BatchState::Storing if !is_waited_for => {
+                    front.storing = front.storing.min(batch.span.begin);
+                }
+                BatchState::Stored(_)
+                    if batch.span.begin < begin
+                        && (!is_waited_for || self.pages.has_older(&batch.numbers, until)) =>
+                {
+                    begin = batch.span.begin;
+                    front.first = Some(batch.is_promised);
+                }
+                _ => {}
+            }
+        }
+        front
+    }
+
+    /// The size that a Commit tells which carries bytes up to `carried`; its batches are marked.
+    pub(crate) fn size_to_tell(&self, carried: u64) -> Option<u64> {
+        if !self.is_size_dirty {
+            return None;
+        }
+        let until = self.awaited_until();
+        let is_left = |batch: &Batch| {
+            batch.state != BatchState::Committing && self.pages.has_older(&batch.numbers, until)
+        };
+        let left = self.pages.busy_end().unwrap_or(0).min(self.size);
+        let is_last = self.is_waited_for() && !self.batches.iter().any(is_left);
+        if left <= carried || is_last {
+            return Some(self.size);
+        }
+        (carried > self.known_end()).then_some(carried)
+    }
+
+    /// The end of the file that its owner knows.
+    fn known_end(&self) -> u64 {
+        self.attr.map_or(0, |attr| attr.size)
+    }
+}
+
+/// From the first of these pages to the last, of a file that ends at `size`.
+pub(crate) fn span_of(numbers: &[u64], size: u64) -> ByteRange {
+    let begin = numbers.iter().min().map_or(0, |first| first * PAGE_SIZE);
+    let end = numbers
+        .iter()
+        .max()
+        .map_or(0, |last| (last + 1) * PAGE_SIZE);
+    ByteRange::new(begin.min(size), end.min(size))
+}

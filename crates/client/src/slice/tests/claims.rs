@@ -1,0 +1,277 @@
+//! The size that a Commit tells: after a crash a file that nobody synced ends where its bytes do.
+
+use super::*;
+use crate::request::Response;
+
+const BLOCK_PAGES: u64 = 256;
+
+fn empty() -> Story {
+    let mut s = Story::new(0);
+    s.has_sectors = true;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s
+}
+
+fn write_pages(s: &mut Story, pages: std::ops::Range<u64>) -> Vec<Effect> {
+    pages.flat_map(|page| write_page(s, page, 4096)).collect()
+}
+
+fn stores_of(effects: &[Effect]) -> Vec<IoId> {
+    let store = |effect: &Effect| match effect {
+        Effect::Store(io, ..) => Some(*io),
+        _ => None,
+    };
+    effects.iter().filter_map(store).collect()
+}
+
+/// So many extents of these pages.
+fn extents(pages: std::ops::Range<u64>, count: u64) -> Vec<types::Extent> {
+    let length = (pages.end - pages.start) / count;
+    let extent = |at: u64| types::Extent {
+        file_sector: pages.start + at * length,
+        length: u32::try_from(length).expect("few"),
+        birth: 0,
+        is_shared: false,
+        locations: Vec::new(),
+        checksums: types::extent::Checksums::Inline {
+            crcs: vec![0; usize::try_from(length).expect("few")],
+        },
+    };
+    (0..count).map(extent).collect()
+}
+
+fn stored(s: &mut Story, io: IoId, extents: Vec<types::Extent>) -> Vec<Effect> {
+    s.input(Input::Stored(io, Ok(extents)))
+}
+
+/// The owner knows this end now.
+fn commit(s: &mut Story, call: CallId, told: Option<u64>) -> Vec<Effect> {
+    s.attr.change += 1;
+    s.attr.size = s.attr.size.max(told.unwrap_or(0));
+    s.answer(call, meta::Reply::Attr(s.attr))
+}
+
+/// Its writer goes on while the first pages are written back.
+#[test]
+fn a_commit_that_nobody_waits_for_tells_the_end_of_what_it_carries() {
+    let mut s = empty();
+    write_pages(&mut s, 0..8);
+    let first = stores_of(&s.input(Input::WriteBack))[0];
+    write_pages(&mut s, 8..12);
+    let effects = stored(&mut s, first, extents(0..8, 1));
+    let (call, told) = commit_of(&effects).expect("all of it is stored");
+    assert_eq!((told.extents.len(), told.size), (1, Some(8 * PAGE)));
+    commit(&mut s, call, told.size);
+    assert_eq!(
+        s.slice.size_grown(INO),
+        Some(12 * PAGE),
+        "here it is longer"
+    );
+    // The rest, with all there is to tell.
+    let second = stores_of(&s.input(Input::WriteBack))[0];
+    let effects = stored(&mut s, second, extents(8..12, 1));
+    let (call, told) = commit_of(&effects).expect("all of it is stored");
+    assert_eq!(told.size, Some(12 * PAGE));
+    commit(&mut s, call, told.size);
+    assert_eq!(s.slice.size_grown(INO), None);
+}
+
+/// A last page that is written on while it is stored: what was stored of it is told.
+#[test]
+fn the_end_is_the_one_of_when_the_bytes_were_stored() {
+    let mut s = empty();
+    write_pages(&mut s, 0..2);
+    write_page(&mut s, 2, 100);
+    let first = stores_of(&s.input(Input::WriteBack))[0];
+    write_page(&mut s, 2, 200);
+    write_page(&mut s, 3, 300);
+    let effects = stored(&mut s, first, extents(0..3, 1));
+    let (_, told) = commit_of(&effects).expect("all of it is stored");
+    assert_eq!(told.size, Some(2 * PAGE + 100));
+}
+
+/// fsync, a revoke and what changes the inode make the owner know what this node knows.
+#[test]
+fn who_waits_has_the_newest_size_told() {
+    let revoke = |s: &mut Story| {
+        let mode = InodeMode::Exclusive;
+        s.revoke(1, vec![Want::Inode { mode }])
+    };
+    for wait in [fsync as fn(&mut Story) -> Vec<Effect>, revoke] {
+        let mut s = empty();
+        write_pages(&mut s, 0..8);
+        let first = stores_of(&s.input(Input::WriteBack))[0];
+        write_pages(&mut s, 8..9);
+        let effects = wait(&mut s);
+        let mut told = commit_of(&effects);
+        for (io, pages) in [(Some(first), 0..8), (stores_of(&effects).pop(), 8..9)] {
+            let Some(io) = io else { continue };
+            let effects = stored(&mut s, io, extents(pages, 1));
+            told = told.or_else(|| commit_of(&effects));
+        }
+        let (call, told) = told.expect("somebody waits");
+        assert_eq!(told.size, Some(9 * PAGE));
+        let effects = commit(&mut s, call, told.size);
+        assert!(
+            !effects
+                .iter()
+                .any(|e| matches!(e, Effect::Reply(_, Response::Error(_), _)))
+        );
+        assert_eq!(s.slice.size_grown(INO), None);
+    }
+}
+
+/// Two blocks are on their way to disks; the second one is there first.
+fn second_first(s: &mut Story, extent_count: u64) -> (IoId, Vec<Effect>) {
+    let stores = stores_of(&write_pages(s, 0..2 * BLOCK_PAGES));
+    let [first, second] = stores[..] else {
+        panic!("{stores:?}")
+    };
+    let extents = extents(BLOCK_PAGES..2 * BLOCK_PAGES, extent_count);
+    (first, stored(s, second, extents))
+}
+
+/// The same in a new file.
+fn second_before_first(extent_count: u64) -> (Story, IoId, Vec<Effect>) {
+    let mut s = empty();
+    let (first, effects) = second_first(&mut s, extent_count);
+    (s, first, effects)
+}
+
+#[test]
+fn what_lies_behind_bytes_that_are_being_stored_waits_for_them() {
+    let (mut s, first, effects) = second_before_first(128);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    let effects = stored(&mut s, first, extents(0..BLOCK_PAGES, 1));
+    let (_, told) = commit_of(&effects).expect("both are there");
+    assert_eq!(
+        (told.extents.len(), told.size),
+        (129, Some(2 * BLOCK_PAGES * PAGE))
+    );
+}
+
+#[test]
+fn a_first_block_that_is_lost_holds_nothing_up() {
+    let (mut s, first, _) = second_before_first(128);
+    let lost = Err(IoFailure::Unknown);
+    let effects = s.input(Input::Stored(first, lost));
+    // It is dirty again. What is stored goes, as far as anybody knows there will be no more of it soon.
+    let (_, told) = commit_of(&effects).expect("nothing is being stored");
+    assert_eq!(
+        (told.extents.len(), told.size),
+        (128, Some(2 * BLOCK_PAGES * PAGE))
+    );
+}
+
+#[test]
+fn it_does_not_wait_where_the_owner_knows_the_end_or_much_would_wait() {
+    for (known_pages, extent_count) in [(2 * BLOCK_PAGES, 128), (0, 256)] {
+        let mut s = Story::new(known_pages * PAGE);
+        s.has_sectors = true;
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        // There is more to tell, in any case.
+        write_page(&mut s, 9 * BLOCK_PAGES, 4096);
+        let (_, effects) = second_first(&mut s, extent_count);
+        let (_, told) = commit_of(&effects).expect("it goes");
+        assert_eq!(told.extents.len() as u64, extent_count);
+        let end = 2 * BLOCK_PAGES * PAGE;
+        assert_eq!(told.size, (known_pages == 0).then_some(end));
+    }
+}
+
+/// What is committed can be evicted.
+#[test]
+fn it_does_not_wait_where_frames_are_short() {
+    let (mut s, ..) = second_before_first(64);
+    assert!(commit_of(&s.input(Input::Shrink)).is_none());
+    let used = s.memory.0.borrow().iter().filter(|f| f.0 > 0).count() as u64;
+    s.memory.1 = Some(used + 2);
+    write_page(&mut s, 0, 4096);
+    let effects = s.input(Input::Shrink);
+    let (_, told) = commit_of(&effects).unwrap_or_else(|| panic!("{effects:?}"));
+    assert_eq!(told.extents.len(), 64);
+}
+
+fn fsync(s: &mut Story) -> Vec<Effect> {
+    s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    })
+}
+
+/// Nor where somebody waits.
+#[test]
+fn fsync_waits_for_what_was_dirty_and_no_longer() {
+    let (mut s, first, _) = second_before_first(128);
+    let effects = fsync(&mut s);
+    assert!(commit_of(&effects).is_none(), "the first block was dirty");
+    write_pages(&mut s, 4 * BLOCK_PAGES..5 * BLOCK_PAGES);
+    let effects = stored(&mut s, first, extents(0..BLOCK_PAGES, 1));
+    let (_, told) = commit_of(&effects).expect("all that was dirty is there");
+    assert_eq!(told.extents.len(), 129);
+    assert_eq!(told.size, Some(5 * BLOCK_PAGES * PAGE));
+    // What is written in front of it meanwhile is none of that.
+    let mut s = empty();
+    let block = stores_of(&write_pages(&mut s, BLOCK_PAGES..2 * BLOCK_PAGES))[0];
+    assert!(commit_of(&fsync(&mut s)).is_none(), "it is being stored");
+    assert_eq!(stores_of(&write_pages(&mut s, 0..BLOCK_PAGES)).len(), 1);
+    let effects = stored(&mut s, block, extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1));
+    let (_, told) = commit_of(&effects).expect("it is there");
+    assert_eq!(
+        (told.extents.len(), told.size),
+        (1, Some(2 * BLOCK_PAGES * PAGE))
+    );
+}
+
+/// What is promised goes with Commits of its own.
+#[test]
+fn what_goes_apart_goes_in_the_order_of_the_file() {
+    let mut s = empty();
+    let stores = stores_of(&write_pages(&mut s, 0..2 * BLOCK_PAGES));
+    s.slice.inode(INO).batches[1].is_promised = true;
+    assert!(commit_of(&fsync(&mut s)).is_none());
+    let second = extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1);
+    assert!(commit_of(&stored(&mut s, stores[1], second)).is_none());
+    let effects = stored(&mut s, stores[0], extents(0..BLOCK_PAGES, 1));
+    let (call, told) = commit_of(&effects).expect("both are stored");
+    let end = BLOCK_PAGES * PAGE;
+    assert_eq!((told.extents[0].file_sector, told.size), (0, Some(end)));
+    let effects = commit(&mut s, call, told.size);
+    let (call, told) = commit_of(&effects).expect("the rest");
+    assert_eq!(
+        (told.extents[0].file_sector, told.size),
+        (BLOCK_PAGES, Some(2 * end))
+    );
+    let effects = commit(&mut s, call, told.size);
+    let is_synced = |e: &Effect| matches!(e, Effect::Call(_, _, Ask::Sync));
+    assert!(effects.iter().any(is_synced), "fsync goes on: {effects:?}");
+}
+
+/// Who waits is not held up by what was written in front of it afterwards.
+#[test]
+fn what_goes_apart_and_came_later_is_not_waited_for() {
+    for is_later in [true, false] {
+        let mut s = empty();
+        let behind = stores_of(&write_pages(&mut s, BLOCK_PAGES..2 * BLOCK_PAGES))[0];
+        s.slice.inode(INO).batches[0].is_promised = true;
+        if is_later {
+            assert!(commit_of(&fsync(&mut s)).is_none(), "it is being stored");
+        }
+        let front = stores_of(&write_pages(&mut s, 0..BLOCK_PAGES))[0];
+        let effects = stored(&mut s, front, extents(0..BLOCK_PAGES, 1));
+        assert!(commit_of(&effects).is_none(), "{effects:?}");
+        if !is_later {
+            assert!(
+                commit_of(&fsync(&mut s)).is_none(),
+                "all of it is waited for"
+            );
+        }
+        let behind_extents = extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1);
+        let effects = stored(&mut s, behind, behind_extents);
+        let (_, told) = commit_of(&effects).expect("it is stored");
+        let (begin, blocks) = if is_later { (BLOCK_PAGES, 2) } else { (0, 1) };
+        assert_eq!(told.extents[0].file_sector, begin);
+        assert_eq!(told.size, Some(blocks * BLOCK_PAGES * PAGE));
+    }
+}
