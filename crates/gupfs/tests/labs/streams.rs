@@ -10,6 +10,8 @@ use crate::lab::{Lab, can_run};
 /// Bytes of a write; no divisor of a page, so that the end lies anywhere in one.
 const PIECE: usize = 40_000;
 const ROUND_COUNT: u64 = 4;
+/// What a write hears while its mount ends, and after.
+const GONE: [ErrorKind; 2] = [ErrorKind::ConnectionAborted, ErrorKind::NotConnected];
 
 /// The bytes of a file from `begin` on: each word says where it is, and none is zero.
 fn bytes_at(begin: u64, length: usize) -> Vec<u8> {
@@ -27,7 +29,7 @@ fn stream(path: &Path, written: &AtomicU64) {
         let at = written.load(Ordering::Relaxed);
         match file.write_all(&bytes_at(at, PIECE)) {
             Ok(()) => written.store(at + PIECE as u64, Ordering::Relaxed),
-            Err(error) if error.kind() == ErrorKind::NotConnected => return,
+            Err(error) if GONE.contains(&error.kind()) => return,
             Err(error) => panic!("{error}"),
         }
     }
