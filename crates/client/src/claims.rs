@@ -9,17 +9,17 @@
 //!   as does one with nothing left to write behind what it carries.
 //! - Another one tells no more than the end of what it carries: one more will come with what is behind it.
 //! - Bytes behind the end that the owner knows are not committed before those in front of them that go with another Commit (promised
-//!   bytes and others go apart) or, while nobody waits, that are being stored. That holds up no more than `STORED_EXTENTS_MAX`
-//!   extents, nothing where frames are short, and nobody for what was written after he began to wait.
+//!   bytes and others go apart) or, while nobody waits, that are being stored. That holds up no more than `STORED_COUNT_MAX`
+//!   extents and pieces, nothing where frames are short, and nobody for what was written after he began to wait.
 
 use types::ByteRange;
 
-use crate::flush::{Batch, BatchState, Purpose};
+use crate::flush::{Batch, BatchState, Goal, Purpose};
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
 
-/// Extents of one inode that wait for what is in front of them.
-const STORED_EXTENTS_MAX: usize = 256;
+/// Extents and pieces of one inode that wait for what is in front of them.
+const STORED_COUNT_MAX: usize = 256;
 
 /// Which batches a Commit may carry now.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +39,7 @@ impl Front {
             let is_first = self.first.is_none_or(|first| first == batch.is_promised);
             is_first && batch.span.end <= self.storing
         };
-        matches!(batch.state, BatchState::Stored(_))
-            && (batch.span.end <= self.known_end || is_in_front())
+        batch.is_stored() && (batch.span.end <= self.known_end || is_in_front())
     }
 }
 
@@ -65,8 +64,8 @@ impl Inode {
             storing: u64::MAX,
             first: None,
         };
-        let stored: usize = self.batches.iter().map(Batch::extent_count).sum();
-        if !self.is_size_dirty || is_short || stored >= STORED_EXTENTS_MAX {
+        let stored: usize = self.batches.iter().map(Batch::stored_count).sum();
+        if !self.is_size_dirty || is_short || stored >= STORED_COUNT_MAX {
             return front;
         }
         let is_waited_for = self.is_waited_for();
@@ -105,6 +104,18 @@ impl Inode {
             return Some(self.size);
         }
         (carried > self.known_end()).then_some(carried)
+    }
+
+    /// The Commit that has ended did not tell all: who gives the token of the size away waits for the one that does, even if the bytes
+    /// that it was to bring are lost meanwhile. A Commit of after that would be refused, with all that is in it.
+    pub(crate) fn await_next_commit(&mut self) {
+        let commit_count = self.commit_count;
+        let gives = |goal: &&mut Goal| {
+            matches!(goal.purpose, Purpose::Revoke(_) | Purpose::Late(_))
+                && goal.commit == commit_count
+        };
+        let waiting = self.goals.iter_mut().filter(gives);
+        waiting.for_each(|goal| goal.commit += 1);
     }
 
     /// The end of the file that its owner knows.

@@ -134,6 +134,8 @@ impl Batch {
 pub(crate) struct RunningCommit {
     pub(crate) commit: Commit,
     pub(crate) modified: Option<Timestamp>,
+    /// The file ends behind what it tells.
+    pub(crate) is_partial: bool,
     /// It brings a rewrite, and nothing else.
     pub(crate) is_rewrite: bool,
 }
@@ -304,9 +306,10 @@ impl Slice {
         let owner = env.owner(ino.shard());
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let goes_without = is_promised && inode.promise.take_goes_without();
-        let dirty = match goes_without {
-            true => keep_small(inode, dirty, env),
-            false => dirty,
+        let dirty = if goes_without {
+            keep_small(inode, dirty, env)
+        } else {
+            dirty
         };
         let bytes: u64 = dirty
             .iter()
@@ -375,14 +378,12 @@ impl Slice {
         } else {
             BatchState::Storing
         };
-        let frames = sectors.iter().map(|p| p.frame).collect();
-        let runs = taken.iter().map(|t| t.run).collect();
         inode.batches.push(Batch {
             io,
             span: span_of(&numbers, size),
             numbers,
-            frames,
-            runs,
+            frames: sectors.iter().map(|p| p.frame).collect(),
+            runs: taken.iter().map(|t| t.run).collect(),
             pieces,
             state,
             is_cut: false,
@@ -533,7 +534,10 @@ impl Slice {
         let needs_attributes = inode.goals.iter().any(|g| g.commit > inode.commit_count);
         let front = inode.front(is_short);
         let has_stored = inode.batches.iter().any(|b| front.admits(b));
-        if is_due && (has_stored || needs_attributes) {
+        // What there is to tell goes with what is waited for, or waits for bytes in front of it, when these are stored.
+        let is_held = |batch: &Batch| batch.is_stored() && !front.admits(batch);
+        let is_early = is_awaited || inode.batches.iter().any(is_held);
+        if is_due && (has_stored || needs_attributes && !is_early) {
             self.start_commit(env, ino, front);
         } else {
             self.commit_rewrite_of(env, ino);
@@ -555,6 +559,10 @@ impl Slice {
         let (has_promised, has_others) = (may_go(true), may_go(false));
         let is_promised = inode.promise.take_turn(has_promised, has_others);
         let mut carried = 0;
+        let grows = inode.is_size_dirty;
+        if grows {
+            inode.batches.sort_by_key(|batch| batch.span.begin);
+        }
         for batch in &mut inode.batches {
             if batch.is_promised != is_promised || !front.admits(batch) {
                 continue;
@@ -568,6 +576,9 @@ impl Slice {
                 && pieces.len() + batch.pieces.len() <= COMMIT_PIECES_MAX
                 && piece_bytes + bytes <= COMMIT_PIECE_BYTES_MAX;
             if !is_first && !fits {
+                if grows {
+                    break;
+                }
                 continue;
             }
             piece_bytes += bytes;
@@ -580,11 +591,13 @@ impl Slice {
             batch.state = BatchState::Committing;
         }
         extents.sort_by_key(|e: &Extent| e.file_sector);
+        let size = inode.size_to_tell(carried);
+        let is_partial = inode.is_size_dirty && size != Some(inode.size);
         let commit = Commit {
             ino,
             generation: attr.generation,
             size_generation: attr.size_generation,
-            size: inode.size_to_tell(carried),
+            size,
             modified: inode.modified,
             kill_set_id: inode.kill_set_id,
             drops_rights: inode.drops_rights,
@@ -594,6 +607,7 @@ impl Slice {
         let running = RunningCommit {
             commit,
             modified: inode.modified,
+            is_partial,
             is_rewrite: false,
         };
         self.run_commit(env, ino, running, stores);
@@ -700,26 +714,7 @@ impl Slice {
                         inode.forget_map(&bytes);
                     }
                 }
-                for batch in &done {
-                    for number in &batch.numbers {
-                        if !batch.later.contains(number) && inode.hasty.remove(number) {
-                            self.hasty_count -= 1;
-                        }
-                    }
-                    for number in &batch.later {
-                        let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
-                        if inode.pages.is_busy(&page) {
-                            // Written again meanwhile: it goes by itself, and a release waits for that.
-                            continue;
-                        }
-                        self.hasty_count += usize::from(inode.hasty.insert(*number));
-                    }
-                }
-                let has_later = inode.pages.dirty_count() > 0 || !inode.hasty.is_empty();
-                if has_later && !inode.is_on_dirty_list {
-                    inode.is_on_dirty_list = true;
-                    self.dirty.push_back((env.now, ino));
-                }
+                self.hasty_count = inode.note_hasty(self.hasty_count, &done);
                 if running.modified == inode.modified {
                     inode.modified = None;
                 }
@@ -730,6 +725,18 @@ impl Slice {
                     inode.kill_set_id = None;
                 }
                 inode.learn_attr(&attr);
+                if running.is_partial {
+                    inode.await_next_commit();
+                }
+                // Also what is stored and waits for what is in front of it, or for the next Commit.
+                let has_later = inode.pages.dirty_count() > 0
+                    || !inode.hasty.is_empty()
+                    || !inode.batches.is_empty()
+                    || inode.is_size_dirty;
+                if has_later && !inode.is_on_dirty_list {
+                    inode.is_on_dirty_list = true;
+                    self.dirty.push_back((env.now, ino));
+                }
             }
             Err(errno) => {
                 let owner = env.owner(ino.shard());
@@ -918,6 +925,26 @@ impl crate::inode::Inode {
         }
     }
 
+    /// These batches are committed: which of their pages lie in metadata, to go to sectors later. So many pages of all inodes did, and do now.
+    fn note_hasty(&mut self, mut count: usize, done: &[Batch]) -> usize {
+        for batch in done {
+            for number in &batch.numbers {
+                if !batch.later.contains(number) && self.hasty.remove(number) {
+                    count -= 1;
+                }
+            }
+            for number in &batch.later {
+                let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+                if self.pages.is_busy(&page) {
+                    // Written again meanwhile: it goes by itself, and a release waits for that.
+                    continue;
+                }
+                count += usize::from(self.hasty.insert(*number));
+            }
+        }
+        count
+    }
+
     /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
     /// the write-back asks for some.
     fn write_again(&mut self, env: &Env<'_>, numbers: &[u64]) {
@@ -938,7 +965,20 @@ impl crate::inode::Inode {
 }
 
 impl Batch {
-    pub(crate) fn extent_count(&self) -> usize {
+    pub(crate) const fn is_stored(&self) -> bool {
+        matches!(self.state, BatchState::Stored(_))
+    }
+
+    /// Extents and pieces that wait for a Commit.
+    pub(crate) fn stored_count(&self) -> usize {
+        if self.is_stored() {
+            self.extent_count() + self.pieces.len()
+        } else {
+            0
+        }
+    }
+
+    fn extent_count(&self) -> usize {
         match &self.state {
             BatchState::Stored(extents) => extents.len(),
             BatchState::Storing | BatchState::Committing => 0,

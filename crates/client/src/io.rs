@@ -832,8 +832,7 @@ impl Slice {
                 let errno = refused.errno();
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);
-                self.losses.note_refused(&request.operation, errno);
-                return self.fail(ticket, errno);
+                return self.refuse(&request, errno);
             }
         }
         let inode = self.inodes.get_mut(&ino).expect("admitted");

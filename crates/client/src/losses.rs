@@ -5,7 +5,8 @@ use types::{ByteRange, Errno, InodeId};
 
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
-use crate::request::Operation;
+use crate::request::{Operation, Request};
+use crate::slice::Slice;
 
 /// Since the slice was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,7 +38,7 @@ impl Losses {
 
     /// A request is refused. Who called write(2) hears so; nobody has, of a page that the kernel writes back. Of a file that is gone
     /// nobody misses it.
-    pub(crate) fn note_refused(&mut self, operation: &Operation, errno: Errno) {
+    fn note_refused(&mut self, operation: &Operation, errno: Errno) {
         if let Operation::Write {
             ino,
             is_write_back: true,
@@ -60,6 +61,14 @@ impl Losses {
                 self.one = Some((inode.ino, errno));
             }
         }
+    }
+}
+
+impl Slice {
+    /// Answers a request with an error, and counts what is lost by it.
+    pub(crate) fn refuse(&mut self, request: &Request, errno: Errno) {
+        self.losses.note_refused(&request.operation, errno);
+        self.fail(request.ticket, errno);
     }
 }
 

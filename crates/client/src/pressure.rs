@@ -8,7 +8,7 @@
 //! - After a round that found frames short every inode with dirty pages has a goal, so that its pages get clean and
 //!   a later round evicts them.
 
-use types::{ByteRange, Errno, InodeId, NodeId};
+use types::{ByteRange, Duration, Errno, InodeId, NodeId};
 
 use crate::batch::numbers_of;
 use crate::env::{Env, SpaceNews};
@@ -18,6 +18,9 @@ use crate::slice::{Effect, Slice, Waiting};
 
 /// A write hears so often that there are too few sectors without being there to be refused: its token had been taken.
 const SHORT_COUNT_MAX: u32 = 3;
+
+/// Of `STARVED_MAX` at least the rest is left when an owner could not say whether it has sectors.
+const HEARD_AFTER_UNKNOWN: Duration = Duration::from_secs(15);
 
 impl Slice {
     /// Sectors arrived from an owner, or it has fewer than are needed: then writes that find none in hand hear so
@@ -33,15 +36,19 @@ impl Slice {
                 self.starved.push(ino);
                 continue;
             }
-            if none.is_some() {
+            if none == Some(Errno::ENOSPC) {
                 self.count_short(ino);
             }
-            if let Some(inode) = self.inodes.get_mut(&ino)
-                && (inode.pages.dirty_count() == 0 || news == SpaceNews::Unknown)
-            {
-                // What lacked sectors has been cut off, or is on its way: what is written from now on waits anew. And nothing
-                // is lost for want of an answer.
-                inode.starved_since = None;
+            if let Some(inode) = self.inodes.get_mut(&ino) {
+                if inode.pages.dirty_count() == 0 {
+                    // What lacked sectors has been cut off, or is on its way: what is written from now on waits anew.
+                    inode.starved_since = None;
+                }
+                if news == SpaceNews::Unknown {
+                    // Nothing is lost for want of an answer: what says that there are none is heard for some time more.
+                    let since = env.now.before(HEARD_AFTER_UNKNOWN);
+                    inode.starved_since = inode.starved_since.map(|begin| begin.max(since));
+                }
             }
             self.retry(env, ino);
             self.pump(env, ino);

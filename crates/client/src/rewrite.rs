@@ -904,6 +904,7 @@ impl Slice {
         let running = RunningCommit {
             commit,
             modified: None,
+            is_partial: false,
             is_rewrite: true,
         };
         self.run_commit(env, ino, running, Vec::new());

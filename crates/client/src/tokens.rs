@@ -196,8 +196,7 @@ impl Slice {
             parked.into_iter().partition(|p| p.why == Waiting::Token);
         inode.parked = others.into();
         for waiter in waiters {
-            self.losses.note_refused(&waiter.request.operation, errno);
-            self.fail(waiter.request.ticket, errno);
+            self.refuse(&waiter.request, errno);
         }
         let gated = self
             .inode(ino)

@@ -479,6 +479,8 @@ impl Hand {
     pub fn on_refused(&mut self, now: Instant) {
         self.refused_until = now + REFUSED;
         if let Some(asked) = self.asked.take() {
+            // The owner may have taken these all the same, and grant them anew.
+            self.wants_list |= !asked.back.is_empty();
             for run in asked.back {
                 self.pool.adopt_spent(run);
             }

@@ -279,8 +279,14 @@ impl Regions {
             }
             return;
         }
-        // Without room in the journal nothing is answered: it is asked again.
-        if self.waiting.contains(&(from, id)) || !log.has_room_for_regions() {
+        if self.waiting.contains(&(from, id)) {
+            return;
+        }
+        // Without room in the journal nothing is given. Where some may come soon it is asked again; else there is none.
+        if !nsds.is_empty() && !log.has_room_for_regions() {
+            if !log.may_have_room_soon() {
+                self.keep(env, log, (from, id), (Vec::new(), None), out);
+            }
             return;
         }
         let count = usize::try_from(*count.min(&REGIONS_AT_ONCE_MAX)).expect("small");

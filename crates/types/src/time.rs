@@ -34,6 +34,11 @@ impl Instant {
     pub const fn since(self, earlier: Self) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
+
+    /// So long before this; at the earliest the clock's beginning.
+    pub const fn before(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
 }
 
 /// A time of the cluster's wall clock, as files carry it.

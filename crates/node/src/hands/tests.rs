@@ -80,6 +80,10 @@ fn of_a_failed_store_only_what_may_still_be_written_is_burnt() {
     let later = Instant(6) + Duration::from_secs(1);
     let ask = hands.next(later, OWNER).expect("again");
     assert_eq!(ask.back.iter().map(|r| r.count).sum::<u32>(), 12);
+    assert!(
+        ask.list,
+        "the owner may have had them, and have granted them anew"
+    );
 }
 
 #[test]

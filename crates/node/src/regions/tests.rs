@@ -4,13 +4,14 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::log::Refusal;
 use crate::question::OwnerEffect;
 use client::message::{Ask, Body};
 use data::SpaceAsk;
 use data::space::{Geometry, Levels, RegionTable, Space};
 use stdx::Prng;
 use store::format::{Area, PartKey};
-use store::journal::{Config, Journal, Part};
+use store::journal::{Config, Journal, Part, Urgency};
 use store::testing::{Disk, recover};
 use types::{Epoch, Errno, FsId, Incarnation, ShardId};
 
@@ -274,6 +275,29 @@ fn a_table_that_does_not_answer_is_no_lack() {
         panic!("{out:?}")
     };
     assert_eq!(answer.body, Body::Refused(Errno::EAGAIN));
+}
+
+/// The journal of the table's owner is full, and nothing makes room in it: it says so, or who needs sectors would wait for ever.
+#[test]
+fn a_table_without_room_in_its_journal_has_no_regions() {
+    for is_hopeless in [true, false] {
+        let mut world = World::new();
+        world.settle();
+        if is_hopeless {
+            world.logs[0].journal.refuse(Some(Urgency::Urgent));
+        } else {
+            world.logs[0].refuse(Some(Refusal::RecordsForNow));
+        }
+        world.need(1);
+        world.deliver_all();
+        // Gathered: everything there is, which is nothing; or it is still waited for.
+        assert_eq!(world.ran[1], if is_hopeless { vec![3] } else { vec![] });
+        assert_eq!(world.held(1), 0);
+        world.logs[0].refuse(None);
+        world.need(1);
+        world.settle();
+        assert!(world.held(1) > 0);
+    }
 }
 
 #[test]

@@ -275,3 +275,101 @@ fn what_goes_apart_and_came_later_is_not_waited_for() {
         assert_eq!(told.size, Some(blocks * BLOCK_PAGES * PAGE));
     }
 }
+
+/// A Commit has told less than all, for frames were short, and the bytes that were left are lost. The token of the size does not go before
+/// the owner has heard what this node shows.
+#[test]
+fn a_token_does_not_go_while_there_is_a_size_to_tell() {
+    let mut s = empty();
+    let stores = stores_of(&write_pages(&mut s, 0..2 * BLOCK_PAGES));
+    let mode = InodeMode::Exclusive;
+    assert!(!is_released(&s.revoke(1, vec![Want::Inode { mode }])));
+    let used = s.memory.0.borrow().iter().filter(|f| f.0 > 0).count() as u64;
+    s.memory.1 = Some(used + 1);
+    let effects = stored(&mut s, stores[0], extents(0..BLOCK_PAGES, 1));
+    let (call, told) = commit_of(&effects).expect("what is stored is to be evicted");
+    assert_eq!(told.size, Some(BLOCK_PAGES * PAGE));
+    let effects = commit(&mut s, call, told.size);
+    assert!(
+        !is_released(&effects) && commit_of(&effects).is_none(),
+        "{effects:?}"
+    );
+    s.slice.inode(INO).store_failures = 100;
+    let effects = s.input(Input::Stored(stores[1], Err(IoFailure::Corrupt)));
+    assert!(!is_released(&effects), "{effects:?}");
+    let (call, told) = commit_of(&effects).expect("the size is to be told");
+    assert_eq!(told.size, Some(2 * BLOCK_PAGES * PAGE));
+    assert!(is_released(&commit(&mut s, call, told.size)));
+    assert_eq!(s.slice.size_grown(INO), None);
+}
+
+/// What fills a Commit up ends it: nothing behind goes with it, however small.
+#[test]
+fn a_commit_that_is_full_carries_nothing_of_what_is_behind() {
+    // Of 1,024 extents at the most.
+    let counts = [256, 256, 256, 128, 256, 1];
+    let mut s = empty();
+    let stores = stores_of(&write_pages(&mut s, 0..6 * BLOCK_PAGES));
+    assert!(commit_of(&fsync(&mut s)).is_none());
+    let mut effects = Vec::new();
+    for ((block, count), io) in (0..6_u32).zip(counts).zip(stores).rev() {
+        let block = u64::from(block);
+        let pages = block * BLOCK_PAGES..(block + 1) * BLOCK_PAGES;
+        effects = stored(&mut s, io, extents(pages, count));
+    }
+    let (call, told) = commit_of(&effects).expect("all are stored");
+    assert_eq!(
+        (told.extents.len(), told.size),
+        (896, Some(4 * BLOCK_PAGES * PAGE))
+    );
+    let effects = commit(&mut s, call, told.size);
+    let (_, told) = commit_of(&effects).expect("the rest");
+    assert_eq!(
+        (told.extents.len(), told.size),
+        (257, Some(6 * BLOCK_PAGES * PAGE))
+    );
+}
+
+/// The blocks were written when a write-back of before was under way: they are none of its, and nobody comes back to the file.
+#[test]
+fn what_is_stored_behind_a_write_back_is_committed_with_time() {
+    let mut s = empty();
+    write_pages(&mut s, 0..8);
+    let first = stores_of(&s.input(Input::WriteBack))[0];
+    let second = stores_of(&write_pages(&mut s, BLOCK_PAGES..2 * BLOCK_PAGES))[0];
+    s.now = s.now + Duration::from_secs(6);
+    assert!(
+        commit_of(&s.input(Input::Tick)).is_none(),
+        "that one is under way"
+    );
+    let effects = stored(&mut s, first, extents(0..8, 1));
+    let (call, told) = commit_of(&effects).expect("it ends");
+    assert_eq!(told.size, Some(8 * PAGE));
+    commit(&mut s, call, told.size);
+    assert!(
+        commit_of(&stored(
+            &mut s,
+            second,
+            extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1)
+        ))
+        .is_none()
+    );
+    s.now = s.now + Duration::from_secs(6);
+    let (_, told) = commit_of(&s.input(Input::Tick)).expect("it is old");
+    assert_eq!(told.size, Some(2 * BLOCK_PAGES * PAGE));
+}
+
+/// Nothing is told apart while what waits will take it along.
+#[test]
+fn what_waits_for_bytes_in_front_of_it_takes_the_times_along() {
+    let mut s = empty();
+    write_pages(&mut s, BLOCK_PAGES..BLOCK_PAGES + 8);
+    let behind = stores_of(&s.input(Input::WriteBack))[0];
+    let front = stores_of(&write_pages(&mut s, 0..BLOCK_PAGES))[0];
+    let effects = stored(&mut s, behind, extents(BLOCK_PAGES..BLOCK_PAGES + 8, 1));
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    let effects = stored(&mut s, front, extents(0..BLOCK_PAGES, 1));
+    let (_, told) = commit_of(&effects).expect("both");
+    assert_eq!(told.extents.len(), 2);
+    assert!(told.modified.is_some());
+}

@@ -30,6 +30,8 @@ pub struct Bounds {
     pub data: BTreeMap<Number, usize>,
 }
 
+const PAGE: usize = 4096;
+
 /// Files of the model and of what was found.
 type Pairs = BTreeMap<Number, Number>;
 
@@ -204,7 +206,25 @@ impl History {
             }
             bytes
         };
-        (0..1_u32 << loose.len()).map(subset).collect()
+        let mut all: Vec<Vec<u8>> = (0..1_u32 << loose.len()).map(subset).collect();
+        // Promised bytes and others go with Commits of their own, in the order of the file: what makes it longer may be there in part, from
+        // its beginning to the end of a page.
+        let is_promised = changes
+            .iter()
+            .any(|(_, c)| matches!(c, Change::Lengthen(_)));
+        let is_write = |(_, change): &(usize, &Change)| matches!(change, Change::Write(..));
+        let is_last_loose = loose.last().is_some_and(|last| *last + 1 == changes.len());
+        if is_promised && is_last_loose && changes.last().is_some_and(is_write) {
+            let (without, with) = all.split_at(all.len() / 2);
+            let cut = |(old, new): (&Vec<u8>, &Vec<u8>)| {
+                let begins = (old.len() / PAGE + 1..).map(|page| page * PAGE);
+                let cuts = begins.take_while(|end| *end < new.len());
+                cuts.map(|end| new[..end].to_vec()).collect::<Vec<_>>()
+            };
+            let cuts: Vec<Vec<u8>> = without.iter().zip(with).flat_map(cut).collect();
+            all.extend(cuts);
+        }
+        all
     }
 }
 
