@@ -521,9 +521,11 @@ impl Slice {
             .batches
             .iter()
             .any(|b| b.state == BatchState::Storing && inode.pages.has_older(&b.numbers, until));
-        let stored: usize = inode.batches.iter().map(Batch::extent_count).sum();
         // Where frames are short, what is stored does not wait for what is being stored: it can be evicted then.
         let is_short = env.pool.frame_counts().1 < env.pool.levels().requests;
+        let front = inode.front(is_short);
+        let may_go = inode.batches.iter().filter(|batch| front.admits(batch));
+        let stored: usize = may_go.map(Batch::extent_count).sum();
         let is_due = if is_short {
             true
         } else if has_goal {
@@ -532,7 +534,6 @@ impl Slice {
             stored >= COMMIT_EXTENTS_MIN
         };
         let needs_attributes = inode.goals.iter().any(|g| g.commit > inode.commit_count);
-        let front = inode.front(is_short);
         let has_stored = inode.batches.iter().any(|b| front.admits(b));
         // What there is to tell goes with what is waited for, or waits for bytes in front of it, when these are stored.
         let is_held = |batch: &Batch| batch.is_stored() && !front.admits(batch);
