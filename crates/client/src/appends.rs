@@ -21,16 +21,6 @@ pub(crate) enum NoRoom {
     Yet(Waiting),
 }
 
-impl NoRoom {
-    /// What a request hears that waits no longer.
-    pub(crate) const fn errno(self) -> Errno {
-        match self {
-            Self::None(errno) => errno,
-            Self::Yet(_) => Errno::ENOSPC,
-        }
-    }
-}
-
 impl Slice {
     /// Stores what is written back, without the bytes that the kernel's pages cannot show yet.
     pub(crate) fn store_shown(

@@ -89,6 +89,18 @@ impl Inode {
         front
     }
 
+    /// In the order in which they go: what is waited for first, each in the order of the file.
+    pub(crate) fn sort_batches(&mut self) {
+        let is_waited_for = self.is_waited_for();
+        let until = self.awaited_until();
+        let work = self.work();
+        let pages = &work.pages;
+        work.batches.sort_by_cached_key(|batch| {
+            let came_later = is_waited_for && !pages.has_older(&batch.numbers, until);
+            (came_later, batch.span.begin)
+        });
+    }
+
     /// The size that a Commit tells which carries bytes up to `carried`; its batches are marked.
     pub(crate) fn size_to_tell(&self, carried: u64) -> Option<u64> {
         if !self.is_size_dirty {
@@ -106,16 +118,18 @@ impl Inode {
         (carried > self.known_end()).then_some(carried)
     }
 
-    /// The Commit that has ended did not tell all: who gives the token of the size away waits for the one that does, even if the bytes
-    /// that it was to bring are lost meanwhile. A Commit of after that would be refused, with all that is in it.
+    /// The Commit that has ended did not tell all: who gives the token of the size away, or has the owner change the file, waits for the one
+    /// that does, even if the bytes that it was to bring are lost meanwhile. A Commit of after that would be refused, with all that is in it.
     pub(crate) fn await_next_commit(&mut self) {
         let commit_count = self.commit_count;
         let gives = |goal: &&mut Goal| {
-            matches!(goal.purpose, Purpose::Revoke(_) | Purpose::Late(_))
-                && goal.commit == commit_count
+            matches!(
+                goal.purpose,
+                Purpose::Revoke(_) | Purpose::Late(_) | Purpose::Change(_)
+            ) && goal.commit <= commit_count
         };
         let waiting = self.goals.iter_mut().filter(gives);
-        waiting.for_each(|goal| goal.commit += 1);
+        waiting.for_each(|goal| goal.commit = commit_count + 1);
     }
 
     /// The end of the file that its owner knows.

@@ -3,8 +3,7 @@
 //! Invariants
 //! - Each open file hears of every failure that came while it was open: with its next write once, with each close of a
 //!   descriptor until it was synced, and with its next sync. What another one hears takes nothing from it.
-//! - A failure that nobody has heard of is told to who opens the file next, or renames it. Who closes a file that he only read has not
-//!   heard: nobody looks at what that close says.
+//! - A failure that nobody has heard of is told to who opens the file next, or renames it.
 //!
 //! What this deliberately does not do: remember which bytes were lost.
 
@@ -65,7 +64,7 @@ impl Errors {
         }
     }
 
-    fn tell(&mut self, heard: &mut Heard, how: Hears, writes: bool) -> Option<Errno> {
+    fn tell(&mut self, heard: &mut Heard, how: Hears) -> Option<Errno> {
         let before = match how {
             Hears::Write => heard.by_write,
             Hears::Close | Hears::Sync => heard.by_sync,
@@ -78,7 +77,7 @@ impl Errors {
             Hears::Close => {}
             Hears::Sync => heard.by_sync = self.count,
         }
-        self.is_untold &= how == Hears::Close && !writes;
+        self.is_untold = false;
         self.last
     }
 }
@@ -88,7 +87,7 @@ impl Slice {
     pub(crate) fn tell_error(&mut self, ino: InodeId, handle: Handle, how: Hears) -> Option<Errno> {
         let inode = self.inodes.get_mut(&ino)?;
         match self.handles.get_mut(&handle) {
-            Some(file) => inode.errors.tell(&mut file.heard, how, file.flags.write),
+            Some(file) => inode.errors.tell(&mut file.heard, how),
             None => inode.errors.take_untold(),
         }
     }

@@ -562,7 +562,7 @@ impl Slice {
         let mut carried = 0;
         let grows = inode.is_size_dirty;
         if grows {
-            inode.batches.sort_by_key(|batch| batch.span.begin);
+            inode.sort_batches();
         }
         for batch in &mut inode.batches {
             if batch.is_promised != is_promised || !front.admits(batch) {
@@ -810,6 +810,11 @@ impl Slice {
         let done: Vec<Goal> = work.goals.extract_if(.., is_over).collect();
         if done.is_empty() {
             return;
+        }
+        // What was written meanwhile was old before, and did not become a goal beside this one.
+        if inode.goals.is_empty() && inode.is_dirty() && !inode.is_on_dirty_list {
+            inode.is_on_dirty_list = true;
+            self.dirty.push_back((env.now, ino));
         }
         let is_lost = inode.errors.is_untold();
         for goal in done {

@@ -829,7 +829,7 @@ impl Slice {
                 return self.park_again(env, ino, request, why);
             }
             Err(refused) => {
-                let errno = refused.errno();
+                let errno = self.errno_of(ticket, refused);
                 self.served(env, ino, ticket);
                 self.misplaced.remove(&ticket);
                 return self.refuse(&request, errno);

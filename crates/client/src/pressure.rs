@@ -10,6 +10,7 @@
 
 use types::{ByteRange, Duration, Errno, InodeId, NodeId};
 
+use crate::appends::NoRoom;
 use crate::batch::numbers_of;
 use crate::env::{Env, SpaceNews};
 use crate::flush::{BATCH_PAGES_MAX, Purpose, STARVED_MAX};
@@ -36,8 +37,8 @@ impl Slice {
                 self.starved.push(ino);
                 continue;
             }
-            if none == Some(Errno::ENOSPC) {
-                self.count_short(ino);
+            if let Some(errno) = none {
+                self.count_short(ino, errno);
             }
             if let Some(inode) = self.inodes.get_mut(&ino) {
                 if inode.pages.dirty_count() == 0 {
@@ -72,7 +73,7 @@ impl Slice {
 
     /// There is too little for the pages and writes of `ino` that wait, once more; writes that wait for a token now may have
     /// asked for sectors while they had it.
-    fn count_short(&mut self, ino: InodeId) {
+    fn count_short(&mut self, ino: InodeId, errno: Errno) {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
         };
@@ -80,6 +81,7 @@ impl Slice {
         for parked in &inode.parked {
             if let Some(payload) = self.payloads.get_mut(&parked.request.ticket) {
                 payload.short_count += 1;
+                payload.short = errno;
             }
         }
     }
@@ -90,6 +92,17 @@ impl Slice {
     pub(crate) fn is_often_short(&self, ticket: Ticket) -> bool {
         let payload = self.payloads.get(&ticket);
         payload.is_some_and(|payload| payload.short_count >= SHORT_COUNT_MAX)
+    }
+
+    /// What a write hears that waits no longer.
+    pub(crate) fn errno_of(&self, ticket: Ticket, room: NoRoom) -> Errno {
+        match room {
+            NoRoom::None(errno) => errno,
+            NoRoom::Yet(_) => {
+                let payload = self.payloads.get(&ticket);
+                payload.map_or(Errno::ENOSPC, |payload| payload.short)
+            }
+        }
     }
 
     /// Dirty pages can be written nowhere: who syncs or closes the file hears of it. Those that are promised sectors stay: there

@@ -631,6 +631,7 @@ impl Slice {
         let held = Payload {
             span: payload,
             short_count: 0,
+            short: Errno::ENOSPC,
         };
         self.payloads.insert(request.ticket, held);
     }
@@ -785,6 +786,8 @@ pub(crate) struct Payload {
     pub(crate) span: Span,
     /// Times that an owner had too few sectors for it while it waited for some.
     pub(crate) short_count: u32,
+    /// What it said last.
+    pub(crate) short: Errno,
 }
 
 /// A request that waits on an inode.

@@ -279,19 +279,25 @@ impl Regions {
             }
             return;
         }
-        if self.waiting.contains(&(from, id)) {
+        // Nothing that it knows will be durable.
+        if log.journal.is_poisoned() {
             return;
         }
-        // Without room in the journal nothing is given. Where some may come soon it is asked again; else there is none.
+        // Without room in the journal nothing is given. Where some may come soon it is asked again; else there is none, for who is short.
         if !nsds.is_empty() && !log.has_room_for_regions() {
-            if !log.may_have_room_soon() {
+            if *is_short && !log.may_have_room_soon() {
+                self.waiting.retain(|waiting| *waiting != (from, id));
                 self.keep(env, log, (from, id), (Vec::new(), None), out);
             }
             return;
         }
+        if self.waiting.contains(&(from, id)) {
+            return;
+        }
         let count = usize::try_from(*count.min(&REGIONS_AT_ONCE_MAX)).expect("small");
         let (regions, lsn) = match nsds.is_empty() {
-            true => (log.table_held_by(from), None),
+            // What was given last may not be durable yet: if it never is, it is somebody else's.
+            true => (log.table_held_by(from), Some(log.journal.last_lsn())),
             false => log.table_take(from, nsds, count),
         };
         if !regions.is_empty() || !*is_short || nsds.is_empty() {

@@ -277,6 +277,59 @@ fn a_table_that_does_not_answer_is_no_lack() {
     assert_eq!(answer.body, Body::Refused(Errno::EAGAIN));
 }
 
+/// What was given last is not durable yet. If it never is, it is somebody else's after the next start: who asks what it holds hears of it
+/// when it is.
+#[test]
+fn what_an_owner_holds_is_told_when_it_is_durable() {
+    let mut world = World::new();
+    world.settle();
+    let mut told = None;
+    world.act(0, |core, env, log, out| {
+        let (given, lsn) = log.table_take(NodeId(2), &NSDS, 1);
+        let lsn = lsn.expect("there are some");
+        assert!(lsn > log.journal.durable_lsn());
+        let ask = Message::TakeRegions {
+            id: 1000,
+            nsds: Vec::new(),
+            count: 0,
+            is_short: false,
+        };
+        core.on_take(env, log, NodeId(2), &ask, out);
+        let [RegionEffect::SendAfter(after, _, Message::Regions { regions, .. })] = &out[..] else {
+            panic!("{out:?}")
+        };
+        assert!(given.iter().all(|region| regions.contains(region)));
+        told = Some((*after, lsn));
+    });
+    assert!(told.is_some_and(|(after, lsn)| after >= lsn));
+}
+
+/// It was asked while there was room, and waits for the other owners.
+#[test]
+fn a_table_whose_journal_fills_up_tells_who_waits() {
+    let mut world = with_all_at(0);
+    // It does not know what it holds: it gives none up.
+    world.cores[0].is_known = false;
+    world.need(1);
+    // The question comes.
+    while let Some((from, to, message)) = world.network.pop_front() {
+        if matches!(message, Message::TakeRegions { .. }) {
+            world.deliver(from, to, &message);
+            break;
+        }
+    }
+    world.network.clear();
+    world.later.clear();
+    world.logs[0].journal.refuse(Some(Urgency::Urgent));
+    for _ in 0..12 {
+        world.now = world.now + Duration::from_millis(600);
+        world.act(1, |core, env, log, out| core.on_tick(env, log, out));
+        world.say_again(1);
+        world.deliver_all();
+    }
+    assert_eq!(world.ran[1], [3]);
+}
+
 /// The journal of the table's owner is full, and nothing makes room in it: it says so, or who needs sectors would wait for ever.
 #[test]
 fn a_table_without_room_in_its_journal_has_no_regions() {
@@ -289,6 +342,9 @@ fn a_table_without_room_in_its_journal_has_no_regions() {
             world.logs[0].refuse(Some(Refusal::RecordsForNow));
         }
         world.need(1);
+        world.deliver_all();
+        world.now = world.now + Duration::from_millis(600);
+        world.act(1, |core, env, log, out| core.on_tick(env, log, out));
         world.deliver_all();
         // Gathered: everything there is, which is nothing; or it is still waited for.
         assert_eq!(world.ran[1], if is_hopeless { vec![3] } else { vec![] });

@@ -373,3 +373,42 @@ fn what_waits_for_bytes_in_front_of_it_takes_the_times_along() {
     assert_eq!(told.extents.len(), 2);
     assert!(told.modified.is_some());
 }
+
+/// What fills Commits up in front of it, and was written after he began to wait, does not hold up who waits.
+#[test]
+fn what_is_waited_for_goes_first() {
+    let mut s = empty();
+    let behind = stores_of(&write_pages(&mut s, 5 * BLOCK_PAGES..6 * BLOCK_PAGES))[0];
+    assert!(commit_of(&fsync(&mut s)).is_none());
+    let front = stores_of(&write_pages(&mut s, 0..4 * BLOCK_PAGES));
+    for (block, io) in (0..4).zip(front) {
+        let pages = block * BLOCK_PAGES..(block + 1) * BLOCK_PAGES;
+        assert!(commit_of(&stored(&mut s, io, extents(pages, 256))).is_none());
+    }
+    let effects = stored(
+        &mut s,
+        behind,
+        extents(5 * BLOCK_PAGES..6 * BLOCK_PAGES, 256),
+    );
+    let (_, told) = commit_of(&effects).expect("it is stored");
+    assert_eq!(told.extents.len(), 1024, "and others");
+    let is_it = |e: &types::Extent| e.file_sector >= 5 * BLOCK_PAGES;
+    assert_eq!(told.extents.iter().filter(|e| is_it(e)).count(), 256);
+}
+
+/// The write-back of before was under way when it was old enough; then that one is refused.
+#[test]
+fn what_was_written_beside_a_write_back_that_is_refused_is_written_back_with_time() {
+    let mut s = empty();
+    write_pages(&mut s, 0..2);
+    let first = stores_of(&s.input(Input::WriteBack))[0];
+    let effects = stored(&mut s, first, extents(0..2, 1));
+    let (call, _) = commit_of(&effects).expect("it is stored");
+    write_pages(&mut s, 2..4);
+    s.now = s.now + Duration::from_secs(6);
+    assert!(stores_of(&s.input(Input::Tick)).is_empty(), "one at a time");
+    let refused = Answer::bare(Body::Refused(Errno::ENOSPC));
+    s.input(Input::Answer(call, Box::new(refused)));
+    s.now = s.now + Duration::from_secs(6);
+    assert_eq!(stores_of(&s.input(Input::Tick)).len(), 1);
+}

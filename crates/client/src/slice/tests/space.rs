@@ -118,18 +118,18 @@ fn a_write_back_without_room_is_counted_as_lost() {
 /// Each time the owner says that there is no room the token is with another node, which wants the last sectors too.
 #[test]
 fn a_write_that_is_never_there_to_hear_of_it_is_refused_all_the_same() {
-    let mut s = full();
-    let mut effects = write_page(&mut s, 0, 4096);
-    for revoke in 0..3 {
-        assert!(
-            wants_space(&effects) && !is_refused(&effects),
-            "{effects:?}"
-        );
-        let mut asked = s.revoke(revoke, vec![write_want(ByteRange::ALL)]);
-        assert!(is_released(&asked), "{asked:?}");
-        asked.extend(s.input(Input::Space(NodeId(2), NONE)));
-        assert!(!is_refused(&asked), "{asked:?}");
-        effects = s.grant(&asked, InodeMode::Exclusive, ByteRange::ALL);
+    for errno in [Errno::ENOSPC, Errno::EIO] {
+        let mut s = full();
+        let mut effects = write_page(&mut s, 0, 4096);
+        for revoke in 0..3 {
+            assert!(wants_space(&effects), "{effects:?}");
+            assert_eq!(heard(&effects), None);
+            let mut asked = s.revoke(revoke, vec![write_want(ByteRange::ALL)]);
+            assert!(is_released(&asked), "{asked:?}");
+            asked.extend(s.input(Input::Space(NodeId(2), SpaceNews::None(errno))));
+            assert_eq!(heard(&asked), None, "{asked:?}");
+            effects = s.grant(&asked, InodeMode::Exclusive, ByteRange::ALL);
+        }
+        assert_eq!(heard(&effects), Some(errno), "{effects:?}");
     }
-    assert!(is_refused(&effects), "{effects:?}");
 }

@@ -161,29 +161,6 @@ fn a_write_back_that_failed_is_told_to_each_who_has_the_file_open() {
     assert_eq!(error_of(&s.ask(close(writer))), None);
 }
 
-/// The writer had closed it; who only read it does not look at what his close says.
-#[test]
-fn a_reader_that_closes_has_not_heard() {
-    let mut s = Story::new(1000);
-    s.open(InodeMode::Exclusive, ByteRange::ALL);
-    let writer = *s.slice.handles.keys().next().expect("opened");
-    let reader = open_again(&mut s, false);
-    s.ask(Operation::Release {
-        ino: INO,
-        handle: writer,
-    });
-    lose_a_page(&mut s);
-    let close = Operation::Flush {
-        ino: INO,
-        handle: reader,
-        lock_owner: 0,
-    };
-    assert_eq!(error_of(&s.ask(close)), Some(Errno::ENOSPC));
-    let next = open_again(&mut s, true);
-    assert_eq!(error_of(&fsync(&mut s, next)), Some(Errno::ENOSPC));
-    assert_eq!(error_of(&fsync(&mut s, next)), None);
-}
-
 /// Nobody had it open any more: who opens it next hears.
 #[test]
 fn a_write_back_that_failed_unheard_is_told_to_the_next() {
