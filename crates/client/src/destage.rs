@@ -63,10 +63,8 @@ impl Slice {
     pub(crate) fn keep_on_dirty_list(&mut self, env: &Env<'_>, ino: InodeId) {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && !inode.hasty.is_empty()
-            && !inode.is_on_dirty_list
         {
-            inode.is_on_dirty_list = true;
-            self.dirty.push_back((env.now, ino));
+            inode.list_as_dirty(&mut self.dirty, env.now);
         }
     }
 }

@@ -8,6 +8,8 @@
 //! at the latest, so that a busy writer starves nobody; a revoke's goal ends when the range is clean (the
 //! gate keeps new writes away).
 
+use std::collections::VecDeque;
+
 use data::SetAside;
 use meta::{Commit, Op};
 use types::{
@@ -220,11 +222,7 @@ impl Slice {
     /// After a write: notes the age of the dirty data, and starts whole blocks on their way.
     pub(crate) fn write_behind(&mut self, env: &Env<'_>, ino: InodeId, written: ByteRange) {
         let inode = self.inodes.get_mut(&ino).expect("just written");
-        if !inode.is_on_dirty_list {
-            inode.is_on_dirty_list = true;
-            self.dirty.push_back((env.now, ino));
-        }
-        let inode = self.inodes.get_mut(&ino).expect("just written");
+        inode.list_as_dirty(&mut self.dirty, env.now);
         let block = u64::from(limits::BLOCK_SIZE_DEFAULT);
         let end = written.end / block * block;
         let (total, free) = env.pool.frame_counts();
@@ -734,9 +732,8 @@ impl Slice {
                     || !inode.hasty.is_empty()
                     || !inode.batches.is_empty()
                     || inode.is_size_dirty;
-                if has_later && !inode.is_on_dirty_list {
-                    inode.is_on_dirty_list = true;
-                    self.dirty.push_back((env.now, ino));
+                if has_later {
+                    inode.list_as_dirty(&mut self.dirty, env.now);
                 }
             }
             Err(errno) => {
@@ -783,9 +780,7 @@ impl Slice {
         let waiting = inode.goals.iter_mut();
         let waiting = waiting.filter(|goal| goal.commit == commit_count);
         waiting.for_each(|goal| goal.commit += 1);
-        if !std::mem::replace(&mut inode.is_on_dirty_list, true) {
-            self.dirty.push_back((env.now, ino));
-        }
+        inode.list_as_dirty(&mut self.dirty, env.now);
     }
 
     /// A Commit has ended: who waits for that goes on.
@@ -812,9 +807,8 @@ impl Slice {
             return;
         }
         // What was written meanwhile was old before, and did not become a goal beside this one.
-        if inode.goals.is_empty() && inode.is_dirty() && !inode.is_on_dirty_list {
-            inode.is_on_dirty_list = true;
-            self.dirty.push_back((env.now, ino));
+        if inode.goals.is_empty() && inode.is_dirty() {
+            inode.list_as_dirty(&mut self.dirty, env.now);
         }
         let is_lost = inode.errors.is_untold();
         for goal in done {
@@ -897,6 +891,13 @@ impl Slice {
 }
 
 impl crate::inode::Inode {
+    /// It is looked at when it is old: what is dirty then is written back.
+    pub(crate) fn list_as_dirty(&mut self, list: &mut VecDeque<(Instant, InodeId)>, now: Instant) {
+        if !std::mem::replace(&mut self.is_on_dirty_list, true) {
+            list.push_back((now, self.ino));
+        }
+    }
+
     /// How far its write-back is: for `gupfs waiters`.
     pub(crate) fn flush_state(&self) -> String {
         let pages_in = |is_it: fn(&BatchState) -> bool| -> usize {
