@@ -25,6 +25,8 @@ fn bytes_at(begin: u64, length: usize) -> Vec<u8> {
 /// Writes until it is told that the mount is gone.
 fn stream(path: &Path, written: &AtomicU64) {
     let mut file = File::create(path).expect("made");
+    // Its name, that is: nothing is written yet.
+    file.sync_all().expect("synced");
     loop {
         let at = written.load(Ordering::Relaxed);
         match file.write_all(&bytes_at(at, PIECE)) {
@@ -37,7 +39,7 @@ fn stream(path: &Path, written: &AtomicU64) {
 
 /// The file is what was written, up to where it ends.
 fn is_a_beginning(path: &Path) -> u64 {
-    let mut file = File::open(path).expect("its name was made long before");
+    let mut file = File::open(path).expect("its name was synced");
     let (mut at, mut buffer) = (0, vec![0; 1 << 20]);
     loop {
         let count = file.read(&mut buffer).expect("readable");
@@ -72,9 +74,9 @@ fn a_file_that_nobody_synced_ends_where_its_bytes_do() {
         let path = lab.mount(1).join(format!("stream{round}"));
         let written = AtomicU64::new(0);
         std::thread::scope(|scope| {
-            scope.spawn(|| stream(&path, &written));
+            let writer = scope.spawn(|| stream(&path, &written));
             // In the middle of writing: the more, the later the round.
-            while written.load(Ordering::Relaxed) < round * (40 << 20) {
+            while written.load(Ordering::Relaxed) < round * (40 << 20) && !writer.is_finished() {
                 std::thread::yield_now();
             }
             lab.gupfs(&["kill", "n1"]);
