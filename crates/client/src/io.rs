@@ -744,7 +744,7 @@ impl Slice {
             return;
         }
         if *offset >= limits::FILE_SIZE_MAX || limits::FILE_SIZE_MAX - *offset < length {
-            return self.fail(request.ticket, Errno::EFBIG);
+            return self.refuse(&request, Errno::EFBIG);
         }
         let range = ByteRange::at(*offset, length);
         let has_range = inode.covers(RangeMode::Write, &range);
