@@ -304,10 +304,9 @@ impl Slice {
         let owner = env.owner(ino.shard());
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let goes_without = is_promised && inode.promise.take_goes_without();
-        let dirty = if goes_without {
-            keep_small(inode, dirty, env)
-        } else {
-            dirty
+        let dirty = match goes_without {
+            true => keep_small(inode, dirty, env),
+            false => dirty,
         };
         let bytes: u64 = dirty
             .iter()

@@ -41,6 +41,22 @@ use crate::request::{Caller, OpenFlags};
 pub(crate) use story::Memory;
 use story::{INO, PAGE, Story, commit_of, is_released, write_want};
 
+fn fsync(s: &mut Story) -> Vec<Effect> {
+    s.ask(Operation::Fsync {
+        ino: INO,
+        handle: Handle(0),
+        data_only: false,
+    })
+}
+
+/// The first error that is answered.
+fn error_of(effects: &[Effect]) -> Option<Errno> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Error(errno), _) => Some(*errno),
+        _ => None,
+    })
+}
+
 /// The owner has no sectors.
 const NONE: SpaceNews = SpaceNews::None(Errno::ENOSPC);
 

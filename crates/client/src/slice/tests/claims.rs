@@ -1,9 +1,13 @@
 //! The size that a Commit tells: after a crash a file that nobody synced ends where its bytes do.
 
 use super::*;
-use crate::request::Response;
 
 const BLOCK_PAGES: u64 = 256;
+
+/// Pages of a block that is written back as soon as it is full.
+fn block_at(number: u64) -> std::ops::Range<u64> {
+    number * BLOCK_PAGES..(number + 1) * BLOCK_PAGES
+}
 
 fn empty() -> Story {
     let mut s = Story::new(0);
@@ -112,11 +116,7 @@ fn who_waits_has_the_newest_size_told() {
         let (call, told) = told.expect("somebody waits");
         assert_eq!(told.size, Some(9 * PAGE));
         let effects = commit(&mut s, call, told.size);
-        assert!(
-            !effects
-                .iter()
-                .any(|e| matches!(e, Effect::Reply(_, Response::Error(_), _)))
-        );
+        assert_eq!(error_of(&effects), None);
         assert_eq!(s.slice.size_grown(INO), None);
     }
 }
@@ -127,7 +127,7 @@ fn second_first(s: &mut Story, extent_count: u64) -> (IoId, Vec<Effect>) {
     let [first, second] = stores[..] else {
         panic!("{stores:?}")
     };
-    let extents = extents(BLOCK_PAGES..2 * BLOCK_PAGES, extent_count);
+    let extents = extents(block_at(1), extent_count);
     (first, stored(s, second, extents))
 }
 
@@ -142,7 +142,7 @@ fn second_before_first(extent_count: u64) -> (Story, IoId, Vec<Effect>) {
 fn what_lies_behind_bytes_that_are_being_stored_waits_for_them() {
     let (mut s, first, effects) = second_before_first(128);
     assert!(commit_of(&effects).is_none(), "{effects:?}");
-    let effects = stored(&mut s, first, extents(0..BLOCK_PAGES, 1));
+    let effects = stored(&mut s, first, extents(block_at(0), 1));
     let (_, told) = commit_of(&effects).expect("both are there");
     assert_eq!(
         (told.extents.len(), told.size),
@@ -192,31 +192,23 @@ fn it_does_not_wait_where_frames_are_short() {
     assert_eq!(told.extents.len(), 64);
 }
 
-fn fsync(s: &mut Story) -> Vec<Effect> {
-    s.ask(Operation::Fsync {
-        ino: INO,
-        handle: Handle(0),
-        data_only: false,
-    })
-}
-
 /// Nor where somebody waits.
 #[test]
 fn fsync_waits_for_what_was_dirty_and_no_longer() {
     let (mut s, first, _) = second_before_first(128);
     let effects = fsync(&mut s);
     assert!(commit_of(&effects).is_none(), "the first block was dirty");
-    write_pages(&mut s, 4 * BLOCK_PAGES..5 * BLOCK_PAGES);
-    let effects = stored(&mut s, first, extents(0..BLOCK_PAGES, 1));
+    write_pages(&mut s, block_at(4));
+    let effects = stored(&mut s, first, extents(block_at(0), 1));
     let (_, told) = commit_of(&effects).expect("all that was dirty is there");
     assert_eq!(told.extents.len(), 129);
     assert_eq!(told.size, Some(5 * BLOCK_PAGES * PAGE));
     // What is written in front of it meanwhile is none of that.
     let mut s = empty();
-    let block = stores_of(&write_pages(&mut s, BLOCK_PAGES..2 * BLOCK_PAGES))[0];
+    let block = stores_of(&write_pages(&mut s, block_at(1)))[0];
     assert!(commit_of(&fsync(&mut s)).is_none(), "it is being stored");
-    assert_eq!(stores_of(&write_pages(&mut s, 0..BLOCK_PAGES)).len(), 1);
-    let effects = stored(&mut s, block, extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1));
+    assert_eq!(stores_of(&write_pages(&mut s, block_at(0))).len(), 1);
+    let effects = stored(&mut s, block, extents(block_at(1), 1));
     let (_, told) = commit_of(&effects).expect("it is there");
     assert_eq!(
         (told.extents.len(), told.size),
@@ -231,9 +223,9 @@ fn what_goes_apart_goes_in_the_order_of_the_file() {
     let stores = stores_of(&write_pages(&mut s, 0..2 * BLOCK_PAGES));
     s.slice.inode(INO).batches[1].is_promised = true;
     assert!(commit_of(&fsync(&mut s)).is_none());
-    let second = extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1);
+    let second = extents(block_at(1), 1);
     assert!(commit_of(&stored(&mut s, stores[1], second)).is_none());
-    let effects = stored(&mut s, stores[0], extents(0..BLOCK_PAGES, 1));
+    let effects = stored(&mut s, stores[0], extents(block_at(0), 1));
     let (call, told) = commit_of(&effects).expect("both are stored");
     let end = BLOCK_PAGES * PAGE;
     assert_eq!((told.extents[0].file_sector, told.size), (0, Some(end)));
@@ -253,13 +245,13 @@ fn what_goes_apart_goes_in_the_order_of_the_file() {
 fn what_goes_apart_and_came_later_is_not_waited_for() {
     for is_later in [true, false] {
         let mut s = empty();
-        let behind = stores_of(&write_pages(&mut s, BLOCK_PAGES..2 * BLOCK_PAGES))[0];
+        let behind = stores_of(&write_pages(&mut s, block_at(1)))[0];
         s.slice.inode(INO).batches[0].is_promised = true;
         if is_later {
             assert!(commit_of(&fsync(&mut s)).is_none(), "it is being stored");
         }
-        let front = stores_of(&write_pages(&mut s, 0..BLOCK_PAGES))[0];
-        let effects = stored(&mut s, front, extents(0..BLOCK_PAGES, 1));
+        let front = stores_of(&write_pages(&mut s, block_at(0)))[0];
+        let effects = stored(&mut s, front, extents(block_at(0), 1));
         assert!(commit_of(&effects).is_none(), "{effects:?}");
         if !is_later {
             assert!(
@@ -267,7 +259,7 @@ fn what_goes_apart_and_came_later_is_not_waited_for() {
                 "all of it is waited for"
             );
         }
-        let behind_extents = extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1);
+        let behind_extents = extents(block_at(1), 1);
         let effects = stored(&mut s, behind, behind_extents);
         let (_, told) = commit_of(&effects).expect("it is stored");
         let (begin, blocks) = if is_later { (BLOCK_PAGES, 2) } else { (0, 1) };
@@ -286,7 +278,7 @@ fn a_token_does_not_go_while_there_is_a_size_to_tell() {
     assert!(!is_released(&s.revoke(1, vec![Want::Inode { mode }])));
     let used = s.memory.0.borrow().iter().filter(|f| f.0 > 0).count() as u64;
     s.memory.1 = Some(used + 1);
-    let effects = stored(&mut s, stores[0], extents(0..BLOCK_PAGES, 1));
+    let effects = stored(&mut s, stores[0], extents(block_at(0), 1));
     let (call, told) = commit_of(&effects).expect("what is stored is to be evicted");
     assert_eq!(told.size, Some(BLOCK_PAGES * PAGE));
     let effects = commit(&mut s, call, told.size);
@@ -314,7 +306,7 @@ fn a_commit_that_is_full_carries_nothing_of_what_is_behind() {
     let mut effects = Vec::new();
     for ((block, count), io) in (0..6_u32).zip(counts).zip(stores).rev() {
         let block = u64::from(block);
-        let pages = block * BLOCK_PAGES..(block + 1) * BLOCK_PAGES;
+        let pages = block_at(block);
         effects = stored(&mut s, io, extents(pages, count));
     }
     let (call, told) = commit_of(&effects).expect("all are stored");
@@ -336,7 +328,7 @@ fn what_is_stored_behind_a_write_back_is_committed_with_time() {
     let mut s = empty();
     write_pages(&mut s, 0..8);
     let first = stores_of(&s.input(Input::WriteBack))[0];
-    let second = stores_of(&write_pages(&mut s, BLOCK_PAGES..2 * BLOCK_PAGES))[0];
+    let second = stores_of(&write_pages(&mut s, block_at(1)))[0];
     s.now = s.now + Duration::from_secs(6);
     assert!(
         commit_of(&s.input(Input::Tick)).is_none(),
@@ -346,14 +338,7 @@ fn what_is_stored_behind_a_write_back_is_committed_with_time() {
     let (call, told) = commit_of(&effects).expect("it ends");
     assert_eq!(told.size, Some(8 * PAGE));
     commit(&mut s, call, told.size);
-    assert!(
-        commit_of(&stored(
-            &mut s,
-            second,
-            extents(BLOCK_PAGES..2 * BLOCK_PAGES, 1)
-        ))
-        .is_none()
-    );
+    assert!(commit_of(&stored(&mut s, second, extents(block_at(1), 1))).is_none());
     s.now = s.now + Duration::from_secs(6);
     let (_, told) = commit_of(&s.input(Input::Tick)).expect("it is old");
     assert_eq!(told.size, Some(2 * BLOCK_PAGES * PAGE));
@@ -365,10 +350,10 @@ fn what_waits_for_bytes_in_front_of_it_takes_the_times_along() {
     let mut s = empty();
     write_pages(&mut s, BLOCK_PAGES..BLOCK_PAGES + 8);
     let behind = stores_of(&s.input(Input::WriteBack))[0];
-    let front = stores_of(&write_pages(&mut s, 0..BLOCK_PAGES))[0];
+    let front = stores_of(&write_pages(&mut s, block_at(0)))[0];
     let effects = stored(&mut s, behind, extents(BLOCK_PAGES..BLOCK_PAGES + 8, 1));
     assert!(commit_of(&effects).is_none(), "{effects:?}");
-    let effects = stored(&mut s, front, extents(0..BLOCK_PAGES, 1));
+    let effects = stored(&mut s, front, extents(block_at(0), 1));
     let (_, told) = commit_of(&effects).expect("both");
     assert_eq!(told.extents.len(), 2);
     assert!(told.modified.is_some());
@@ -378,18 +363,14 @@ fn what_waits_for_bytes_in_front_of_it_takes_the_times_along() {
 #[test]
 fn what_is_waited_for_goes_first() {
     let mut s = empty();
-    let behind = stores_of(&write_pages(&mut s, 5 * BLOCK_PAGES..6 * BLOCK_PAGES))[0];
+    let behind = stores_of(&write_pages(&mut s, block_at(5)))[0];
     assert!(commit_of(&fsync(&mut s)).is_none());
     let front = stores_of(&write_pages(&mut s, 0..4 * BLOCK_PAGES));
     for (block, io) in (0..4).zip(front) {
-        let pages = block * BLOCK_PAGES..(block + 1) * BLOCK_PAGES;
+        let pages = block_at(block);
         assert!(commit_of(&stored(&mut s, io, extents(pages, 256))).is_none());
     }
-    let effects = stored(
-        &mut s,
-        behind,
-        extents(5 * BLOCK_PAGES..6 * BLOCK_PAGES, 256),
-    );
+    let effects = stored(&mut s, behind, extents(block_at(5), 256));
     let (_, told) = commit_of(&effects).expect("it is stored");
     assert_eq!(told.extents.len(), 1024, "and others");
     let is_it = |e: &types::Extent| e.file_sector >= 5 * BLOCK_PAGES;

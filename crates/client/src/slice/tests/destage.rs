@@ -2,14 +2,6 @@
 
 use super::*;
 
-fn fsync(s: &mut Story) -> Vec<Effect> {
-    s.ask(Operation::Fsync {
-        ino: INO,
-        handle: Handle(0),
-        data_only: false,
-    })
-}
-
 /// Writes the first bytes of the first page.
 fn write_some(s: &mut Story, length: u32) {
     let frame = crate::Pool::alloc(&s.memory).expect("plenty");

@@ -183,21 +183,6 @@ fn extent_of(piece: &StorePiece) -> types::Extent {
     }
 }
 
-fn fsync() -> Operation {
-    Operation::Fsync {
-        ino: INO,
-        handle: Handle(0),
-        data_only: false,
-    }
-}
-
-fn error_of(effects: &[Effect]) -> Option<Errno> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Reply(_, Response::Error(errno), _) => Some(*errno),
-        _ => None,
-    })
-}
-
 /// Where the pieces of these Commits begin.
 fn pieces_of(effects: &[Effect]) -> Vec<Vec<u64>> {
     let offsets = |(_, commit): (CallId, meta::Commit)| {
@@ -212,7 +197,7 @@ fn no_bytes_are_committed_before_it_is_known_what_is_promised() {
     let mut s = without_sectors();
     write_page(&mut s, 0, 100);
     write_page(&mut s, 1, 100);
-    let effects = s.ask(fsync());
+    let effects = fsync(&mut s);
     let (times, commit) = commit_of(&effects).expect("the time of the writes can go");
     assert!(commit.pieces.is_empty(), "{effects:?}");
     tell(&mut s, question(&effects).expect("asked"), &[(1, 2)]);
@@ -285,7 +270,7 @@ fn a_refusal_of_others_does_not_touch_what_is_promised() {
         s.open(InodeMode::Exclusive, ByteRange::ALL);
         s.has_sectors = true;
         write_page(&mut s, 0, 100);
-        let effects = s.ask(fsync());
+        let effects = fsync(&mut s);
         let call = question(&effects).expect("asked");
         let (_, mut effects) = without_room_for_pieces(&mut s, effects);
         effects.extend(tell(&mut s, call, &[(8, 32)]));
@@ -293,12 +278,12 @@ fn a_refusal_of_others_does_not_touch_what_is_promised() {
         write_page(&mut s, 1, 100);
         write_page(&mut s, 40, 100);
         let mut effects = match is_later {
-            true => s.ask(fsync()),
+            true => fsync(&mut s),
             false => Vec::new(),
         };
         (8..32).for_each(|number| _ = write_page(&mut s, number, FRAME_BYTES));
         let commit = effects.pop();
-        effects.extend(s.ask(fsync()));
+        effects.extend(fsync(&mut s));
         let stores = effects.iter().filter(|e| matches!(e, Effect::Store(..)));
         assert_eq!(stores.count(), 1);
         // The Commit that is refused, if it is on its way, before what has been stored.
@@ -391,7 +376,7 @@ fn what_goes_without_sectors_takes_nobodys_place() {
     });
     for first in (100..356).step_by(16) {
         (first..first + 16).for_each(|number| _ = write_page(&mut s, number, FRAME_BYTES));
-        let effects = s.ask(fsync());
+        let effects = fsync(&mut s);
         assert_eq!(commit(&mut s, effects), 16);
     }
     assert_eq!(s.slice.hasty_count, HASTY_PAGES_MAX);

@@ -1,11 +1,9 @@
 //! Writes that find no free sectors.
 
 use super::*;
-use crate::request::Response;
 
 fn is_refused(effects: &[Effect]) -> bool {
-    let refused = |e: &Effect| matches!(e, Effect::Reply(_, Response::Error(Errno::ENOSPC), _));
-    effects.iter().any(refused)
+    error_of(effects) == Some(Errno::ENOSPC)
 }
 
 fn wants_space(effects: &[Effect]) -> bool {
@@ -16,6 +14,15 @@ fn full() -> Story {
     let mut s = Story::new(0);
     s.open(InodeMode::Exclusive, ByteRange::ALL);
     s.is_full = true;
+    s
+}
+
+/// A write, or a write-back, waits for sectors.
+fn short(is_write_back: bool) -> Story {
+    let mut s = Story::new(4096);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s.is_full = true;
+    assert!(wants_space(&s.write(7, is_write_back)));
     s
 }
 
@@ -30,28 +37,18 @@ fn a_write_without_room_is_refused() {
     assert!(is_refused(&s.input(Input::Space(NodeId(2), NONE))));
 }
 
-fn heard(effects: &[Effect]) -> Option<Errno> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Reply(_, Response::Error(errno), _) => Some(*errno),
-        _ => None,
-    })
-}
-
 /// An owner that is busy, or no owner any more, has said nothing of its sectors: a page that the kernel writes back would be lost for it.
 #[test]
 fn what_an_owner_cannot_say_refuses_nobody() {
     for is_write_back in [false, true] {
-        let mut s = Story::new(4096);
-        s.open(InodeMode::Exclusive, ByteRange::ALL);
-        s.is_full = true;
-        assert!(wants_space(&s.write(7, is_write_back)));
+        let mut s = short(is_write_back);
         for _ in 0..10 {
             let effects = s.input(Input::Space(NodeId(2), SpaceNews::Unknown));
-            assert_eq!(heard(&effects), None, "{effects:?}");
+            assert_eq!(error_of(&effects), None, "{effects:?}");
             assert!(wants_space(&effects), "asked again: {effects:?}");
         }
         assert_eq!(
-            heard(&s.input(Input::Space(NodeId(2), NONE))),
+            error_of(&s.input(Input::Space(NodeId(2), NONE))),
             Some(Errno::ENOSPC)
         );
     }
@@ -61,13 +58,10 @@ fn what_an_owner_cannot_say_refuses_nobody() {
 #[test]
 fn an_owner_that_has_failed_is_told_as_such() {
     for is_write_back in [false, true] {
-        let mut s = Story::new(4096);
-        s.open(InodeMode::Exclusive, ByteRange::ALL);
-        s.is_full = true;
-        assert!(wants_space(&s.write(7, is_write_back)));
+        let mut s = short(is_write_back);
         let failed = SpaceNews::None(Errno::EIO);
         assert_eq!(
-            heard(&s.input(Input::Space(NodeId(2), failed))),
+            error_of(&s.input(Input::Space(NodeId(2), failed))),
             Some(Errno::EIO)
         );
         let losses = s.slice.losses();
@@ -92,7 +86,7 @@ fn a_write_back_without_tokens_is_counted_as_lost() {
         let call = ask.expect("it needs tokens");
         let answer = Answer::bare(Body::Refused(refused));
         assert_eq!(
-            heard(&s.input(Input::Answer(call, Box::new(answer)))),
+            error_of(&s.input(Input::Answer(call, Box::new(answer)))),
             Some(refused)
         );
         assert_eq!(s.slice.losses().write_backs, lost);
@@ -103,10 +97,7 @@ fn a_write_back_without_tokens_is_counted_as_lost() {
 #[test]
 fn a_write_back_without_room_is_counted_as_lost() {
     for is_write_back in [false, true] {
-        let mut s = Story::new(4096);
-        s.open(InodeMode::Exclusive, ByteRange::ALL);
-        s.is_full = true;
-        assert!(wants_space(&s.write(7, is_write_back)));
+        let mut s = short(is_write_back);
         assert!(is_refused(&s.input(Input::Space(NodeId(2), NONE))));
         let losses = s.slice.losses();
         assert_eq!(losses.write_backs, u64::from(is_write_back));
@@ -123,13 +114,13 @@ fn a_write_that_is_never_there_to_hear_of_it_is_refused_all_the_same() {
         let mut effects = write_page(&mut s, 0, 4096);
         for revoke in 0..3 {
             assert!(wants_space(&effects), "{effects:?}");
-            assert_eq!(heard(&effects), None);
+            assert_eq!(error_of(&effects), None);
             let mut asked = s.revoke(revoke, vec![write_want(ByteRange::ALL)]);
             assert!(is_released(&asked), "{asked:?}");
             asked.extend(s.input(Input::Space(NodeId(2), SpaceNews::None(errno))));
-            assert_eq!(heard(&asked), None, "{asked:?}");
+            assert_eq!(error_of(&asked), None, "{asked:?}");
             effects = s.grant(&asked, InodeMode::Exclusive, ByteRange::ALL);
         }
-        assert_eq!(heard(&effects), Some(errno), "{effects:?}");
+        assert_eq!(error_of(&effects), Some(errno), "{effects:?}");
     }
 }

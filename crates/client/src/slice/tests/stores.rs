@@ -62,18 +62,11 @@ fn a_store_that_is_wanted_is_not_forgotten() {
     assert!(effects.iter().any(is_flushed), "{effects:?}");
 }
 
-fn fsync(s: &mut Story, handle: Handle) -> Vec<Effect> {
+fn fsync_by(s: &mut Story, handle: Handle) -> Vec<Effect> {
     s.ask(Operation::Fsync {
         ino: INO,
         handle,
         data_only: false,
-    })
-}
-
-fn error_of(effects: &[Effect]) -> Option<Errno> {
-    effects.iter().find_map(|effect| match effect {
-        Effect::Reply(_, Response::Error(errno), _) => Some(*errno),
-        _ => None,
     })
 }
 
@@ -155,7 +148,7 @@ fn a_write_back_that_failed_is_told_to_each_who_has_the_file_open() {
         (writer, None),
         (reader, Some(Errno::ENOSPC)),
     ] {
-        let effects = fsync(&mut s, handle);
+        let effects = fsync_by(&mut s, handle);
         assert_eq!(error_of(&effects), error, "{handle:?}");
     }
     assert_eq!(error_of(&s.ask(close(writer))), None);
@@ -171,8 +164,8 @@ fn a_write_back_that_failed_unheard_is_told_to_the_next() {
     s.ask(Operation::Release { ino: INO, handle });
     lose_a_page(&mut s);
     let next = open_again(&mut s, false);
-    assert_eq!(error_of(&fsync(&mut s, next)), Some(Errno::ENOSPC));
-    assert_eq!(error_of(&fsync(&mut s, next)), None);
+    assert_eq!(error_of(&fsync_by(&mut s, next)), Some(Errno::ENOSPC));
+    assert_eq!(error_of(&fsync_by(&mut s, next)), None);
 }
 
 /// A rename waits for its source's data. If that is lost the name that it would replace stays as it is.

@@ -5,14 +5,6 @@ use super::*;
 /// More pages than go inside of a Commit.
 const MANY: u64 = types::limits::SYNC_INLINE_SIZE_MAX / PAGE + 2;
 
-fn fsync(s: &mut Story) -> Vec<Effect> {
-    s.ask(Operation::Fsync {
-        ino: INO,
-        handle: Handle(0),
-        data_only: false,
-    })
-}
-
 fn write_part(s: &mut Story, handle: u64, range: ByteRange, byte: u8) {
     let frame = crate::Pool::alloc(&s.memory).expect("plenty");
     let mut payload = Span::whole(frame);
