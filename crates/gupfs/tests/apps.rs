@@ -31,10 +31,13 @@ use std::sync::OnceLock;
 
 use node::Node;
 
-/// Runs a shell script in `directory`, which must succeed within so many seconds; what it says.
+/// Runs a shell script in `directory`, which must succeed within so many seconds; its standard output. A failure tells the
+/// commands that ran, too, with what each `test` was given.
 fn sh(seconds: u32, directory: &Path, script: &str) -> String {
+    let trace = tempfile::NamedTempFile::new().expect("a file for the trace");
+    let traced = format!("exec 2>{}; set -x\n{script}", trace.path().display());
     let mut command = Command::new("sh");
-    command.args(["-ec", script]).current_dir(directory);
+    command.args(["-ec", &traced]).current_dir(directory);
     // Nothing of the developer's.
     command
         .env("HOME", directory)
@@ -53,7 +56,9 @@ fn sh(seconds: u32, directory: &Path, script: &str) -> String {
         }
     }
     let (said, is_well) = tools::run(seconds, &command);
-    assert!(is_well, "{script}\n{said}");
+    let ran = std::fs::read(trace.path()).expect("the trace is there");
+    let ran = String::from_utf8_lossy(&ran);
+    assert!(is_well, "{script}\n{said}\nwhat ran:\n{ran}");
     said
 }
 

@@ -63,10 +63,10 @@ fn fio_reads_what_it_wrote() {
     let mount = node.mount();
     let job = COMMON.replace("MOUNT", mount.to_str().unwrap()) + JOBS;
     fs::write(outside.join("jobs"), &job).unwrap();
-    let said = sh(100, &outside, "fio jobs");
+    let said = sh(100, &outside, "fio jobs 2>&1");
     assert!(!said.contains("verify:"), "{said}");
     remount(&node);
     // The same seeds draw the same order: what is on disk is the newest of each block.
-    let said = sh(100, &outside, "fio --verify_only jobs");
+    let said = sh(100, &outside, "fio --verify_only jobs 2>&1");
     assert!(!said.contains("verify:"), "{said}");
 }
