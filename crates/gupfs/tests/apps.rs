@@ -28,6 +28,7 @@ mod tools;
 use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use node::Node;
 
@@ -55,10 +56,15 @@ fn sh(seconds: u32, directory: &Path, script: &str) -> String {
             command.env(name, value);
         }
     }
+    let begin = Instant::now();
     let (said, is_well) = tools::run(seconds, &command);
+    let taken = begin.elapsed();
     let ran = std::fs::read(trace.path()).expect("the trace is there");
     let ran = String::from_utf8_lossy(&ran);
-    assert!(is_well, "{script}\n{said}\nwhat ran:\n{ran}");
+    assert!(
+        is_well,
+        "{script}\n{said}\nin {taken:?} of {seconds} s ran:\n{ran}"
+    );
     said
 }
 
