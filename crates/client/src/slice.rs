@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use types::frame::FRAME_BYTES;
-use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span};
+use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span, Timestamp};
 
 use crate::env::{Env, LoadPiece, SpaceNews, StorePiece};
 use crate::inode::Inode;
@@ -260,6 +260,8 @@ pub(crate) struct OpenFile {
 #[derive(Debug)]
 pub struct Slice {
     pub(crate) index: u64,
+    /// The times of the newest input.
+    seen: (Instant, Timestamp),
     /// For how long the kernel may believe what a token covers.
     pub(crate) timeout_ns: u64,
     /// The kernel sends writes without waiting for their answers.
@@ -356,6 +358,7 @@ impl Slice {
         assert!(!placements.is_empty());
         Self {
             index: index as u64,
+            seen: (Instant(0), Timestamp::default()),
             timeout_ns: crate::names::TIMEOUT_NS,
             has_async_writes: false,
             inodes: FxHashMap::default(),
@@ -406,9 +409,22 @@ impl Slice {
         self.next_id * SLICE_COUNT as u64 + self.index
     }
 
+    /// The times that the newest input was given. The next one's are not before them, but where the clock that files show was set
+    /// back: who changes a file after another would show an older time, or change that of the other.
+    pub const fn seen(&self) -> (Instant, Timestamp) {
+        self.seen
+    }
+
     /// Takes an input; what is to be done is appended to `out`. Call it for every event of the slice.
     pub fn on_input(&mut self, env: &Env<'_>, input: Input, out: &mut Vec<Effect>) {
         assert!(self.out.is_empty());
+        debug_assert!(
+            env.now >= self.seen.0,
+            "time goes on: {:?}, {:?}",
+            self.seen.0,
+            env.now
+        );
+        self.seen = (env.now, env.timestamp);
         std::mem::swap(&mut self.out, out);
         self.eviction.now = env.now;
         self.dispatch(env, input);

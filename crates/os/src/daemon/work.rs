@@ -76,6 +76,19 @@ impl EventTime {
             timestamp: clock::timestamp(),
         })
     }
+
+    /// The same, for somebody whom another thread has given these times already: an event whose thread stood still meanwhile reads the
+    /// clocks again, and goes on with that.
+    fn after((now, timestamp): (Instant, Timestamp)) -> Self {
+        let time = Self::get();
+        if time.now >= now && time.timestamp >= timestamp {
+            return time;
+        }
+        let is_event = EVENT_TIME.take().is_some();
+        let time = Self::get();
+        EVENT_TIME.set(is_event.then_some(time));
+        time
+    }
 }
 
 impl Lists {
@@ -191,11 +204,13 @@ impl Daemon {
     }
 
     pub(super) fn run_slice(&self, slice: usize, input: Input, effects: &mut Vec<Effect>) {
-        let EventTime { now, timestamp } = EventTime::get();
+        let lease = self.lease_left();
+        let mut slice = lock(&self.slices[slice]);
+        let EventTime { now, timestamp } = EventTime::after(slice.seen());
         let env = Env {
             now,
             timestamp,
-            lease: self.lease_left(),
+            lease,
             life: self.me,
             pool: &*self.pool,
             grants: &self.hands,
@@ -204,7 +219,7 @@ impl Daemon {
             owners: &self.config.view.owners,
             has_volatile_nsd: self.has_volatile_nsd,
         };
-        lock(&self.slices[slice]).on_input(&env, input, effects);
+        slice.on_input(&env, input, effects);
     }
 
     pub(super) fn owner_env(&self) -> OwnerEnv<'_> {
@@ -651,5 +666,42 @@ fn clamp(response: &mut Response, lease_ns: u64) {
         | Response::Offset(_)
         | Response::Written(_)
         | Response::Space(_) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of an event that began before somebody else's.
+    fn stood_still() -> EventTime {
+        let time = EventTime::get();
+        EVENT_TIME.set(Some(time));
+        time
+    }
+
+    #[test]
+    fn an_event_keeps_its_time_unless_another_one_was_ahead() {
+        let old = stood_still();
+        let same = EventTime::after((old.now, old.timestamp));
+        assert_eq!((same.now, same.timestamp), (old.now, old.timestamp));
+        let later = (clock::now(), clock::timestamp());
+        assert!(later.0 > old.now);
+        let new = EventTime::after(later);
+        assert!(new.now >= later.0 && new.timestamp >= later.1);
+        // What follows in this event has it, too; what comes after it has its own.
+        assert_eq!(EventTime::get().now, new.now);
+        EVENT_TIME.set(None);
+        assert!(EventTime::after(later).now > new.now);
+        assert!(EVENT_TIME.get().is_none());
+    }
+
+    /// The clock that files show was read before another thread's, and the other one after it.
+    #[test]
+    fn both_clocks_count() {
+        let old = stood_still();
+        let later = clock::timestamp();
+        assert!(EventTime::after((old.now, later)).timestamp >= later);
+        EVENT_TIME.set(None);
     }
 }
