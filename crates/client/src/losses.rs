@@ -20,20 +20,21 @@ pub struct Losses {
     pub clipped: u64,
     /// Pages whose owner knew no such file, or not these sectors: mostly a file that was removed while it was written back.
     pub unknown_files: u64,
+    /// One of these files: the newest of its slice.
+    pub unknown: Option<InodeId>,
     /// One of the files, and what was told: the newest of its slice.
     pub one: Option<(InodeId, Errno)>,
 }
 
 impl Losses {
     /// Those of another slice, too.
-    pub const fn add(&mut self, more: &Self) {
+    pub fn add(&mut self, more: &Self) {
         self.pages += more.pages;
         self.write_backs += more.write_backs;
         self.clipped += more.clipped;
         self.unknown_files += more.unknown_files;
-        if more.one.is_some() {
-            self.one = more.one;
-        }
+        self.unknown = more.unknown.or(self.unknown);
+        self.one = more.one.or(self.one);
     }
 
     /// A request is refused. Who called write(2) hears so; nobody has, of a page that the kernel writes back. Of a file that is gone
@@ -55,7 +56,10 @@ impl Losses {
     pub(crate) fn note_pages(&mut self, inode: &Inode, count: usize, errno: Errno) {
         match errno {
             _ if inode.is_gone => {}
-            Errno::ESTALE => self.unknown_files += count as u64,
+            Errno::ESTALE => {
+                self.unknown_files += count as u64;
+                self.unknown = Some(inode.ino);
+            }
             _ => {
                 self.pages += count as u64;
                 self.one = Some((inode.ino, errno));

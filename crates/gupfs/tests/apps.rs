@@ -61,11 +61,35 @@ fn sh(seconds: u32, directory: &Path, script: &str) -> String {
     let taken = begin.elapsed();
     let ran = std::fs::read(trace.path()).expect("the trace is there");
     let ran = String::from_utf8_lossy(&ran);
+    let node = directory.parent().map(|root| root.join("state"));
+    let node = match node.filter(|state| !is_well && state.exists()) {
+        Some(state) => what_a_node_says(&state),
+        None => String::new(),
+    };
     assert!(
         is_well,
-        "{script}\n{said}\nin {taken:?} of {seconds} s ran:\n{ran}"
+        "{script}\n{said}\nin {taken:?} of {seconds} s ran:\n{ran}\n{node}"
     );
     said
+}
+
+/// The losses of a daemon, and what it logged that is odd.
+fn what_a_node_says(state: &Path) -> String {
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_gupfs"));
+    dump.args(["dump", "counters", "--state"]).arg(state);
+    let (counters, _) = tools::run(20, &dump);
+    let log = std::fs::read_to_string(state.join("log")).unwrap_or_default();
+    let of_losses = counters.lines().filter(|line| is_of_losses(line));
+    let odd = log
+        .lines()
+        .filter(|line| line.contains("WARN") || line.contains("ERROR"));
+    of_losses
+        .chain(odd)
+        .fold(String::new(), |all, line| all + line + "\n")
+}
+
+fn is_of_losses(line: &str) -> bool {
+    line.starts_with("lost_") || line.starts_with("clipped_")
 }
 
 /// Whether all these programs are installed; says which is not.
@@ -83,8 +107,15 @@ fn mounted() -> Option<(Node, std::sync::MutexGuard<'static, ()>)> {
     Some((Node::new("3G")?, turn))
 }
 
-/// Down and up again: what a program finds then is what the disks hold.
+/// Down and up again: what a program finds then is what the disks hold. Nothing that was written has been lost.
 fn remount(node: &Node) {
+    let counters = node.gupfs(&["dump", "counters"]);
+    let of_losses: Vec<&str> = counters.lines().filter(|line| is_of_losses(line)).collect();
+    assert_eq!(of_losses.len(), 4, "{counters}");
+    assert!(
+        of_losses.iter().all(|line| line.ends_with(": 0")),
+        "{of_losses:?}"
+    );
     node.gupfs(&["down"]);
     node.up(&[]).expect("it comes up");
 }

@@ -42,5 +42,13 @@ impl Daemon {
                 "written bytes are lost: there was no space for them, or their owner or disks refused them"
             );
         }
+        let unknown = all.unknown_files - before.unknown_files;
+        if unknown > 0 {
+            tracing::warn!(
+                pages = unknown,
+                one = ?all.unknown,
+                "written bytes are lost: their owner knows no such file, or not these sectors; mostly it was removed meanwhile"
+            );
+        }
     }
 }

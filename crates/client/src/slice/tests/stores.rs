@@ -110,6 +110,7 @@ fn lost_pages_are_counted() {
     s.input(Input::Answer(call, Box::new(gone)));
     let losses = s.slice.losses();
     assert_eq!((losses.pages, losses.unknown_files), (1, 1));
+    assert_eq!(losses.unknown, Some(INO));
 }
 
 /// The end of the file is within the page, or a page before it.
