@@ -13,6 +13,7 @@
 
 mod aio;
 mod queue;
+mod turns;
 mod volatile;
 
 use std::ffi::CString;

@@ -2,7 +2,7 @@
 //!
 //! Invariants
 //! - At most `IN_FLIGHT_COUNT_MAX` parts are with the kernel; at most `WAITING_COUNT_MAX` wait for their
-//!   turn, in order; beyond that a request is refused.
+//!   turn (`turns`); beyond that a request is refused.
 //! - Every accepted request is answered exactly once, on a loop's thread, and after the kernel has let
 //!   go of its memory.
 //! - The caller holds references on all frames of a request until it is answered.
@@ -11,14 +11,15 @@
 //! has to say, and is answered there. A request from another thread (a FUSE thread) is submitted by
 //! that thread itself and answered by the disk's home loop: see `aio` for why.
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use io_uring::{opcode, types as uring};
+use smallvec::SmallVec;
 use types::{Instant, SECTOR_SIZE, Span};
 
 use super::aio::Aio;
+use super::turns::Turns;
 use super::{Disk, DiskError};
 use crate::clock;
 use crate::histogram::Histogram;
@@ -29,6 +30,8 @@ use crate::pool::Pagepool;
 pub const IN_FLIGHT_COUNT_MAX: usize = 128;
 /// Most requests of one disk that wait for their turn.
 pub const WAITING_COUNT_MAX: usize = 4096;
+/// A write of so many bytes that need not be durable is bulk: nobody waits for its first byte.
+const BULK_SIZE_MIN: u64 = 256 << 10;
 /// Most pieces of memory of one system call: IOV_MAX less room to finish a sector.
 const PIECE_COUNT_MAX: usize = 1000;
 /// Addresses and lengths of O_DIRECT are multiples of this on all devices with blocks up to a sector;
@@ -150,6 +153,8 @@ pub(super) struct Part {
     request: Arc<Request>,
     pub(super) offset: u64,
     size: usize,
+    /// Its bytes at first if it is bulk, else 0.
+    bulk: u64,
     pub(super) pieces: Vec<libc::iovec>,
 }
 
@@ -208,12 +213,6 @@ impl Part {
     }
 }
 
-#[derive(Default)]
-struct State {
-    in_flight: usize,
-    waiting: VecDeque<Part>,
-}
-
 /// A disk that takes requests. Dropped when the last request in flight has ended.
 pub struct DiskQueue {
     disk: Arc<Disk>,
@@ -222,7 +221,7 @@ pub struct DiskQueue {
     home: usize,
     handler: Arc<dyn Handler>,
     aio: Option<Arc<Aio>>,
-    state: Mutex<State>,
+    turns: Mutex<Turns<Part>>,
     counters: Counters,
     meters: Meters,
 }
@@ -266,7 +265,7 @@ impl DiskQueue {
             home,
             handler,
             aio,
-            state: Mutex::default(),
+            turns: Mutex::new(Turns::new(IN_FLIGHT_COUNT_MAX)),
             counters: Counters::default(),
             meters: Meters::default(),
         })
@@ -288,8 +287,8 @@ impl DiskQueue {
     #[must_use]
     pub fn counters(&self) -> DiskCounters {
         let (in_flight, waiting) = {
-            let state = lock(&self.state);
-            (state.in_flight, state.waiting.len())
+            let turns = lock(&self.turns);
+            (turns.in_flight_count(), turns.waiting_count())
         };
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         DiskCounters {
@@ -357,25 +356,22 @@ impl DiskQueue {
                 request,
                 offset: 0,
                 size: 0,
+                bulk: 0,
                 pieces: Vec::new(),
             }]
         } else {
             self.parts(request, sector, spans)
         };
-        let mut state = lock(&self.state);
-        if state.waiting.len() + parts.len() > WAITING_COUNT_MAX {
+        let mut turns = lock(&self.turns);
+        if turns.waiting_count() + parts.len() > WAITING_COUNT_MAX {
             return Err(Busy);
         }
-        let room = IN_FLIGHT_COUNT_MAX - state.in_flight;
-        let mut parts = parts.into_iter();
-        let now: Vec<Part> = if state.waiting.is_empty() {
-            parts.by_ref().take(room).collect()
-        } else {
-            Vec::new()
-        };
-        state.in_flight += now.len();
-        state.waiting.extend(parts);
-        drop(state);
+        for part in parts {
+            let bulk = part.bulk;
+            turns.enter(part, bulk);
+        }
+        let now: SmallVec<[Part; 2]> = std::iter::from_fn(|| turns.next()).collect();
+        drop(turns);
         self.count(kind, size);
         for part in now {
             self.submit(part);
@@ -419,10 +415,16 @@ impl DiskQueue {
                     request: Arc::clone(&request),
                     offset,
                     size,
+                    bulk: 0,
                     pieces: vec![piece],
                 });
             }
             offset += size as u64;
+        }
+        if request.kind == Kind::Write && request.size >= BULK_SIZE_MIN {
+            parts
+                .iter_mut()
+                .for_each(|part| part.bulk = part.size as u64);
         }
         request.parts_left.store(parts.len(), Ordering::Relaxed);
         parts
@@ -525,14 +527,12 @@ impl DiskQueue {
     }
 
     fn finish(self: &Arc<Self>, part: Part, failure: Option<std::io::Error>) {
-        let mut state = lock(&self.state);
-        let next = state.waiting.pop_front();
-        if next.is_none() {
-            state.in_flight -= 1;
-        }
-        drop(state);
+        let mut turns = lock(&self.turns);
+        turns.end(part.bulk);
+        let now: SmallVec<[Part; 2]> = std::iter::from_fn(|| turns.next()).collect();
+        drop(turns);
         // The disk works on the next one while this one is answered.
-        if let Some(next) = next {
+        for next in now {
             self.submit_to_ring(next);
         }
         let request = part.request;
