@@ -200,7 +200,12 @@ class Case(unittest.TestCase):
                 self.assertNotEqual(finish(job).code, 0)
             finally:
                 end(job)
-            wait_until(lambda: os.listdir(self.dir) == [], "the cleaners have removed everything")
+            try:
+                wait_until(lambda: os.listdir(self.dir) == [], "the cleaners have removed everything")
+            except AssertionError as error:
+                left = [os.path.join(top, name) for top, _, names in os.walk(self.dir) for name in [".", *names]]
+                lives = subprocess.run(["ps", "-eo", "pid,ppid,sid,stat,etimes,wchan,args"], capture_output=True, text=True, check=True)
+                raise AssertionError(f"{error}: signal {which}, {left[:40]}\n{lives.stdout}") from None
 
     def loop(self, name, sector, data):
         """A device with sectors of so many bytes, and its file; it goes when this process ends, however it ends."""

@@ -34,5 +34,7 @@ mod set_ids;
 mod stress;
 #[path = "posix/swaps.rs"]
 mod swaps;
+#[path = "posix/times.rs"]
+mod times;
 #[path = "posix/tools.rs"]
 mod tools;

@@ -7,13 +7,18 @@
 //! Invariants
 //! - At most `count_max` parts are with the disk.
 //! - Of bulk at most `BULK_SIZE_MAX` bytes are with it, or one part, whatever its size.
-//! - Each kind goes in the order in which it came. Bulk goes after all others, but one part of it is always under way.
+//! - Each kind goes in the order in which it came. Bulk goes after others, but one part of it is always under way, and where others wait
+//!   all the time one goes for every `PASSED_COUNT_MAX` of them.
 
 use std::collections::VecDeque;
 
-/// Bytes of bulk that a disk has at a time: some milliseconds of a slow one, and more than a fast one does between an end and what
-/// follows it.
-const BULK_SIZE_MAX: u64 = 2 << 20;
+use types::{SECTOR_SIZE, limits};
+
+/// Bytes of bulk that a disk has at a time, two blocks of the default size with their checksums: it works on one while the other's
+/// end is told and the next one is on its way.
+const BULK_SIZE_MAX: u64 = 2 * (limits::BLOCK_SIZE_DEFAULT as u64 + SECTOR_SIZE);
+/// So many others may pass bulk that could go.
+const PASSED_COUNT_MAX: u32 = 8;
 
 /// Parts that wait, and a count of those that do not.
 #[derive(Debug)]
@@ -21,6 +26,8 @@ pub(super) struct Turns<T> {
     count_max: usize,
     in_flight: usize,
     bulk_in_flight: u64,
+    /// Others that went since bulk did.
+    passed_count: u32,
     waiting: VecDeque<T>,
     bulk: VecDeque<(u64, T)>,
 }
@@ -31,6 +38,7 @@ impl<T> Turns<T> {
             count_max,
             in_flight: 0,
             bulk_in_flight: 0,
+            passed_count: 0,
             waiting: VecDeque::new(),
             bulk: VecDeque::new(),
         }
@@ -63,20 +71,23 @@ impl<T> Turns<T> {
         if self.in_flight == self.count_max {
             return None;
         }
-        let is_idle = self.bulk_in_flight == 0;
+        let has_turn = self.waiting.is_empty() || self.passed_count >= PASSED_COUNT_MAX;
         let bulk_goes = match self.bulk.front() {
             None => false,
-            Some(_) if is_idle => true,
-            Some((size, _)) => {
-                self.waiting.is_empty() && self.bulk_in_flight + size <= BULK_SIZE_MAX
-            }
+            Some(_) if self.bulk_in_flight == 0 => true,
+            Some((size, _)) => has_turn && self.bulk_in_flight + size <= BULK_SIZE_MAX,
         };
         let part = match bulk_goes.then(|| self.bulk.pop_front()).flatten() {
             Some((size, part)) => {
                 self.bulk_in_flight += size;
+                self.passed_count = 0;
                 part
             }
-            None => self.waiting.pop_front()?,
+            None => {
+                let part = self.waiting.pop_front()?;
+                self.passed_count = self.passed_count.saturating_add(1);
+                part
+            }
         };
         self.in_flight += 1;
         Some(part)
@@ -87,7 +98,8 @@ impl<T> Turns<T> {
 mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
+    /// A block of the default size and its checksums, as it is stored.
+    const BLOCK: u64 = 257 * SECTOR_SIZE;
 
     fn all(turns: &mut Turns<char>) -> String {
         std::iter::from_fn(|| turns.next()).collect()
@@ -97,7 +109,7 @@ mod tests {
     fn a_few_of_bulk_are_with_the_disk_and_others_pass_them() {
         let mut turns = Turns::new(8);
         for part in 'A'..='D' {
-            turns.enter(part, MIB);
+            turns.enter(part, BLOCK);
         }
         assert_eq!(all(&mut turns), "AB");
         turns.enter('j', 0);
@@ -105,7 +117,7 @@ mod tests {
         assert_eq!(all(&mut turns), "jk");
         turns.end(0);
         assert_eq!(all(&mut turns), "");
-        turns.end(MIB);
+        turns.end(BLOCK);
         assert_eq!(all(&mut turns), "C");
         assert_eq!((turns.in_flight_count(), turns.waiting_count()), (3, 1));
     }
@@ -114,29 +126,50 @@ mod tests {
     fn nobody_starves() {
         let mut turns = Turns::new(2);
         turns.enter('j', 0);
-        turns.enter('A', MIB);
-        turns.enter('B', MIB);
+        turns.enter('A', BLOCK);
+        turns.enter('B', BLOCK);
         turns.enter('k', 0);
         turns.enter('l', 0);
         // Of bulk one is always under way; others go first otherwise.
         assert_eq!(all(&mut turns), "Aj");
         turns.end(0);
         assert_eq!(all(&mut turns), "k");
-        turns.end(MIB);
+        turns.end(BLOCK);
         assert_eq!(all(&mut turns), "B");
         turns.end(0);
         assert_eq!(all(&mut turns), "l");
     }
 
     #[test]
+    fn bulk_has_its_share_of_a_disk_that_is_busy_all_the_time() {
+        let mut turns = Turns::new(4);
+        (0..3).for_each(|_| turns.enter('A', BLOCK));
+        (0..40).for_each(|_| turns.enter('j', 0));
+        assert_eq!(all(&mut turns), "Ajjj");
+        let mut went = String::new();
+        for _ in 0..8 {
+            turns.end(0);
+            went += &all(&mut turns);
+        }
+        assert_eq!(went, "jjjjjAjj");
+        // Two of bulk are with the disk: the third waits for one of them.
+        for _ in 0..20 {
+            turns.end(0);
+            assert_eq!(all(&mut turns), "j");
+        }
+        turns.end(BLOCK);
+        assert_eq!(all(&mut turns), "A");
+    }
+
+    #[test]
     fn what_is_larger_than_all_that_may_go_goes_alone() {
         let mut turns = Turns::new(8);
-        turns.enter('A', 5 * MIB);
-        turns.enter('B', MIB);
+        turns.enter('A', 5 * BLOCK);
+        turns.enter('B', BLOCK);
         assert_eq!(all(&mut turns), "A");
-        turns.end(5 * MIB);
+        turns.end(5 * BLOCK);
         assert_eq!(all(&mut turns), "B");
-        turns.end(MIB);
+        turns.end(BLOCK);
         assert_eq!((turns.in_flight_count(), turns.waiting_count()), (0, 0));
     }
 
