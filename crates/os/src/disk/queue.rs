@@ -30,7 +30,8 @@ use crate::pool::Pagepool;
 pub const IN_FLIGHT_COUNT_MAX: usize = 128;
 /// Most requests of one disk that wait for their turn.
 pub const WAITING_COUNT_MAX: usize = 4096;
-/// A write of so many bytes that need not be durable is bulk: nobody waits for its first byte.
+/// A write of so many bytes that need not be durable is bulk, mostly of a write-behind: it takes long whoever waits for it, and many
+/// small ones fit into that.
 const BULK_SIZE_MIN: u64 = 256 << 10;
 /// Most pieces of memory of one system call: IOV_MAX less room to finish a sector.
 const PIECE_COUNT_MAX: usize = 1000;
