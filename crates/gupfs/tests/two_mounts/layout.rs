@@ -77,20 +77,37 @@ fn check_du(fixture: &Fixture, least: u64) -> Result<(), Error> {
 }
 
 /// `gupfs df` knows what lies on each NSD: both owners' sectors are in its figures.
-fn check_df(fixture: &Fixture, least: u64) -> Result<(), Error> {
+///
+/// The NSDs of a pair share a file of `size` bytes. Not to the sector: where a node has no more of the one's
+/// sectors in hand, a piece lies on the other.
+fn check_df(fixture: &Fixture, size: u64) -> Result<(), Error> {
     let all = told("df", &fixture.mount(1))?;
     let room = &all["file_systems"][0];
     assert_eq!(room["owners_missing"], Value::Array(Vec::new()), "{room}");
     let nsds = room["nsds"].as_array().expect("a list");
     assert_eq!(nsds.len(), 4);
+    let of_files = |nsd: &Value| {
+        let bytes = |name: &str| nsd[name].as_u64().expect("bytes");
+        bytes("used") - bytes("quarantined")
+    };
     for nsd in nsds {
-        assert!(nsd["used"].as_u64() >= Some(least), "{nsd}");
+        assert!(of_files(nsd) >= size / 4, "{nsd}");
         let state = if nsd["failure_group"] == 1 {
             "direct"
         } else {
             "served"
         };
         assert_eq!(nsd["state"], state, "as node 1 sees it: {nsd}");
+    }
+    // A checksum sector is behind each block, and behind each part of one.
+    let least = size + size / 256;
+    for pair in [[1, 2], [3, 4]] {
+        let mine = |nsd: &&Value| pair.iter().any(|id| nsd["nsd"] == *id);
+        let sum: u64 = nsds.iter().filter(mine).map(of_files).sum();
+        assert!(
+            (least..least + size / 64).contains(&sum),
+            "{pair:?}: {room}"
+        );
     }
     Ok(())
 }
@@ -136,7 +153,7 @@ fn all_sectors_of_a_file_lie_where_its_layout_says() {
                 check_stat(&fixture, &format!("on-{nsds}/file"), &placed)?;
             }
             check_du(&fixture, 2 * SIZE as u64)?;
-            check_df(&fixture, SIZE as u64 / 2)
+            check_df(&fixture, SIZE as u64)
         };
         check()?;
         fixture.restart().map_err(Error::other)?;
