@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use types::attr::set_ids_taken;
 use types::{
     Attr, ByteRange, Extent, FrameRef, InodeId, InodeMode, Name, Piece, RangeMode, RangeSet,
+    Timestamp,
 };
 
 use crate::request::Operation;
@@ -397,6 +398,12 @@ impl Inode {
         self.is_attr_believed = true;
         let is_current = self.is_attr_current() && !self.is_revoking();
         is_current && self.attr.is_some_and(|attr| !attr.has_acl())
+    }
+
+    /// Content has changed. Another node's clock, by which it changed before, may be ahead of this one's.
+    pub(crate) fn note_modified(&mut self, now: Timestamp) {
+        let before = self.attr.map_or(now, |attr| attr.mtime);
+        self.modified = Some(before.stamped(now));
     }
 
     /// The attributes as this node's applications see them.

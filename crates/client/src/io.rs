@@ -844,7 +844,7 @@ impl Slice {
             inode.size = range.end;
             inode.is_size_dirty = true;
         }
-        inode.modified = Some(env.timestamp);
+        inode.note_modified(env.timestamp);
         if kill_set_id {
             inode.take_set_ids(request.caller.gid);
         }

@@ -34,6 +34,7 @@ pub mod parts;
 pub mod records;
 pub mod shard;
 pub mod step;
+mod times;
 pub mod transaction;
 pub mod view;
 pub mod wants;

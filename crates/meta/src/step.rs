@@ -19,6 +19,7 @@ use crate::locks::held;
 use crate::mutation::Mutation;
 use crate::parts::{self, known_part};
 use crate::shard::{Changes, Place, Shard};
+use crate::times::{modified, stamped};
 use crate::view::{Stop, View};
 
 const CHECKED: &str = "the step was checked";
@@ -162,15 +163,6 @@ impl Step {
             | Self::DirectoryParentSet { ino, .. }
             | Self::InodeTouch { ino } => ino.shard(),
         }
-    }
-}
-
-/// The attributes with a new ctime.
-pub(crate) fn stamped(attr: &Attr, now: Timestamp) -> Attr {
-    Attr {
-        ctime: now,
-        change: attr.change + 1,
-        ..*attr
     }
 }
 
@@ -402,11 +394,11 @@ impl Step {
                 directory,
                 nlink_delta,
             } => {
-                let nlink = shard.attr(*directory).expect(CHECKED).nlink;
+                let attr = shard.attr(*directory).expect(CHECKED);
                 let touch = Mutation::DirectoryTouch {
                     index: directory.index(),
-                    now,
-                    nlink: touched_nlink(nlink, *nlink_delta),
+                    now: modified(&attr, now).mtime,
+                    nlink: touched_nlink(attr.nlink, *nlink_delta),
                 };
                 shard.perform(touch, changes);
             }
@@ -448,10 +440,9 @@ impl Step {
             Self::DirectoryTouch {
                 directory,
                 nlink_delta,
-            } => stamp(*directory).map(|attr| Attr {
-                mtime: now,
+            } => shard.attr(*directory).map(|attr| Attr {
                 nlink: touched_nlink(attr.nlink, *nlink_delta),
-                ..attr
+                ..modified(&attr, now)
             }),
             Self::LinkAdd { ino, .. } | Self::LinkNameless { ino } => {
                 stamp(*ino).map(|attr| Attr {

@@ -2,6 +2,8 @@
 
 use crate::wire_struct;
 
+const NANOS_PER_SEC: u64 = 1_000_000_000;
+
 /// A point of CLOCK_BOOTTIME in nanoseconds: monotonic, counts suspend, local to one machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Instant(pub u64);
@@ -18,7 +20,7 @@ impl Duration {
 
     /// From seconds.
     pub const fn from_secs(secs: u64) -> Self {
-        Self(secs * 1_000_000_000)
+        Self(secs * NANOS_PER_SEC)
     }
 }
 
@@ -50,3 +52,34 @@ pub struct Timestamp {
     pub nanos: u32,
 }
 wire_struct!(Timestamp { secs, nanos });
+
+/// How far the clocks may be apart of two changes that follow each other: of two nodes, or of a thread that stood still.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+
+impl Timestamp {
+    /// Lies so far ahead of the clock that no change can have stamped it: somebody set it, or a clock was wrong.
+    pub fn is_ahead_of(self, now: Self) -> bool {
+        self > now.after(CLOCKS_APART)
+    }
+
+    /// What a change at `now` leaves of this time: it does not go back, unless it lies far ahead.
+    #[must_use]
+    pub fn stamped(self, now: Self) -> Self {
+        match self.is_ahead_of(now) {
+            true => now,
+            false => self.max(now),
+        }
+    }
+
+    /// So long after this, at most.
+    pub const fn after(self, span: Duration) -> Self {
+        let nanos = self.nanos as u64 + span.0 % NANOS_PER_SEC;
+        let carried = nanos / NANOS_PER_SEC;
+        Self {
+            secs: self
+                .secs
+                .saturating_add_unsigned(span.0 / NANOS_PER_SEC + carried),
+            nanos: (nanos % NANOS_PER_SEC) as u32,
+        }
+    }
+}

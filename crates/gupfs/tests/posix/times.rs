@@ -1,13 +1,13 @@
-//! Times that files show: they do not go back while several threads write to a file, and what is set to now is not before the call that
-//! set it.
+//! Times that files and directories show: they do not go back while several threads write to a file and make names, and what is set to
+//! now is not before the call that set it.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{Timespec, Timestamps, UTIME_NOW};
+use rustix::fs::{AtFlags, CWD, StatxFlags, Timespec, Timestamps, UTIME_NOW};
 
 use crate::node::Node;
 
@@ -23,12 +23,12 @@ impl Drop for Ends<'_> {
     }
 }
 
+/// As the daemon tells them: the kernel keeps what it was told before a call that changes names, and goes back to it once if another
+/// thread has seen what the call did while that is not yet answered.
 fn times(path: &Path) -> [(i64, i64); 2] {
-    let attributes = fs::metadata(path).unwrap();
-    [
-        (attributes.mtime(), attributes.mtime_nsec()),
-        (attributes.ctime(), attributes.ctime_nsec()),
-    ]
+    let (flags, wanted) = (AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS);
+    let shown = rustix::fs::statx(CWD, path, flags, wanted).unwrap();
+    [shown.stx_mtime, shown.stx_ctime].map(|time| (time.tv_sec, time.tv_nsec.into()))
 }
 
 fn now() -> (i64, i64) {
@@ -85,13 +85,16 @@ fn times_do_not_go_back() {
             let (paths, has_ended) = ((directory.as_path(), file.as_path()), &has_ended);
             scope.spawn(move || change(number, paths, has_ended));
         }
-        let mut seen = times(&file);
+        let paths = [&file, &directory];
+        let mut seen = paths.map(|path| times(path));
         let begin = Instant::now();
         while begin.elapsed() < TIME {
-            let shown = times(&file);
-            let went_back = shown.iter().zip(&seen).any(|(new, old)| new < old);
-            assert!(!went_back, "{seen:?}, then {shown:?}");
-            seen = shown;
+            for (path, seen) in paths.iter().zip(&mut seen) {
+                let shown = times(path);
+                let went_back = shown.iter().zip(&*seen).any(|(new, old)| new < old);
+                assert!(!went_back, "{path:?}: {seen:?}, then {shown:?}");
+                *seen = shown;
+            }
             look_count += 1;
         }
     });

@@ -16,7 +16,7 @@ use crate::execute::Resolved;
 use crate::inode::Inode;
 use crate::message::Reply;
 use crate::mutation::Mutation;
-use crate::step::stamped;
+use crate::times::{modified, stamped};
 use crate::view::{Context, Stop, View};
 
 /// Set-group-id bit.
@@ -52,7 +52,10 @@ pub(super) fn set(
     let index = ino.index();
     let is_directory = old.kind == FileKind::Directory;
     let is_owner_set = set.uid.is_some() || set.gid.is_some();
-    let mut attr = stamped(&old, ctx.now);
+    let mut attr = match set.size {
+        Some(_) => modified(&old, ctx.now),
+        None => stamped(&old, ctx.now),
+    };
     attr.uid = set.uid.unwrap_or(old.uid);
     attr.gid = set.gid.unwrap_or(old.gid);
     // A change of owner is the owner's or root's: as one of the file's group. The kernel asks for it with each of them.
@@ -79,7 +82,6 @@ pub(super) fn set(
         check_size(&old, size)?;
         attr.size = size;
         attr.size_generation += 1;
-        attr.mtime = ctx.now;
         // What is promised behind the end goes also where the end stays: so it is given back.
         let is_promised = inode.attr.has_promise() && size == old.size;
         if (size < old.size || is_promised) && inode.map().is_some() {
@@ -90,10 +92,10 @@ pub(super) fn set(
         after.extend(drop_rights(inode));
     }
     if let Some(atime) = set.atime {
-        attr.atime = atime.unwrap_or(ctx.now);
+        attr.atime = atime.unwrap_or_else(|| old.atime.stamped(ctx.now));
     }
     if let Some(mtime) = set.mtime {
-        attr.mtime = mtime.unwrap_or(ctx.now);
+        attr.mtime = mtime.unwrap_or_else(|| old.mtime.stamped(ctx.now));
     }
     let mut mutations = vec![Mutation::AttrPut { index, attr }];
     mutations.append(&mut after);
@@ -114,8 +116,7 @@ pub(super) fn accessed(
     let mut attr = settled(view, ino)?.attr;
     let at = at.min(ctx.now);
     // One that was set ahead of the clock goes back, as on Linux.
-    let is_ahead = attr.atime > ctx.now;
-    if attr.change != change || (at <= attr.atime && !is_ahead) {
+    if attr.change != change || (at <= attr.atime && !attr.atime.is_ahead_of(ctx.now)) {
         return Ok(Resolved::Answer(Reply::Attr(attr)));
     }
     attr.atime = at;

@@ -9,7 +9,7 @@ use crate::inode::Inode;
 use crate::map::{FileMap, check_extents, runs_of};
 use crate::message::{Commit, Op, Reply, SectorRange};
 use crate::mutation::Mutation;
-use crate::step::stamped;
+use crate::times::modified;
 use crate::view::{Context, MapPart, Stop, View};
 
 /// Most bytes of pieces in one Commit.
@@ -81,8 +81,7 @@ pub(super) fn punch(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Resol
         return Err(Stop::Fail(Errno::EFBIG));
     }
     let (index, old) = (ino.index(), &inode.attr);
-    let mut attr = stamped(old, ctx.now);
-    attr.mtime = ctx.now;
+    let mut attr = modified(old, ctx.now);
     attr.size_generation += 1;
     if !keeps_size {
         attr.size = old.size.max(end);
@@ -134,8 +133,7 @@ pub(super) fn allocate(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Re
         return Err(Stop::Fail(Errno::EOPNOTSUPP));
     }
     let (index, old) = (ino.index(), &inode.attr);
-    let mut attr = stamped(old, ctx.now);
-    attr.mtime = ctx.now;
+    let mut attr = modified(old, ctx.now);
     attr.size_generation += 1;
     if !keeps_size {
         attr.size = old.size.max(end);
@@ -244,7 +242,11 @@ pub(super) fn commit(
     new.size = size;
     new.change += 1;
     if let Some(written) = commit.modified {
-        let written = written.min(ctx.now);
+        // A clock a little ahead of ours is another node's: what was shown there stays.
+        let written = match written.is_ahead_of(ctx.now) {
+            true => ctx.now,
+            false => written,
+        };
         // Both are the write's, not the Commit's: a write that was looked at (tar asks before and after it reads) must
         // not show another time when it is written back.
         new.mtime = merged(old.mtime, written, ctx.now);
@@ -253,7 +255,7 @@ pub(super) fn commit(
     if let Some(by) = commit.kill_set_id {
         new.permissions = attr::without_set_id(&new, by);
         if commit.modified.is_none() {
-            new.ctime = ctx.now;
+            new.ctime = old.ctime.stamped(ctx.now);
         }
     }
     let mut mutations = vec![Mutation::AttrPut { index, attr: new }];
@@ -274,9 +276,9 @@ pub(super) fn commit(
     })
 }
 
-/// The later of two times; one that lies ahead of the clock goes, or a wrong clock would hold it there.
+/// The later of two times; one that lies far ahead of the clock goes, or a wrong clock would hold it there.
 fn merged(old: Timestamp, written: Timestamp, now: Timestamp) -> Timestamp {
-    match old > now {
+    match old.is_ahead_of(now) {
         true => written,
         false => old.max(written),
     }

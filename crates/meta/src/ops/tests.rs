@@ -6,6 +6,7 @@ mod acl;
 mod content;
 mod layout;
 mod nameless;
+mod times;
 
 use std::collections::BTreeSet;
 

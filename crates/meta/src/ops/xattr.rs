@@ -19,7 +19,7 @@ use crate::execute::Resolved;
 use crate::inode::Inode;
 use crate::message::Reply;
 use crate::mutation::Mutation;
-use crate::step::stamped;
+use crate::times::stamped;
 use crate::view::{Context, Stop, View};
 
 /// Rights that a program file gives; dropped when content or owner change.
