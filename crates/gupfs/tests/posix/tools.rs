@@ -41,5 +41,10 @@ pub(crate) fn run(seconds: u32, command: &Command) -> (String, bool) {
     let output = limited.stdin(Stdio::null()).output().unwrap();
     let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
     said.push_str(&String::from_utf8_lossy(&output.stderr));
-    (said, output.status.success())
+    let is_well = output.status.success();
+    if !is_well {
+        // timeout(1) ends with 124 where the program does not in time, and with 137 where it had to be killed.
+        said.push_str(&format!("\n[{} of {seconds} s]", output.status));
+    }
+    (said, is_well)
 }
