@@ -402,7 +402,8 @@ impl Inode {
 
     /// Content has changed. Another node's clock, by which it changed before, may be ahead of this one's.
     pub(crate) fn note_modified(&mut self, now: Timestamp) {
-        let before = self.attr.map_or(now, |attr| attr.mtime);
+        let known = self.attr.map_or(now, |attr| attr.mtime);
+        let before = self.modified.map_or(known, |at| known.merged(at, now));
         self.modified = Some(before.stamped(now));
     }
 
@@ -416,7 +417,8 @@ impl Inode {
         let most = most.max(attr.sector_count);
         attr.sector_count = most.min(attr.sector_count + self.pages.busy_count() as u64);
         if let Some(time) = self.modified {
-            attr.mtime = time;
+            // What another node has committed since may be later.
+            attr.mtime = attr.mtime.merged(time, time);
             attr.ctime = attr.ctime.max(time);
         }
         if let Some(by) = self.kill_set_id {

@@ -85,8 +85,8 @@ pub struct Commit {
     /// The writer's own end of file; merges by maximum. `None` leaves the size.
     pub size: Option<u64>,
     /// The content changed: when it did last, by the writer's clock. The owner takes it as mtime, but never
-    /// a time ahead of its own clock, and never an earlier one than it has told (unless that was set ahead
-    /// of the clock): so a stat before the Commit and one after it show the same.
+    /// a time more than a second ahead of its own clock, and never an earlier one than it has told (unless that
+    /// was set further ahead of the clock): so a stat before the Commit and one after it show the same.
     pub modified: Option<Timestamp>,
     /// Set-id bits are to be cleared: the group of whoever wrote (`types::attr::set_ids_taken`).
     pub kill_set_id: Option<u32>,

@@ -1,9 +1,10 @@
 //! Which time a change stamps, where the clock that it was read from may stand behind another's.
 //!
 //! Invariants
-//! - A time that a change stamped does not go back by another change that read its clock up to a second before it: the thread that
-//!   executes it stood still, its plan came from another node, or that node's clock is behind.
-//! - A time that lies further ahead (somebody set it, or a clock was wrong) goes with the next change, as on Linux.
+//! - A change whose clock is up to a second behind that of the change before it (its thread stood still, its plan is another node's,
+//!   that node's clock is behind) does not take times back, and makes them other ones: 1 ns later.
+//! - A time that lies further ahead goes with the next change, as on Linux: somebody set it, a clock was wrong, or a plan is old. A
+//!   plan that waited for longer than a second may so take times back.
 
 use types::{Attr, Timestamp};
 
@@ -18,10 +19,12 @@ pub(crate) fn stamped(attr: &Attr, now: Timestamp) -> Attr {
 
 /// The attributes with a new mtime and ctime: the same moment.
 pub(crate) fn modified(attr: &Attr, now: Timestamp) -> Attr {
-    let now = attr.mtime.stamped(attr.ctime.stamped(now));
+    let moment = attr.mtime.stamped(now).max(attr.ctime.stamped(now));
     Attr {
-        mtime: now,
-        ..stamped(attr, now)
+        mtime: moment,
+        ctime: moment,
+        change: attr.change + 1,
+        ..*attr
     }
 }
 
@@ -44,37 +47,53 @@ mod tests {
         }
     }
 
+    fn later(nanos: u64) -> Timestamp {
+        NOW.after(Duration(nanos))
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
     #[test]
     fn times_do_not_go_back_a_little_and_do_far() {
-        let little = NOW.after(Duration::from_secs(1));
-        assert_eq!((little.secs, little.nanos), (1001, 500_000_000));
-        let far = little.after(Duration(1));
-        let before = Timestamp::default();
-        for (old, new) in [(before, NOW), (NOW, NOW), (little, little), (far, NOW)] {
+        let far = later(SECOND + 1);
+        for (old, new) in [
+            (Timestamp::default(), NOW),
+            (NOW, later(1)),
+            (later(SECOND), far),
+            (far, NOW),
+        ] {
             assert_eq!(old.stamped(NOW), new, "{old:?}");
             let attr = at(far, old);
             let stamp = stamped(&attr, NOW);
             assert_eq!((stamp.mtime, stamp.ctime), (far, new));
             assert_eq!(stamp.change, attr.change + 1);
         }
+        assert_eq!(
+            later(SECOND / 2),
+            Timestamp {
+                secs: 1001,
+                nanos: 0
+            }
+        );
     }
 
     #[test]
     fn a_modification_is_one_moment() {
-        let little = NOW.after(Duration(1));
-        let far = NOW.after(Duration::from_secs(2));
         for (mtime, ctime, moment) in [
-            (NOW, little, little),
-            (little, NOW, little),
-            (far, little, little),
-            (little, far, little),
-            (far, far, NOW),
+            (0, 7, 8),
+            (7, 0, 8),
+            (7, 2 * SECOND, 8),
+            (2 * SECOND, 7, 8),
+            (2 * SECOND, 2 * SECOND, 0),
+            // One within a second of the other, and not of the clock.
+            (SECOND / 10 * 9, SECOND / 10 * 15, SECOND / 10 * 9 + 1),
+            (SECOND / 10 * 18, SECOND / 10 * 9, SECOND / 10 * 9 + 1),
         ] {
-            let new = modified(&at(mtime, ctime), NOW);
+            let new = modified(&at(later(mtime), later(ctime)), NOW);
             assert_eq!(
                 (new.mtime, new.ctime),
-                (moment, moment),
-                "{mtime:?} {ctime:?}"
+                (later(moment), later(moment)),
+                "{mtime} {ctime}"
             );
         }
     }

@@ -220,9 +220,9 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     /// New size: truncates or extends.
     pub size: Option<u64>,
-    /// New access time; `Some(None)` is "now", stamped by the owner.
+    /// New access time; `Some(None)` is "now", stamped by the owner (not earlier than one of another clock, up to a second ahead).
     pub atime: Option<Option<Timestamp>>,
-    /// New modification time; `Some(None)` is "now", stamped by the owner.
+    /// New modification time; `Some(None)` is "now", stamped by the owner as the access time.
     pub mtime: Option<Option<Timestamp>>,
     /// Set-id bits are to be cleared (a write or truncate by one who may not keep them): the group of whoever does it.
     pub kill_set_id: Option<u32>,

@@ -62,12 +62,22 @@ impl Timestamp {
         self > now.after(CLOCKS_APART)
     }
 
-    /// What a change at `now` leaves of this time: it does not go back, unless it lies far ahead.
+    /// The later of this time and another one that is at most `now`, or from a clock a little ahead of it. If this lies far ahead it goes.
+    #[must_use]
+    pub fn merged(self, other: Self, now: Self) -> Self {
+        match self.is_ahead_of(now) {
+            true => other,
+            false => self.max(other),
+        }
+    }
+
+    /// What a change at `now` makes of this time: another one, for who compares only asks whether it is the same, and a later one
+    /// unless it lies far ahead.
     #[must_use]
     pub fn stamped(self, now: Self) -> Self {
         match self.is_ahead_of(now) {
             true => now,
-            false => self.max(now),
+            false => now.max(self.after(Duration(1))),
         }
     }
 

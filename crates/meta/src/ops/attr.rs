@@ -92,10 +92,10 @@ pub(super) fn set(
         after.extend(drop_rights(inode));
     }
     if let Some(atime) = set.atime {
-        attr.atime = atime.unwrap_or_else(|| old.atime.stamped(ctx.now));
+        attr.atime = atime.unwrap_or_else(|| old.atime.merged(ctx.now, ctx.now));
     }
     if let Some(mtime) = set.mtime {
-        attr.mtime = mtime.unwrap_or_else(|| old.mtime.stamped(ctx.now));
+        attr.mtime = mtime.unwrap_or_else(|| old.mtime.merged(ctx.now, ctx.now));
     }
     let mut mutations = vec![Mutation::AttrPut { index, attr }];
     mutations.append(&mut after);
@@ -114,7 +114,11 @@ pub(super) fn accessed(
     (at, change): (Timestamp, u64),
 ) -> Result<Resolved, Stop> {
     let mut attr = settled(view, ino)?.attr;
-    let at = at.min(ctx.now);
+    // A clock a little ahead of ours is another node's.
+    let at = match at.is_ahead_of(ctx.now) {
+        true => ctx.now,
+        false => at,
+    };
     // One that was set ahead of the clock goes back, as on Linux.
     if attr.change != change || (at <= attr.atime && !attr.atime.is_ahead_of(ctx.now)) {
         return Ok(Resolved::Answer(Reply::Attr(attr)));

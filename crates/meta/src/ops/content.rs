@@ -1,7 +1,7 @@
 //! GetMap, Commit, Destage, Punch, Allocate: where the bytes of a file lie.
 
 use types::extent::{Extent, SECTOR_SIZE};
-use types::{ByteRange, Errno, FileKind, InodeId, Timestamp, limits};
+use types::{ByteRange, Errno, FileKind, InodeId, limits};
 
 use super::{attr, inode, settled};
 use crate::execute::Resolved;
@@ -249,8 +249,8 @@ pub(super) fn commit(
         };
         // Both are the write's, not the Commit's: a write that was looked at (tar asks before and after it reads) must
         // not show another time when it is written back.
-        new.mtime = merged(old.mtime, written, ctx.now);
-        new.ctime = merged(old.ctime, written, ctx.now);
+        new.mtime = old.mtime.merged(written, ctx.now);
+        new.ctime = old.ctime.merged(written, ctx.now);
     }
     if let Some(by) = commit.kill_set_id {
         new.permissions = attr::without_set_id(&new, by);
@@ -274,14 +274,6 @@ pub(super) fn commit(
         mutations,
         used: runs_of(&commit.extents),
     })
-}
-
-/// The later of two times; one that lies far ahead of the clock goes, or a wrong clock would hold it there.
-fn merged(old: Timestamp, written: Timestamp, now: Timestamp) -> Timestamp {
-    match old.is_ahead_of(now) {
-        true => written,
-        false => old.max(written),
-    }
 }
 
 /// Destage: the bytes are the same, so no token is needed, no time is stamped, and the change counter
