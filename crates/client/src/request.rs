@@ -478,8 +478,10 @@ pub struct Listed {
 pub struct Space {
     /// Sectors in all.
     pub sector_count: u64,
-    /// Sectors free.
+    /// Sectors that no file has.
     pub sector_free_count: u64,
+    /// Those of them that files can get: without what owners keep back.
+    pub sector_available_count: u64,
     /// Inodes in use.
     pub inode_count: u64,
 }

@@ -294,7 +294,7 @@ fn statfs_out(space: &Space) -> abi::StatFsOut {
     abi::StatFsOut {
         blocks: space.sector_count,
         bfree: space.sector_free_count,
-        bavail: space.sector_free_count,
+        bavail: space.sector_available_count,
         files: INODES,
         ffree: INODES.saturating_sub(space.inode_count),
         bsize: sector_size,

@@ -70,7 +70,7 @@ fn room(place: &Place, all: &[Found]) -> Result<Value> {
     Ok(json!({
         "fs": own["fs"], "state": place.root(), "mount": own["mount"], "node": me,
         "capacity": own["capacity"], "used": own["used"], "free": own["free"],
-        "inodes": own["inodes"], "owners_silent": own["owners_silent"],
+        "available": own["available"], "inodes": own["inodes"], "owners_silent": own["owners_silent"],
         "owners_missing": owners_missing, "nsds": nsds,
     }))
 }
@@ -117,6 +117,7 @@ pub fn to_text(value: &Value) -> String {
                 "CAPACITY",
                 "USED",
                 "FREE",
+                "AVAILABLE",
                 "USE",
             ]
             .map(str::to_owned),
@@ -129,6 +130,7 @@ pub fn to_text(value: &Value) -> String {
                 bytes(&nsd["capacity"]),
                 bytes(&nsd["used"]),
                 bytes(&nsd["free"]),
+                String::new(),
                 use_(nsd),
             ]);
         }
@@ -139,6 +141,7 @@ pub fn to_text(value: &Value) -> String {
             bytes(&fs["capacity"]),
             bytes(&fs["used"]),
             bytes(&fs["free"]),
+            bytes(&fs["available"]),
             use_(fs),
         ]);
         if !out.is_empty() {

@@ -247,6 +247,7 @@ impl Trivial {
             Operation::StatFs => Response::Space(Space {
                 sector_count: 1 << 24,
                 sector_free_count: 1 << 24,
+                sector_available_count: 1 << 24,
                 inode_count: 0,
             }),
             Operation::Fsync { .. } => {

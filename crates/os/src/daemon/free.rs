@@ -14,6 +14,7 @@ use node::OwnerLog;
 use node::message::{FreeSpace, Message};
 use types::{Duration, Instant, NodeId, NsdId};
 
+use super::start::SPACE_RESERVE;
 use super::{Daemon, lock};
 use crate::clock;
 
@@ -139,10 +140,12 @@ impl Daemon {
         }
         let now = clock::now();
         let mut sum = self.own_free();
+        let mut reserves = sum.held.min(SPACE_RESERVE);
         let mut silent = self.other_owners();
         let state = lock(&self.free.state);
         for (owner, (at, free)) in &state.told {
             sum.held += free.held;
+            reserves += free.held.min(SPACE_RESERVE);
             sum.unheld += free.unheld;
             sum.inodes += free.inodes;
             // An answer to the last question, or one that serves without a question.
@@ -153,10 +156,12 @@ impl Daemon {
         drop(state);
         let nsds = self.config.view.nsds.iter();
         let sector_count: u64 = nsds.map(|n| n.sector_count - n.data_begin).sum();
+        // Answers of different moments may count a region twice that changed hands between.
+        let sector_free_count = (sum.held + sum.unheld).min(sector_count);
         let space = Space {
             sector_count,
-            // Answers of different moments may count a region twice that changed hands between.
-            sector_free_count: (sum.held + sum.unheld).min(sector_count),
+            sector_free_count,
+            sector_available_count: sector_free_count.saturating_sub(reserves),
             inode_count: sum.inodes,
         };
         for asker in askers {

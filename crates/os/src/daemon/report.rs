@@ -130,6 +130,7 @@ impl Daemon {
         let Space {
             sector_count,
             sector_free_count,
+            sector_available_count,
             inode_count,
         } = space;
         let silent: Vec<String> = silent.iter().map(|node| node.0.to_string()).collect();
@@ -145,7 +146,7 @@ impl Daemon {
             .map(|n| self.nsd_room(n))
             .collect();
         format!(
-            "{{\"fs\":\"{:032x}\",\"node\":{},\"mount\":{},\"capacity\":{},\"used\":{},\"free\":{},\
+            "{{\"fs\":\"{:032x}\",\"node\":{},\"mount\":{},\"capacity\":{},\"used\":{},\"free\":{},\"available\":{},\
              \"inodes\":{inode_count},\"owners\":[{}],\"owners_silent\":[{}],\"nsds\":[{}]}}",
             self.config.view.fs.0,
             self.me.node.0,
@@ -153,6 +154,7 @@ impl Daemon {
             sector_count * SECTOR_SIZE,
             (sector_count - sector_free_count) * SECTOR_SIZE,
             sector_free_count * SECTOR_SIZE,
+            sector_available_count * SECTOR_SIZE,
             owners.join(","),
             silent.join(","),
             nsds.join(","),

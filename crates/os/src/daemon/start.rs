@@ -23,7 +23,7 @@ use super::replays::Replays;
 use crate::disk::{Disk, DiskError};
 
 /// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
-const SPACE_RESERVE: u64 = 256;
+pub(super) const SPACE_RESERVE: u64 = 256;
 /// Another region is taken when an NSD has fewer free sectors than this: 64 MiB.
 const REGION_LOW: u64 = 16 << 10;
 
