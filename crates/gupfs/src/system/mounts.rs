@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 pub use os::mountinfo::Mount;
@@ -155,31 +156,44 @@ pub fn leave(point: &Path) -> Result<()> {
     shell::run("umount", &words).map(drop)
 }
 
-/// Where the file system with this device is mounted as a whole, in this mount name space, oldest first.
-pub fn of_connection(number: u64) -> Result<Vec<Mount>> {
-    let is_it = |m: &Mount| m.is_gupfs() && m.major == 0 && u64::from(m.minor) == number;
-    let mut all = list()?;
-    all.retain(|mount| is_it(mount) && mount.is_whole());
-    Ok(all)
-}
-
 /// Mounts what is mounted at `source` at `point` as well.
 pub fn bind(source: &Path, point: &Path) -> Result<()> {
     let words = ["--bind".as_ref(), source.as_os_str(), point.as_os_str()];
     shell::run("mount", &words).map(drop)
 }
 
-/// Where else the file system of `mount` is mounted, in this mount name space.
+/// Where else the file system of `mount` is mounted, in this mount name space. The kernel gives the number of one that has gone to the
+/// next: its source tells it from that.
 pub fn others(mount: &Mount) -> Result<Vec<Mount>> {
-    let is_other = |m: &Mount| (m.major, m.minor) == (mount.major, mount.minor) && m != mount;
+    let of = |m: &Mount| (m.major, m.minor, m.kind.clone(), m.source.clone());
+    let ours = of(mount);
+    let is_other = |m: &Mount| of(m) == ours && m != mount;
     Ok(list()?.into_iter().filter(is_other).collect())
 }
 
-/// Whether the file system of `mount`, which is unmounted here, is mounted somewhere still, or in another mount name space: then the
-/// kernel has its connection.
-pub fn is_alive(mount: &Mount) -> Result<bool> {
-    let connection = Path::new("/sys/fs/fuse/connections").join(mount.minor.to_string());
-    Ok(connection.exists() || !others(mount)?.is_empty())
+/// A FUSE connection as the kernel has it: not the next one that is given its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Connection {
+    minor: u32,
+    /// Of its directory, which is made anew for each.
+    inode: Option<u64>,
+}
+
+/// The connection of `mount`, as long as there is one. None where the kernel's table of them is not mounted.
+pub fn connection(mount: &Mount) -> Connection {
+    let minor = mount.minor;
+    let directory = Path::new("/sys/fs/fuse/connections").join(minor.to_string());
+    let inode = fs::symlink_metadata(directory)
+        .ok()
+        .map(|found| found.ino());
+    Connection { minor, inode }
+}
+
+/// Whether the file system of `mount`, which is unmounted here and had this connection, is mounted somewhere still, or in another mount
+/// name space: then the kernel has the connection.
+pub fn is_alive(mount: &Mount, had: Connection) -> Result<bool> {
+    let is_there = had.inode.is_some() && connection(mount) == had;
+    Ok(is_there || !others(mount)?.is_empty())
 }
 
 /// Mounts a tmpfs of `size` bytes at `point`.
