@@ -367,11 +367,11 @@ class Mdmark(Case):
         mixed = next(row for row in table(report, "Test ") if row[0] == "Mix")
         self.assertEqual(int(mixed[3]), sum(sums))
         self.assertTrue(all(count > 0 for count in sums), counts)
-        self.assertTrue(all(1 <= float(row[2]) < 5 for row in calls), calls)
-        # As the weights say, within a tenth; what is down must come up.
+        self.assertTrue(all(1 <= float(row[2]) < 30 for row in calls), calls)
+        # As the weights say, within a tenth or five times what chance does to so many; what is down must come up.
         whole = sum(sums) - counts["readdir"]
-        self.assertAlmostEqual(counts["stat"] / whole, 0.5, delta=0.05)
-        self.assertAlmostEqual(counts["utime"] / whole, 0.16, delta=0.016)
+        self.assertAlmostEqual(counts["stat"] / whole, 0.5, delta=max(0.05, 5 * (0.5 * 0.5 / whole) ** 0.5))
+        self.assertAlmostEqual(counts["utime"] / whole, 0.16, delta=max(0.016, 5 * (0.16 * 0.84 / whole) ** 0.5))
         self.assertEqual(counts["readdir"], counts["chdir_up"] + counts["chdir_down"] + 6)
         self.assertLessEqual(counts["chdir_up"], counts["chdir_down"])
         self.assertLessEqual(counts["unlink"], counts["create"])

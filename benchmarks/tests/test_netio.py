@@ -255,8 +255,8 @@ class Errors(Case):
         port = free_port()
         tunnel = Tunnel(port, lambda data, offset, _: data if offset < 300000 else b"")
         self.addCleanup(tunnel.close)
-        self.bad(mpi(2, NETIO, "-n", 100, "--timeout", 1, "-p", port, "-a", f"127.0.0.1:{tunnel.port}"),
-                 "process [01], connection 0: nothing moves for 1 seconds")
+        self.bad(mpi(2, NETIO, "-n", 100, "--timeout", 5, "-p", port, "-a", f"127.0.0.1:{tunnel.port}"),
+                 "process [01], connection 0: nothing moves for 5 seconds")
 
     def test_nothing_is_left_when_a_process_is_killed(self):
         words = [NETIO, "-t", 3600, "-o", self.dir + "/report", "--json", self.dir + "/json"]

@@ -155,7 +155,15 @@ fn not_root_is_said() {
     let directory = tempfile::tempdir().expect("a directory");
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).expect("opened");
     let program = directory.path().join("gupfs");
-    fs::copy(env!("CARGO_BIN_EXE_gupfs"), &program).expect("copied to where nobody may run it");
+    // Not by this process: a child that another thread starts meanwhile would have it open to write, and it could not be run.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_gupfs"))
+        .arg(&program)
+        .status();
+    assert!(
+        copied.expect("cp runs").success(),
+        "copied to where it may be run"
+    );
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).expect("opened");
     let state = directory.path().join("state");
     let as_nobody = |arguments: &[&str]| {

@@ -78,7 +78,8 @@ fn postgres_recovers_with_all_it_acknowledged() {
     // Clients note what was acknowledged, outside; the server is killed with all its processes while they write.
     let load = "as psql -qc 'create table note (client int, number int, text text)'
         for c in 1 2 3; do (n=0; while as psql -qc \"insert into note select $c, $n, repeat('x', 100 * $c)\" 2>/dev/null; do n=$((n+1)); echo $n >$PGHOST/told$c; done) & done
-        as pgbench -n -c 4 -j 2 -T 30 >/dev/null 2>&1 & sleep 2
+        as pgbench -n -c 4 -j 2 -T 60 >/dev/null 2>&1 & sleep 2
+        for n in $(seq 600); do test -s $PGHOST/told1 -a -s $PGHOST/told2 -a -s $PGHOST/told3 && break; sleep 0.05; done
         main=$(head -1 $PGDATA/postmaster.pid); kill -9 $main; wait || true
         for n in $(seq 200); do as pg_isready -q || test -e /proc/$main || break; sleep 0.05; done";
     run(90, load);

@@ -161,10 +161,10 @@ fn more_files_than_the_journal_holds_outlive_kills_and_a_full_disk() {
     eprintln!("{} files in {:?}", 2 * file_count, begin.elapsed());
     for node in [1, 2] {
         assert!(lab.checkpoints(node, "checkpoints") > 0, "{}", lab.logs());
-        // A round may begin before the room for its pages has come, where a busy machine lets the clock of the daemon wait: then it
-        // asks for everything that there is, and the next one succeeds.
+        // A round that begins before the regions for its pages have come, as on a busy machine, is tried again with doubling pauses:
+        // more than 5 failures are some 3 s without room.
         let failures = lab.checkpoints(node, "checkpoint_failures");
-        assert!(failures <= 1, "{failures} failures\n{}", lab.logs());
+        assert!(failures <= 5, "{failures} failures\n{}", lab.logs());
     }
     // Killed in the middle of rounds, while more files are made.
     let kills = make_and_kill(&lab, 1, &durable[0], file_count * 2, 3);
@@ -201,7 +201,7 @@ fn more_files_than_the_journal_holds_outlive_kills_and_a_full_disk() {
         begin.elapsed()
     );
     lab.sh(60, "rm $M1/fill-*");
-    lab.settle();
+    lab.settle_empty();
     lab.check_walk();
     assert_eq!(lab.sum("used"), 0);
 }
@@ -215,27 +215,40 @@ fn replayed(node: &Node) -> u64 {
     count.split_whitespace().next().unwrap().parse().unwrap()
 }
 
+/// Whether the newest last round of checkpoints that the log tells of was made.
+fn is_last_round_made(node: &Node) -> bool {
+    let log = fs::read_to_string(node.state().join("log")).unwrap();
+    let what = "the last round of checkpoints is_made=";
+    let line = log.lines().rfind(|line| line.contains(what));
+    let line = line.unwrap_or_else(|| panic!("no last round in {log}"));
+    let (_, is_made) = line.split_once(what).unwrap();
+    is_made.starts_with("true")
+}
+
+/// A stop gives its last round of checkpoints 1 s to begin and 5 s in all, which may be too little on a busy machine: then all is
+/// written anew, and it is stopped again.
 #[test]
 fn a_stop_leaves_little_to_replay() {
     const FILE_COUNT: u64 = 6_000;
+    const STOP_COUNT_MAX: u32 = 4;
     let Some(node) = Node::new("1G") else { return };
     let path = |number: u64| {
         let directory = node.mount().join(format!("d{}", number / 1_000));
         directory.join(format!("f{number}"))
     };
-    for number in 0..FILE_COUNT {
-        if number % 1_000 == 0 {
-            fs::create_dir(path(number).parent().unwrap()).unwrap();
+    let is_made = (0..STOP_COUNT_MAX).any(|_| {
+        for number in 0..FILE_COUNT {
+            if number % 1_000 == 0 {
+                fs::create_dir_all(path(number).parent().unwrap()).unwrap();
+            }
+            fs::write(path(number), text(1, number)).unwrap();
         }
-        fs::write(path(number), text(1, number)).unwrap();
-    }
-    node.gupfs(&["down"]);
-    let log = fs::read_to_string(node.state().join("log")).unwrap();
-    assert!(
-        log.contains("the last round of checkpoints is_made=true"),
-        "{log}"
-    );
-    node.up(&[]).unwrap();
+        node.gupfs(&["down"]);
+        let is_made = is_last_round_made(&node);
+        node.up(&[]).unwrap();
+        is_made
+    });
+    assert!(is_made, "no last round was made in {STOP_COUNT_MAX} stops");
     // The ends of the life before, and no file.
     let count = replayed(&node);
     assert!(count < FILE_COUNT / 20, "{count} operations were replayed");

@@ -7,6 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use nsd::label::{COPY_COUNT, DIRECTORY_PARTS, LABEL_SIZE, Label};
 use serde_json::Value;
@@ -132,6 +133,17 @@ fn inodes_in_use(lab: &Lab) -> u64 {
     text.trim().parse().unwrap()
 }
 
+/// So many inodes are in use, when what was removed a moment ago has gone.
+fn await_inodes_in_use(lab: &Lab, expected: u64) {
+    let until = Instant::now() + Duration::from_secs(20);
+    let mut count = inodes_in_use(lab);
+    while count != expected && Instant::now() < until {
+        thread::sleep(Duration::from_millis(100));
+        count = inodes_in_use(lab);
+    }
+    assert_eq!(count, expected, "{}", lab.logs());
+}
+
 /// `GUPFS_MANY_NAMES=5000` is the long run: so many of each maker.
 #[test]
 fn a_directory_in_parts() {
@@ -192,7 +204,7 @@ fn a_directory_in_parts() {
     }
     verify(&lab, count);
     fs::remove_dir_all(directory(&lab, 2)).unwrap();
-    assert_eq!(inodes_in_use(&lab), inodes, "{}", lab.logs());
+    await_inodes_in_use(&lab, inodes);
     lab.check_walk();
 }
 
@@ -245,6 +257,6 @@ fn a_file_system_of_before_is_not_split() {
     verify(&lab, 1_300);
     assert_eq!(part_count(&lab), 0);
     fs::remove_dir_all(directory(&lab, 2)).unwrap();
-    assert_eq!(inodes_in_use(&lab), inodes, "{}", lab.logs());
+    await_inodes_in_use(&lab, inodes);
     lab.check_walk();
 }

@@ -48,7 +48,7 @@ impl Node {
     /// What a command of `gupfs` on this node's state directory gives.
     fn run(&self, words: &[&str]) -> Output {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs")]);
+        command.args(["-k", "5", "90", env!("CARGO_BIN_EXE_gupfs")]);
         command.args(words).arg("--state").arg(self.state());
         command.stdin(Stdio::null()).output().unwrap()
     }

@@ -15,8 +15,12 @@ use crate::lab::{LIMIT, Lab, bounded, can_run};
 impl Lab {
     /// Free sectors as df on this node says.
     fn free(&self, node: usize) -> u64 {
+        self.stat_fs(node, "%f")
+    }
+
+    fn stat_fs(&self, node: usize, what: &str) -> u64 {
         let mount = self.mount(node);
-        let words = ["stat", "-f", "-c", "%f", mount.to_str().unwrap()];
+        let words = ["stat", "-f", "-c", what, mount.to_str().unwrap()];
         let output = bounded(LIMIT, &words);
         assert!(output.status.success(), "{output:?}");
         let text = String::from_utf8(output.stdout).unwrap();
@@ -48,6 +52,11 @@ impl Lab {
         self.await_none(&["granted", "pending", "quarantined"]);
     }
 
+    /// The same where there are no files: what was removed a moment ago has given its sectors back, too.
+    pub(crate) fn settle_empty(&self) {
+        self.await_none(&["granted", "pending", "quarantined", "used"]);
+    }
+
     /// Waits until no sector is in one of these states.
     fn await_none(&self, states: &[&str]) {
         let until = Instant::now() + Duration::from_secs(40);
@@ -66,7 +75,7 @@ impl Lab {
                 });
                 all.join("\n")
             };
-            assert!(Instant::now() < until, "unused sectors stay: {}", dump());
+            assert!(Instant::now() < until, "sectors stay: {}", dump());
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -272,6 +281,12 @@ pub(crate) fn frees(lab: &Lab) -> [u64; 2] {
     frees_and_pages(lab).0
 }
 
+/// What both owners keep for themselves when it is full, 256 sectors each (with what is given back too late for somebody most often
+/// below 600).
+const FREE_MAX: u64 = 1024;
+/// Sectors that df says are left when it is full.
+const AVAILABLE_MAX: u64 = 512;
+
 #[test]
 fn a_full_file_system_loses_nothing_and_gives_all_sectors_back() {
     if !can_run() {
@@ -282,17 +297,27 @@ fn a_full_file_system_loses_nothing_and_gives_all_sectors_back() {
     let begin = frees(&lab);
     assert_eq!(begin[0], begin[1], "df is the same on both nodes");
     let mut fillers = [Filler::new(&lab, 1), Filler::new(&lab, 2)];
-    fill_both(&mut fillers);
-    lab.check_walk();
     let mut all: Acknowledged = BTreeMap::new();
-    for filler in &mut fillers {
-        assert!(!filler.files.is_empty());
-        all.append(&mut filler.files);
-    }
-    verify(&lab, &all);
-    // Who has pieces that find no sectors tries again and again, and so keeps the last few that are left in hand.
-    lab.await_none(&["pending", "quarantined"]);
-    let (full, pages) = frees_and_pages(&lab);
+    let mut fill_count = 0;
+    let (full, pages, available) = loop {
+        fill_both(&mut fillers);
+        fill_count += 1;
+        lab.check_walk();
+        for filler in &mut fillers {
+            assert!(fill_count > 1 || !filler.files.is_empty());
+            all.append(&mut filler.files);
+        }
+        verify(&lab, &all);
+        // Who has pieces that find no sectors tries again and again, and so keeps the last few that are left in hand.
+        lab.await_none(&["pending", "quarantined"]);
+        let (full, pages) = frees_and_pages(&lab);
+        let available = lab.stat_fs(1, "%a");
+        // What comes back when those who fill have met ENOSPC is there for whoever asks again.
+        let is_full = full[0] - pages <= FREE_MAX && available <= AVAILABLE_MAX;
+        if is_full || fill_count == 3 {
+            break (full, pages, available);
+        }
+    };
     let data: u64 = all
         .values()
         .map(|(_, size)| size.div_ceil(4096) as u64)
@@ -300,7 +325,7 @@ fn a_full_file_system_loses_nothing_and_gives_all_sectors_back() {
     let used = begin[0] - full[0];
     let in_pieces = lab.piece_debt();
     eprintln!(
-        "{} files, {data} sectors of data, {used} used, {in_pieces} bytes in pieces, {} free or of trees ({pages}) of {}",
+        "{} files of {fill_count} fills, {data} sectors of data, {used} used, {in_pieces} bytes in pieces, {} free or of trees ({pages}) of {}",
         all.len(),
         full[0],
         begin[0]
@@ -311,12 +336,15 @@ fn a_full_file_system_loses_nothing_and_gives_all_sectors_back() {
         used + in_pieces.div_ceil(4096) >= data && used <= data + data / 17,
         "{used} for {data}, {in_pieces} bytes in pieces"
     );
-    // What both owners keep for themselves, 256 each (with what is given back too late for somebody most often below 600).
     assert!(
-        full[0] - pages <= 1024,
+        full[0] - pages <= FREE_MAX,
         "{} of {} are free, {pages} of them of trees",
         full[0],
         begin[0]
+    );
+    assert!(
+        available <= AVAILABLE_MAX,
+        "{available} are said to be left"
     );
     // Room again at once.
     let removed = remove(&lab, &mut all, |index| index % 2 == 0);
@@ -330,7 +358,7 @@ fn a_full_file_system_loses_nothing_and_gives_all_sectors_back() {
     verify(&lab, &all);
     lab.check_walk();
     remove(&lab, &mut all, |_| true);
-    lab.settle();
+    lab.settle_empty();
     lab.check_walk();
     assert_eq!(lab.sum("used"), 0);
     assert_eq!(frees(&lab), begin, "{}", lab.dump(1, "space"));
@@ -397,7 +425,7 @@ fn nodes_killed_while_it_fills_leak_no_sector() {
             }
         }
     }
-    lab.settle();
+    lab.settle_empty();
     lab.check_walk();
     assert_eq!(lab.sum("used"), 0);
     assert_eq!(frees(&lab), begin, "{}", lab.dump(1, "space"));

@@ -7,14 +7,17 @@ use std::io::Read as _;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
 use crate::node::Node;
 
 const SWAP_COUNT: usize = 3000;
 const READER_COUNT: usize = 3;
 
-/// `put` makes the new one, by the number of the swap; it is moved to `name`, and `look` is called all the time.
+/// `put` makes the new one, by the number of the swap; it is moved to `name`, and `look` is called all the time: once by each reader
+/// before the first swap.
 fn swap(
     name: &Path,
     put: impl Fn(&Path, usize) -> io::Result<()>,
@@ -22,10 +25,10 @@ fn swap(
 ) {
     let next = name.with_extension("next");
     put(name, 0).unwrap();
-    let is_over = AtomicBool::new(false);
+    let (is_over, looking) = (AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
-        for reader in 0..READER_COUNT {
-            let (is_over, look) = (&is_over, &look);
+        let readers = (0..READER_COUNT).map(|reader| {
+            let (is_over, looking, look) = (&is_over, &looking, &look);
             scope.spawn(move || {
                 let mut count = 0_u64;
                 while !is_over.load(Ordering::Relaxed) {
@@ -33,9 +36,18 @@ fn swap(
                         .unwrap_or_else(|error| panic!("reader {reader}, look {count}: {error}"));
                     assert!(matches!(found.as_slice(), b"a" | b"b"), "{found:?}");
                     count += 1;
+                    if count == 1 {
+                        looking.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
-                assert!(count > 0);
-            });
+            })
+        });
+        let readers: Vec<_> = readers.collect();
+        // One that has ended has failed: the scope tells it.
+        while looking.load(Ordering::Relaxed) < READER_COUNT
+            && !readers.iter().any(ScopedJoinHandle::is_finished)
+        {
+            std::thread::sleep(Duration::from_millis(1));
         }
         for number in 1..SWAP_COUNT {
             put(&next, number).unwrap();
@@ -83,7 +95,7 @@ fn a_file_that_was_found_is_opened_after_it_was_replaced() {
             .open(&name)
             .unwrap();
         // For longer than the daemon waits for the open of whoever was shown a name (200 ms): who walks a path may stand still.
-        std::thread::sleep(std::time::Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(500));
         fs::write(&next, "b").unwrap();
         fs::rename(&next, &name).unwrap();
         if removes {

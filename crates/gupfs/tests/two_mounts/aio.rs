@@ -20,8 +20,9 @@ const PAGE: usize = 4096;
 const PAGE_I64: i64 = 4096;
 /// How long a node is cut off at the most: less than half of a lease.
 const CUT_TIME: Duration = Duration::from_secs(4);
-/// How long the load below goes on.
+/// How long the load below goes on, and how long at the most if too little was done by then.
 const TIME: Duration = Duration::from_secs(6);
+const TIME_MAX: Duration = Duration::from_secs(60);
 
 /// struct iocb of linux/aio_abi.h.
 #[repr(C)]
@@ -195,6 +196,30 @@ fn asynchronous_reads_begin_beside_one_another() {
     finish(&fixture, outcome);
 }
 
+/// What the load below has done.
+#[derive(Debug, Default)]
+struct Done {
+    reads: AtomicU64,
+    stores: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Done {
+    fn counts(&self) -> [u64; 3] {
+        [&self.reads, &self.stores, &self.writes].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    fn is_enough(&self) -> bool {
+        let [reads, stores, writes] = self.counts();
+        reads >= 100 && stores >= 10 && writes >= 10
+    }
+
+    fn text(&self) -> String {
+        let [reads, stores, writes] = self.counts();
+        format!("{reads} reads, {stores} stores, {writes} writes")
+    }
+}
+
 /// Node 1 reads into pages of a mapping that it stores to all the time and that node 2 writes to all the time: they are written back and
 /// dropped under locks that the ends of the reads wait for. Half of the reads are of a descriptor
 /// without O_DIRECT that the daemon has opened as direct.
@@ -222,18 +247,20 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
             open_direct(&fixture, "read")?,
             text("open", options.open(fixture.path(1, "read")))?,
         ];
-        let until = Instant::now() + TIME;
-        let (stores, writes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let go_on = || Instant::now() < until && fixture.hang().is_none();
+        let (begin, done) = (Instant::now(), Done::default());
+        let go_on = || {
+            let limit = if done.is_enough() { TIME } else { TIME_MAX };
+            begin.elapsed() < limit && fixture.hang().is_none()
+        };
         let place =
             |prng: &mut Prng| usize::try_from(prng.below(PAGES as u64)).expect("small") * PAGE;
-        let reads = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let storing = scope.spawn(|| {
                 let (mut prng, slot) = (Prng::new(1), fixture.slot());
                 while go_on() {
                     let at = place(&mut prng);
                     slot.run("a store", || text("store", mapping.store(at, &[3; 64])))?;
-                    stores.fetch_add(1, Ordering::Relaxed);
+                    done.stores.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok::<_, String>(())
             });
@@ -244,14 +271,14 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
                     slot.run("a write", || {
                         text("write", other.write_all_at(&[4; 64], at))
                     })?;
-                    writes.fetch_add(1, Ordering::Relaxed);
+                    done.writes.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok::<_, String>(())
             });
             let reading = scope.spawn(|| {
                 let (mut prng, slot) = (Prng::new(3), fixture.slot());
                 let context = text("io_setup", Context::new(64))?;
-                let (mut under_way, mut ended) = (0, 0_u64);
+                let mut under_way = 0;
                 while go_on() || under_way > 0 {
                     while under_way < DEPTH && go_on() {
                         let (to, from) = (place(&mut prng), place(&mut prng) as u64);
@@ -276,24 +303,19 @@ fn reads_into_mapped_pages_that_are_dropped_end() {
                             return Err(format!("a read ended with {}", event.result));
                         }
                         under_way -= 1;
-                        ended += 1;
+                        done.reads.fetch_add(1, Ordering::Relaxed);
                     }
                 }
-                Ok(ended)
+                Ok::<_, String>(())
             });
-            let all = [storing.join(), writing.join()].map(|ended| ended.expect("no panic"));
-            let reads = reading.join().expect("no panic");
-            all.into_iter()
-                .collect::<std::result::Result<(), String>>()?;
-            reads
+            let all = [storing, writing, reading].map(|thread| thread.join().expect("no panic"));
+            let [stored, written, read] = all;
+            stored.and(written).and(read)
         })?;
-        let (stores, writes) = (stores.into_inner(), writes.into_inner());
-        if reads < 100 || stores < 10 || writes < 10 {
-            return Err(format!(
-                "too little was done: {reads} reads, {stores} stores, {writes} writes"
-            ));
+        if !done.is_enough() {
+            return Err(format!("too little was done: {}", done.text()));
         }
-        Ok(format!("{reads} reads, {stores} stores, {writes} writes"))
+        Ok(done.text())
     })();
     finish(&fixture, outcome);
 }

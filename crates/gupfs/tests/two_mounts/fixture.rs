@@ -169,7 +169,7 @@ impl Fixture {
     /// Sets a setting of node 1 or 2, in effect from its next start on.
     pub fn set(&self, node: usize, key: &str, value: &str) {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs")]);
+        command.args(["-k", "5", "90", env!("CARGO_BIN_EXE_gupfs")]);
         command.args(["config", "set", key, value, "--state"]);
         let output = command.arg(self.root.join(format!("n{node}"))).output();
         let output = output.expect("timeout(1) runs");
@@ -273,7 +273,7 @@ impl Fixture {
         command.args([
             "-k",
             "5",
-            "25",
+            "90",
             env!("CARGO_BIN_EXE_gupfs"),
             "fsck",
             "--data",
@@ -289,7 +289,7 @@ impl Fixture {
     /// Runs `gupfs lab` on it; what it said, or why it failed.
     pub fn lab(&self, arguments: &[&str]) -> Result<String, String> {
         let mut command = Command::new("timeout");
-        command.args(["-k", "5", "25", env!("CARGO_BIN_EXE_gupfs"), "lab"]);
+        command.args(["-k", "5", "90", env!("CARGO_BIN_EXE_gupfs"), "lab"]);
         command.arg(arguments[0]).arg("--dir").arg(&self.root);
         let output = command.args(&arguments[1..]).stdin(Stdio::null()).output();
         let output = output.map_err(|e| format!("timeout(1): {e}"))?;

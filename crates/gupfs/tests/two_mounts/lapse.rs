@@ -15,9 +15,9 @@ use crate::finish;
 use crate::fixture::{self, Fixture};
 
 /// Milliseconds of a lease: short, and long enough for a busy machine.
-const LEASE_MS: &str = "3000";
-/// How long any state is waited for.
-const LIMIT: Duration = Duration::from_secs(30);
+const LEASE_MS: &str = "8000";
+/// How long any state is waited for: a lapse, three leases and a new life may follow one another.
+const LIMIT: Duration = Duration::from_secs(60);
 const SIZE: usize = 64 << 10;
 
 fn lab() -> Option<Fixture> {
@@ -299,7 +299,7 @@ fn a_stop_says_what_cannot_be_written_back() {
         command.args([
             "-k",
             "5",
-            "60",
+            "90",
             env!("CARGO_BIN_EXE_gupfs"),
             "down",
             "--state",

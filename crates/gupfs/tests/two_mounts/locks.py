@@ -95,7 +95,7 @@ def count(name, times):
 def sqlite_count(path, times):
     import sqlite3
 
-    base = sqlite3.connect(path, timeout=30, isolation_level=None)
+    base = sqlite3.connect(path, timeout=100, isolation_level=None)
     for _ in range(times):
         base.execute("BEGIN IMMEDIATE")
         base.execute("UPDATE counter SET value = value + 1")

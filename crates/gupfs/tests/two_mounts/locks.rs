@@ -13,6 +13,8 @@ use crate::{finish, lab};
 
 /// How long any answer is waited for.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The same for an answer to a whole loop under locks that others want too.
+const LOOP_LIMIT: Duration = Duration::from_secs(120);
 const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
 
 /// An application.
@@ -53,7 +55,11 @@ impl App {
     }
 
     fn end(&self) -> Result<String, String> {
-        let said = self.said.recv_timeout(LIMIT);
+        self.end_within(LIMIT)
+    }
+
+    fn end_within(&self, limit: Duration) -> Result<String, String> {
+        let said = self.said.recv_timeout(limit);
         said.map_err(|error| format!("{}: no answer: {error}", self.name))
     }
 
@@ -73,7 +79,11 @@ impl App {
 
     /// The call that was begun has ended so.
     fn ended(&self, expected: &str) -> Checked {
-        let said = self.end()?;
+        self.ended_within(LIMIT, expected)
+    }
+
+    fn ended_within(&self, limit: Duration, expected: &str) -> Checked {
+        let said = self.end_within(limit)?;
         match said == expected {
             true => Ok(()),
             false => Err(format!("{}: {said}, not {expected}", self.name)),
@@ -318,8 +328,8 @@ fn counters(fixture: &Fixture) -> Checked {
     for app in [&mut one, &mut two] {
         app.begin(&format!("count('a', {TIMES})"));
     }
-    one.ended("ok")?;
-    two.ended("ok")?;
+    one.ended_within(LOOP_LIMIT, "ok")?;
+    two.ended_within(LOOP_LIMIT, "ok")?;
     let text = std::fs::read_to_string(fixture.path(1, "counter")).map_err(|e| e.to_string())?;
     if text != format!("{:08}", 2 * TIMES) {
         return Err(format!("{text} instead of {}", 2 * TIMES));
@@ -333,8 +343,8 @@ fn counters(fixture: &Fixture) -> Checked {
             path(node).display()
         ));
     }
-    one.end()?;
-    two.end()?;
+    one.end_within(LOOP_LIMIT)?;
+    two.end_within(LOOP_LIMIT)?;
     let all = (2 * ROUNDS).to_string();
     one.is(&format!("sqlite_count('{}', 0)", path(1).display()), &all)?;
     two.is(&format!("sqlite_count('{}', 0)", path(2).display()), &all)

@@ -13,6 +13,8 @@ const SMALL_COUNT: usize = 4000;
 const LARGE_COUNT: usize = 64;
 /// A large write needs a slab in one piece. It may wait for one, but not longer than this.
 const WAIT_MAX: Duration = Duration::from_secs(2);
+/// So many large writes may take longer: a busy machine holds one or two up, a pool without slabs holds up most.
+const HELD_UP_MAX: usize = 4;
 
 fn small(index: usize) -> Vec<u8> {
     let value = u8::try_from(index % 251).expect("a byte");
@@ -52,12 +54,12 @@ fn scatter_and_write(fixture: &Fixture) -> Result<String, String> {
             .map_err(|error| failed("small write", error))?;
     }
     let mut file = File::create(fixture.path(1, "large")).map_err(|e| failed("create", e))?;
-    let mut longest = Duration::ZERO;
+    let mut times = Vec::with_capacity(LARGE_COUNT);
     for index in 0..LARGE_COUNT {
         let begin = Instant::now();
         slot.run("large write", || file.write_all(&large(index)))
             .map_err(|error| failed("large write", error))?;
-        longest = longest.max(begin.elapsed());
+        times.push(begin.elapsed());
         let again = index * 61 % SMALL_COUNT;
         let bytes = slot
             .run("small read", || fs::read(path(1, again)))
@@ -66,8 +68,11 @@ fn scatter_and_write(fixture: &Fixture) -> Result<String, String> {
             return Err(format!("small file {again} has other bytes"));
         }
     }
-    if longest > WAIT_MAX {
-        return Err(format!("a large write took {longest:?}"));
+    times.sort_unstable();
+    times.reverse();
+    if times[HELD_UP_MAX] > WAIT_MAX {
+        let longest = &times[..=HELD_UP_MAX];
+        return Err(format!("large writes took {longest:?}"));
     }
     slot.run("fsync", || file.sync_all())
         .map_err(|error| failed("fsync", error))?;
@@ -82,5 +87,5 @@ fn scatter_and_write(fixture: &Fixture) -> Result<String, String> {
     if bytes.len() != LARGE_COUNT << 20 {
         return Err(format!("{} bytes on node 2", bytes.len()));
     }
-    Ok(format!("the longest large write took {longest:?}"))
+    Ok(format!("the longest large write took {:?}", times[0]))
 }

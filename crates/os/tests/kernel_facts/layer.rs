@@ -92,7 +92,7 @@ fn what_follows_an_answer_comes_after_it() {
         );
         let (send, came) = std::sync::mpsc::channel();
         let done = move || {
-            let _ = send.send(call.recv_timeout(std::time::Duration::from_secs(2)));
+            let _ = send.send(call.recv_timeout(std::time::Duration::from_secs(10)));
         };
         let failed = Response::Error(Errno::EIO);
         replier.reply_then(ticket, &failed, Follow(Box::new(done)));
