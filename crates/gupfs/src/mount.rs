@@ -198,7 +198,7 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
             Claim::Mounted(status) => status,
         };
         // It may have been unmounted just now, and its daemon writes back what it holds before it ends.
-        if mounts_here(&place, &status)?.is_empty() && service::wait_ended(&place, ENDING_LIMIT)? {
+        if mounts_here(&status)?.is_empty() && service::wait_ended(&place, ENDING_LIMIT)? {
             continue;
         }
         let done = mount_again(&place, &status, &point, options)?;
@@ -250,13 +250,11 @@ fn done_with_table(
 /// How long a daemon whose mount is gone may take to end before it is taken for one that has it mounted elsewhere.
 const ENDING_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the daemon of `place`, which said `status`, has mounted as a whole, in this mount name space, oldest first. Another one may have
-/// been given the number of its connection since.
-fn mounts_here(place: &Place, status: &serde_json::Value) -> Result<Vec<Mount>> {
+/// What the daemon that said `status` has mounted, in this mount name space. Not by the source that the kernel shows: the state directory
+/// may have more than one path.
+fn mounts_here(status: &serde_json::Value) -> Result<Vec<Mount>> {
     let number = status.get("connection").and_then(serde_json::Value::as_u64);
-    let mut all = service::mounts_of(place)?;
-    all.retain(|mount| mount.is_whole() && Some(u64::from(mount.minor)) == number);
-    Ok(all)
+    number.map_or_else(|| Ok(Vec::new()), mounts::of_connection)
 }
 
 /// Mounts at `point` what the daemon of `place`, which said `status`, has mounted already: as on any file system both are the same one.
@@ -274,7 +272,7 @@ fn mount_again(
         ))
         .help(format!("gupfs down --state {root}"))
     };
-    let ours = mounts_here(place, status)?;
+    let ours = mounts_here(status)?;
     let there = mounts::at(point)?;
     if there.is_some_and(|there| ours.contains(&there)) {
         return Ok(None);

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! - A change whose clock is up to a second behind that of the change before it (its thread stood still, its plan is another node's,
-//!   that node's clock is behind) does not take times back, and makes them other ones: 1 ns later.
+//!   that node's clock is behind) does not take times back, and makes them other ones: 1 ns later. A Commit tells when its writes were,
+//!   and leaves the later time: the writer has made it another one as far as it knew the file's.
 //! - A time that lies further ahead goes with the next change, as on Linux: somebody set it, a clock was wrong, or a plan is old. A
 //!   plan that waited for longer than a second may so take times back.
 

@@ -156,6 +156,14 @@ pub fn leave(point: &Path) -> Result<()> {
     shell::run("umount", &words).map(drop)
 }
 
+/// Where the file system with this device is mounted as a whole, in this mount name space, oldest first.
+pub fn of_connection(number: u64) -> Result<Vec<Mount>> {
+    let is_it = |m: &Mount| m.is_gupfs() && m.major == 0 && u64::from(m.minor) == number;
+    let mut all = list()?;
+    all.retain(|mount| is_it(mount) && mount.is_whole());
+    Ok(all)
+}
+
 /// Mounts what is mounted at `source` at `point` as well.
 pub fn bind(source: &Path, point: &Path) -> Result<()> {
     let words = ["--bind".as_ref(), source.as_os_str(), point.as_os_str()];
