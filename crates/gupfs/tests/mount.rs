@@ -494,6 +494,10 @@ fn a_second_mount_is_whole_and_restricted_or_not_there() {
     let done = call(&["umount", two]);
     assert!(done.contains("wrote back"), "{done}");
     assert!(!state.join("control.sock").exists());
+    // By the file of settings the kernel shows the directory that the link leads to, and the daemon's has the link's name.
+    call(&["mount", state.join("gupfs.toml").to_str().unwrap(), one]);
+    assert_eq!(fs::read_to_string(first.join("kept")).unwrap(), "bytes");
+    call(&["umount", one]);
     node.up(&[]).unwrap();
     assert_eq!(fs::read_to_string(first.join("kept")).unwrap(), "bytes");
 }
