@@ -179,28 +179,19 @@ pub fn others(mount: &Mount) -> Result<Vec<Mount>> {
     Ok(list()?.into_iter().filter(is_other).collect())
 }
 
-/// A FUSE connection as the kernel has it: not the next one that is given its number.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Connection {
-    minor: u32,
-    /// Of its directory, which is made anew for each.
-    inode: Option<u64>,
-}
-
-/// The connection of `mount`, as long as there is one. None where the kernel's table of them is not mounted.
-pub fn connection(mount: &Mount) -> Connection {
-    let minor = mount.minor;
-    let directory = Path::new("/sys/fs/fuse/connections").join(minor.to_string());
-    let inode = fs::symlink_metadata(directory)
+/// What tells the connection of `mount` from the next one that is given its number: the inode of its directory, which the kernel makes
+/// anew for each. None where there is no connection, or the kernel's table of them is not mounted.
+pub fn connection(mount: &Mount) -> Option<u64> {
+    let directory = Path::new("/sys/fs/fuse/connections").join(mount.minor.to_string());
+    fs::symlink_metadata(directory)
         .ok()
-        .map(|found| found.ino());
-    Connection { minor, inode }
+        .map(|found| found.ino())
 }
 
 /// Whether the file system of `mount`, which is unmounted here and had this connection, is mounted somewhere still, or in another mount
 /// name space: then the kernel has the connection.
-pub fn is_alive(mount: &Mount, had: Connection) -> Result<bool> {
-    let is_there = had.inode.is_some() && connection(mount) == had;
+pub fn is_alive(mount: &Mount, had: Option<u64>) -> Result<bool> {
+    let is_there = had.is_some() && connection(mount) == had;
     Ok(is_there || !others(mount)?.is_empty())
 }
 
