@@ -417,7 +417,7 @@ impl Inode {
         let most = most.max(attr.sector_count);
         attr.sector_count = most.min(attr.sector_count + self.pages.busy_count() as u64);
         if let Some(time) = self.modified {
-            // What another node has committed since may be later.
+            // What another node has committed since may be a little later.
             attr.mtime = attr.mtime.merged(time, time);
             attr.ctime = attr.ctime.max(time);
         }

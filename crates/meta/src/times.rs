@@ -29,6 +29,14 @@ pub(crate) fn modified(attr: &Attr, now: Timestamp) -> Attr {
     }
 }
 
+/// A time of another node's clock. One that lies far ahead of ours is taken for now.
+pub(crate) fn held_back(time: Timestamp, now: Timestamp) -> Timestamp {
+    match time.is_ahead_of(now) {
+        true => now,
+        false => time,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use types::{Duration, FileKind, InodeId};

@@ -16,7 +16,7 @@ use crate::execute::Resolved;
 use crate::inode::Inode;
 use crate::message::Reply;
 use crate::mutation::Mutation;
-use crate::times::{modified, stamped};
+use crate::times::{held_back, modified, stamped};
 use crate::view::{Context, Stop, View};
 
 /// Set-group-id bit.
@@ -114,11 +114,7 @@ pub(super) fn accessed(
     (at, change): (Timestamp, u64),
 ) -> Result<Resolved, Stop> {
     let mut attr = settled(view, ino)?.attr;
-    // A clock a little ahead of ours is another node's.
-    let at = match at.is_ahead_of(ctx.now) {
-        true => ctx.now,
-        false => at,
-    };
+    let at = held_back(at, ctx.now);
     // One that was set ahead of the clock goes back, as on Linux.
     if attr.change != change || (at <= attr.atime && !attr.atime.is_ahead_of(ctx.now)) {
         return Ok(Resolved::Answer(Reply::Attr(attr)));

@@ -9,7 +9,7 @@ use crate::inode::Inode;
 use crate::map::{FileMap, check_extents, runs_of};
 use crate::message::{Commit, Op, Reply, SectorRange};
 use crate::mutation::Mutation;
-use crate::times::modified;
+use crate::times::{held_back, modified};
 use crate::view::{Context, MapPart, Stop, View};
 
 /// Most bytes of pieces in one Commit.
@@ -242,11 +242,7 @@ pub(super) fn commit(
     new.size = size;
     new.change += 1;
     if let Some(written) = commit.modified {
-        // A clock a little ahead of ours is another node's: what was shown there stays.
-        let written = match written.is_ahead_of(ctx.now) {
-            true => ctx.now,
-            false => written,
-        };
+        let written = held_back(written, ctx.now);
         // Both are the write's, not the Commit's: a write that was looked at (tar asks before and after it reads) must
         // not show another time when it is written back.
         new.mtime = old.mtime.merged(written, ctx.now);
