@@ -105,6 +105,12 @@ pub struct Levels {
     pub low: u64,
 }
 
+/// All regions that an NSD could have.
+fn every_region_of(nsd: NsdId) -> std::ops::RangeInclusive<RegionId> {
+    let at = |index| RegionId { nsd, index };
+    at(0)..=at(u32::MAX)
+}
+
 /// No sector can be granted. Take regions, recall grants; if there are none: ENOSPC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no free sectors but the reserve")]
@@ -261,7 +267,7 @@ impl Space {
         self.execute(SpaceMutation::RegionForData { region }, out)
     }
 
-    /// Grants free sectors: long runs first, on the NSD asked for, then on others. `random` gives 128
+    /// Grants free sectors of the NSD asked for, as many as it has: long runs first. `random` gives 128
     /// random bits per grant. The grants are handed out only after the mutations are durable.
     pub fn grant(
         &mut self,
@@ -279,10 +285,10 @@ impl Space {
         }
         let mut grants = Vec::new();
         let good = u32::try_from(left).unwrap_or(u32::MAX).min(GOOD_RUN);
-        for (is_preferred, length_min) in [(true, good), (true, 1), (false, good), (false, 1)] {
+        for length_min in [good, 1] {
             while left > 0 && grants.len() < GRANT_COUNT_MAX {
                 let wanted = u32::try_from(left).unwrap_or(u32::MAX);
-                let found = self.find(ask.nsd, is_preferred, length_min);
+                let found = self.find(ask.nsd, length_min);
                 let Some(run) = found else { break };
                 let run = Run {
                     count: run.count.min(wanted),
@@ -303,14 +309,15 @@ impl Space {
                 left -= u64::from(run.count);
             }
         }
-        assert!(!grants.is_empty());
+        if grants.is_empty() {
+            return Err(NoSpace);
+        }
         Ok(grants)
     }
 
-    /// A free run of at least `length_min` on the NSD, or on any other.
-    fn find(&mut self, nsd: NsdId, is_preferred: bool, length_min: u32) -> Option<Run> {
-        let regions = self.regions.iter_mut();
-        let mut regions = regions.filter(|(id, _)| (id.nsd == nsd) == is_preferred);
+    /// A free run of at least `length_min` on the NSD.
+    fn find(&mut self, nsd: NsdId, length_min: u32) -> Option<Run> {
+        let mut regions = self.regions.range_mut(every_region_of(nsd));
         regions.find_map(|(_, region)| {
             let (begin, count) = region.free.find(length_min)?;
             Some(Run {
@@ -658,13 +665,12 @@ impl Space {
 
     /// Total, free and used sectors of one NSD (the other states are not counted here).
     pub fn counts_of(&self, nsd: NsdId) -> Counts {
-        let first = RegionId { nsd, index: 0 };
-        let last = RegionId {
-            nsd,
-            index: u32::MAX,
-        };
         let mut counts = Counts::default();
-        for region in self.regions.range(first..=last).map(|(_, region)| region) {
+        for region in self
+            .regions
+            .range(every_region_of(nsd))
+            .map(|(_, region)| region)
+        {
             counts.total += u64::from(region.place.count);
             counts.free += u64::from(region.free.count());
             counts.used += u64::from(region.used.count());

@@ -259,6 +259,7 @@ pub fn question(
         since: now,
         tries: 0,
         space_round: 0,
+        lacks: Vec::new(),
         walk: Vec::new(),
         is_unreadable: false,
         listed: ListingState::Unknown,

@@ -252,6 +252,11 @@ impl OwnerLog {
         adds == Promised::default() || after - self.space.held_back() <= self.space.promisable()
     }
 
+    /// The NSD is one of this file system.
+    pub(crate) fn has_nsd(&self, nsd: NsdId) -> bool {
+        self.nsds.contains(&nsd)
+    }
+
     /// A layout names NSDs of this file system only.
     fn check_layout(&self, op: &Op) -> Result<(), Errno> {
         let Op::SetXattr { name, value, .. } = op else {
@@ -261,7 +266,7 @@ impl OwnerLog {
             return Ok(());
         }
         let layout = types::Layout::parse(value).map_err(|_| Errno::EINVAL)?;
-        let are_known = layout.nsds().iter().all(|nsd| self.nsds.contains(nsd));
+        let are_known = layout.nsds().iter().all(|nsd| self.has_nsd(*nsd));
         are_known.then_some(()).ok_or(Errno::EINVAL)
     }
 

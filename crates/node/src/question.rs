@@ -4,7 +4,7 @@ use client::message::{Answer, Ask, Body};
 use meta::transaction::TransactionMessage;
 use meta::view::{Fact, Origin, Query};
 use token::message::{Granted, Revoke};
-use types::{Errno, InodeId, Instant, Lsn, NodeId, NodeLife, ShardId, Timestamp};
+use types::{Errno, InodeId, Instant, Lsn, NodeId, NodeLife, NsdId, ShardId, Timestamp};
 
 /// In a call's name: who asks reads what is committed, waits for no holder of tokens and keeps none. Nobody would give them
 /// back: the asker is no client slice. A version that does not know the bit answers with tokens.
@@ -34,6 +34,9 @@ pub struct Question {
     /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, 2: what all but another asker
     /// could spare, 3: everything, 4: all but what the owner of the region table could tell of.
     pub space_round: u32,
+    /// NSDs of a layout on which there was nothing: what is gathered is regions of these. Empty: it is short of sectors,
+    /// wherever they are.
+    pub lacks: Vec<NsdId>,
     /// The part of a chain of ancestors that is known; its first is the directory asked about.
     pub walk: Vec<InodeId>,
     /// Something that it needs cannot be read.

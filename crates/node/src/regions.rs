@@ -26,7 +26,7 @@ use types::{Duration, Instant, Lsn, NodeId, NsdId};
 use crate::log::OwnerLog;
 use crate::message::Message;
 use crate::question::Question;
-use crate::supply::{Gather, GatherEffect};
+use crate::supply::{Gather, GatherEffect, RegionsWanted};
 
 /// Regions of each NSD taken at once.
 const REGIONS_AT_ONCE: u32 = 2;
@@ -92,8 +92,8 @@ pub struct Regions {
     gather: Gather,
     next_id: u64,
     asked: Option<Asked>,
-    /// A round that wants regions when that question is answered; whether also those of other owners.
-    queued: Option<(u64, bool)>,
+    /// What a round wants when that question is answered.
+    queued: Option<RegionsWanted>,
     /// This life knows all regions that the table says it holds.
     is_known: bool,
     /// The newest answer to the table that wanted regions: under which name, which, in which record.
@@ -201,11 +201,16 @@ impl Regions {
         self.gave = None;
         if let Some(Asked {
             round: Some(round),
+            nsds,
             is_short,
             ..
         }) = self.asked.take()
         {
-            self.queued = Some((round, is_short));
+            self.queued = Some(RegionsWanted {
+                round,
+                nsds,
+                is_short,
+            });
         }
         self.ask(env, log, (Vec::new(), None, false), out);
     }
@@ -391,8 +396,8 @@ impl Regions {
                 .on_regions(round, !regions.is_empty(), &mut effects);
             self.perform(env, log, effects, out);
         }
-        if let Some((round, is_short)) = self.queued.take() {
-            self.round(env, log, round, is_short, out);
+        if let Some(wanted) = self.queued.take() {
+            self.round(env, log, wanted, out);
         }
     }
 
@@ -536,9 +541,7 @@ impl Regions {
                     let message = Message::RecallSpace { id };
                     out.push(RegionEffect::Send(life.node, message));
                 }
-                GatherEffect::Regions(round, is_short) => {
-                    self.round(env, log, round, is_short, out);
-                }
+                GatherEffect::Regions(wanted) => self.round(env, log, wanted, out),
                 GatherEffect::Run(question) => out.push(RegionEffect::Run(question)),
                 GatherEffect::Give(name) => self.give(env, log, name, out),
             }
@@ -550,14 +553,20 @@ impl Regions {
         &mut self,
         env: &RegionEnv<'_>,
         log: &mut OwnerLog,
-        round: u64,
-        is_short: bool,
+        wanted: RegionsWanted,
         out: &mut Outbox,
     ) {
+        let round = Some(wanted.round);
         match &self.asked {
-            Some(asked) if asked.round == Some(round) => {}
-            Some(_) => self.queued = Some((round, is_short)),
-            None => self.ask(env, log, (env.nsds.to_vec(), Some(round), is_short), out),
+            Some(asked) if asked.round == round => {}
+            Some(_) => self.queued = Some(wanted),
+            None => {
+                let nsds = match wanted.nsds.is_empty() {
+                    true => env.nsds.to_vec(),
+                    false => wanted.nsds,
+                };
+                self.ask(env, log, (nsds, round, wanted.is_short), out);
+            }
         }
     }
 

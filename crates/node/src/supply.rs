@@ -4,6 +4,7 @@
 //! ```text
 //! SpaceAsk -> take what is given back -> enough free? -> grants, one record, answered when durable
 //!    |  freed sectors wait for the journal -> wait
+//!    |  nothing on an NSD that a layout names -> Gather: regions of it that nobody holds -> run again
 //!    |  short -> Gather: regions that nobody holds -> run again
 //!    |             none: recall from every client, regions of other owners -> run for the last time
 //!    -> what there is, less than needed: ENOSPC
@@ -46,6 +47,8 @@ const ROUND_JOINED: u32 = 2;
 const ROUND_LAST: u32 = 3;
 /// The same, but the table's owner has not answered: nobody knows whether there are regions.
 const ROUND_SILENT: u32 = 4;
+/// Whoever has sectors at hand elsewhere waits so long for regions of the NSDs that a layout names.
+const LAYOUT_PATIENCE: Duration = Duration::from_secs(5);
 /// The owner of the region table is waited for so long.
 const TABLE_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -60,8 +63,21 @@ pub enum Supply {
     Soon,
     /// Fewer are free than are needed: gather, then run it again.
     Short,
+    /// There are enough, but none on these NSDs, which a layout names: take regions of them, then run it again.
+    Lacks(Vec<NsdId>),
     /// The journal has failed.
     Failed(Errno),
+}
+
+/// What has been gathered for a question when it is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Gathered {
+    /// Nothing yet.
+    Nothing,
+    /// Something; there may be more.
+    Some,
+    /// All that there is: what is short now is told.
+    All,
 }
 
 /// Counted since the start.
@@ -82,9 +98,8 @@ pub struct SupplyCounters {
 }
 
 impl OwnerLog {
-    /// Executes a question about sectors. `is_last`: everything has been gathered. What `ask` gives back is
-    /// taken out of it, so that it can be run again.
-    pub fn supply(&mut self, from: NodeLife, ask: &mut SpaceAsk, is_last: bool) -> Supply {
+    /// Executes a question about sectors. What `ask` gives back is taken out of it, so that it can be run again.
+    pub fn supply(&mut self, from: NodeLife, ask: &mut SpaceAsk, gathered: Gathered) -> Supply {
         if let Some((kept, lsn)) = self.space_answers.get(&from) {
             if kept.number == ask.number {
                 return Supply::Answer(kept.clone(), *lsn);
@@ -117,12 +132,21 @@ impl OwnerLog {
         let need = needed.min(grantable);
         let can_keep = self.space.grantable_for_promises() >= need + promised;
         let is_short = grantable < needed || !can_keep;
-        if is_short && (!is_last || self.space.counts().pending > 0) {
+        let is_soon = self.space.counts().pending > 0;
+        if is_short && (gathered != Gathered::All || is_soon) {
             if !mutations.is_empty() {
                 self.append_space(mutations);
             }
-            let is_soon = self.space.counts().pending > 0;
             return if is_soon { Supply::Soon } else { Supply::Short };
+        }
+        if gathered == Gathered::Nothing {
+            let lacks = self.lacking(&ask.nsds);
+            if !lacks.is_empty() {
+                if !mutations.is_empty() {
+                    self.append_space(mutations);
+                }
+                return Supply::Lacks(lacks);
+            }
         }
         // Ahead of need only a part of what is left: others want some too.
         let ahead = ask.want.saturating_sub(ask.need + ask.promised);
@@ -154,6 +178,15 @@ impl OwnerLog {
         };
         self.space_answers.insert(from, (answer.clone(), lsn));
         Supply::Answer(answer, lsn)
+    }
+
+    /// Those of the NSDs, which a layout names, on which nothing is free here.
+    fn lacking(&self, named: &[NsdId]) -> Vec<NsdId> {
+        let named = named.iter().copied();
+        let lacks = |nsd: &NsdId| self.space.counts_of(*nsd).free == 0;
+        named
+            .filter(|nsd| self.has_nsd(*nsd) && lacks(nsd))
+            .collect()
     }
 
     /// Gives up to `GIVE_COUNT_MAX` entirely free regions up, half of those there are, for another owner that
@@ -234,13 +267,21 @@ pub(crate) fn answer(
     out: &mut Vec<OwnerEffect>,
 ) -> Option<Work> {
     let is_silent = question.space_round == ROUND_SILENT;
-    let is_last = is_all_gathered(&question) && !is_silent;
+    let gathered = match question.space_round {
+        0 => Gathered::Nothing,
+        _ if is_all_gathered(&question) && !is_silent => Gathered::All,
+        _ => Gathered::Some,
+    };
     let Ask::Space(ask) = &mut question.ask else {
         unreachable!("the caller matched it");
     };
     let recall = ask.recall;
-    let supplied = log.supply(question.from, ask, is_last);
-    if matches!(supplied, Supply::Answer(..) | Supply::Short) && recall != 0 {
+    let supplied = log.supply(question.from, ask, gathered);
+    let is_executed = matches!(
+        supplied,
+        Supply::Answer(..) | Supply::Short | Supply::Lacks(_)
+    );
+    if is_executed && recall != 0 {
         out.push(OwnerEffect::Recalled(question.from, recall));
     }
     match supplied {
@@ -248,7 +289,14 @@ pub(crate) fn answer(
         Supply::Old => question.dropped(out),
         Supply::Soon => return Some(Work::Question(question)),
         Supply::Short if is_silent => out.push(question.refused(Errno::EAGAIN)),
-        Supply::Short => out.push(OwnerEffect::Gather(question)),
+        Supply::Short => {
+            question.lacks.clear();
+            out.push(OwnerEffect::Gather(question));
+        }
+        Supply::Lacks(nsds) => {
+            question.lacks = nsds;
+            out.push(OwnerEffect::Gather(question));
+        }
         Supply::Failed(errno) => out.push(question.refused(errno)),
     }
     None
@@ -282,12 +330,23 @@ pub(crate) fn is_all_gathered(question: &Question) -> bool {
 pub enum GatherEffect {
     /// Tell this client to give back what it does not use, under this name.
     Recall(NodeLife, u64),
-    /// Get regions from the table's owner, under this name. True: also those that other owners can spare.
-    Regions(u64, bool),
+    /// Get regions from the table's owner.
+    Regions(RegionsWanted),
     /// Run the question again; `space_round` says whether for the last time.
     Run(Box<Question>),
     /// Give regions up for another owner, if there are any to spare; the table's name for it.
     Give(u64),
+}
+
+/// Regions that a round waits for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RegionsWanted {
+    /// The round.
+    pub round: u64,
+    /// Of these NSDs; empty: of all.
+    pub nsds: Vec<NsdId>,
+    /// Also those that other owners can spare.
+    pub is_short: bool,
 }
 
 #[derive(Debug)]
@@ -299,6 +358,8 @@ struct Round {
     awaits_regions: bool,
     has_regions: bool,
     is_table_silent: bool,
+    /// It wants regions of these NSDs alone, which a layout names; empty: of all.
+    lacks: Vec<NsdId>,
     /// Everybody was asked to give back; before, only regions that nobody holds were asked for.
     is_thorough: bool,
     since: Instant,
@@ -380,6 +441,10 @@ impl Gather {
             Waiter::Give(_) => None,
         };
         let awaits_regions = matches!(waiter, Waiter::Question { .. });
+        let lacks = match &waiter {
+            Waiter::Question { question, .. } => question.lacks.clone(),
+            Waiter::Give(_) => Vec::new(),
+        };
         let lives: BTreeSet<NodeLife> = clients
             .iter()
             .copied()
@@ -393,6 +458,7 @@ impl Gather {
             awaits_regions,
             has_regions: false,
             is_table_silent: false,
+            lacks,
             is_thorough,
             since: now,
             said: now,
@@ -439,7 +505,11 @@ impl Gather {
         if now.since(round.since) > RECALL_PATIENCE {
             round.lives.clear();
         }
-        if now.since(round.since) > TABLE_PATIENCE && round.awaits_regions {
+        let patience = match round.lacks.is_empty() {
+            true => TABLE_PATIENCE,
+            false => LAYOUT_PATIENCE,
+        };
+        if now.since(round.since) > patience && round.awaits_regions {
             round.awaits_regions = false;
             round.is_table_silent = true;
         }
@@ -454,10 +524,15 @@ impl Gather {
     pub fn waiting(&self) -> Option<(String, Instant)> {
         let round = self.round.as_ref()?;
         let nodes: Vec<u16> = round.lives.iter().map(|life| life.node.0).collect();
+        let of: Vec<u16> = round.lacks.iter().map(|nsd| nsd.0).collect();
+        let regions = match (round.awaits_regions, of.is_empty()) {
+            (false, _) => "no regions".to_owned(),
+            (true, true) => "regions".to_owned(),
+            (true, false) => format!("regions of NSDs {of:?}, which a layout names"),
+        };
         let what = format!(
-            "{} questions for sectors wait for recalls from nodes {nodes:?}, regions: {}",
-            round.waiters.len(),
-            round.awaits_regions
+            "{} questions for sectors wait for recalls from nodes {nodes:?} and {regions}",
+            round.waiters.len()
         );
         Some((what, round.since))
     }
@@ -485,6 +560,8 @@ impl Gather {
             } = waiter
             {
                 question.space_round = match (round.has_regions, round.is_thorough) {
+                    // The round was for other NSDs than those that it lacks: it gets one of its own.
+                    _ if has_joined && !question.lacks.is_empty() => 0,
                     // Where regions came from, there may be more.
                     (true, _) | (false, false) => 1,
                     (false, true) if has_joined && question.space_round < ROUND_JOINED => {
@@ -505,7 +582,11 @@ impl Round {
             out.push(GatherEffect::Recall(*life, self.id));
         }
         if self.awaits_regions {
-            out.push(GatherEffect::Regions(self.id, self.is_thorough));
+            out.push(GatherEffect::Regions(RegionsWanted {
+                round: self.id,
+                nsds: self.lacks.clone(),
+                is_short: self.is_thorough,
+            }));
         }
     }
 }

@@ -183,12 +183,15 @@ impl Rig {
             is_promised: false,
         };
         let free = expected_counts(&self.twin).free;
+        let is_free =
+            |(at, state): (&Location, &Sector)| at.nsd == ask.nsd && *state == Sector::Free;
+        let there = self.twin.iter().filter(|entry| is_free(*entry)).count() as u64;
         let mut out = Vec::new();
         let random = &mut self.random;
         let granted = self
             .space
             .grant(ask, &mut || u128::from(random.next()), &mut out);
-        let allowed = free.saturating_sub(LEVELS.reserve);
+        let allowed = free.saturating_sub(LEVELS.reserve).min(there);
         match granted {
             Err(NoSpace) => assert!(allowed == 0 || self.lost.contains(&ask.life)),
             Ok(grants) => {
@@ -196,6 +199,7 @@ impl Rig {
                 assert!(sum <= ask.sectors.min(allowed));
                 assert!(sum == ask.sectors.min(allowed) || grants.len() == GRANT_COUNT_MAX);
                 for at in grants.iter().flat_map(|g| sectors(g.run)) {
+                    assert_eq!(at.nsd, ask.nsd);
                     let old = self.twin.insert(at, Sector::Granted(ask.life));
                     assert_eq!(old, Some(Sector::Free));
                 }
@@ -439,19 +443,19 @@ fn grants_prefer_their_nsd_and_long_runs() {
         .grant(ask(1, 40), &mut random, &mut out)
         .expect("room");
     assert_eq!((second.len(), second[0].run.count), (1, 40));
-    // The NSD has 10 left, the rest comes from the other.
+    // The NSD has 10 left: who needs more asks for some of another.
     let third = space
         .grant(ask(1, 20), &mut random, &mut out)
         .expect("room");
-    let sum: u32 = third.iter().map(|g| g.run.count).sum();
-    assert_eq!(sum, 20);
+    assert_eq!((third.len(), third[0].run.count), (1, 10));
     assert_eq!(third[0].run.at.nsd, NsdId(1));
+    assert_eq!(space.grant(ask(1, 1), &mut random, &mut out), Err(NoSpace));
     // Down to the reserve and no further.
     let rest = space
         .grant(ask(0, 1000), &mut random, &mut out)
         .expect("room");
     let sum: u32 = rest.iter().map(|g| g.run.count).sum();
-    assert_eq!(u64::from(sum), 160 - 90 - LEVELS.reserve);
+    assert_eq!(u64::from(sum), 160 - 80 - LEVELS.reserve);
     assert_eq!(space.grant(ask(0, 1), &mut random, &mut out), Err(NoSpace));
     assert!(space.wants_region(NsdId(1)));
     assert!(space.wants_region(NsdId(2)));

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{Error, Write as _};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -161,6 +163,46 @@ fn all_sectors_of_a_file_lie_where_its_layout_says() {
         Ok("layouts kept, also over a restart".to_owned())
     })();
     finish(&fixture, outcome.map_err(|e| e.to_string()));
+}
+
+/// An owner that has nothing left on the NSDs of a layout asks for regions of them before the bytes go elsewhere: here the
+/// owner of the region table, node 1, does not run for a while.
+#[test]
+fn a_layout_is_kept_while_the_region_table_is_slow() {
+    let fixture = lab!();
+    let outcome = (|| -> Result<String, String> {
+        let text = |e: Error| e.to_string();
+        // Node 2's own directory, and its own NSDs.
+        let above = fixture.path(2, "on-3,4");
+        fs::create_dir(&above).map_err(text)?;
+        set_xattr(&above, NAME, b"nsds=3,4").map_err(text)?;
+        let path = above.join("file");
+        write(&path, &pattern(4096)).map_err(text)?;
+        let bytes = pattern(160 << 20);
+        let waits = || {
+            let waiters = fixture.ask(2, "waiters");
+            waiters.is_some_and(|waiters| waiters.to_string().contains("regions of NSDs"))
+        };
+        fixture.signal(1, "STOP");
+        let has_waited = thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&path, &bytes));
+            let until = Instant::now() + Duration::from_secs(4);
+            let mut has_waited = false;
+            while !has_waited && !writer.is_finished() && Instant::now() < until {
+                has_waited = waits();
+            }
+            fixture.signal(1, "CONT");
+            let written = writer.join().expect("no panic");
+            written.map(|()| has_waited)
+        });
+        let has_waited = has_waited.map_err(text)?;
+        let (placed, _) = placed(&fixture, &path);
+        assert_eq!(placed, BTreeSet::from([3, 4]), "waited: {has_waited}");
+        assert!(has_waited, "the owner had all at hand: write more");
+        assert!(fs::read(&path).map_err(text)? == bytes, "other bytes");
+        Ok("kept".to_owned())
+    })();
+    finish(&fixture, outcome);
 }
 
 #[test]

@@ -201,6 +201,7 @@ impl World {
             since: self.now,
             tries: 0,
             space_round,
+            lacks: Vec::new(),
             walk: Vec::new(),
             is_unreadable: false,
             listed: crate::question::ListingState::Unknown,
@@ -474,7 +475,7 @@ fn operations_do_not_wait_for_room_that_nobody_has() {
             ..SpaceAsk::default()
         };
         let life = world.lives[other];
-        let supply = world.logs[holder].supply(life, &mut ask, true);
+        let supply = world.logs[holder].supply(life, &mut ask, crate::supply::Gathered::All);
         assert!(matches!(supply, crate::supply::Supply::Answer(..)));
         world.lack_pages(other);
         world.logs[other].note_starving(true);
@@ -493,4 +494,110 @@ fn operations_do_not_wait_for_room_that_nobody_has() {
             world.settle();
         }
     }
+}
+
+/// Owner 2 of the world holds a region of the second NSD, and none of the first; a file's layout names `NSDS[0]`.
+fn of_one_nsd() -> (World, Box<Question>) {
+    let mut world = World::new();
+    world.settle();
+    world.act(1, |core, env, log, out| {
+        core.ask(env, log, (vec![NSDS[1]], None, false), out);
+    });
+    world.settle();
+    let held = NSDS.map(|nsd| world.logs[1].space.regions_of(nsd).0);
+    assert_eq!(held, [0, usize::try_from(REGIONS_AT_ONCE).expect("small")]);
+    let mut question = Box::new(world.question(1, 0));
+    question.ask = Ask::Space(SpaceAsk {
+        number: 1,
+        need: 2,
+        want: 10,
+        nsds: vec![NSDS[0]],
+        ..SpaceAsk::default()
+    });
+    (world, question)
+}
+
+/// The question is run with what has been gathered for it: answered with the NSDs on which sectors are granted, or it
+/// gathers more.
+fn run(world: &mut World, question: Box<Question>) -> Result<Vec<NsdId>, Box<Question>> {
+    let mut out = Vec::new();
+    let waits = crate::supply::answer(&mut world.logs[1], question, &mut out);
+    assert!(waits.is_none());
+    flush(&mut world.logs[1]);
+    let Some(OwnerEffect::Gather(question)) = out.pop() else {
+        let answer = world.logs[1].space_answers[&world.lives[1]].0.clone();
+        return Ok(answer.grants.iter().map(|g| g.run.at.nsd).collect());
+    };
+    Err(question)
+}
+
+/// What a layout names is asked of the table before the bytes go elsewhere: an owner that has nothing there for the moment is
+/// not an NSD that is full. (A file of a layout once had a part of it on other NSDs, which had just been quicker.)
+#[test]
+fn what_a_layout_names_is_taken_from_the_table_first() {
+    let (mut world, question) = of_one_nsd();
+    let mut question = run(&mut world, question).expect_err("it gathers");
+    assert_eq!(question.lacks, [NSDS[0]]);
+    let again = question.clone();
+    world.act(1, |core, env, log, out| {
+        core.gather(env, log, question, out)
+    });
+    world.settle();
+    // Of that NSD alone.
+    let held = NSDS.map(|nsd| world.logs[1].space.regions_of(nsd).0);
+    assert_eq!(held, [2, 2]);
+    assert_eq!(world.ran[1], [1]);
+    question = again;
+    question.space_round = 1;
+    let on = run(&mut world, question).expect("answered");
+    assert!(
+        on.iter().all(|nsd| *nsd == NSDS[0]) && !on.is_empty(),
+        "{on:?}"
+    );
+}
+
+/// An NSD without regions is full: the bytes go elsewhere, and nobody asks again.
+#[test]
+fn what_a_layout_names_and_is_full_goes_elsewhere() {
+    let (mut world, question) = of_one_nsd();
+    let all = usize::try_from(REGION_COUNT).expect("small");
+    world.act(0, |_, _, log, _| {
+        let (taken, _) = log.table_take(NodeId(1), &[NSDS[0]], all);
+        assert_eq!(taken.len(), all);
+        log.adopt_regions(&taken);
+    });
+    let mut question = run(&mut world, question).expect_err("it gathers");
+    let again = question.clone();
+    world.act(1, |core, env, log, out| {
+        core.gather(env, log, question, out)
+    });
+    world.settle();
+    assert_eq!(world.ran[1], [1]);
+    // Nobody was made to give anything up.
+    assert_eq!(world.held(0), REGION_COUNT);
+    question = again;
+    question.space_round = 1;
+    let on = run(&mut world, question).expect("answered");
+    assert!(
+        on.iter().all(|nsd| *nsd == NSDS[1]) && !on.is_empty(),
+        "{on:?}"
+    );
+}
+
+/// A table that does not answer holds nobody up who can do without it.
+#[test]
+fn a_layout_does_not_wait_for_a_silent_table() {
+    let (mut world, question) = of_one_nsd();
+    let question = run(&mut world, question).expect_err("it gathers");
+    world.act(1, |core, env, log, out| {
+        core.gather(env, log, question, out)
+    });
+    let begin = world.now;
+    while world.ran[1].is_empty() {
+        world.network.clear();
+        world.now = world.now + Duration::from_millis(100);
+        world.act(1, |core, env, log, out| core.on_tick(env, log, out));
+        assert!(world.now.since(begin) < Duration::from_secs(6));
+    }
+    assert_eq!(world.ran[1], [1]);
 }
