@@ -111,9 +111,9 @@ fn every_region_of(nsd: NsdId) -> std::ops::RangeInclusive<RegionId> {
     at(0)..=at(u32::MAX)
 }
 
-/// No sector can be granted. Take regions, recall grants; if there are none: ENOSPC.
+/// No sector of that NSD can be granted: it has none that is free, or nothing but the reserve is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("no free sectors but the reserve")]
+#[error("no free sectors there, or none but the reserve")]
 pub struct NoSpace;
 
 /// A sector is not in the state that the operation needs; nothing was changed.
@@ -150,7 +150,7 @@ pub enum NotThere {
 pub struct Ask {
     /// Who.
     pub life: NodeLife,
-    /// Preferred NSD; others are used when it is full.
+    /// On this NSD.
     pub nsd: NsdId,
     /// Sectors. Fewer may be granted.
     pub sectors: u64,

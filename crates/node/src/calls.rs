@@ -259,7 +259,7 @@ pub fn question(
         since: now,
         tries: 0,
         space_round: 0,
-        lacks: Vec::new(),
+        of_layout: crate::question::OfLayout::default(),
         walk: Vec::new(),
         is_unreadable: false,
         listed: ListingState::Unknown,

@@ -40,7 +40,7 @@ pub use question::{LOOK_CALL, OwnerEffect, OwnerEnv, Question, Work};
 pub use regions::{RegionEffect, RegionEnv, Regions};
 pub use replay::ShardReplay;
 
-pub use supply::{Gather, GatherEffect, Gathered, RegionsWanted, Supply, SupplyCounters};
+pub use supply::{Gather, GatherEffect, Gathered, Supply, SupplyCounters};
 pub use walk::Walk;
 
 // The driver names the parts that it joins through this crate (ARCHITECTURE.md, import table).

@@ -413,7 +413,7 @@ impl OwnerLog {
         mutations: &mut Vec<SpaceMutation>,
     ) -> Vec<Grant> {
         let mut grants: Vec<Grant> = Vec::new();
-        let count = nsds.len().max(1);
+        let mut nsds = nsds.to_vec();
         let mut left = sectors;
         let random = &mut self.random;
         let mut random =
@@ -421,7 +421,9 @@ impl OwnerLog {
         // Scattered free sectors make many small runs: again, until there are enough or no more.
         while left > 0 && grants.len() < GRANT_RUN_COUNT_MAX {
             let before = left;
+            let count = nsds.len().max(1);
             let share = left.div_ceil(count as u64);
+            let mut have_some = Vec::with_capacity(count);
             for step in 0..count {
                 let Some(nsd) = nsds.get((self.next_nsd + step) % count).copied() else {
                     break;
@@ -436,11 +438,13 @@ impl OwnerLog {
                 if let Ok(more) = self.space.grant(ask, &mut random, mutations) {
                     left -= more.iter().map(|g| u64::from(g.run.count)).sum::<u64>();
                     grants.extend(more);
+                    have_some.push(nsd);
                 }
             }
             if left == before {
                 break;
             }
+            nsds = have_some;
         }
         self.next_nsd = self.next_nsd.wrapping_add(1);
         grants

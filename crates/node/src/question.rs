@@ -34,9 +34,8 @@ pub struct Question {
     /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, 2: what all but another asker
     /// could spare, 3: everything, 4: all but what the owner of the region table could tell of.
     pub space_round: u32,
-    /// NSDs of a layout on which there was nothing: what is gathered is regions of these. Empty: it is short of sectors,
-    /// wherever they are.
-    pub lacks: Vec<NsdId>,
+    /// For sectors: those of the NSDs that a layout names.
+    pub of_layout: OfLayout,
     /// The part of a chain of ancestors that is known; its first is the directory asked about.
     pub walk: Vec<InodeId>,
     /// Something that it needs cannot be read.
@@ -45,6 +44,18 @@ pub struct Question {
     pub listed: ListingState,
     /// It uses the rename token (`crate::moves`).
     pub is_mover: bool,
+}
+
+/// Sectors where a layout wants them, for a question.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub enum OfLayout {
+    /// Nobody has looked yet, or something has come since.
+    #[default]
+    Unknown,
+    /// There is nothing on these NSDs: it waits for regions of them.
+    Lacks(Vec<NsdId>),
+    /// There are none, or nobody knows: others will do.
+    None,
 }
 
 /// Cold inodes that a listing shows.
@@ -187,7 +198,7 @@ pub enum OwnerEffect {
     AskFacts(Box<Question>, Vec<Query>),
     /// A holder does not answer a revoke.
     Silent(NodeLife, Instant),
-    /// A question for sectors is short of them: gather, then run it again.
+    /// A question for sectors is short of them, or of those that a layout wants: gather, then run it again.
     Gather(Box<Question>),
     /// A client has answered the recall of this name.
     Recalled(NodeLife, u64),

@@ -17,6 +17,8 @@
 //!
 //! What this deliberately does not do: send, and run questions. The driver performs `RegionEffect`s.
 
+mod layouts;
+
 use std::collections::BTreeMap;
 
 use data::space::RegionId;
@@ -25,8 +27,9 @@ use types::{Duration, Instant, Lsn, NodeId, NsdId};
 
 use crate::log::OwnerLog;
 use crate::message::Message;
-use crate::question::Question;
-use crate::supply::{Gather, GatherEffect, RegionsWanted};
+use crate::question::{OfLayout, Question};
+use crate::supply::{Gather, GatherEffect};
+use layouts::Layouts;
 
 /// Regions of each NSD taken at once.
 const REGIONS_AT_ONCE: u32 = 2;
@@ -92,8 +95,9 @@ pub struct Regions {
     gather: Gather,
     next_id: u64,
     asked: Option<Asked>,
-    /// What a round wants when that question is answered.
-    queued: Option<RegionsWanted>,
+    /// A round that wants regions when that question is answered; whether also those of other owners.
+    queued: Option<(u64, bool)>,
+    layouts: Layouts,
     /// This life knows all regions that the table says it holds.
     is_known: bool,
     /// The newest answer to the table that wanted regions: under which name, which, in which record.
@@ -201,16 +205,11 @@ impl Regions {
         self.gave = None;
         if let Some(Asked {
             round: Some(round),
-            nsds,
             is_short,
             ..
         }) = self.asked.take()
         {
-            self.queued = Some(RegionsWanted {
-                round,
-                nsds,
-                is_short,
-            });
+            self.queued = Some((round, is_short));
         }
         self.ask(env, log, (Vec::new(), None, false), out);
     }
@@ -382,6 +381,9 @@ impl Regions {
             (self.is_known, self.must_learn) = (false, true);
         }
         let regions = if has_room { regions } else { &[] };
+        let given: Vec<NsdId> = regions.iter().map(|region| region.nsd).collect();
+        self.layouts.on_regions(env.now, &asked.nsds, &given);
+        self.layouts.run_all(out);
         if asked.is_for_pages && has_room {
             log.note_page_regions(asked.is_short, !regions.is_empty());
         }
@@ -396,8 +398,8 @@ impl Regions {
                 .on_regions(round, !regions.is_empty(), &mut effects);
             self.perform(env, log, effects, out);
         }
-        if let Some(wanted) = self.queued.take() {
-            self.round(env, log, wanted, out);
+        if let Some((round, is_short)) = self.queued.take() {
+            self.round(env, log, round, is_short, out);
         }
     }
 
@@ -461,6 +463,7 @@ impl Regions {
     /// Time has passed: what was not answered is said again, and who does not answer is not waited for any longer.
     pub fn on_tick(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
         let mut effects = Vec::new();
+        self.layouts.on_tick(env.now, out);
         self.gather.on_tick(env.now, &mut effects);
         self.perform(env, log, effects, out);
         self.take_for_pages(env, log, out);
@@ -479,7 +482,7 @@ impl Regions {
         self.end_waits(env, log, out);
     }
 
-    /// A question to this owner is short of sectors.
+    /// A question to this owner is short of sectors, or of those that a layout wants.
     pub fn gather(
         &mut self,
         env: &RegionEnv<'_>,
@@ -487,6 +490,10 @@ impl Regions {
         question: Box<Question>,
         out: &mut Outbox,
     ) {
+        if let OfLayout::Lacks(nsds) = &question.of_layout {
+            let nsds = nsds.clone();
+            return self.await_layout(env, log, question, &nsds, out);
+        }
         let mut effects = Vec::new();
         let clients = clients(log);
         self.gather.begin(env.now, question, &clients, &mut effects);
@@ -520,6 +527,7 @@ impl Regions {
         self.giving.remove(&life.node);
         self.waiting.retain(|(from, _)| *from != life.node);
         self.end_waits(env, log, out);
+        self.layouts.on_life_ended(life);
         let mut effects = Vec::new();
         self.gather.on_node_lost(life, &mut effects);
         self.perform(env, log, effects, out);
@@ -541,7 +549,9 @@ impl Regions {
                     let message = Message::RecallSpace { id };
                     out.push(RegionEffect::Send(life.node, message));
                 }
-                GatherEffect::Regions(wanted) => self.round(env, log, wanted, out),
+                GatherEffect::Regions(round, is_short) => {
+                    self.round(env, log, round, is_short, out);
+                }
                 GatherEffect::Run(question) => out.push(RegionEffect::Run(question)),
                 GatherEffect::Give(name) => self.give(env, log, name, out),
             }
@@ -553,20 +563,14 @@ impl Regions {
         &mut self,
         env: &RegionEnv<'_>,
         log: &mut OwnerLog,
-        wanted: RegionsWanted,
+        round: u64,
+        is_short: bool,
         out: &mut Outbox,
     ) {
-        let round = Some(wanted.round);
         match &self.asked {
-            Some(asked) if asked.round == round => {}
-            Some(_) => self.queued = Some(wanted),
-            None => {
-                let nsds = match wanted.nsds.is_empty() {
-                    true => env.nsds.to_vec(),
-                    false => wanted.nsds,
-                };
-                self.ask(env, log, (nsds, round, wanted.is_short), out);
-            }
+            Some(asked) if asked.round == Some(round) => {}
+            Some(_) => self.queued = Some((round, is_short)),
+            None => self.ask(env, log, (env.nsds.to_vec(), Some(round), is_short), out),
         }
     }
 
@@ -602,8 +606,10 @@ impl Regions {
     }
 
     /// What waits for sectors here, and since when, for `gupfs waiters`.
-    pub fn waiting(&self) -> Option<(String, Instant)> {
-        self.gather.waiting()
+    pub fn waiting(&self) -> impl Iterator<Item = (String, Instant)> {
+        [self.gather.waiting(), self.layouts.waiting()]
+            .into_iter()
+            .flatten()
     }
 
     /// Rounds of gathering, and recalls sent.
@@ -613,7 +619,7 @@ impl Regions {
 
     /// Nothing is asked and nobody waits.
     pub fn is_idle(&self) -> bool {
-        self.asked.is_none() && self.waiting.is_empty() && self.gather.waiting().is_none()
+        self.asked.is_none() && self.waiting.is_empty() && self.waiting().next().is_none()
     }
 }
 

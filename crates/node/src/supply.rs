@@ -4,7 +4,7 @@
 //! ```text
 //! SpaceAsk -> take what is given back -> enough free? -> grants, one record, answered when durable
 //!    |  freed sectors wait for the journal -> wait
-//!    |  nothing on an NSD that a layout names -> Gather: regions of it that nobody holds -> run again
+//!    |  nothing on an NSD that a layout names -> regions of it that nobody holds -> run again
 //!    |  short -> Gather: regions that nobody holds -> run again
 //!    |             none: recall from every client, regions of other owners -> run for the last time
 //!    -> what there is, less than needed: ENOSPC
@@ -28,7 +28,7 @@ use types::id::NodeLife;
 use types::{Duration, Errno, Instant, Lsn, NodeId, NsdId, Run};
 
 use crate::log::{OwnerLog, Refusal, SpaceRecord};
-use crate::question::{OwnerEffect, Question, Work};
+use crate::question::{OfLayout, OwnerEffect, Question, Work};
 
 /// Runs told of when a life asks what it holds: what does not fit goes back when the life ends.
 const HELD_RUN_COUNT_MAX: usize = 16 << 10;
@@ -47,8 +47,6 @@ const ROUND_JOINED: u32 = 2;
 const ROUND_LAST: u32 = 3;
 /// The same, but the table's owner has not answered: nobody knows whether there are regions.
 const ROUND_SILENT: u32 = 4;
-/// Whoever has sectors at hand elsewhere waits so long for regions of the NSDs that a layout names.
-const LAYOUT_PATIENCE: Duration = Duration::from_secs(5);
 /// The owner of the region table is waited for so long.
 const TABLE_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -70,14 +68,12 @@ pub enum Supply {
 }
 
 /// What has been gathered for a question when it is run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Gathered {
-    /// Nothing yet.
-    Nothing,
-    /// Something; there may be more.
-    Some,
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Gathered {
     /// All that there is: what is short now is told.
-    All,
+    pub is_all: bool,
+    /// What is wanted on the NSDs of a layout: others will do now.
+    pub is_of_layout: bool,
 }
 
 /// Counted since the start.
@@ -133,19 +129,23 @@ impl OwnerLog {
         let can_keep = self.space.grantable_for_promises() >= need + promised;
         let is_short = grantable < needed || !can_keep;
         let is_soon = self.space.counts().pending > 0;
-        if is_short && (gathered != Gathered::All || is_soon) {
+        if is_short && (!gathered.is_all || is_soon) {
             if !mutations.is_empty() {
                 self.append_space(mutations);
             }
             return if is_soon { Supply::Soon } else { Supply::Short };
         }
-        if gathered == Gathered::Nothing {
+        if !gathered.is_of_layout {
             let lacks = self.lacking(&ask.nsds);
             if !lacks.is_empty() {
                 if !mutations.is_empty() {
                     self.append_space(mutations);
                 }
-                return Supply::Lacks(lacks);
+                let is_soon = |nsd: &NsdId| self.space.counts_by_nsd(*nsd).pending > 0;
+                return match lacks.iter().any(is_soon) {
+                    true => Supply::Soon,
+                    false => Supply::Lacks(lacks),
+                };
             }
         }
         // Ahead of need only a part of what is left: others want some too.
@@ -267,10 +267,9 @@ pub(crate) fn answer(
     out: &mut Vec<OwnerEffect>,
 ) -> Option<Work> {
     let is_silent = question.space_round == ROUND_SILENT;
-    let gathered = match question.space_round {
-        0 => Gathered::Nothing,
-        _ if is_all_gathered(&question) && !is_silent => Gathered::All,
-        _ => Gathered::Some,
+    let gathered = Gathered {
+        is_all: is_all_gathered(&question) && !is_silent,
+        is_of_layout: question.of_layout == OfLayout::None,
     };
     let Ask::Space(ask) = &mut question.ask else {
         unreachable!("the caller matched it");
@@ -290,11 +289,13 @@ pub(crate) fn answer(
         Supply::Soon => return Some(Work::Question(question)),
         Supply::Short if is_silent => out.push(question.refused(Errno::EAGAIN)),
         Supply::Short => {
-            question.lacks.clear();
+            if let OfLayout::Lacks(_) = question.of_layout {
+                question.of_layout = OfLayout::Unknown;
+            }
             out.push(OwnerEffect::Gather(question));
         }
         Supply::Lacks(nsds) => {
-            question.lacks = nsds;
+            question.of_layout = OfLayout::Lacks(nsds);
             out.push(OwnerEffect::Gather(question));
         }
         Supply::Failed(errno) => out.push(question.refused(errno)),
@@ -330,23 +331,12 @@ pub(crate) fn is_all_gathered(question: &Question) -> bool {
 pub enum GatherEffect {
     /// Tell this client to give back what it does not use, under this name.
     Recall(NodeLife, u64),
-    /// Get regions from the table's owner.
-    Regions(RegionsWanted),
+    /// Get regions from the table's owner, under this name. True: also those that other owners can spare.
+    Regions(u64, bool),
     /// Run the question again; `space_round` says whether for the last time.
     Run(Box<Question>),
     /// Give regions up for another owner, if there are any to spare; the table's name for it.
     Give(u64),
-}
-
-/// Regions that a round waits for.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RegionsWanted {
-    /// The round.
-    pub round: u64,
-    /// Of these NSDs; empty: of all.
-    pub nsds: Vec<NsdId>,
-    /// Also those that other owners can spare.
-    pub is_short: bool,
 }
 
 #[derive(Debug)]
@@ -358,8 +348,6 @@ struct Round {
     awaits_regions: bool,
     has_regions: bool,
     is_table_silent: bool,
-    /// It wants regions of these NSDs alone, which a layout names; empty: of all.
-    lacks: Vec<NsdId>,
     /// Everybody was asked to give back; before, only regions that nobody holds were asked for.
     is_thorough: bool,
     since: Instant,
@@ -441,10 +429,6 @@ impl Gather {
             Waiter::Give(_) => None,
         };
         let awaits_regions = matches!(waiter, Waiter::Question { .. });
-        let lacks = match &waiter {
-            Waiter::Question { question, .. } => question.lacks.clone(),
-            Waiter::Give(_) => Vec::new(),
-        };
         let lives: BTreeSet<NodeLife> = clients
             .iter()
             .copied()
@@ -458,7 +442,6 @@ impl Gather {
             awaits_regions,
             has_regions: false,
             is_table_silent: false,
-            lacks,
             is_thorough,
             since: now,
             said: now,
@@ -505,11 +488,7 @@ impl Gather {
         if now.since(round.since) > RECALL_PATIENCE {
             round.lives.clear();
         }
-        let patience = match round.lacks.is_empty() {
-            true => TABLE_PATIENCE,
-            false => LAYOUT_PATIENCE,
-        };
-        if now.since(round.since) > patience && round.awaits_regions {
+        if now.since(round.since) > TABLE_PATIENCE && round.awaits_regions {
             round.awaits_regions = false;
             round.is_table_silent = true;
         }
@@ -524,15 +503,10 @@ impl Gather {
     pub fn waiting(&self) -> Option<(String, Instant)> {
         let round = self.round.as_ref()?;
         let nodes: Vec<u16> = round.lives.iter().map(|life| life.node.0).collect();
-        let of: Vec<u16> = round.lacks.iter().map(|nsd| nsd.0).collect();
-        let regions = match (round.awaits_regions, of.is_empty()) {
-            (false, _) => "no regions".to_owned(),
-            (true, true) => "regions".to_owned(),
-            (true, false) => format!("regions of NSDs {of:?}, which a layout names"),
-        };
         let what = format!(
-            "{} questions for sectors wait for recalls from nodes {nodes:?} and {regions}",
-            round.waiters.len()
+            "{} questions for sectors wait for recalls from nodes {nodes:?}, regions: {}",
+            round.waiters.len(),
+            round.awaits_regions
         );
         Some((what, round.since))
     }
@@ -560,8 +534,6 @@ impl Gather {
             } = waiter
             {
                 question.space_round = match (round.has_regions, round.is_thorough) {
-                    // The round was for other NSDs than those that it lacks: it gets one of its own.
-                    _ if has_joined && !question.lacks.is_empty() => 0,
                     // Where regions came from, there may be more.
                     (true, _) | (false, false) => 1,
                     (false, true) if has_joined && question.space_round < ROUND_JOINED => {
@@ -582,11 +554,7 @@ impl Round {
             out.push(GatherEffect::Recall(*life, self.id));
         }
         if self.awaits_regions {
-            out.push(GatherEffect::Regions(RegionsWanted {
-                round: self.id,
-                nsds: self.lacks.clone(),
-                is_short: self.is_thorough,
-            }));
+            out.push(GatherEffect::Regions(self.id, self.is_thorough));
         }
     }
 }

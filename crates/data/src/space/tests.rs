@@ -411,7 +411,7 @@ fn random_schedules_agree_with_a_map_of_sectors() {
 }
 
 #[test]
-fn grants_prefer_their_nsd_and_long_runs() {
+fn grants_are_of_their_nsd_and_prefer_long_runs() {
     let mut space = Space::new(&geometry(), LEVELS);
     let mut out = Vec::new();
     for index in 0..2 {

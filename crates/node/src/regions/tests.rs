@@ -76,6 +76,7 @@ struct World {
     network: VecDeque<(usize, usize, Message)>,
     /// Questions that run again, by owner: how often, and the last round.
     ran: [Vec<u32>; 2],
+    again: Vec<Question>,
     later: Vec<(usize, u64)>,
     now: Instant,
 }
@@ -96,6 +97,7 @@ impl World {
             logs: [log_of(lives[0], true), log_of(lives[1], false)],
             network: VecDeque::new(),
             ran: Default::default(),
+            again: Vec::new(),
             later: Vec::new(),
             now: Instant(1),
         };
@@ -130,7 +132,10 @@ impl World {
                     self.network.push_back((at, index(to), message));
                 }
                 RegionEffect::RecallHere(_) => {}
-                RegionEffect::Run(question) => self.ran[at].push(question.space_round),
+                RegionEffect::Run(question) => {
+                    self.ran[at].push(question.space_round);
+                    self.again.push(*question);
+                }
                 RegionEffect::GiveLater(name) => self.later.push((at, name)),
             }
         }
@@ -201,7 +206,7 @@ impl World {
             since: self.now,
             tries: 0,
             space_round,
-            lacks: Vec::new(),
+            of_layout: OfLayout::default(),
             walk: Vec::new(),
             is_unreadable: false,
             listed: crate::question::ListingState::Unknown,
@@ -475,7 +480,11 @@ fn operations_do_not_wait_for_room_that_nobody_has() {
             ..SpaceAsk::default()
         };
         let life = world.lives[other];
-        let supply = world.logs[holder].supply(life, &mut ask, crate::supply::Gathered::All);
+        let every = crate::supply::Gathered {
+            is_all: true,
+            is_of_layout: true,
+        };
+        let supply = world.logs[holder].supply(life, &mut ask, every);
         assert!(matches!(supply, crate::supply::Supply::Answer(..)));
         world.lack_pages(other);
         world.logs[other].note_starving(true);
@@ -496,108 +505,195 @@ fn operations_do_not_wait_for_room_that_nobody_has() {
     }
 }
 
-/// Owner 2 of the world holds a region of the second NSD, and none of the first; a file's layout names `NSDS[0]`.
-fn of_one_nsd() -> (World, Box<Question>) {
+/// Owner 2 of the world holds regions of the second NSD, and none of the first. A file's layout names both or `named`.
+fn of_one_nsd() -> World {
     let mut world = World::new();
     world.settle();
     world.act(1, |core, env, log, out| {
         core.ask(env, log, (vec![NSDS[1]], None, false), out);
     });
     world.settle();
-    let held = NSDS.map(|nsd| world.logs[1].space.regions_of(nsd).0);
-    assert_eq!(held, [0, usize::try_from(REGIONS_AT_ONCE).expect("small")]);
-    let mut question = Box::new(world.question(1, 0));
-    question.ask = Ask::Space(SpaceAsk {
-        number: 1,
-        need: 2,
-        want: 10,
-        nsds: vec![NSDS[0]],
-        ..SpaceAsk::default()
-    });
-    (world, question)
+    assert_eq!(world.held_of(), [0, 2]);
+    world
 }
 
-/// The question is run with what has been gathered for it: answered with the NSDs on which sectors are granted, or it
-/// gathers more.
-fn run(world: &mut World, question: Box<Question>) -> Result<Vec<NsdId>, Box<Question>> {
-    let mut out = Vec::new();
-    let waits = crate::supply::answer(&mut world.logs[1], question, &mut out);
-    assert!(waits.is_none());
-    flush(&mut world.logs[1]);
-    let Some(OwnerEffect::Gather(question)) = out.pop() else {
-        let answer = world.logs[1].space_answers[&world.lives[1]].0.clone();
-        return Ok(answer.grants.iter().map(|g| g.run.at.nsd).collect());
-    };
-    Err(question)
+impl World {
+    /// Regions of each NSD that owner 2 holds.
+    fn held_of(&self) -> [usize; 2] {
+        NSDS.map(|nsd| self.logs[1].space.regions_of(nsd).0)
+    }
+
+    /// Client `node` asks owner 2 for sectors on these NSDs.
+    fn ask_on(&mut self, node: u16, named: &[NsdId]) {
+        let mut question = self.question(1, 0);
+        question.from.node = NodeId(node);
+        question.ask = Ask::Space(SpaceAsk {
+            number: 1,
+            need: 2,
+            want: 10,
+            nsds: named.to_vec(),
+            ..SpaceAsk::default()
+        });
+        self.run(Box::new(question));
+        self.run_again();
+    }
+
+    fn run_again(&mut self) {
+        for _ in 0..3 {
+            for question in std::mem::take(&mut self.again) {
+                self.run(Box::new(question));
+            }
+        }
+        assert!(self.again.is_empty(), "it is run again and again");
+    }
+
+    /// Runs a question at owner 2, which answers it, or gathers for it.
+    fn run(&mut self, question: Box<Question>) {
+        let mut out = Vec::new();
+        let waits = crate::supply::answer(&mut self.logs[1], question, &mut out);
+        assert!(waits.is_none());
+        flush(&mut self.logs[1]);
+        for effect in out {
+            if let OwnerEffect::Gather(question) = effect {
+                self.act(1, |core, env, log, out| {
+                    core.gather(env, log, question, out)
+                });
+            }
+        }
+    }
+
+    /// Time goes on by so much, messages come (unless the table is silent), and what is to be run again is.
+    fn go_on(&mut self, by: Duration, is_silent: bool) {
+        self.now = self.now + by;
+        match is_silent {
+            true => self.network.clear(),
+            false => self.deliver_all(),
+        }
+        self.act(1, |core, env, log, out| core.on_tick(env, log, out));
+        self.run_again();
+    }
+
+    /// The NSDs on which the client was granted sectors; nothing while it waits.
+    fn granted_on(&self, node: u16) -> Option<Vec<NsdId>> {
+        let mut life = self.lives[1];
+        life.node = NodeId(node);
+        let (answer, _) = self.logs[1].space_answers.get(&life)?;
+        let mut on: Vec<NsdId> = answer.grants.iter().map(|g| g.run.at.nsd).collect();
+        on.dedup();
+        Some(on)
+    }
 }
 
 /// What a layout names is asked of the table before the bytes go elsewhere: an owner that has nothing there for the moment is
 /// not an NSD that is full. (A file of a layout once had a part of it on other NSDs, which had just been quicker.)
 #[test]
 fn what_a_layout_names_is_taken_from_the_table_first() {
-    let (mut world, question) = of_one_nsd();
-    let mut question = run(&mut world, question).expect_err("it gathers");
-    assert_eq!(question.lacks, [NSDS[0]]);
-    let again = question.clone();
-    world.act(1, |core, env, log, out| {
-        core.gather(env, log, question, out)
-    });
-    world.settle();
-    // Of that NSD alone.
-    let held = NSDS.map(|nsd| world.logs[1].space.regions_of(nsd).0);
-    assert_eq!(held, [2, 2]);
-    assert_eq!(world.ran[1], [1]);
-    question = again;
-    question.space_round = 1;
-    let on = run(&mut world, question).expect("answered");
-    assert!(
-        on.iter().all(|nsd| *nsd == NSDS[0]) && !on.is_empty(),
-        "{on:?}"
-    );
+    // With nothing under way, and with a question that was under way for something else.
+    for is_busy in [false, true] {
+        let mut world = of_one_nsd();
+        if is_busy {
+            world.act(1, |core, env, log, out| {
+                core.ask(env, log, (vec![NSDS[1]], None, false), out);
+            });
+        }
+        for node in [7, 8] {
+            world.ask_on(node, &[NSDS[0]]);
+            assert_eq!(world.granted_on(node), None);
+        }
+        world.ask_on(9, &[NSDS[1]]);
+        assert_eq!(
+            world.granted_on(9),
+            Some(vec![NSDS[1]]),
+            "it waits for nobody"
+        );
+        for _ in 0..4 {
+            world.go_on(Duration::from_millis(1), false);
+        }
+        for node in [7, 8] {
+            assert_eq!(world.granted_on(node), Some(vec![NSDS[0]]));
+        }
+        // Of that NSD alone, once.
+        assert_eq!(world.held_of(), [2, if is_busy { 4 } else { 2 }]);
+        assert!(world.cores[1].is_idle());
+    }
 }
 
-/// An NSD without regions is full: the bytes go elsewhere, and nobody asks again.
+/// An NSD without regions is full: the bytes go elsewhere, nobody is made to give any up, and the table is not asked
+/// again and again.
 #[test]
 fn what_a_layout_names_and_is_full_goes_elsewhere() {
-    let (mut world, question) = of_one_nsd();
-    let all = usize::try_from(REGION_COUNT).expect("small");
-    world.act(0, |_, _, log, _| {
-        let (taken, _) = log.table_take(NodeId(1), &[NSDS[0]], all);
-        assert_eq!(taken.len(), all);
-        log.adopt_regions(&taken);
-    });
-    let mut question = run(&mut world, question).expect_err("it gathers");
-    let again = question.clone();
-    world.act(1, |core, env, log, out| {
-        core.gather(env, log, question, out)
-    });
-    world.settle();
-    assert_eq!(world.ran[1], [1]);
-    // Nobody was made to give anything up.
-    assert_eq!(world.held(0), REGION_COUNT);
-    question = again;
-    question.space_round = 1;
-    let on = run(&mut world, question).expect("answered");
-    assert!(
-        on.iter().all(|nsd| *nsd == NSDS[1]) && !on.is_empty(),
-        "{on:?}"
-    );
+    for named in [&NSDS[..1], &NSDS[..]] {
+        let mut world = of_one_nsd();
+        let all = usize::try_from(REGION_COUNT).expect("small");
+        world.act(0, |_, _, log, _| {
+            let (taken, _) = log.table_take(NodeId(1), &[NSDS[0]], all);
+            assert_eq!(taken.len(), all);
+            log.adopt_regions(&taken);
+        });
+        world.ask_on(7, named);
+        assert_eq!(world.granted_on(7), None);
+        world.go_on(Duration::from_millis(1), false);
+        assert_eq!(world.granted_on(7), Some(vec![NSDS[1]]));
+        assert_eq!(world.held(0), REGION_COUNT);
+        world.ask_on(8, named);
+        assert_eq!(world.granted_on(8), Some(vec![NSDS[1]]), "at once");
+        // Some of it may be free later on.
+        world.now = world.now + Duration::from_secs(6);
+        world.ask_on(9, named);
+        assert_eq!(world.granted_on(9), None);
+    }
 }
 
-/// A table that does not answer holds nobody up who can do without it.
+/// A table that does not answer holds nobody up for long who can do without it, however many they are, and the next not at all.
 #[test]
 fn a_layout_does_not_wait_for_a_silent_table() {
-    let (mut world, question) = of_one_nsd();
-    let question = run(&mut world, question).expect_err("it gathers");
-    world.act(1, |core, env, log, out| {
-        core.gather(env, log, question, out)
-    });
+    let mut world = of_one_nsd();
     let begin = world.now;
-    while world.ran[1].is_empty() {
-        world.network.clear();
-        world.now = world.now + Duration::from_millis(100);
-        world.act(1, |core, env, log, out| core.on_tick(env, log, out));
-        assert!(world.now.since(begin) < Duration::from_secs(6));
+    for node in [7, 8, 9] {
+        world.ask_on(node, &[NSDS[0]]);
     }
-    assert_eq!(world.ran[1], [1]);
+    let waits = |world: &World| [7, 8, 9].map(|node| world.granted_on(node).is_none());
+    while waits(&world) != [false; 3] {
+        assert_eq!(waits(&world), [true; 3]);
+        assert!(world.cores[1].waiting().next().is_some());
+        world.go_on(Duration::from_millis(100), true);
+        let waited = world.now.since(begin);
+        assert!(waited < Duration::from_secs(6), "{waited:?}");
+    }
+    world.ask_on(10, &[NSDS[0]]);
+    assert_eq!(world.granted_on(10), Some(vec![NSDS[1]]));
+    // Who is gone waits for nothing.
+    world.now = world.now + Duration::from_secs(60);
+    world.ask_on(11, &[NSDS[0]]);
+    let mut life = world.lives[1];
+    life.node = NodeId(11);
+    world.act(1, |core, env, log, out| {
+        core.on_life_ended(env, log, life, out)
+    });
+    assert!(world.cores[1].waiting().next().is_none());
+}
+
+/// What was freed there a moment ago is waited for, too.
+#[test]
+fn what_is_freed_where_a_layout_wants_it_is_waited_for() {
+    let mut world = of_one_nsd();
+    let life = world.lives[0];
+    let mut ask = SpaceAsk {
+        number: 1,
+        need: 2 * u64::from(REGION_SECTORS),
+        ..SpaceAsk::default()
+    };
+    let supply = world.logs[1].supply(life, &mut ask, crate::supply::Gathered::default());
+    let crate::supply::Supply::Answer(all, _) = supply else {
+        panic!("{supply:?}");
+    };
+    flush(&mut world.logs[1]);
+    ask.back = all.grants.iter().map(|grant| grant.run).collect();
+    ask.nsds = vec![NSDS[1]];
+    (ask.number, ask.need, ask.want) = (2, 0, 10);
+    let supply = world.logs[1].supply(life, &mut ask, crate::supply::Gathered::default());
+    assert!(
+        !matches!(supply, crate::supply::Supply::Lacks(_)),
+        "{supply:?}"
+    );
 }

@@ -35,7 +35,7 @@ fn parts(out: Vec<GatherEffect>) -> (Vec<NodeLife>, u64, Vec<Question>) {
                 recalled.push(life);
                 round = id;
             }
-            GatherEffect::Regions(wanted) => round = wanted.round,
+            GatherEffect::Regions(id, _) => round = id,
             GatherEffect::Run(question) => run.push(*question),
             GatherEffect::Give(name) => panic!("nobody wants regions: {name}"),
         }
@@ -70,37 +70,6 @@ fn who_joins_a_round_gets_one_that_recalls_from_the_first_asker_too() {
     gather.on_regions(round, false, &mut out);
     let (_, _, run) = parts(out);
     assert_eq!(run[0].space_round, ROUND_LAST);
-}
-
-/// Two layouts on different NSDs lack room at once: each has the table asked for its own, and joins nobody else's answer.
-#[test]
-fn who_lacks_other_nsds_gets_a_round_of_its_own() {
-    let lacks = |node, nsd| {
-        let mut question = question(node, 0);
-        question.lacks = vec![NsdId(nsd)];
-        question
-    };
-    let wanted = |out: &[GatherEffect]| match out.last() {
-        Some(GatherEffect::Regions(wanted)) => (wanted.nsds.clone(), wanted.is_short),
-        other => panic!("{other:?}"),
-    };
-    let (mut gather, mut out) = (Gather::default(), Vec::new());
-    gather.begin(Instant(1), lacks(1, 7), &[life(1), life(2)], &mut out);
-    assert_eq!(wanted(&out), (vec![NsdId(7)], false));
-    let (recalled, round, _) = parts(std::mem::take(&mut out));
-    assert_eq!(recalled, []);
-    gather.begin(Instant(1), lacks(2, 8), &[life(1), life(2)], &mut out);
-    gather.on_regions(round, true, &mut out);
-    let (_, _, mut run) = parts(std::mem::take(&mut out));
-    let rounds: Vec<u32> = run.iter().map(|q| q.space_round).collect();
-    assert_eq!(rounds, [1, 0]);
-    let second = run.pop().expect("two ran");
-    gather.begin(Instant(2), Box::new(second), &[life(1), life(2)], &mut out);
-    assert_eq!(wanted(&out), (vec![NsdId(8)], false));
-    let (_, round, _) = parts(std::mem::take(&mut out));
-    gather.on_regions(round, false, &mut out);
-    let (_, _, run) = parts(out);
-    assert_eq!(run[0].space_round, 1);
 }
 
 /// Nobody knows whether there are regions while the owner of their table is away: that is not told as a lack.

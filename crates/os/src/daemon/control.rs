@@ -173,7 +173,7 @@ impl Daemon {
                 format!("{busy} notifications are with the kernel, {waiting} wait for a thread");
             all.push((0, what));
         }
-        if let Some((what, since)) = lock(&self.regions).waiting() {
+        for (what, since) in lock(&self.regions).waiting() {
             all.push((now.since(since).0 / 1_000_000, what));
         }
         let held = lock(&self.held_work).len();
