@@ -15,6 +15,8 @@ mod left_out;
 mod limits;
 #[path = "labs/node.rs"]
 mod node;
+#[path = "labs/stopped.rs"]
+mod stopped;
 #[path = "commands/trees.rs"]
 mod trees;
 
@@ -26,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use node::Node;
 use serde_json::Value;
+use stopped::await_stopped;
 
 impl Node {
     fn json(&self, words: &[&str]) -> Value {
@@ -362,6 +365,7 @@ fn commands_do_not_hang_with_the_daemon() {
             .unwrap()
             .success()
     );
+    await_stopped(&pid);
     let (state, file) = (node.state(), node.mount().join("never-seen"));
     let (state, file) = (Node::text(&state), Node::text(&file));
     let begin = Instant::now();

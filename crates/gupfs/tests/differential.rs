@@ -31,6 +31,8 @@ mod mapping;
 mod node;
 #[path = "differential/play.rs"]
 mod play;
+#[path = "labs/stopped.rs"]
+mod stopped;
 #[path = "differential/tree.rs"]
 mod tree;
 

@@ -45,5 +45,7 @@ mod residency;
 mod siblings;
 #[path = "labs/space.rs"]
 mod space;
+#[path = "labs/stopped.rs"]
+mod stopped;
 #[path = "labs/streams.rs"]
 mod streams;

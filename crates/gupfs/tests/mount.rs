@@ -13,12 +13,15 @@
 mod left_out;
 #[path = "labs/node.rs"]
 mod node;
+#[path = "labs/stopped.rs"]
+mod stopped;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use node::Node;
+use stopped::await_stopped;
 
 /// The program under another name, as packages install it.
 fn helper(node: &Node, name: &str) -> PathBuf {
@@ -419,6 +422,7 @@ fn a_mount_of_a_living_daemon_is_not_taken_for_a_dead_one() {
         assert!(output.status.success(), "{}", said(&output));
     };
     signal("-STOP");
+    await_stopped(pid.trim());
     let output = run(gupfs, &["mount", &own, point]);
     signal("-CONT");
     assert!(!output.status.success());

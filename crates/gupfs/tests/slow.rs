@@ -15,6 +15,8 @@ mod lab;
 mod left_out;
 #[path = "labs/node.rs"]
 mod node;
+#[path = "labs/stopped.rs"]
+mod stopped;
 
 use std::fs::{self, File};
 use std::process::{Command, Stdio};

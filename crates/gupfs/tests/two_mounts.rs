@@ -61,6 +61,8 @@ mod rewritten;
 mod rules;
 #[path = "two_mounts/signals.rs"]
 mod signals;
+#[path = "labs/stopped.rs"]
+mod stopped;
 #[path = "two_mounts/tmpfile.rs"]
 mod tmpfile;
 

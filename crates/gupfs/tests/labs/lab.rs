@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::stopped::await_stopped;
+
 /// Seconds for any command.
 pub(crate) const LIMIT: u32 = 60;
 
@@ -141,8 +143,14 @@ impl Lab {
     }
 
     pub(crate) fn signal(&self, node: usize, signal: &str) {
-        let script = format!("kill -{signal} $(cat {}/n{node}/pid)", self.root());
-        self.sh(LIMIT, &script);
+        let script = format!(
+            "kill -{signal} $(cat {0}/n{node}/pid); cat {0}/n{node}/pid",
+            self.root()
+        );
+        let pid = self.sh(LIMIT, &script);
+        if signal == "STOP" {
+            await_stopped(pid.trim());
+        }
     }
 }
 

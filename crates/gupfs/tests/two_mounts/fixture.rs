@@ -19,6 +19,8 @@ use gupfs::lab::Lab;
 use gupfs::{inspect, service};
 use serde_json::Value;
 
+use crate::stopped::await_stopped;
+
 /// A step that takes longer hangs.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
 /// So long after the abort the daemons are killed.
@@ -232,7 +234,11 @@ impl Fixture {
         let place = lab(&self.root).place(node).expect("an absolute path");
         let pids = gupfs::system::process::daemons_of(place.root()).expect("readable");
         assert_eq!(pids.len(), 1, "one daemon of n{node}");
-        self.run(&format!("kill -{signal} {}", pids[0]));
+        let pid = pids[0].to_string();
+        self.run(&format!("kill -{signal} {pid}"));
+        if signal == "STOP" {
+            await_stopped(&pid);
+        }
     }
 
     /// Ends the mounts as a crash does, and waits until the daemons have ended: the kernel ends them when their last system call has.
