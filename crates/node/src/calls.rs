@@ -258,6 +258,7 @@ pub fn question(
         grants: Vec::new(),
         since: now,
         tries: 0,
+        gave_way: 0,
         space_round: 0,
         of_layout: crate::question::OfLayout::default(),
         walk: Vec::new(),

@@ -41,8 +41,11 @@ mod promises;
 mod tend;
 mod transactions;
 
-/// Rounds of token questions after which an operation gives up: bounds what a storm of revokes can do.
+/// Rounds of token questions after which an operation gives up if it has also waited for so long: bounds what a storm of revokes can
+/// do. The time is far beyond that of an eviction and a grace period, for a program does not expect EAGAIN. Who waits for a
+/// transaction waits until it is over: there is an owner that brings it to its end, or the next life of it.
 const TRIES_MAX: u32 = 1000;
+const TRIES_PATIENCE: types::Duration = types::Duration::from_secs(120);
 /// Lives that are remembered as over: no question is on its way for longer than so many deaths.
 const LOST_COUNT_MAX: usize = 64;
 /// How long an operation waits for the journal to move to its other half before it is told ENOSPC.
@@ -69,6 +72,8 @@ pub struct OwnerSlice {
     parked: BTreeMap<u64, Work>,
     /// What only time brings on, and what it waits for.
     waiting: Vec<(&'static str, Work)>,
+    /// What gave way to older transactions at other owners, and until when it pauses.
+    paused: Vec<(Instant, Work)>,
     /// Lives that are over, newest last: what they asked and is still on its way is not run any more, for
     /// nobody would ever give the tokens back that it takes.
     lost: VecDeque<NodeLife>,
@@ -98,6 +103,7 @@ impl OwnerSlice {
             last_lsn,
             parked: BTreeMap::new(),
             waiting: Vec::new(),
+            paused: Vec::new(),
             lost: VecDeque::new(),
             next_ticket: OPERATION_TICKET,
             unheard_opens: BTreeMap::new(),
@@ -179,7 +185,14 @@ impl OwnerSlice {
             self.on_token_effects(effects, out);
         }
         self.resume_waiting(out);
+        self.resume_paused(env.now, out);
         self.begin_tending(out);
+    }
+
+    /// Runs again what has paused for long enough.
+    pub fn resume_paused(&mut self, now: Instant, out: &mut Vec<OwnerEffect>) {
+        let over = self.paused.extract_if(.., |(until, _)| *until <= now);
+        out.extend(over.map(|(_, work)| OwnerEffect::Run(work)));
     }
 
     /// Transaction messages that were not answered: to be said again from time to time.
@@ -196,7 +209,10 @@ impl OwnerSlice {
 
     /// Nothing is under way here that only time brings on.
     pub fn is_quiet(&self) -> bool {
-        self.waiting.is_empty() && self.tokens.next_timeout().is_none() && !self.shard.has_to_tend()
+        self.waiting.is_empty()
+            && self.paused.is_empty()
+            && self.tokens.next_timeout().is_none()
+            && !self.shard.has_to_tend()
     }
 
     fn resume_waiting(&mut self, out: &mut Vec<OwnerEffect>) {
@@ -227,7 +243,9 @@ impl OwnerSlice {
         let mut all = Vec::new();
         let parked = self.parked.values().map(|work| ("tokens", work));
         let waiting = self.waiting.iter().map(|(what, work)| (*what, work));
-        for (what, work) in parked.chain(waiting) {
+        let paused = self.paused.iter();
+        let paused = paused.map(|(_, work)| ("an older transaction of another owner", work));
+        for (what, work) in parked.chain(waiting).chain(paused) {
             match work {
                 Work::Question(q) => {
                     all.push((
@@ -502,7 +520,7 @@ impl<'a> Locked<'a> {
             Ask::Acquire { .. } | Ask::Space(_) | Ask::Sync | Ask::Lock { .. } => true,
         };
         question.tries += u32::from(is_tried);
-        if question.tries > TRIES_MAX {
+        if question.tries > TRIES_MAX && env.now.since(question.since) > TRIES_PATIENCE {
             self.refuse(question, Body::Refused(Errno::EAGAIN), out);
             return Ok(());
         }
@@ -750,6 +768,7 @@ impl<'a> Locked<'a> {
                 Ok(())
             }
             Outcome::Wait(_) => {
+                question.tries = 0;
                 self.wait(home, "a transaction", Work::Question(question));
                 Ok(())
             }

@@ -31,6 +31,8 @@ pub struct Question {
     pub since: Instant,
     /// Times it has been run.
     pub tries: u32,
+    /// Times it gave way to an older transaction at another owner.
+    pub gave_way: u32,
     /// For sectors: what was gathered for it. 0: nothing, 1: regions that nobody holds, 2: what all but another asker
     /// could spare, 3: everything, 4: all but what the owner of the region table could tell of.
     pub space_round: u32,
@@ -190,6 +192,8 @@ pub enum OwnerEffect {
     LockReady(token::locks::Ready),
     /// Run this (again).
     Run(Work),
+    /// The shard has work that pauses until then: `OwnerSlice::resume_paused`. A tick does it, too, where nobody is in a hurry.
+    WakeAt(ShardId, Instant),
     /// Run `Work::tend` of this holder of names when nobody waits for it: beside the answers, or behind them.
     Tend(InodeId),
     /// Say this to another owner (or another shard of this one), when durable.

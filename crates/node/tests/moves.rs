@@ -12,7 +12,8 @@ mod world;
 use std::collections::{BTreeMap, VecDeque};
 
 use meta::{Caller, NewKind, Op, Reply};
-use types::{Errno, InodeId, ShardId};
+use node::Message;
+use types::{Errno, InodeId, NodeId, NodeLife, ShardId};
 use world::{Faults, World, name};
 
 fn mkdir(parent: InodeId, text: &str, shard: u16) -> Op {
@@ -312,11 +313,7 @@ fn a_directory_is_split_under_steady_traffic() {
                 match &requests[call].reply {
                     None => return true,
                     Some(Ok(_)) => count += 1,
-                    // It has been tried often enough for one call.
-                    Some(Err(errno)) => {
-                        assert_eq!(*errno, Errno::EAGAIN);
-                        ops.push_back(op.clone());
-                    }
+                    Some(Err(errno)) => panic!("{op:?}: {errno:?}"),
                 }
                 requests.remove(call);
                 false
@@ -324,6 +321,69 @@ fn a_directory_is_split_under_steady_traffic() {
         }
         let parts = part_count(&world);
         assert!(parts >= 5, "seed {seed}: {parts} parts of {count} names");
+    }
+}
+
+/// Two renames into one directory. The older one's owner does not go on between its vote and its outcome: the younger one waits
+/// for it without a storm of messages, however long that is, and its program never hears of it.
+#[test]
+fn a_rename_gives_way_to_an_older_one_for_as_long_as_it_takes() {
+    let mut world = World::new(1, 3, true);
+    let root = InodeId::ROOT;
+    // Of node 1, of node 2, and of node 3.
+    let [from, into, other] = [("a", 0), ("b", 1), ("c", 2)]
+        .map(|(text, shard)| made(&mut world, mkdir(root, text, shard)));
+    let node = || NewKind::Node {
+        mode: 0o100_644,
+        rdev: 0,
+    };
+    for parent in [from, other] {
+        let make = Op::Make {
+            parent,
+            name: name("file"),
+            kind: node(),
+            caller: Caller::default(),
+        };
+        made(&mut world, make);
+    }
+    let older = world.submit(1, rename((from, "file"), (into, "one"), false));
+    // Node 2 votes, and node 1 does not hear it.
+    let is_vote = |(_, to, message): &(NodeLife, NodeId, Message)| {
+        *to == NodeId(1) && matches!(message, Message::Transaction(_))
+    };
+    let mut votes = Vec::new();
+    let mut go_on = |world: &mut World| {
+        for count in 0..1000 {
+            (1..=3).for_each(|node| world.flush(node));
+            votes.extend(world.network.iter().filter(|m| is_vote(m)).cloned());
+            world.network.retain(|message| !is_vote(message));
+            if world.network.is_empty() {
+                return count;
+            }
+            world.deliver();
+        }
+        panic!("it goes on and on: {:?}", world.network);
+    };
+    go_on(&mut world);
+    let younger = world.submit(3, rename((other, "file"), (into, "two"), false));
+    let local = world.submit(2, mkdir(into, "three", 1));
+    let mut messages = 0;
+    for tick in 0..2000 {
+        messages += go_on(&mut world);
+        for (node, call) in [(2, younger), (1, local)] {
+            let reply = &world.nodes[node].requests[&call].reply;
+            assert_eq!(*reply, None, "after {tick} ticks, {messages} messages");
+        }
+        world.tick(2);
+        world.tick(3);
+    }
+    assert!(!votes.is_empty());
+    assert!((2000..2000 * 10).contains(&messages), "{messages} messages");
+    world.network.extend(votes);
+    world.settle();
+    for (node, call) in [(0, older), (2, younger), (1, local)] {
+        let reply = &world.nodes[node].requests[&call].reply;
+        assert!(matches!(reply, Some(Ok(_))), "{reply:?}");
     }
 }
 

@@ -3,10 +3,16 @@
 use client::message::Body;
 use meta::transaction;
 use token::Acquire;
-use types::{FileKind, InodeId, InodeMode, ShardId, TokenNumber, Want};
+use types::{Duration, FileKind, InodeId, InodeMode, ShardId, TokenNumber, Want};
 
-use super::{Locked, NOBODY, Need, OwnerEffect, OwnerEnv, OwnerLog, Work};
+use super::{Locked, NOBODY, Need, OwnerEffect, OwnerEnv, OwnerLog, Question, Work};
 use crate::steps::inode_of;
+
+/// A question gives way so often before it pauses.
+const GIVES_WAY_AT_ONCE: u32 = 4;
+/// The first pause; each is twice the one before, up to the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
 
 impl Locked<'_> {
     pub(super) fn transaction(
@@ -120,13 +126,38 @@ impl Locked<'_> {
                 None => {
                     // What it knew of other owners may be what made it fail.
                     question.facts.clear();
-                    out.push(OwnerEffect::Run(Work::Question(question)));
+                    self.give_way(env, home, question, out);
                 }
             }
         }
         // Whatever waited for a transaction looks again.
         if let Some(slice) = self.slice(home) {
             slice.resume_waiting(out);
+        }
+    }
+
+    /// A transaction found an older one in its way and was dropped: its question is run again. At once, for that one is over soon;
+    /// and if it is not, because its owner is busy or away, after pauses: nothing but time brings it on.
+    fn give_way(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        home: ShardId,
+        mut question: Box<Question>,
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        question.gave_way += 1;
+        // No tokens are to blame: it goes on until that is over.
+        question.tries = 0;
+        let times = question.gave_way.checked_sub(GIVES_WAY_AT_ONCE);
+        let work = Work::Question(question);
+        match (times, self.slice(home)) {
+            (Some(times), Some(slice)) => {
+                let pause = Duration(PAUSE_MIN.0 << times.min(8)).min(PAUSE_MAX);
+                let until = env.now + pause;
+                slice.paused.push((until, work));
+                out.push(OwnerEffect::WakeAt(home, until));
+            }
+            _ => out.push(OwnerEffect::Run(work)),
         }
     }
 }

@@ -205,6 +205,7 @@ impl World {
             grants: Vec::new(),
             since: self.now,
             tries: 0,
+            gave_way: 0,
             space_round,
             of_layout: OfLayout::default(),
             walk: Vec::new(),

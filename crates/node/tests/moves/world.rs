@@ -336,7 +336,8 @@ impl World {
                 }
                 self.ask_fact(id, question, query, items);
             }
-            OwnerEffect::Silent(..) => {}
+            // Its ticks wake it.
+            OwnerEffect::Silent(..) | OwnerEffect::WakeAt(..) => {}
             OwnerEffect::Gather(_) | OwnerEffect::Recalled(..) => {
                 unreachable!("nobody asks for space")
             }

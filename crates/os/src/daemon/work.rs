@@ -351,6 +351,20 @@ impl Daemon {
         self.loops.post_at(0, at, Box::new(send));
     }
 
+    /// Runs what pauses at the owner of a shard here again, then.
+    fn wake_at(self: &Arc<Self>, shard: ShardId, at: Instant) {
+        let daemon = Arc::clone(self);
+        let wake = move || {
+            let Some(slice) = &daemon.shards[usize::from(shard.0)] else {
+                return;
+            };
+            let mut out = Vec::new();
+            lock(slice).resume_paused(clock::now(), &mut out);
+            daemon.run(out.into_iter().map(Item::OwnerEffect).collect());
+        };
+        self.loops.post_at(0, at, Box::new(wake));
+    }
+
     pub(super) fn release_token(
         self: &Arc<Self>,
         shard: ShardId,
@@ -541,6 +555,7 @@ impl Daemon {
                 self.send_to(ready.to, &Message::LockReady { ino, wait });
             }
             OwnerEffect::Run(work) => items.push_back(Item::Owner(work)),
+            OwnerEffect::WakeAt(shard, at) => self.wake_at(shard, at),
             OwnerEffect::Tend(holder) => self.tend(holder),
             OwnerEffect::Transaction(envelope, after) => {
                 self.defer(after, Deferred::Transaction(envelope), items);

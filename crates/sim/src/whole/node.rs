@@ -679,7 +679,8 @@ impl Node {
                     self.end_move((to, call), items);
                 }
             }
-            OwnerEffect::Silent(..) => {}
+            // Its ticks wake what pauses.
+            OwnerEffect::Silent(..) | OwnerEffect::WakeAt(..) => {}
         }
     }
 
