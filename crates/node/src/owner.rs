@@ -41,9 +41,8 @@ mod promises;
 mod tend;
 mod transactions;
 
-/// Rounds of token questions after which an operation gives up if it has also waited for so long: bounds what a storm of revokes can
-/// do. The time is far beyond that of an eviction and a grace period, for a program does not expect EAGAIN. Who waits for a
-/// transaction waits until it is over: there is an owner that brings it to its end, or the next life of it.
+/// What has been run so often, and has waited for so long, gives up: bounds what a storm of revokes can do, and transactions that are never
+/// over. The time is far beyond that of an eviction and a grace period, for a program does not expect EAGAIN.
 const TRIES_MAX: u32 = 1000;
 const TRIES_PATIENCE: types::Duration = types::Duration::from_secs(120);
 /// Lives that are remembered as over: no question is on its way for longer than so many deaths.
@@ -768,7 +767,6 @@ impl<'a> Locked<'a> {
                 Ok(())
             }
             Outcome::Wait(_) => {
-                question.tries = 0;
                 self.wait(home, "a transaction", Work::Question(question));
                 Ok(())
             }

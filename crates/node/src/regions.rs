@@ -381,8 +381,11 @@ impl Regions {
             (self.is_known, self.must_learn) = (false, true);
         }
         let regions = if has_room { regions } else { &[] };
-        let given: Vec<NsdId> = regions.iter().map(|region| region.nsd).collect();
-        self.layouts.on_regions(env.now, &asked.nsds, &given);
+        // Without room here nothing is known of the table.
+        if has_room {
+            let given: Vec<NsdId> = regions.iter().map(|region| region.nsd).collect();
+            self.layouts.on_regions(env.now, &asked.nsds, &given);
+        }
         self.layouts.run_all(out);
         if asked.is_for_pages && has_room {
             log.note_page_regions(asked.is_short, !regions.is_empty());
@@ -463,7 +466,9 @@ impl Regions {
     /// Time has passed: what was not answered is said again, and who does not answer is not waited for any longer.
     pub fn on_tick(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
         let mut effects = Vec::new();
-        self.layouts.on_tick(env.now, out);
+        let asked = self.asked.as_ref().map(|asked| asked.nsds.as_slice());
+        self.layouts
+            .on_tick(env.now, asked.unwrap_or_default(), out);
         self.gather.on_tick(env.now, &mut effects);
         self.perform(env, log, effects, out);
         self.take_for_pages(env, log, out);

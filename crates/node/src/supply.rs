@@ -47,6 +47,8 @@ const ROUND_JOINED: u32 = 2;
 const ROUND_LAST: u32 = 3;
 /// The same, but the table's owner has not answered: nobody knows whether there are regions.
 const ROUND_SILENT: u32 = 4;
+/// Sectors that were freed where a layout wants some are waited for so often: others may be quicker, each time.
+const FREED_TRIES_MAX: u32 = 4;
 /// The owner of the region table is waited for so long.
 const TABLE_PATIENCE: Duration = Duration::from_secs(15);
 
@@ -74,6 +76,8 @@ pub struct Gathered {
     pub is_all: bool,
     /// What is wanted on the NSDs of a layout: others will do now.
     pub is_of_layout: bool,
+    /// What was freed there and waits for the journal has been waited for.
+    pub is_freed: bool,
 }
 
 /// Counted since the start.
@@ -142,7 +146,7 @@ impl OwnerLog {
                     self.append_space(mutations);
                 }
                 let is_soon = |nsd: &NsdId| self.space.counts_by_nsd(*nsd).pending > 0;
-                return match lacks.iter().any(is_soon) {
+                return match !gathered.is_freed && lacks.iter().any(is_soon) {
                     true => Supply::Soon,
                     false => Supply::Lacks(lacks),
                 };
@@ -270,6 +274,7 @@ pub(crate) fn answer(
     let gathered = Gathered {
         is_all: is_all_gathered(&question) && !is_silent,
         is_of_layout: question.of_layout == OfLayout::None,
+        is_freed: question.tries > FREED_TRIES_MAX,
     };
     let Ask::Space(ask) = &mut question.ask else {
         unreachable!("the caller matched it");

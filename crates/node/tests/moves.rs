@@ -325,9 +325,9 @@ fn a_directory_is_split_under_steady_traffic() {
 }
 
 /// Two renames into one directory. The older one's owner does not go on between its vote and its outcome: the younger one waits
-/// for it without a storm of messages, however long that is, and its program never hears of it.
+/// for it without a storm of messages for minutes, and its program does not hear of it.
 #[test]
-fn a_rename_gives_way_to_an_older_one_for_as_long_as_it_takes() {
+fn a_rename_gives_way_to_an_older_one_for_minutes() {
     let mut world = World::new(1, 3, true);
     let root = InodeId::ROOT;
     // Of node 1, of node 2, and of node 3.
@@ -368,7 +368,7 @@ fn a_rename_gives_way_to_an_older_one_for_as_long_as_it_takes() {
     let younger = world.submit(3, rename((other, "file"), (into, "two"), false));
     let local = world.submit(2, mkdir(into, "three", 1));
     let mut messages = 0;
-    for tick in 0..2000 {
+    for tick in 0..80 {
         messages += go_on(&mut world);
         for (node, call) in [(2, younger), (1, local)] {
             let reply = &world.nodes[node].requests[&call].reply;
@@ -378,7 +378,7 @@ fn a_rename_gives_way_to_an_older_one_for_as_long_as_it_takes() {
         world.tick(3);
     }
     assert!(!votes.is_empty());
-    assert!((2000..2000 * 10).contains(&messages), "{messages} messages");
+    assert!((80..80 * 10).contains(&messages), "{messages} messages");
     world.network.extend(votes);
     world.settle();
     for (node, call) in [(0, older), (2, younger), (1, local)] {

@@ -146,8 +146,6 @@ impl Locked<'_> {
         out: &mut Vec<OwnerEffect>,
     ) {
         question.gave_way += 1;
-        // No tokens are to blame: it goes on until that is over.
-        question.tries = 0;
         let times = question.gave_way.checked_sub(GIVES_WAY_AT_ONCE);
         let work = Work::Question(question);
         match (times, self.slice(home)) {

@@ -28,7 +28,8 @@ const SILENT: Duration = Duration::from_secs(30);
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Layouts {
-    waiting: Vec<Question>,
+    /// Since when each waits.
+    waiting: Vec<(Instant, Question)>,
     /// NSDs of which there are no regions to be had, until when.
     dry: BTreeMap<NsdId, Instant>,
 }
@@ -46,21 +47,22 @@ impl Layouts {
 
     /// Everybody looks again.
     pub(super) fn run_all(&mut self, out: &mut Outbox) {
-        for mut question in self.waiting.drain(..) {
+        for (_, mut question) in self.waiting.drain(..) {
             question.of_layout = OfLayout::Unknown;
             out.push(RegionEffect::Run(Box::new(question)));
         }
     }
 
-    /// Who has waited for too long does without.
-    pub(super) fn on_tick(&mut self, now: Instant, out: &mut Outbox) {
+    /// Who has waited for too long does without. The table has been asked for regions of these NSDs, and has not answered.
+    pub(super) fn on_tick(&mut self, now: Instant, asked: &[NsdId], out: &mut Outbox) {
         self.dry.retain(|_, until| now < *until);
-        let is_late = |question: &mut Question| now.since(question.since) >= PATIENCE;
-        for mut question in self.waiting.extract_if(.., is_late) {
+        let is_late = |(since, _): &mut (Instant, Question)| now.since(*since) >= PATIENCE;
+        for (_, mut question) in self.waiting.extract_if(.., is_late) {
             if let OfLayout::Lacks(nsds) =
                 std::mem::replace(&mut question.of_layout, OfLayout::None)
             {
-                self.dry.extend(nsds.iter().map(|nsd| (*nsd, now + SILENT)));
+                let silent = nsds.into_iter().filter(|nsd| asked.contains(nsd));
+                self.dry.extend(silent.map(|nsd| (nsd, now + SILENT)));
             }
             out.push(RegionEffect::Run(Box::new(question)));
         }
@@ -68,18 +70,18 @@ impl Layouts {
 
     /// What it asked is not answered.
     pub(super) fn on_life_ended(&mut self, life: NodeLife) {
-        self.waiting.retain(|question| question.from != life);
+        self.waiting.retain(|(_, question)| question.from != life);
     }
 
     /// What waits, and since when, for `gupfs waiters`.
     pub(super) fn waiting(&self) -> Option<(String, Instant)> {
-        let oldest = self.waiting.iter().min_by_key(|question| question.since)?;
+        let (since, oldest) = self.waiting.iter().min_by_key(|(since, _)| *since)?;
         let what = format!(
             "{} questions for sectors wait for regions of NSDs that layouts name: {:?}",
             self.waiting.len(),
             oldest.of_layout
         );
-        Some((what, oldest.since))
+        Some((what, *since))
     }
 }
 
@@ -96,12 +98,13 @@ impl Regions {
         let is_dry =
             |nsd: &NsdId| (self.layouts.dry.get(nsd)).is_some_and(|until| env.now < *until);
         let wanted: Vec<NsdId> = nsds.iter().copied().filter(|nsd| !is_dry(nsd)).collect();
-        if wanted.is_empty() {
+        // Regions that came now would be the table's word against ours.
+        if wanted.is_empty() || !log.has_room_for_regions() {
             question.of_layout = OfLayout::None;
             out.push(RegionEffect::Run(question));
             return;
         }
-        self.layouts.waiting.push(*question);
+        self.layouts.waiting.push((env.now, *question));
         if self.asked.is_none() {
             self.ask(env, log, (wanted, None, false), out);
         }

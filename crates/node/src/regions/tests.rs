@@ -484,6 +484,7 @@ fn operations_do_not_wait_for_room_that_nobody_has() {
         let every = crate::supply::Gathered {
             is_all: true,
             is_of_layout: true,
+            is_freed: true,
         };
         let supply = world.logs[holder].supply(life, &mut ask, every);
         assert!(matches!(supply, crate::supply::Supply::Answer(..)));
