@@ -17,7 +17,7 @@ use types::id::NodeLife;
 use types::{Duration, Instant, NodeId, RequestId, ShardId, limits};
 
 use crate::message::Message;
-use crate::question::{ListingState, Question, Work};
+use crate::question::{ListingState, OfLayout, Question, Work};
 
 /// A question without an answer is said again after this: a full queue drops messages, and so may the other side.
 const REPEAT_AFTER: Duration = Duration::from_secs(1);
@@ -260,7 +260,7 @@ pub fn question(
         tries: 0,
         gave_way: 0,
         space_round: 0,
-        of_layout: crate::question::OfLayout::default(),
+        of_layout: OfLayout::default(),
         walk: Vec::new(),
         is_unreadable: false,
         listed: ListingState::Unknown,

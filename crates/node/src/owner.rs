@@ -243,7 +243,12 @@ impl OwnerSlice {
         let parked = self.parked.values().map(|work| ("tokens", work));
         let waiting = self.waiting.iter().map(|(what, work)| (*what, work));
         let paused = self.paused.iter();
-        let paused = paused.map(|(_, work)| ("an older transaction of another owner", work));
+        let paused = paused.map(|(_, work)| {
+            (
+                "what a transaction of another owner holds or has changed",
+                work,
+            )
+        });
         for (what, work) in parked.chain(waiting).chain(paused) {
             match work {
                 Work::Question(q) => {

@@ -54,7 +54,7 @@ pub enum OfLayout {
     /// Nobody has looked yet, or something has come since.
     #[default]
     Unknown,
-    /// There is nothing on these NSDs: it waits for regions of them.
+    /// There is nothing on these NSDs: it waits for regions of them, and is not run meanwhile.
     Lacks(Vec<NsdId>),
     /// There are none, or nobody knows: others will do.
     None,

@@ -5,6 +5,7 @@
 //! short of sectors -> Gather -> TakeRegions to the table -> free ones -> Regions, durable at the table first
 //!                                                   none, and the asker is short -> GiveRegions to all owners
 //!                                                                     RegionsBack, durable at the giver first
+//! none where a layout wants some (`layouts`) -> TakeRegions of these NSDs alone
 //! ```
 //!
 //! Invariants

@@ -293,12 +293,7 @@ pub(crate) fn answer(
         Supply::Old => question.dropped(out),
         Supply::Soon => return Some(Work::Question(question)),
         Supply::Short if is_silent => out.push(question.refused(Errno::EAGAIN)),
-        Supply::Short => {
-            if let OfLayout::Lacks(_) = question.of_layout {
-                question.of_layout = OfLayout::Unknown;
-            }
-            out.push(OwnerEffect::Gather(question));
-        }
+        Supply::Short => out.push(OwnerEffect::Gather(question)),
         Supply::Lacks(nsds) => {
             question.of_layout = OfLayout::Lacks(nsds);
             out.push(OwnerEffect::Gather(question));

@@ -24,7 +24,7 @@ pub(crate) fn await_stopped(pid: &str) {
     };
     loop {
         let seen = states().unwrap_or_else(|e| panic!("{tasks}: {e}"));
-        if seen.chars().all(|state| state == 'T') {
+        if !seen.is_empty() && seen.chars().all(|state| state == 'T') {
             return;
         }
         assert!(Instant::now() < until, "{pid} is not stopped: {seen}");

@@ -229,7 +229,7 @@ impl Fixture {
         self.run(&format!("ip -n {name} link set lab0 {state}"));
     }
 
-    /// Sends a signal to the daemon of a node.
+    /// Sends a signal to the daemon of a node. After "STOP" none of its threads runs.
     pub fn signal(&self, node: u16, signal: &str) {
         let place = lab(&self.root).place(node).expect("an absolute path");
         let pids = gupfs::system::process::daemons_of(place.root()).expect("readable");

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants
-//! - Who waits here has sectors at hand elsewhere: no wait is longer than `PATIENCE`, and nobody else is asked to give any up.
+//! - Who waits here has sectors at hand elsewhere: no wait for an answer of the table is longer than `PATIENCE`, and nobody else is asked to give any up.
 //! - It is apart from the rounds of `crate::supply`: those who wait there are short, and are told so.
 
 use std::collections::BTreeMap;
@@ -76,10 +76,13 @@ impl Layouts {
     /// What waits, and since when, for `gupfs waiters`.
     pub(super) fn waiting(&self) -> Option<(String, Instant)> {
         let (since, oldest) = self.waiting.iter().min_by_key(|(since, _)| *since)?;
+        let of: Vec<u16> = match &oldest.of_layout {
+            OfLayout::Lacks(nsds) => nsds.iter().map(|nsd| nsd.0).collect(),
+            OfLayout::Unknown | OfLayout::None => Vec::new(),
+        };
         let what = format!(
-            "{} questions for sectors wait for regions of NSDs that layouts name: {:?}",
-            self.waiting.len(),
-            oldest.of_layout
+            "{} questions for sectors wait for regions of NSDs that layouts name, the first of {of:?}",
+            self.waiting.len()
         );
         Some((what, *since))
     }
@@ -98,7 +101,7 @@ impl Regions {
         let is_dry =
             |nsd: &NsdId| (self.layouts.dry.get(nsd)).is_some_and(|until| env.now < *until);
         let wanted: Vec<NsdId> = nsds.iter().copied().filter(|nsd| !is_dry(nsd)).collect();
-        // Regions that came now would be the table's word against ours.
+        // What the table gave now could not be journaled here.
         if wanted.is_empty() || !log.has_room_for_regions() {
             question.of_layout = OfLayout::None;
             out.push(RegionEffect::Run(question));
