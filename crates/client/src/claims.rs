@@ -9,7 +9,7 @@
 //!   as does one with nothing left to write behind what it carries.
 //! - Another one tells no more than the end of what it carries: one more will come with what is behind it.
 //! - Bytes behind the end that the owner knows are not committed before those in front of them that go with another Commit (promised
-//!   bytes and others go apart) or, while nobody waits, that are being stored. That holds up no more than `STORED_COUNT_MAX`
+//!   bytes and others go apart), that were refused and wait (`crate::refused`) or, while nobody waits, that are being stored. That holds up no more than `STORED_COUNT_MAX`
 //!   extents and pieces, nothing where frames are short, and nobody for what was written after he began to wait.
 
 use types::ByteRange;
@@ -26,7 +26,7 @@ const STORED_COUNT_MAX: usize = 256;
 pub(crate) struct Front {
     /// The end that the owner knows: what ends behind it waits for what is in front of it.
     known_end: u64,
-    /// Where the first batch begins that is being stored.
+    /// Where the first batch begins that is being stored, or the first page that was refused.
     storing: u64,
     /// Whether the first batch that is stored and ends behind `known_end` is of promised bytes.
     first: Option<bool>,
@@ -68,6 +68,9 @@ impl Inode {
         if !self.is_size_dirty || is_short || stored >= STORED_COUNT_MAX {
             return front;
         }
+        if let Some(held) = self.first_held(known_end) {
+            front.storing = held * PAGE_SIZE;
+        }
         let is_waited_for = self.is_waited_for();
         let until = self.awaited_until();
         let mut begin = u64::MAX;
@@ -108,10 +111,13 @@ impl Inode {
         }
         let until = self.awaited_until();
         let is_left = |batch: &Batch| {
-            batch.state != BatchState::Committing && self.pages.has_older(&batch.numbers, until)
+            !matches!(batch.state, BatchState::Committing(_))
+                && self.pages.has_older(&batch.numbers, until)
         };
         let left = self.pages.busy_end().unwrap_or(0).min(self.size);
-        let is_last = self.is_waited_for() && !self.batches.iter().any(is_left);
+        let is_last = self.is_waited_for()
+            && !self.batches.iter().any(is_left)
+            && self.first_held(0).is_none();
         if left <= carried || is_last {
             return Some(self.size);
         }

@@ -8,7 +8,7 @@ use data::SetAside;
 use types::{ByteRange, InodeId, RangeMode, RangeSet};
 
 use crate::env::Env;
-use crate::flush::Purpose;
+use crate::flush::{Batch, Purpose};
 use crate::pages::PAGE_SIZE;
 use crate::slice::Slice;
 
@@ -47,7 +47,7 @@ impl Slice {
                 && !inode.pages.has_lost(&bytes)
                 && inode.pages.redirty(number, &whole)
             {
-                inode.reserved.plain += 1;
+                inode.note_reserved(&bytes, SetAside::plain(1));
                 has_some = true;
             } else {
                 env.grants.unreserve(owner, SetAside::plain(1));
@@ -66,5 +66,27 @@ impl Slice {
         {
             inode.list_as_dirty(&mut self.dirty, env.now);
         }
+    }
+}
+
+impl crate::inode::Inode {
+    /// These batches are committed: which of their pages lie in metadata, to go to sectors later. So many pages of all inodes did, and do now.
+    pub(crate) fn note_hasty(&mut self, mut count: usize, done: &[Batch]) -> usize {
+        for batch in done {
+            for number in &batch.numbers {
+                if !batch.later.contains(number) && self.hasty.remove(number) {
+                    count -= 1;
+                }
+            }
+            for number in &batch.later {
+                let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
+                if self.pages.is_busy(&page) {
+                    // Written again meanwhile: it goes by itself, and a release waits for that.
+                    continue;
+                }
+                count += usize::from(self.hasty.insert(*number));
+            }
+        }
+        count
     }
 }

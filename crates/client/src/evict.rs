@@ -471,7 +471,10 @@ impl Slice {
             return;
         };
         work.pages.clear(env.pool);
-        env.grants.unreserve(env.owner(ino.shard()), work.reserved);
+        let owner = env.owner(ino.shard());
+        env.grants.unreserve(owner, work.reserved);
+        let batches = work.batches.iter();
+        batches.for_each(|batch| env.grants.unreserve(owner, batch.aside));
         self.hasty_count -= work.hasty.len();
     }
 

@@ -20,7 +20,7 @@ use types::{
 use crate::batch::{cap_pieces, clip, numbers_of, put_back, store_pieces, whole_pieces};
 use crate::claims::{Front, span_of};
 use crate::destage::{HASTY_PAGES_MANY, HASTY_PAGES_MAX};
-use crate::env::Env;
+use crate::env::{Env, TakenRun};
 use crate::errors::Hears;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
@@ -103,7 +103,8 @@ impl Goal {
 pub(crate) enum BatchState {
     Storing,
     Stored(Vec<Extent>),
-    Committing,
+    /// With its extents where the Commit may be refused for what others bring.
+    Committing(Vec<Extent>),
 }
 
 /// Pages on their way.
@@ -114,21 +115,39 @@ pub(crate) struct Batch {
     /// The file's bytes from its first page to its last, whatever of them it has.
     pub(crate) span: ByteRange,
     frames: Vec<FrameRef>,
-    runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
     pieces: Vec<Piece>,
     pub(crate) state: BatchState,
     /// The size was cut while it was on its way: it is written anew.
-    is_cut: bool,
+    pub(crate) is_cut: bool,
     /// Its pages are promised sectors; else none of them is.
     pub(crate) is_promised: bool,
     /// Whole pages that went as pieces because somebody waited: they go to sectors later.
-    later: Vec<u64>,
+    pub(crate) later: Vec<u64>,
+    /// The first so many of `numbers` go to sectors, the others as pieces.
+    pub(crate) sector_count: usize,
+    /// Sectors that stay set aside for what goes as pieces until the owner has it (`crate::refused`).
+    pub(crate) aside: SetAside,
+    /// Its stores are flushed.
+    pub(crate) is_flushed: bool,
 }
 
 impl Batch {
     pub(crate) fn page_count(&self) -> usize {
         self.numbers.len()
     }
+}
+
+/// What becomes a batch.
+struct Prepared {
+    /// Pages that go to sectors.
+    sectors: Vec<DirtyPage>,
+    /// Those that go as pieces.
+    rest: Vec<DirtyPage>,
+    /// See [`Batch`].
+    later: Vec<u64>,
+    aside: SetAside,
+    is_promised: bool,
 }
 
 /// What a running Commit carries beside its batches.
@@ -317,26 +336,37 @@ impl Slice {
         let fresh = numbers_of(&dirty)
             .filter(|n| !inode.hasty.contains(n))
             .count();
-        let is_hasty = is_urgent && self.hasty_count + fresh <= HASTY_PAGES_MAX;
+        let is_hasty = is_urgent
+            && self.hasty_count + fresh <= HASTY_PAGES_MAX
+            && !inode.are_pieces_refused(env.now);
         let is_urgent = is_hasty || goes_without;
         let is_small = bytes <= limits::SYNC_INLINE_SIZE_MAX;
         let is_inline = inode.size <= limits::INLINE_SIZE_MAX || (is_urgent && is_small);
-        let is_whole = |page: &DirtyPage| page.is_whole(PAGE_SIZE) && inode.owns_page(page.number);
+        let is_whole = |page: &DirtyPage| {
+            page.is_whole(PAGE_SIZE)
+                && inode.owns_page(page.number)
+                && !inode.has_given_up(page.number)
+        };
         let (sectors, rest): (Vec<_>, Vec<_>) = dirty
             .into_iter()
             .partition(|page| !(is_inline && is_small) && is_whole(page));
         let rest = cap_pieces(inode, rest, env);
+        let rest = inode.hold_refused(is_promised, rest, env);
+        if sectors.is_empty() && rest.is_empty() {
+            self.hold_parts(ino);
+            return false;
+        }
         // What had no sectors is the owner's to move: it would wait for some here, too.
         let later = match goes_without {
             true => Vec::new(),
             false => whole_pieces(inode, &rest),
         };
-        let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
         let wanted = wanted_runs(inode, &sectors);
         let mut rest_reserved = inode.reserved;
-        let reserved = rest_reserved.part(numbers.len() as u64, is_promised);
+        let reserved = rest_reserved.part(sectors.len() as u64, is_promised);
+        let with_sectors = rest.iter().filter(|page| !inode.has_given_up(page.number));
+        let aside = rest_reserved.part(with_sectors.count() as u64, is_promised);
         let taken = if wanted.is_empty() {
-            env.grants.unreserve(owner, reserved);
             Some(Vec::new())
         } else {
             env.grants.take(owner, &wanted, reserved)
@@ -355,9 +385,39 @@ impl Slice {
             return false;
         };
         inode.reserved = rest_reserved;
+        let aside = match is_promised {
+            true => {
+                env.grants.unreserve(owner, aside);
+                SetAside::default()
+            }
+            false => aside,
+        };
         if is_promised && !wanted.is_empty() {
             inode.promise.pages_are_stored();
         }
+        let batch = Prepared {
+            sectors,
+            rest,
+            later,
+            aside,
+            is_promised,
+        };
+        self.push_batch(env, ino, batch, &taken);
+        true
+    }
+
+    /// Adds a batch, and starts its stores.
+    fn push_batch(&mut self, env: &Env<'_>, ino: InodeId, batch: Prepared, taken: &[TakenRun]) {
+        let Prepared {
+            sectors,
+            rest,
+            later,
+            aside,
+            is_promised,
+        } = batch;
+        let io = IoId(self.draw_id());
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
         let size = inode.size;
         let mut pieces = Vec::new();
         for page in &rest {
@@ -367,9 +427,7 @@ impl Slice {
             pieces.extend(within);
             env.pool.release(page.frame);
         }
-        let io = IoId(self.draw_id());
-        let stores = store_pieces(&taken, &sectors);
-        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let stores = store_pieces(taken, &sectors);
         let state = if stores.is_empty() {
             BatchState::Stored(Vec::new())
         } else {
@@ -386,12 +444,14 @@ impl Slice {
             is_cut: false,
             is_promised,
             later,
+            sector_count: sectors.len(),
+            aside,
+            is_flushed: false,
         });
         if !stores.is_empty() {
             self.ios.insert(io, ino);
             self.out.push(Effect::Store(io, ino, stores));
         }
-        true
     }
 
     /// Runs reached their NSDs, or not.
@@ -448,10 +508,11 @@ impl Slice {
                 if inode.store_failures > STORE_FAILURES_MAX {
                     inode.errors.note(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
+                    env.grants.unreserve(owner, batch.aside);
                     let count = batch.numbers.len();
                     self.losses.note_pages(inode, count, Errno::EIO);
                 } else {
-                    inode.write_again(env, &batch.numbers);
+                    inode.write_again(env, &batch);
                 }
             }
         }
@@ -472,7 +533,7 @@ impl Slice {
     pub(crate) fn cut_batches(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         for batch in &mut inode.batches {
-            batch.is_cut |= batch.state == BatchState::Storing;
+            batch.is_cut |= !batch.is_stored();
         }
         let stored: Vec<Batch> = inode
             .batches
@@ -480,7 +541,7 @@ impl Slice {
             .collect();
         for batch in &stored {
             env.grants.discard(env.owner(ino.shard()), &batch.runs);
-            inode.write_again(env, &batch.numbers);
+            inode.write_again(env, batch);
         }
         self.forget_stores(env, stored.iter().map(|batch| batch.io).collect());
     }
@@ -490,7 +551,8 @@ impl Slice {
     pub(crate) fn give_back(&mut self, env: &Env<'_>, ino: InodeId, pages: usize) {
         let owner = env.owner(ino.shard());
         let inode = self.inode(ino);
-        let part = inode.reserved.part(pages as u64, true);
+        let with_sectors = (pages as u64).saturating_sub(inode.note_dropped());
+        let part = inode.reserved.part(with_sectors, true);
         env.grants.unreserve(owner, part);
     }
 
@@ -534,7 +596,8 @@ impl Slice {
         let has_stored = inode.batches.iter().any(|b| front.admits(b));
         // What there is to tell goes with what is waited for, or waits for bytes in front of it, when these are stored.
         let is_held = |batch: &Batch| batch.is_stored() && !front.admits(batch);
-        let is_early = is_awaited || inode.batches.iter().any(is_held);
+        let is_early =
+            is_awaited || inode.batches.iter().any(is_held) || inode.first_held(0).is_some();
         if is_due && (has_stored || needs_attributes && !is_early) {
             self.start_commit(env, ino, front);
         } else {
@@ -556,6 +619,7 @@ impl Slice {
         };
         let (has_promised, has_others) = (may_go(true), may_go(false));
         let is_promised = inode.promise.take_turn(has_promised, has_others);
+        let may_be_refused = inode.may_pieces_be_refused(is_promised);
         let mut carried = 0;
         let grows = inode.is_size_dirty;
         if grows {
@@ -581,12 +645,16 @@ impl Slice {
             }
             piece_bytes += bytes;
             pieces.append(&mut batch.pieces);
-            if !stored.is_empty() {
+            if !stored.is_empty() && !batch.is_flushed {
                 stores.push(batch.io);
-                extents.append(stored);
             }
+            let kept = match may_be_refused {
+                true => stored.clone(),
+                false => Vec::new(),
+            };
+            extents.append(stored);
             carried = carried.max(batch.span.end);
-            batch.state = BatchState::Committing;
+            batch.state = BatchState::Committing(kept);
         }
         extents.sort_by_key(|e: &Extent| e.file_sector);
         let size = inode.size_to_tell(carried);
@@ -700,12 +768,18 @@ impl Slice {
         }
         let done: Vec<Batch> = inode
             .batches
-            .extract_if(.., |b| b.state == BatchState::Committing)
+            .extract_if(.., |b| matches!(b.state, BatchState::Committing(_)))
             .collect();
+        if result == Err(Some(Errno::ENOSPC)) && inode.are_pieces_in(&running.commit, &done) {
+            self.keep_refused(env, ino, done);
+            self.tell_again(env, ino);
+            return self.go_on(env, ino);
+        }
         match result {
             Ok(attr) => {
                 for batch in &done {
                     env.grants.committed(env.owner(ino.shard()), &batch.runs);
+                    env.grants.unreserve(env.owner(ino.shard()), batch.aside);
                     inode.pages.on_flushed(&batch.numbers, true, false);
                     for run in parts_of(&batch.numbers, |a, b| a + 1 == b) {
                         let bytes = ByteRange::at(run[0] * PAGE_SIZE, run.len() as u64 * PAGE_SIZE);
@@ -713,6 +787,7 @@ impl Slice {
                     }
                 }
                 self.hasty_count = inode.note_hasty(self.hasty_count, &done);
+                inode.note_taken(&done);
                 if running.modified == inode.modified {
                     inode.modified = None;
                 }
@@ -740,8 +815,9 @@ impl Slice {
                 for batch in &done {
                     env.grants.discard(owner, &batch.runs);
                     match errno {
-                        None => inode.write_again(env, &batch.numbers),
+                        None => inode.write_again(env, batch),
                         Some(errno) => {
+                            env.grants.unreserve(owner, batch.aside);
                             inode.pages.on_flushed(&batch.numbers, false, true);
                             let count = batch.numbers.len();
                             self.losses.note_pages(inode, count, errno);
@@ -853,20 +929,6 @@ impl Slice {
         self.sync_journal(request.ticket, response);
     }
 
-    /// Writes all dirty data back.
-    pub(crate) fn write_all_back(&mut self, env: &Env<'_>) {
-        let mut inos: Vec<InodeId> = self
-            .inodes
-            .iter()
-            .filter(|(_, i)| i.is_dirty())
-            .map(|(ino, _)| *ino)
-            .collect();
-        inos.sort_unstable();
-        for ino in inos {
-            self.add_goal(env, ino, Purpose::Background);
-        }
-    }
-
     /// Writes back what has been dirty for long, and tries again what waits for frames.
     pub(crate) fn on_tick(&mut self, env: &Env<'_>) {
         self.end_awaited_opens(env);
@@ -886,6 +948,7 @@ impl Slice {
             }
         }
         self.try_starved(env);
+        self.try_held(env);
     }
 }
 
@@ -895,78 +958,6 @@ impl crate::inode::Inode {
         if !std::mem::replace(&mut self.is_on_dirty_list, true) {
             list.push_back((now, self.ino));
         }
-    }
-
-    /// How far its write-back is: for `gupfs waiters`.
-    pub(crate) fn flush_state(&self) -> String {
-        let pages_in = |is_it: fn(&BatchState) -> bool| -> usize {
-            let batches = self.batches.iter().filter(|batch| is_it(&batch.state));
-            batches.map(Batch::page_count).sum()
-        };
-        let is_starved = self.starved_since.is_some();
-        format!(
-            "pages: {} dirty, {} being stored, {} stored, {} in a Commit; {} Commits ended, committing: {}, \
-             size changes at the owner: {}, without sectors: {is_starved}",
-            self.pages.dirty_count(),
-            pages_in(|state| *state == BatchState::Storing),
-            pages_in(|state| matches!(state, BatchState::Stored(_))),
-            pages_in(|state| *state == BatchState::Committing),
-            self.commit_count,
-            self.is_committing,
-            self.resize_count,
-        )
-    }
-
-    /// A Commit was refused, and its pages are lost. What it told beside them is told again for others that are to be written:
-    /// those behind the end that the owner knows would be refused without it.
-    fn forget_refused(&mut self) {
-        let known = self.attr.map_or(0, |attr| attr.size);
-        let end = self.pages.busy_end();
-        self.size = self.size.min(end.unwrap_or(0)).max(known);
-        self.is_size_dirty &= self.size > known;
-        if end.is_none() {
-            self.modified = None;
-            self.kill_set_id = None;
-            self.drops_rights = false;
-        }
-    }
-
-    /// These batches are committed: which of their pages lie in metadata, to go to sectors later. So many pages of all inodes did, and do now.
-    fn note_hasty(&mut self, mut count: usize, done: &[Batch]) -> usize {
-        for batch in done {
-            for number in &batch.numbers {
-                if !batch.later.contains(number) && self.hasty.remove(number) {
-                    count -= 1;
-                }
-            }
-            for number in &batch.later {
-                let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
-                if self.pages.is_busy(&page) {
-                    // Written again meanwhile: it goes by itself, and a release waits for that.
-                    continue;
-                }
-                count += usize::from(self.hasty.insert(*number));
-            }
-        }
-        count
-    }
-
-    /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
-    /// the write-back asks for some.
-    fn write_again(&mut self, env: &Env<'_>, numbers: &[u64]) {
-        let (owner, sectors) = (env.owner(self.ino.shard()), numbers.len() as u64);
-        let part = match numbers.iter().all(|number| self.is_page_promised(*number)) {
-            true => {
-                let sectors = sectors.min(limits::PROMISED_ASK_MAX);
-                env.grants.reserve_promised(owner, sectors)
-            }
-            false => {
-                let is_there = env.grants.reserve(owner, sectors);
-                is_there.then_some(SetAside::plain(sectors))
-            }
-        };
-        self.reserved += part.unwrap_or_default();
-        self.pages.on_flushed(numbers, false, false);
     }
 }
 
@@ -984,10 +975,15 @@ impl Batch {
         }
     }
 
+    /// It carries bytes that go with the Commit.
+    pub(crate) fn has_pieces(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
     fn extent_count(&self) -> usize {
         match &self.state {
             BatchState::Stored(extents) => extents.len(),
-            BatchState::Storing | BatchState::Committing => 0,
+            BatchState::Storing | BatchState::Committing(_) => 0,
         }
     }
 }

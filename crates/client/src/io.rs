@@ -879,7 +879,7 @@ impl Slice {
     ) -> Result<(), NoRoom> {
         let owner = env.owner(ino.shard());
         let inode = self.inodes.get_mut(&ino).expect("admitted");
-        let sectors = inode.pages.newly_dirty_count(&range);
+        let sectors = inode.sectors_to_reserve(&range);
         let reserved = if is_write_back && self.is_lapsed {
             // The kernel drops the page now or never, and no owner can be asked. Stores through a mapping were never
             // promised sectors: they are asked for when the page is stored.
@@ -899,7 +899,7 @@ impl Slice {
             self.starve(ino);
             return Err(NoRoom::Yet(Waiting::Frames));
         }
-        inode.reserved += reserved;
+        inode.note_reserved(&range, reserved);
         // What lies in metadata is not what these pages hold now: a release must not take them for committed.
         self.hasty_count -= inode.forget_hasty(&range);
         Ok(())

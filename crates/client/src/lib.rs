@@ -34,6 +34,7 @@ mod punch;
 pub mod readers;
 mod reading;
 pub mod reclaim;
+mod refused;
 pub mod request;
 pub mod revoke;
 pub mod rewrite;

@@ -184,6 +184,20 @@ impl Slice {
         }
     }
 
+    /// Writes all dirty data back.
+    pub(crate) fn write_all_back(&mut self, env: &Env<'_>) {
+        let mut inos: Vec<InodeId> = self
+            .inodes
+            .iter()
+            .filter(|(_, i)| i.is_dirty())
+            .map(|(ino, _)| *ino)
+            .collect();
+        inos.sort_unstable();
+        for ino in inos {
+            self.add_goal(env, ino, Purpose::Background);
+        }
+    }
+
     /// Tries again what waits for sectors.
     pub(crate) fn try_starved(&mut self, env: &Env<'_>) {
         for ino in std::mem::take(&mut self.starved) {

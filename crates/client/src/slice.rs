@@ -304,6 +304,8 @@ pub struct Slice {
     pub(crate) named_count: usize,
     /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
+    /// Inodes with parts of pages that were refused (`crate::refused`): tried again with each tick.
+    pub(crate) held: Vec<InodeId>,
     /// What the disks take for a load.
     pub(crate) load_time: crate::reading::LoadTime,
     /// Inodes that wait for frames.
@@ -385,6 +387,7 @@ impl Slice {
             eviction: crate::evict::Eviction::new(),
             named_count: 0,
             starved: Vec::new(),
+            held: Vec::new(),
             load_time: crate::reading::LoadTime::default(),
             frameless: Vec::new(),
             short: None,

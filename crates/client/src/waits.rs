@@ -3,7 +3,7 @@
 
 use types::InodeId;
 
-use crate::flush::Purpose;
+use crate::flush::{Batch, BatchState, Purpose};
 use crate::inode::Inode;
 use crate::names::Continuation;
 use crate::request::Ticket;
@@ -138,5 +138,27 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         | Continuation::Lock(_)
         | Continuation::Accessed(..)
         | Continuation::Closed(_) => None,
+    }
+}
+
+impl Inode {
+    /// How far its write-back is: for `gupfs waiters`.
+    pub(crate) fn flush_state(&self) -> String {
+        let pages_in = |is_it: fn(&BatchState) -> bool| -> usize {
+            let batches = self.batches.iter().filter(|batch| is_it(&batch.state));
+            batches.map(Batch::page_count).sum()
+        };
+        let is_starved = self.starved_since.is_some();
+        format!(
+            "pages: {} dirty, {} being stored, {} stored, {} in a Commit; {} Commits ended, committing: {}, \
+             size changes at the owner: {}, without sectors: {is_starved}",
+            self.pages.dirty_count(),
+            pages_in(|state| *state == BatchState::Storing),
+            pages_in(|state| matches!(state, BatchState::Stored(_))),
+            pages_in(|state| matches!(state, BatchState::Committing(_))),
+            self.commit_count,
+            self.is_committing,
+            self.resize_count,
+        )
     }
 }

@@ -220,6 +220,7 @@ impl OwnerLog {
         let is_over = (brings.promised > 0 && debt.promised > PROMISED_DEBT_MAX)
             || (brings.other > 0 && debt.other > PIECE_DEBT_MAX);
         match self.destage_state {
+            _ if self.refusal == Some(Refusal::Pieces) && brings.other > 0 => PieceRoom::Full,
             _ if !is_over => PieceRoom::Go,
             DestageState::Works => PieceRoom::Wait,
             // There are sectors for what is promised, or there will be.

@@ -318,7 +318,7 @@ fn with_debt(disk: &mut Disk) -> (OwnerLog, OwnerSlice, Ask) {
         ino,
         generation: 1,
         size_generation: 0,
-        size: Some(10),
+        size: Some(10_000),
         modified: None,
         kill_set_id: None,
         drops_rights: false,
@@ -408,6 +408,32 @@ fn a_commit_does_not_wait_for_room_while_others_make_some_for_other_things() {
         }
     }
     panic!("it waits for ever");
+}
+
+/// A small file's bytes stay in its record: they wait for nobody's sectors, and are refused for the lack of none.
+#[test]
+fn small_files_need_no_room_for_pieces() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, mut slice, mut ask) = with_debt(&mut disk);
+    let Ask::Op {
+        op: Op::Commit(commit),
+        ..
+    } = &mut ask
+    else {
+        panic!("a Commit");
+    };
+    commit.size = Some(10);
+    for (call, state) in [(2, DestageState::NoSpace), (3, DestageState::Works)] {
+        log.destage_state = state;
+        let now = Instant(1);
+        let work = question(now, (common::life(1), call), None, SHARD, ask.clone());
+        let out = run_work(&mut slice, &mut log, now, work);
+        let [OwnerEffect::Answer { answer, .. }] = &out[..] else {
+            panic!("{out:?}");
+        };
+        let is_done = matches!(answer.body, Body::Op(meta::Reply::Attr(_)));
+        assert!(is_done, "{answer:?}");
+    }
 }
 
 /// A Commit is refused, and a repeat of it arrives when there is room: its sender has given its bytes up, and may have

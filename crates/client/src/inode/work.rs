@@ -57,6 +57,8 @@ pub(crate) struct Work {
     /// Since when dirty pages have found no sectors: what was written to sectors that cannot be used needs
     /// others.
     pub(crate) starved_since: Option<types::Instant>,
+    /// Its pieces were refused for want of room.
+    pub(crate) refused: Option<crate::refused::Refused>,
     pub(crate) goals: Vec<Goal>,
     /// Pages that lie in metadata because somebody waited for them; they go to sectors later.
     pub(crate) hasty: std::collections::BTreeSet<u64>,
@@ -107,6 +109,7 @@ impl Work {
             reserved: SetAside::default(),
             promise: crate::promise::Promise::default(),
             starved_since: None,
+            refused: None,
             goals: Vec::new(),
             hasty: std::collections::BTreeSet::new(),
             write_end: 0,
@@ -145,6 +148,8 @@ impl Work {
             reserved,
             promise,
             starved_since,
+            // It says how pages go that are dirty, and there are none.
+            refused: _,
             goals,
             hasty,
             write_end,

@@ -20,6 +20,7 @@ mod prefetch;
 mod promise;
 mod punch;
 mod readers;
+mod refused;
 mod rewrite;
 mod siblings;
 mod space;

@@ -1,6 +1,6 @@
 //! What of a shard lies in pieces and is to be moved to sectors.
 
-use types::{InodeId, SECTOR_SIZE};
+use types::{InodeId, SECTOR_SIZE, limits};
 
 use super::Shard;
 use crate::inode::Inode;
@@ -49,11 +49,16 @@ impl Shard {
         self.piece_debt
     }
 
-    /// Bytes that a Commit brings in pieces: in sectors that are promised, and in others. Its inode is resident, or it brings none
-    /// of the first.
+    /// Bytes that a Commit brings in pieces that are to be moved to sectors, so not those of a file that stays small: in sectors that are
+    /// promised, and in others. Its inode is resident, or it brings none of the first.
     pub fn piece_bytes_of(&self, commit: &Commit) -> PieceDebt {
-        let map = self.inode(commit.ino).and_then(Inode::map);
+        let inode = self.inode(commit.ino);
+        let map = inode.and_then(Inode::map);
         let mut bytes = PieceDebt::default();
+        let known_end = inode.map_or(u64::MAX, |inode| inode.attr.size);
+        if known_end.max(commit.size.unwrap_or(0)) <= limits::INLINE_SIZE_MAX {
+            return bytes;
+        }
         for piece in &commit.pieces {
             let (first, last) = (
                 piece.offset / SECTOR_SIZE,

@@ -19,6 +19,8 @@ pub enum Refusal {
     Records,
     /// Any room in the journal, and there will be some soon.
     RecordsForNow,
+    /// Room for pieces that are to be moved to sectors.
+    Pieces,
 }
 
 impl OwnerLog {
@@ -29,7 +31,9 @@ impl OwnerLog {
         self.journal.refuse(match refusal {
             Some(Refusal::Records) => Some(Urgency::Normal),
             Some(Refusal::RecordsForNow) => Some(Urgency::Urgent),
-            Some(Refusal::Sectors | Refusal::Regions | Refusal::Pages) | None => None,
+            Some(Refusal::Sectors | Refusal::Regions | Refusal::Pages | Refusal::Pieces) | None => {
+                None
+            }
         });
     }
 }

@@ -90,6 +90,8 @@ pub struct Options {
     pub load_ticks: u64,
     /// Blocks of several extents are rewritten when they have rested for so many milliseconds; 0: never.
     pub rewrite_ms: u64,
+    /// Now and then owners have no room for pieces (`client`'s `refused`).
+    pub refuses_pieces: bool,
     /// When directories are split and joined; `None`: never.
     pub part_bounds: Option<Bounds>,
     /// Of a thousand reads of trees' pages so many fail, or bring a wrong bit.
@@ -119,13 +121,9 @@ impl Options {
         let has_mappings = prng.chance(1, 2);
         let breaks = prng.chance(1, 3);
         let crash_count = pick(prng, &[0, 0, 0, 1, 2]);
-        // The smallest has room for a write of each thread and one of the kernel: were all of it in the hands of
-        // writes that wait for a revoke, no request would be taken in, and the revoke may wait for one.
         // Drawn aside: it changes nothing else of a seed.
         let mut aside = Prng::new(!prng.clone().next_u64());
-        let least = 12 + 4 * thread_count as u64;
-        let frames = [1 << 14, 1 << 14, 1 << 14, least, least + 4, least + 12];
-        let frame_count = pick(&mut aside, &frames);
+        let frame_count = draw_frame_count(&mut aside, thread_count);
         let hold_count = pick(&mut aside, &[0, 0, 0, 1, 3]);
         let has_reclaims = aside.chance(1, 4);
         let is_little = aside.chance(1, 5);
@@ -197,6 +195,7 @@ impl Options {
             rewrite_ms: draw_rewrite_ms(&mut aside, canary),
             part_bounds: draw_part_bounds(&mut aside, canary),
             load_ticks: draw_load_ticks(&mut aside, is_little, canary),
+            refuses_pieces: draw_refuses_pieces(&mut aside, is_little, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -220,6 +219,14 @@ fn draw_space(aside: &mut Prng, is_little: bool) -> (u64, u32, u64) {
     }
     let sectors = pick(aside, &[2, 3, 4, 6, 8]);
     (sectors, pick(aside, &[1, 2, 4]), pick(aside, &[0, 1]))
+}
+
+/// The smallest has room for a write of each thread and one of the kernel: were all of it in the hands of writes that wait for a
+/// revoke, no request would be taken in, and the revoke may wait for one.
+fn draw_frame_count(aside: &mut Prng, thread_count: usize) -> u64 {
+    let least = 12 + 4 * thread_count as u64;
+    let frames = [1 << 14, 1 << 14, 1 << 14, least, least + 4, least + 12];
+    pick(aside, &frames)
 }
 
 fn draw_inode_count_max(prng: &mut Prng, canary: Canary) -> usize {
@@ -254,6 +261,12 @@ fn draw_load_ticks(aside: &mut Prng, is_little: bool, canary: Canary) -> u64 {
         true => ticks,
         false => 0,
     }
+}
+
+/// With a few sectors what is refused finds none for good, and is lost as it may be.
+fn draw_refuses_pieces(aside: &mut Prng, is_little: bool, canary: Canary) -> bool {
+    let refuses = aside.chance(1, 3);
+    refuses && !is_little && canary == Canary::default()
 }
 
 /// There are few names: the smallest bounds split and join them all the time.

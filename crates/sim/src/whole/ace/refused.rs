@@ -22,7 +22,7 @@ use super::{Bench, seed_of};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RefusalCounts {
     /// Questions for room, by what is asked for, each refused in a run of its own.
-    pub questions: [u64; 6],
+    pub questions: [u64; 7],
     /// Runs.
     pub runs: u64,
     /// Calls that answered ENOSPC.
@@ -30,13 +30,14 @@ pub struct RefusalCounts {
 }
 
 /// What is asked for, in the order of the counts.
-pub const ROOMS: [Room; 6] = [
+pub const ROOMS: [Room; 7] = [
     Room::Hands,
     Room::Owner(Refusal::Sectors),
     Room::Owner(Refusal::Regions),
     Room::Owner(Refusal::Pages),
     Room::Owner(Refusal::Records),
     Room::Owner(Refusal::RecordsForNow),
+    Room::Owner(Refusal::Pieces),
 ];
 
 impl Bench {
@@ -56,8 +57,10 @@ impl Bench {
                     goes_on,
                 };
                 // Who asks again and again is answered one day: these are about a moment.
-                let is_momentary =
-                    matches!(room, Room::Hands | Room::Owner(Refusal::RecordsForNow));
+                let is_momentary = matches!(
+                    room,
+                    Room::Hands | Room::Owner(Refusal::RecordsForNow | Refusal::Pieces)
+                );
                 if goes_on && is_momentary {
                     continue;
                 }
@@ -115,7 +118,10 @@ impl Bench {
 /// The call may hear that there is no room.
 fn may_fail(ration: Ration, op: &Op) -> bool {
     match (ration.room, ration.goes_on) {
-        (Room::Hands | Room::Owner(Refusal::Pages | Refusal::RecordsForNow), _)
+        (
+            Room::Hands | Room::Owner(Refusal::Pages | Refusal::RecordsForNow | Refusal::Pieces),
+            _,
+        )
         | (Room::Owner(Refusal::Sectors | Refusal::Regions), false) => false,
         (Room::Owner(Refusal::Sectors | Refusal::Regions), true) => takes_sectors(op),
         (Room::Owner(Refusal::Records), _) => !frees(op),

@@ -10,6 +10,9 @@ use node::{OwnerLog, Refusal};
 
 use super::Node;
 
+/// Steps in a row in which pieces are refused.
+const BURST: u64 = 40;
+
 /// What is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Room {
@@ -38,6 +41,8 @@ pub struct Rations {
     hand_steps: u64,
     asked: BTreeSet<(Room, u64)>,
     refused: u64,
+    /// Pieces are refused in bursts, and nothing is noted.
+    has_bursts: bool,
 }
 
 /// What an owner has handed out.
@@ -72,6 +77,7 @@ impl Holdings {
             (Refusal::Pages, after.pages > self.pages),
             (Refusal::Records, has_records),
             (Refusal::RecordsForNow, has_records),
+            (Refusal::Pieces, has_records),
         ];
         let asked = all.into_iter().filter(|(_, is_asked)| *is_asked);
         asked.map(|(refusal, _)| Room::Owner(refusal))
@@ -93,6 +99,14 @@ impl Rations {
         }
     }
 
+    /// Pieces are refused for some steps in a row, now and then.
+    pub fn of_pieces() -> Self {
+        Self {
+            has_bursts: true,
+            ..Self::default()
+        }
+    }
+
     /// Steps that asked for room, with what they asked for.
     pub fn asked(&self) -> impl Iterator<Item = (Room, u64)> + '_ {
         self.asked.iter().copied()
@@ -105,6 +119,11 @@ impl Rations {
 
     fn begin(&mut self) -> Option<Refusal> {
         self.steps += 1;
+        if self.has_bursts {
+            let refuses = self.steps / BURST % 6 == 5;
+            self.refused += u64::from(refuses);
+            return refuses.then_some(Refusal::Pieces);
+        }
         let ration = self.ration.filter(|ration| ration.refuses(self.steps))?;
         match ration.room {
             Room::Hands => None,
@@ -117,6 +136,9 @@ impl Rations {
 
     /// Sectors in hand are asked for. True: they are not there.
     pub fn refuses_hands(&mut self) -> bool {
+        if self.has_bursts {
+            return false;
+        }
         self.hand_steps += 1;
         self.asked.insert((Room::Hands, self.hand_steps));
         let is_refused =
@@ -151,8 +173,10 @@ impl Node {
         let after = Holdings::of(&self.log);
         self.hands.with_rations(|rations| {
             let step = rations.steps;
-            let asked = before.asked(&after).map(|room| (room, step));
-            rations.asked.extend(asked);
+            if !rations.has_bursts {
+                let asked = before.asked(&after).map(|room| (room, step));
+                rations.asked.extend(asked);
+            }
         });
         result
     }

@@ -14,7 +14,7 @@ use types::{
 use super::super::boot;
 use super::super::disk::Disk;
 use super::super::front::File;
-use super::super::node::{Node, Setting};
+use super::super::node::{Node, Rations, Setting};
 use super::{
     Directory, Front, History, Kernel, Machine, Network, OWN_TICKET, Options, Thread, World,
 };
@@ -128,7 +128,11 @@ impl World {
     /// Starts a node in a new life.
     pub(super) fn start_node(&mut self, index: usize, view: &ClusterView) -> Result<Node, String> {
         let setting = self.setting(index, view);
-        boot::start(setting, &mut self.disks, &mut self.prng)
+        let mut node = boot::start(setting, &mut self.disks, &mut self.prng)?;
+        if self.options.refuses_pieces {
+            node.ration(Some(Rations::of_pieces()));
+        }
+        Ok(node)
     }
 
     fn setting(&mut self, index: usize, view: &ClusterView) -> Setting {

@@ -1,0 +1,430 @@
+//! An owner has no room for pieces: no acknowledged byte is lost by that, and no fsync hears of it.
+
+use data::SetAside;
+
+use super::promise::extent_of;
+use super::*;
+
+/// A file of 64 pages. `in_hand`: there are so many sectors, and no others.
+fn begin(in_hand: Option<u64>) -> Story {
+    let mut s = Story::new(64 * PAGE);
+    s.has_sectors = true;
+    s.has_volatile_nsd = true;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    if let Some(in_hand) = in_hand {
+        s.is_full = true;
+        s.spare.get_mut().in_hand = in_hand;
+    }
+    s
+}
+
+fn write_whole(s: &mut Story, number: u64) {
+    let effects = write_page(s, number, u32::try_from(PAGE).expect("4 KiB"));
+    assert!(is_written(&effects), "{effects:?}");
+}
+
+fn refuse(s: &mut Story, call: CallId) -> Vec<Effect> {
+    let refused = Answer::bare(Body::Refused(Errno::ENOSPC));
+    s.input(Input::Answer(call, Box::new(refused)))
+}
+
+fn accept(s: &mut Story, call: CallId) -> Vec<Effect> {
+    s.attr.change += 1;
+    s.answer(call, meta::Reply::Attr(s.attr))
+}
+
+/// Ends the stores among `effects`, and their flushes; what else there was and came. And how many stores were flushed.
+fn store(s: &mut Story, effects: Vec<Effect>) -> (Vec<Effect>, usize) {
+    let (mut rest, mut flushed) = (Vec::new(), 0);
+    let mut due = VecDeque::from(effects);
+    while let Some(effect) = due.pop_front() {
+        match effect {
+            Effect::Store(io, _, pieces) => {
+                let extents = pieces.iter().map(extent_of).collect();
+                due.extend(s.input(Input::Stored(io, Ok(extents))));
+            }
+            Effect::Flush(io, stores) => {
+                flushed += stores.len();
+                due.extend(s.input(Input::Flushed(io, Ok(()))));
+            }
+            other => rest.push(other),
+        }
+    }
+    (rest, flushed)
+}
+
+fn is_sync(effects: &[Effect]) -> bool {
+    let is_it = |effect: &Effect| matches!(effect, Effect::Call(_, _, Ask::Sync));
+    effects.iter().any(is_it)
+}
+
+fn sectors_of(commit: &meta::Commit) -> Vec<u64> {
+    let extents = commit.extents.iter();
+    extents
+        .flat_map(|extent| extent.file_sector..extent.file_sector_end())
+        .collect()
+}
+
+/// The sector that a write was promised stays its own until the owner has its bytes.
+#[test]
+fn whole_pages_that_are_refused_go_to_the_sectors_set_aside_for_them() {
+    for is_refused in [true, false] {
+        let mut s = begin(Some(1));
+        write_whole(&mut s, 2);
+        assert_eq!(s.spare.get().in_hand, 0);
+        let effects = fsync(&mut s);
+        let (call, commit) = commit_of(&effects).expect("fsync commits");
+        assert_eq!(commit.pieces.len(), 1);
+        assert_eq!(s.spare.get().in_hand, 0, "nobody else may have it now");
+        let effects = match is_refused {
+            true => {
+                let effects = refuse(&mut s, call);
+                assert_eq!(s.spare.get().in_hand, 0);
+                let (effects, _) = store(&mut s, effects);
+                let (call, commit) = commit_of(&effects).expect("it is stored");
+                assert!(commit.pieces.is_empty(), "{commit:?}");
+                assert_eq!(sectors_of(&commit), [2]);
+                accept(&mut s, call)
+            }
+            false => {
+                let effects = accept(&mut s, call);
+                assert_eq!(s.spare.get().in_hand, 1, "it is not needed");
+                effects
+            }
+        };
+        assert!(is_sync(&effects), "{effects:?}");
+        assert_eq!(s.slice.losses().pages, 0);
+        assert_eq!(s.slice.inode(INO).reserved, SetAside::default());
+    }
+}
+
+/// Others of the file do not try again at once; after a while they do.
+#[test]
+fn for_some_seconds_all_whole_pages_go_to_sectors() {
+    let mut s = begin(None);
+    write_whole(&mut s, 2);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    let effects = refuse(&mut s, call);
+    let (effects, _) = store(&mut s, effects);
+    let (call, _) = commit_of(&effects).expect("it is stored");
+    accept(&mut s, call);
+    for (seconds, are_pieces) in [(4, false), (2, true)] {
+        s.now = s.now + Duration::from_secs(seconds);
+        write_whole(&mut s, 3);
+        let effects = fsync(&mut s);
+        let (effects, _) = store(&mut s, effects);
+        let (call, commit) = commit_of(&effects).expect("fsync commits");
+        assert_eq!(!commit.pieces.is_empty(), are_pieces);
+        accept(&mut s, call);
+    }
+}
+
+/// Twenty whole pages that are stored, and a part of another one with them.
+fn refused_with_stores(s: &mut Story) -> (Vec<Effect>, usize) {
+    (0..20).for_each(|number| write_whole(s, number));
+    write_page(s, 30, 100);
+    let effects = fsync(s);
+    let (effects, flushed) = store(s, effects);
+    assert_eq!(flushed, 1);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert_eq!((sectors_of(&commit).len(), commit.pieces.len()), (20, 1));
+    let effects = refuse(s, call);
+    store(s, effects)
+}
+
+/// What has reached its sectors is not written again, nor flushed, for pieces that came along with it.
+#[test]
+fn what_was_stored_goes_with_the_next_commit() {
+    let mut s = begin(None);
+    let (effects, flushed) = refused_with_stores(&mut s);
+    assert_eq!(flushed, 0, "the disks were asked to forget nothing");
+    assert_eq!(s.spare.get().discarded, 0);
+    let (call, commit) = commit_of(&effects).expect("it can go");
+    assert_eq!(sectors_of(&commit), (0..20).collect::<Vec<u64>>());
+    assert!(commit.pieces.is_empty(), "not at once");
+    let effects = accept(&mut s, call);
+    assert!(!is_sync(&effects), "a part is left");
+    assert_eq!(commit_of(&effects), None, "which waits");
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (call, commit) = commit_of(&effects).expect("once more");
+    assert_eq!((commit.extents.len(), commit.pieces.len()), (0, 1));
+    let effects = accept(&mut s, call);
+    assert!(is_sync(&effects), "{effects:?}");
+    assert_eq!(s.slice.losses().pages, 0);
+    assert!(
+        !s.slice.inode(INO).has_given_up(30),
+        "it is the owner's now"
+    );
+}
+
+/// Cut while the Commit was on its way: it may hold what was cut off, and is written anew.
+#[test]
+fn what_was_cut_beside_a_refusal_is_written_again() {
+    let mut s = begin(None);
+    (0..20).for_each(|number| write_whole(&mut s, number));
+    write_page(&mut s, 30, 100);
+    let effects = fsync(&mut s);
+    let (effects, _) = store(&mut s, effects);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    for batch in &mut s.slice.inode(INO).batches {
+        batch.is_cut = true;
+    }
+    let effects = refuse(&mut s, call);
+    assert_eq!(s.spare.get().discarded, 1);
+    let (effects, flushed) = store(&mut s, effects);
+    assert_eq!(flushed, 1);
+    let (_, commit) = commit_of(&effects).expect("once more");
+    assert_eq!(sectors_of(&commit), (0..20).collect::<Vec<u64>>());
+}
+
+/// A cut in between: what was stored is given back, and nothing is kept of it.
+#[test]
+fn what_was_stored_before_a_refusal_can_be_cut() {
+    let mut s = begin(Some(21));
+    let (effects, _) = refused_with_stores(&mut s);
+    let (call, _) = commit_of(&effects).expect("it can go");
+    // The size was changed by somebody else: the owner has nothing of it.
+    s.attr.size_generation += 1;
+    let effects = s.answer(call, meta::Reply::Resized(s.attr));
+    assert_eq!(s.spare.get().discarded, 1);
+    let (effects, _) = store(&mut s, effects);
+    let (call, commit) = commit_of(&effects).expect("once more");
+    assert_eq!(sectors_of(&commit), (0..20).collect::<Vec<u64>>());
+    accept(&mut s, call);
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (call, _) = commit_of(&effects).expect("the part of a page");
+    assert!(is_sync(&accept(&mut s, call)));
+    assert_eq!(s.slice.inode(INO).reserved, SetAside::default());
+}
+
+/// A part of a page has no other way: it is told again for some seconds, and then whoever waits hears of it.
+#[test]
+fn parts_of_pages_are_told_again_for_a_while() {
+    let mut s = begin(Some(1));
+    write_page(&mut s, 30, 100);
+    let mut effects = fsync(&mut s);
+    let (mut tries, mut ticks) = (0, 0);
+    let begin = s.now;
+    while error_of(&effects).is_none() {
+        if let Some((call, commit)) = commit_of(&effects) {
+            effects = match commit.pieces.is_empty() {
+                // The time of the write can go.
+                true => accept(&mut s, call),
+                false => {
+                    tries += 1;
+                    refuse(&mut s, call)
+                }
+            };
+            let again = commit_of(&effects);
+            assert!(
+                again.is_none_or(|(_, commit)| commit.pieces.is_empty()),
+                "it pauses"
+            );
+            continue;
+        }
+        assert_eq!(
+            s.spare.get().in_hand,
+            u64::from(tries > 0),
+            "the owner may get it"
+        );
+        ticks += 1;
+        assert!(ticks < 10_000, "it ends");
+        s.now = s.now + Duration::from_millis(20);
+        effects = s.input(Input::Tick);
+    }
+    assert_eq!(error_of(&effects), Some(Errno::ENOSPC));
+    let seconds = s.now.since(begin).0 / 1_000_000_000;
+    assert!((20..21).contains(&seconds), "{seconds} s");
+    assert!((39..44).contains(&tries), "{tries} tries");
+    assert_eq!(s.slice.losses().pages, 1);
+}
+
+/// The owner keeps small files in its records whatever room there is for pieces: it has no room at all.
+#[test]
+fn small_files_hear_it_at_once() {
+    let mut s = Story::new(1000);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    write_page(&mut s, 0, 100);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    let effects = refuse(&mut s, call);
+    assert_eq!(error_of(&effects), Some(Errno::ENOSPC));
+}
+
+/// What is appended behind a part that waits, and the new size, come after it: a crash leaves no hole of zeros.
+#[test]
+fn nothing_is_told_of_what_lies_behind_a_part_that_waits() {
+    let mut s = begin(None);
+    let begin = 64 * PAGE;
+    s.slice.inode(INO).size += 50;
+    s.attr.size += 50;
+    let attr = s.attr;
+    s.slice.inode(INO).learn_attr(&attr);
+    // A part of the last page, of which this node has not the beginning, and whole ones behind it.
+    append(&mut s, begin + 50, 100);
+    let effects = fsync(&mut s);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert_eq!((commit.pieces.len(), commit.size), (1, Some(begin + 150)));
+    let effects = refuse(&mut s, call);
+    assert_eq!(commit_of(&effects), None, "nor its size: {effects:?}");
+    (65..90).for_each(|number| write_whole(&mut s, number));
+    let effects = fsync(&mut s);
+    let (effects, _) = store(&mut s, effects);
+    assert_eq!(commit_of(&effects), None, "{effects:?}");
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (effects, _) = store(&mut s, effects);
+    let (call, commit) = commit_of(&effects).expect("once more");
+    assert_eq!((commit.pieces.len(), commit.extents.len()), (1, 1));
+    assert_eq!(commit.size, Some(90 * PAGE));
+    s.attr.size = 90 * PAGE;
+    let effects = accept(&mut s, call);
+    assert!(is_sync(&effects), "{effects:?}");
+}
+
+/// The same where the part is the last of it: what was stored in front of it can go, with its own end.
+#[test]
+fn a_commit_in_front_of_a_part_that_waits_tells_its_own_end() {
+    let mut s = begin(None);
+    (64..84).for_each(|number| write_whole(&mut s, number));
+    append(&mut s, 90 * PAGE + 50, 100);
+    let effects = fsync(&mut s);
+    let (effects, _) = store(&mut s, effects);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert_eq!((sectors_of(&commit).len(), commit.pieces.len()), (20, 1));
+    let effects = refuse(&mut s, call);
+    let (call, commit) = commit_of(&effects).expect("what was stored");
+    assert_eq!((sectors_of(&commit).len(), commit.pieces.len()), (20, 0));
+    assert_eq!(commit.size, Some(84 * PAGE));
+    s.attr.size = 84 * PAGE;
+    let effects = accept(&mut s, call);
+    assert_eq!(commit_of(&effects), None, "{effects:?}");
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (call, commit) = commit_of(&effects).expect("once more");
+    assert_eq!(
+        (commit.pieces.len(), commit.size),
+        (1, Some(90 * PAGE + 150))
+    );
+    s.attr.size = 90 * PAGE + 150;
+    assert!(is_sync(&accept(&mut s, call)));
+}
+
+fn append(s: &mut Story, offset: u64, length: u32) {
+    let frame = crate::Pool::alloc(&s.memory).expect("the front end leaves room");
+    let mut payload = Span::whole(frame);
+    payload.length = length;
+    let effects = s.ask(Operation::Write {
+        ino: INO,
+        handle: Handle(0),
+        offset,
+        payload,
+        is_write_back: false,
+        append: false,
+        sync: false,
+        kill_set_id: false,
+    });
+    crate::Pool::release(&s.memory, frame);
+    settle(s, effects);
+}
+
+/// It has no sector any more: who makes it whole sets one aside for it. Others' are never taken for it, nor given up by it.
+#[test]
+fn a_part_that_gave_its_sector_up_gets_another_one_with_the_next_write() {
+    let mut s = begin(Some(3));
+    write_page(&mut s, 30, 100);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    let effects = refuse(&mut s, call);
+    let (times, _) = commit_of(&effects).map_or((None, ()), |(call, _)| (Some(call), ()));
+    assert_eq!(times, None);
+    assert_eq!(s.spare.get().in_hand, 3, "given up");
+    // Written while the first waits: the goal of the fsync does not take it along.
+    write_whole(&mut s, 40);
+    assert_eq!(s.spare.get().in_hand, 2);
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (call, commit) = commit_of(&effects).expect("once more");
+    assert_eq!(commit.pieces.len(), 1);
+    assert_eq!(s.spare.get().in_hand, 2);
+    refuse(&mut s, call);
+    assert_eq!(s.spare.get().in_hand, 2, "that of the other page stays");
+    write_whole(&mut s, 30);
+    assert_eq!(s.spare.get().in_hand, 1, "it has one again");
+    let effects = fsync(&mut s);
+    let (effects, _) = store(&mut s, effects);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert_eq!(
+        (sectors_of(&commit), commit.pieces.len()),
+        (vec![30, 40], 0)
+    );
+    assert!(is_sync(&accept(&mut s, call)));
+    assert_eq!(s.slice.inode(INO).reserved, SetAside::default());
+}
+
+/// Where a part has waited for too long, what came along is not lost with it.
+#[test]
+fn who_gives_up_loses_the_parts_alone() {
+    let mut s = begin(None);
+    write_page(&mut s, 30, 100);
+    let mut effects = fsync(&mut s);
+    let begin = s.now;
+    let mut committed = Vec::new();
+    while error_of(&effects).is_none() {
+        if let Some((call, commit)) = commit_of(&effects) {
+            committed.extend(sectors_of(&commit));
+            effects = match commit.pieces.is_empty() {
+                true => accept(&mut s, call),
+                false => refuse(&mut s, call),
+            };
+            effects = store(&mut s, effects).0;
+            continue;
+        }
+        let waited = s.now.since(begin);
+        assert!(waited < Duration::from_secs(30), "it ends");
+        effects = match waited > Duration::from_millis(19_500) {
+            true => {
+                s.now = s.now + Duration::from_secs(1);
+                write_whole(&mut s, 2);
+                let effects = fsync(&mut s);
+                let (effects, _) = store(&mut s, effects);
+                let (_, last) = commit_of(&effects).expect("both go");
+                assert_eq!((sectors_of(&last), last.pieces.len()), (vec![2], 1));
+                effects
+            }
+            false => {
+                s.now = s.now + Duration::from_millis(100);
+                s.input(Input::Tick)
+            }
+        };
+    }
+    assert_eq!(s.slice.losses().pages, 1);
+    let effects = fsync(&mut s);
+    let (effects, _) = store(&mut s, effects);
+    if let Some((call, commit)) = commit_of(&effects) {
+        committed.extend(sectors_of(&commit));
+        accept(&mut s, call);
+    }
+    assert_eq!(committed, [2, 2], "refused, and then not");
+    assert!(!s.slice.inode(INO).is_dirty());
+}
+
+/// A read has made the page whole: it still has no sector, and takes none of others.
+#[test]
+fn a_part_that_gave_its_sector_up_stays_one_when_it_is_read() {
+    let mut s = begin(None);
+    write_page(&mut s, 30, 100);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    refuse(&mut s, call);
+    let frame = crate::Pool::alloc(&s.memory).expect("plenty");
+    let Story { slice, memory, .. } = &mut s;
+    slice.inode(INO).pages.fill(30, frame, None, memory);
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (_, commit) = commit_of(&effects).expect("once more");
+    assert_eq!(commit.pieces.len(), 1);
+}
