@@ -17,11 +17,8 @@ pub(crate) fn put_back(inode: &mut Inode, pages: &[DirtyPage], env: &Env<'_>) {
     inode.pages.on_flushed(&numbers, false, false);
 }
 
-/// Whole pages that go as pieces, though the file has sectors: to be written there later.
+/// Whole pages that go as pieces.
 pub(crate) fn whole_pieces(inode: &Inode, pages: &[DirtyPage]) -> Vec<u64> {
-    if inode.size <= limits::INLINE_SIZE_MAX {
-        return Vec::new();
-    }
     // A page of which another node may write a part goes as pieces every time: never whole to a sector.
     let whole = pages
         .iter()

@@ -68,11 +68,12 @@ impl Inode {
         if !self.is_size_dirty || is_short || stored >= STORED_COUNT_MAX {
             return front;
         }
-        if let Some(held) = self.first_held(known_end) {
-            front.storing = held * PAGE_SIZE;
-        }
         let is_waited_for = self.is_waited_for();
         let until = self.awaited_until();
+        let held_until = if is_waited_for { until } else { u64::MAX };
+        if let Some(held) = self.first_held(known_end, held_until) {
+            front.storing = held * PAGE_SIZE;
+        }
         let mut begin = u64::MAX;
         for batch in self.batches.iter().filter(|b| b.span.end > known_end) {
             match batch.state {
@@ -117,7 +118,7 @@ impl Inode {
         let left = self.pages.busy_end().unwrap_or(0).min(self.size);
         let is_last = self.is_waited_for()
             && !self.batches.iter().any(is_left)
-            && self.first_held(0).is_none();
+            && self.first_held(0, until).is_none();
         if left <= carried || is_last {
             return Some(self.size);
         }

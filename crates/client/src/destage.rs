@@ -47,7 +47,7 @@ impl Slice {
                 && !inode.pages.has_lost(&bytes)
                 && inode.pages.redirty(number, &whole)
             {
-                inode.note_reserved(&bytes, SetAside::plain(1));
+                inode.note_reserved(&bytes, SetAside::plain(1), 1);
                 has_some = true;
             } else {
                 env.grants.unreserve(owner, SetAside::plain(1));
@@ -74,11 +74,11 @@ impl crate::inode::Inode {
     pub(crate) fn note_hasty(&mut self, mut count: usize, done: &[Batch]) -> usize {
         for batch in done {
             for number in &batch.numbers {
-                if !batch.later.contains(number) && self.hasty.remove(number) {
+                if !batch.later().contains(number) && self.hasty.remove(number) {
                     count -= 1;
                 }
             }
-            for number in &batch.later {
+            for number in batch.later() {
                 let page = ByteRange::at(number * PAGE_SIZE, PAGE_SIZE);
                 if self.pages.is_busy(&page) {
                     // Written again meanwhile: it goes by itself, and a release waits for that.
@@ -88,5 +88,15 @@ impl crate::inode::Inode {
             }
         }
         count
+    }
+}
+
+impl Batch {
+    /// Pages to be moved to sectors when it is committed.
+    fn later(&self) -> &[u64] {
+        match self.stays {
+            true => &[],
+            false => &self.whole,
+        }
     }
 }

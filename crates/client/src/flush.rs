@@ -122,8 +122,10 @@ pub(crate) struct Batch {
     pub(crate) is_cut: bool,
     /// Its pages are promised sectors; else none of them is.
     pub(crate) is_promised: bool,
-    /// Whole pages that went as pieces because somebody waited: they go to sectors later.
-    pub(crate) later: Vec<u64>,
+    /// Whole pages that go as pieces.
+    pub(crate) whole: Vec<u64>,
+    /// They stay where they are then; else they go to sectors later.
+    pub(crate) stays: bool,
     /// The first so many of `numbers` go to sectors, the others as pieces.
     pub(crate) sector_count: usize,
     /// Sectors that stay set aside for what goes as pieces until the owner has it (`crate::refused`).
@@ -145,7 +147,8 @@ struct Prepared {
     /// Those that go as pieces.
     rest: Vec<DirtyPage>,
     /// See [`Batch`].
-    later: Vec<u64>,
+    whole: Vec<u64>,
+    stays: bool,
     aside: SetAside,
     is_promised: bool,
 }
@@ -266,7 +269,7 @@ impl Slice {
 
     /// Starts batches for the dirty pages of `range`, as far as the bound on pages in flight allows.
     /// `is_urgent`: somebody waits, so that a little data goes inside the Commit.
-    fn start_batches(
+    pub(crate) fn start_batches(
         &mut self,
         env: &Env<'_>,
         ino: InodeId,
@@ -356,11 +359,9 @@ impl Slice {
             self.hold_parts(ino);
             return false;
         }
-        // What had no sectors is the owner's to move: it would wait for some here, too.
-        let later = match goes_without {
-            true => Vec::new(),
-            false => whole_pieces(inode, &rest),
-        };
+        let whole = whole_pieces(inode, &rest);
+        // What had no sectors is the owner's to move: it would wait for some here, too. Of small files nothing is moved.
+        let stays = goes_without || inode.size <= limits::INLINE_SIZE_MAX;
         let wanted = wanted_runs(inode, &sectors);
         let mut rest_reserved = inode.reserved;
         let reserved = rest_reserved.part(sectors.len() as u64, is_promised);
@@ -398,7 +399,8 @@ impl Slice {
         let batch = Prepared {
             sectors,
             rest,
-            later,
+            whole,
+            stays,
             aside,
             is_promised,
         };
@@ -411,7 +413,8 @@ impl Slice {
         let Prepared {
             sectors,
             rest,
-            later,
+            whole,
+            stays,
             aside,
             is_promised,
         } = batch;
@@ -443,7 +446,8 @@ impl Slice {
             state,
             is_cut: false,
             is_promised,
-            later,
+            whole,
+            stays,
             sector_count: sectors.len(),
             aside,
             is_flushed: false,
@@ -509,6 +513,7 @@ impl Slice {
                     inode.errors.note(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
                     env.grants.unreserve(owner, batch.aside);
+                    inode.forget_idle();
                     let count = batch.numbers.len();
                     self.losses.note_pages(inode, count, Errno::EIO);
                 } else {
@@ -551,7 +556,7 @@ impl Slice {
     pub(crate) fn give_back(&mut self, env: &Env<'_>, ino: InodeId, pages: usize) {
         let owner = env.owner(ino.shard());
         let inode = self.inode(ino);
-        let with_sectors = (pages as u64).saturating_sub(inode.note_dropped());
+        let with_sectors = (pages as u64).saturating_sub(inode.forget_idle());
         let part = inode.reserved.part(with_sectors, true);
         env.grants.unreserve(owner, part);
     }
@@ -596,8 +601,7 @@ impl Slice {
         let has_stored = inode.batches.iter().any(|b| front.admits(b));
         // What there is to tell goes with what is waited for, or waits for bytes in front of it, when these are stored.
         let is_held = |batch: &Batch| batch.is_stored() && !front.admits(batch);
-        let is_early =
-            is_awaited || inode.batches.iter().any(is_held) || inode.first_held(0).is_some();
+        let is_early = is_awaited || inode.batches.iter().any(is_held) || inode.holds_attributes();
         if is_due && (has_stored || needs_attributes && !is_early) {
             self.start_commit(env, ino, front);
         } else {
@@ -619,7 +623,7 @@ impl Slice {
         };
         let (has_promised, has_others) = (may_go(true), may_go(false));
         let is_promised = inode.promise.take_turn(has_promised, has_others);
-        let may_be_refused = inode.may_pieces_be_refused(is_promised);
+        let may_be_refused = !is_promised && inode.batches.iter().any(Batch::has_pieces);
         let mut carried = 0;
         let grows = inode.is_size_dirty;
         if grows {
@@ -826,6 +830,7 @@ impl Slice {
                 }
                 if let Some(errno) = errno {
                     inode.errors.note(errno);
+                    inode.forget_idle();
                     inode.forget_refused();
                 }
             }

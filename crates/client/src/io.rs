@@ -899,7 +899,7 @@ impl Slice {
             self.starve(ino);
             return Err(NoRoom::Yet(Waiting::Frames));
         }
-        inode.note_reserved(&range, reserved);
+        inode.note_reserved(&range, reserved, sectors);
         // What lies in metadata is not what these pages hold now: a release must not take them for committed.
         self.hasty_count -= inode.forget_hasty(&range);
         Ok(())

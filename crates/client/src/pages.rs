@@ -716,6 +716,13 @@ impl Pages {
         numbers.iter().filter_map(since).any(|at| at <= goal)
     }
 
+    /// When the page became dirty, if it is and no running flush carries that.
+    pub fn dirty_since(&self, number: u64) -> Option<u64> {
+        let (index, at) = place(number);
+        let group = self.groups.get(&index)?;
+        (group.dirty & 1 << at != 0).then(|| group.dirtied(at))
+    }
+
     /// Some page of `range` has dirty bytes or is in flight.
     pub fn is_busy(&self, range: &ByteRange) -> bool {
         if range.is_empty() {

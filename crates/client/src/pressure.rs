@@ -122,6 +122,7 @@ impl Slice {
         }
         let inode = self.inodes.get_mut(&ino).expect("just seen");
         inode.pages.on_flushed(&lost, false, true);
+        inode.forget_idle();
         self.losses.note_pages(inode, lost.len(), errno);
         let part = inode.reserved.part(kept.len() as u64, true);
         let rest = std::mem::replace(&mut inode.reserved, part);

@@ -7,21 +7,25 @@
 //! Invariants
 //! - Sectors that were set aside for pages that go as pieces stay so until the owner has the pieces (`Batch::aside`).
 //! - Refused, whole pages go to the sectors that they have, and so do others of the file for [`REFUSED_FOR`]. Of a page of which this
-//!   node does not have all a part can go as a piece alone: it gives its sector up, so that the owner may get it to make room, and is
-//!   told again each [`PAUSE`], for [`PATIENCE`] at the most.
+//!   node does not have all a *part* can go as a piece alone: it gives its sector up, so that the owner may get it to make room. All
+//!   parts of the file are told again [`PAUSE`] after the last refusal, and each is lost that is refused [`PATIENCE`] after it first
+//!   was. Who takes tokens back waits for that, as for other writes that find no room.
 //! - Who writes to a page that has given its sector up sets another one aside for it (`Inode::sectors_to_reserve`); until then it goes
 //!   as a piece, however whole it is.
-//! - What was stored along with refused pieces is stored: it goes with the next Commit. Bytes and sizes behind what waits are not told
-//!   before it (`crate::claims`).
+//! - What was stored along with refused pieces is stored: it goes with the next Commit.
+//! - Bytes and sizes behind a part that waits are not told before it, where they make the file longer (`crate::claims`). It holds up
+//!   nobody who began to wait before it was written, but for a new size.
+//! - Who waits is in [`Refused::waiting`] until it is taken or lost, and its inode in `Slice::held`, whether or not anybody waits for
+//!   it.
 //! - Small files are not concerned: their bytes stay in metadata, and need no room but the journal's.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use data::SetAside;
 use meta::Commit;
-use types::{ByteRange, Duration, Errno, InodeId, Instant, limits};
+use types::{ByteRange, Duration, Errno, InodeId, InodeMode, Instant, limits};
 
-use crate::batch::put_back;
+use crate::batch::{numbers_of, put_back};
 use crate::claims::span_of;
 use crate::env::Env;
 use crate::flush::{Batch, BatchState};
@@ -33,18 +37,25 @@ use crate::slice::Slice;
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// Between two tries of what can go as pieces alone.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So long it is tried. Who takes tokens back waits for it, and is patient for longer.
+/// So long it is tried, beside the time that the owner takes to refuse it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Pieces of an inode were refused.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Refused {
-    /// When the first was of those that wait.
-    since: Instant,
-    /// When the last was.
+    /// Last.
     at: Instant,
-    /// Pages that have given their sectors up.
-    given: BTreeSet<u64>,
+    /// Pages that can go as pieces alone, and wait.
+    waiting: BTreeMap<u64, Part>,
+}
+
+/// A page that can go as a piece alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Part {
+    /// Since when it waits.
+    since: Instant,
+    /// It has given its sector up.
+    is_bare: bool,
 }
 
 const fn page(number: u64) -> ByteRange {
@@ -59,9 +70,20 @@ impl Slice {
         }
     }
 
-    /// Tries again what was refused.
+    /// Tries again what was refused, when it is time.
     pub(crate) fn try_held(&mut self, env: &Env<'_>) {
         for ino in std::mem::take(&mut self.held) {
+            let Some(inode) = self.inodes.get(&ino) else {
+                continue;
+            };
+            if inode.is_pausing(env.now) {
+                self.hold_parts(ino);
+                continue;
+            }
+            if inode.first_held(0, u64::MAX).is_some() {
+                self.hold_parts(ino);
+                self.start_batches(env, ino, &ByteRange::ALL, u64::MAX, false);
+            }
             self.pump(env, ino);
         }
     }
@@ -70,11 +92,12 @@ impl Slice {
     pub(crate) fn keep_refused(&mut self, env: &Env<'_>, ino: InodeId, done: Vec<Batch>) {
         self.hold_parts(ino);
         let inode = self.inodes.get_mut(&ino).expect("its Commit has ended");
-        let gives_up = inode.note_refused(env.now);
+        inode.note_refused(env.now);
         let mut lost_count = 0;
         for batch in done {
-            lost_count += inode.keep_batch(env, batch, gives_up);
+            lost_count += inode.keep_batch(env, batch);
         }
+        inode.forget_idle();
         inode.list_as_dirty(&mut self.dirty, env.now);
         if lost_count > 0 {
             inode.errors.note(Errno::ENOSPC);
@@ -85,9 +108,10 @@ impl Slice {
 }
 
 impl Inode {
-    /// The file is too large to lie in its inode's record: what of it goes as pieces is moved to sectors later.
-    fn has_sectors(&self) -> bool {
-        self.size > limits::INLINE_SIZE_MAX
+    /// The file lies in its inode's record, as this node knows for sure: none of its bytes are moved to sectors.
+    fn is_surely_small(&self) -> bool {
+        let is_known = self.inode_mode() == Some(InodeMode::Exclusive) && self.is_attr_current();
+        is_known && self.size <= limits::INLINE_SIZE_MAX
     }
 
     /// Its owner had no room for pieces a moment ago.
@@ -96,21 +120,40 @@ impl Inode {
         refused.is_some_and(|refused| now.since(refused.at) < REFUSED_FOR)
     }
 
+    fn is_pausing(&self, now: Instant) -> bool {
+        let refused = self.refused.as_ref();
+        refused.is_some_and(|refused| now.since(refused.at) < PAUSE)
+    }
+
     /// The page has no sector: it was given up.
     pub(crate) fn has_given_up(&self, number: u64) -> bool {
-        let refused = self.refused.as_ref();
-        refused.is_some_and(|refused| refused.given.contains(&number))
+        let part = self.refused.as_ref().and_then(|r| r.waiting.get(&number));
+        part.is_some_and(|part| part.is_bare)
     }
 
     fn is_dirty_page(&self, number: u64) -> bool {
-        self.pages.newly_dirty_count(&page(number)) == 0
+        self.pages.dirty_since(number).is_some()
     }
 
-    /// The first page behind `end` that was refused and waits.
-    pub(crate) fn first_held(&self, end: u64) -> Option<u64> {
+    /// The first page behind `end` that was refused and waits, of those that were dirty at `until` ([`crate::pages::Pages::mark_goal`]).
+    pub(crate) fn first_held(&self, end: u64, until: u64) -> Option<u64> {
         let refused = self.refused.as_ref()?;
-        let mut behind = refused.given.range(end / PAGE_SIZE..);
-        behind.find(|number| self.is_dirty_page(**number)).copied()
+        let behind = refused.waiting.range(end / PAGE_SIZE..);
+        let is_it = |number: &u64| {
+            let since = self.pages.dirty_since(*number);
+            since.is_some_and(|since| since <= until)
+        };
+        behind.map(|(number, _)| *number).find(is_it)
+    }
+
+    /// What there is to tell beside bytes waits for a part: that of who waits first or, where a new size is to be told, of anybody.
+    pub(crate) fn holds_attributes(&self) -> bool {
+        let waiting = self.goals.iter().filter(|g| g.commit > self.commit_count);
+        let until = match self.is_size_dirty {
+            true => self.awaited_until(),
+            false => waiting.map(|goal| goal.sequence).min().unwrap_or(0),
+        };
+        self.first_held(0, until).is_some()
     }
 
     /// Sectors that a write of `range` needs.
@@ -120,124 +163,126 @@ impl Inode {
             return newly;
         };
         let (first, end) = (range.begin / PAGE_SIZE, range.end.div_ceil(PAGE_SIZE));
-        let given = refused.given.range(first..end);
-        newly + given.filter(|number| self.is_dirty_page(**number)).count() as u64
+        let bare = refused.waiting.range(first..end);
+        let is_it = |(number, part): &(&u64, &Part)| part.is_bare && self.is_dirty_page(**number);
+        newly + bare.filter(is_it).count() as u64
     }
 
-    /// The dirty pages of `range` have so many more sectors, which is one for each.
-    pub(crate) fn note_reserved(&mut self, range: &ByteRange, reserved: SetAside) {
-        if let Some(refused) = &mut self.refused {
+    /// `reserved` is set aside for the dirty pages of `range`, which wanted `sectors`.
+    pub(crate) fn note_reserved(&mut self, range: &ByteRange, reserved: SetAside, sectors: u64) {
+        if let Some(refused) = &mut self.refused
+            && reserved.sectors() >= sectors
+        {
             let (first, end) = (range.begin / PAGE_SIZE, range.end.div_ceil(PAGE_SIZE));
-            refused
-                .given
-                .retain(|number| !(first..end).contains(number));
+            let parts = refused.waiting.range_mut(first..end);
+            parts.for_each(|(_, part)| part.is_bare = false);
         }
         self.reserved += reserved;
     }
 
-    /// Pages are not dirty any more that were dropped or cut. How many of them had no sectors.
-    pub(crate) fn note_dropped(&mut self) -> u64 {
+    /// Pages are not dirty any more that were lost, dropped or cut, and do not wait. How many of them had no sectors.
+    pub(crate) fn forget_idle(&mut self) -> u64 {
         let Some(mut refused) = self.refused.take() else {
             return 0;
         };
-        let before = refused.given.len();
-        let is_busy = |number: &u64| self.pages.is_busy(&page(*number));
-        refused.given.retain(is_busy);
-        let dropped = before - refused.given.len();
+        let mut bare_count = 0;
+        refused.waiting.retain(|number, part| {
+            let is_busy = self.pages.is_busy(&page(*number));
+            bare_count += u64::from(!is_busy && part.is_bare);
+            is_busy
+        });
         self.refused = Some(refused);
-        dropped as u64
+        bare_count
     }
 
-    /// The owner has the pieces of these batches.
+    /// The owner has what these batches brought.
     pub(crate) fn note_taken(&mut self, done: &[Batch]) {
         if let Some(refused) = &mut self.refused {
-            let pieces = done.iter().flat_map(|b| &b.numbers[b.sector_count..]);
-            pieces.for_each(|number| _ = refused.given.remove(number));
+            let numbers = done.iter().flat_map(|batch| &batch.numbers);
+            numbers.for_each(|number| _ = refused.waiting.remove(number));
         }
     }
 
-    /// The Commit that is to be made may be refused for its pieces: what else it brings must be known then.
-    pub(crate) fn may_pieces_be_refused(&self, is_promised: bool) -> bool {
-        !is_promised && self.has_sectors() && self.batches.iter().any(Batch::has_pieces)
-    }
-
-    /// Keeps of pages that can go as pieces alone those that may go now. The others are dirty again.
+    /// Keeps of pages that can go as pieces alone those that may go now. The others are dirty again, and wait.
     pub(crate) fn hold_refused(
         &mut self,
         is_promised: bool,
         pages: Vec<DirtyPage>,
         env: &Env<'_>,
     ) -> Vec<DirtyPage> {
-        let refused = self.refused.as_ref();
-        let is_fresh = refused.is_some_and(|refused| env.now.since(refused.at) < PAUSE);
-        if is_promised || !is_fresh || !self.has_sectors() {
+        if is_promised || !self.is_pausing(env.now) || self.is_surely_small() {
             return pages;
         }
         put_back(self, &pages, env);
+        let fresh = Part {
+            since: env.now,
+            is_bare: false,
+        };
+        let refused = self.refused.as_mut().expect("it pauses");
+        numbers_of(&pages).for_each(|number| _ = refused.waiting.entry(number).or_insert(fresh));
         Vec::new()
     }
 
     /// The Commit that was refused for want of room brought pieces, which may be why.
     pub(crate) fn are_pieces_in(&self, commit: &Commit, done: &[Batch]) -> bool {
         let is_promised = done.iter().any(|batch| batch.is_promised);
-        !commit.pieces.is_empty() && !is_promised && self.has_sectors()
+        !commit.pieces.is_empty() && !is_promised && !self.is_surely_small()
     }
 
-    /// Pieces were refused. True: others that wait have been refused for too long.
-    fn note_refused(&mut self, now: Instant) -> bool {
-        self.note_dropped();
-        let (since, given) = match self.refused.take() {
-            Some(refused) if !refused.given.is_empty() => (refused.since, refused.given),
-            _ => (now, BTreeSet::new()),
-        };
-        self.refused = Some(Refused {
-            since,
-            at: now,
-            given,
-        });
-        now.since(since) > PATIENCE
+    fn note_refused(&mut self, now: Instant) {
+        self.forget_idle();
+        let waiting = self
+            .refused
+            .take()
+            .map_or_else(BTreeMap::new, |r| r.waiting);
+        self.refused = Some(Refused { at: now, waiting });
     }
 
     /// What of a batch goes with the next Commit or is dirty again, and what has waited for too long: so many pages are lost.
-    fn keep_batch(&mut self, env: &Env<'_>, mut batch: Batch, gives_up: bool) -> usize {
+    fn keep_batch(&mut self, env: &Env<'_>, mut batch: Batch) -> usize {
         let owner = env.owner(self.ino.shard());
         let pieces = batch.numbers.split_off(batch.sector_count);
-        let (whole, parts): (Vec<u64>, Vec<u64>) = pieces
-            .into_iter()
-            .partition(|number| batch.later.contains(number) && !self.has_given_up(*number));
+        let is_whole = |number: &u64| batch.whole.contains(number) && !self.has_given_up(*number);
+        let (whole, parts): (Vec<u64>, Vec<u64>) = pieces.into_iter().partition(is_whole);
         let mut aside = std::mem::take(&mut batch.aside);
         let kept = aside.part(whole.len() as u64, false);
         self.reserved += kept;
         env.grants.unreserve(owner, aside);
         self.pages.on_flushed(&whole, false, false);
-        let lost_count = match gives_up {
-            true => parts.len(),
-            false => 0,
-        };
-        // What was written to meanwhile has a sector for that.
-        let is_bare = |number: &u64| !gives_up && !self.is_dirty_page(*number);
-        let bare: Vec<u64> = parts.iter().copied().filter(is_bare).collect();
-        let refused = self.refused.as_mut().expect("just noted");
-        parts
-            .iter()
-            .for_each(|number| _ = refused.given.remove(number));
-        refused.given.extend(bare);
-        self.pages.on_flushed(&parts, false, gives_up);
+        let (mut lost, mut again) = (Vec::new(), Vec::new());
+        for number in parts {
+            // What was written to meanwhile has a sector for that.
+            let is_bare = !self.is_dirty_page(number);
+            let refused = self.refused.as_mut().expect("just noted");
+            let fresh = Part {
+                since: env.now,
+                is_bare,
+            };
+            let part = refused.waiting.entry(number).or_insert(fresh);
+            part.is_bare = is_bare;
+            if env.now.since(part.since) > PATIENCE {
+                lost.push(number);
+            } else {
+                again.push(number);
+            }
+        }
+        self.pages.on_flushed(&again, false, false);
+        self.pages.on_flushed(&lost, false, true);
         match &mut batch.state {
             BatchState::Committing(extents) if !extents.is_empty() && !batch.is_cut => {
                 batch.state = BatchState::Stored(std::mem::take(extents));
                 batch.is_flushed = true;
-                batch.later.clear();
+                batch.whole.clear();
                 batch.span = span_of(&batch.numbers, self.size);
                 self.batches.push(batch);
             }
-            // Cut, or the file was a small one when the Commit was made and nothing was kept of what was stored.
+            // Cut: it is written again. Of pieces alone nothing is left.
             _ => {
                 env.grants.discard(owner, &batch.runs);
                 self.write_again(env, &batch);
             }
         }
-        lost_count
+        lost.len()
     }
 
     /// A Commit was refused, and its pages are lost. What it told beside them is told again for others that are to be written:
@@ -258,7 +303,11 @@ impl Inode {
     /// the write-back asks for some.
     pub(crate) fn write_again(&mut self, env: &Env<'_>, batch: &Batch) {
         let (owner, numbers) = (env.owner(self.ino.shard()), &batch.numbers);
-        let sectors = numbers.len() as u64 - batch.aside.sectors();
+        if numbers.is_empty() {
+            return;
+        }
+        let with_sectors = numbers.iter().filter(|number| !self.has_given_up(**number));
+        let sectors = (with_sectors.count() as u64).saturating_sub(batch.aside.sectors());
         let part = match numbers.iter().all(|number| self.is_page_promised(*number)) {
             true => {
                 let sectors = sectors.min(limits::PROMISED_ASK_MAX);

@@ -339,28 +339,28 @@ fn a_part_that_gave_its_sector_up_gets_another_one_with_the_next_write() {
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
     let effects = refuse(&mut s, call);
-    let (times, _) = commit_of(&effects).map_or((None, ()), |(call, _)| (Some(call), ()));
-    assert_eq!(times, None);
+    assert_eq!(commit_of(&effects), None);
     assert_eq!(s.spare.get().in_hand, 3, "given up");
-    // Written while the first waits: the goal of the fsync does not take it along.
+    // Written while the first waits.
     write_whole(&mut s, 40);
     assert_eq!(s.spare.get().in_hand, 2);
     s.now = s.now + Duration::from_millis(600);
     let effects = s.input(Input::Tick);
+    let (effects, _) = store(&mut s, effects);
     let (call, commit) = commit_of(&effects).expect("once more");
-    assert_eq!(commit.pieces.len(), 1);
+    assert_eq!((sectors_of(&commit), commit.pieces.len()), (vec![40], 1));
     assert_eq!(s.spare.get().in_hand, 2);
-    refuse(&mut s, call);
-    assert_eq!(s.spare.get().in_hand, 2, "that of the other page stays");
+    let effects = refuse(&mut s, call);
+    assert_eq!(s.spare.get().in_hand, 2, "that of the other page is used");
+    let (call, commit) = commit_of(&effects).expect("the other page");
+    assert_eq!((sectors_of(&commit), commit.pieces.len()), (vec![40], 0));
+    accept(&mut s, call);
     write_whole(&mut s, 30);
     assert_eq!(s.spare.get().in_hand, 1, "it has one again");
     let effects = fsync(&mut s);
     let (effects, _) = store(&mut s, effects);
     let (call, commit) = commit_of(&effects).expect("fsync commits");
-    assert_eq!(
-        (sectors_of(&commit), commit.pieces.len()),
-        (vec![30, 40], 0)
-    );
+    assert_eq!((sectors_of(&commit), commit.pieces.len()), (vec![30], 0));
     assert!(is_sync(&accept(&mut s, call)));
     assert_eq!(s.slice.inode(INO).reserved, SetAside::default());
 }
@@ -402,7 +402,7 @@ fn who_gives_up_loses_the_parts_alone() {
         };
     }
     assert_eq!(s.slice.losses().pages, 1);
-    let effects = fsync(&mut s);
+    effects.extend(fsync(&mut s));
     let (effects, _) = store(&mut s, effects);
     if let Some((call, commit)) = commit_of(&effects) {
         committed.extend(sectors_of(&commit));
@@ -427,4 +427,196 @@ fn a_part_that_gave_its_sector_up_stays_one_when_it_is_read() {
     let effects = s.input(Input::Tick);
     let (_, commit) = commit_of(&effects).expect("once more");
     assert_eq!(commit.pieces.len(), 1);
+}
+
+/// Refuses what brings pieces and takes the rest, until somebody hears an error or `until`; `each` is done every 100 ms.
+fn refuse_until(
+    s: &mut Story,
+    mut effects: Vec<Effect>,
+    until: Duration,
+    mut each: impl FnMut(&mut Story),
+) -> Vec<Effect> {
+    let begin = s.now;
+    loop {
+        effects = store(s, effects).0;
+        if error_of(&effects).is_some() {
+            return effects;
+        }
+        if let Some((call, commit)) = commit_of(&effects) {
+            effects = match commit.pieces.is_empty() {
+                true => accept(s, call),
+                false => refuse(s, call),
+            };
+            continue;
+        }
+        if s.now.since(begin) >= until {
+            return effects;
+        }
+        s.now = s.now + Duration::from_millis(100);
+        each(s);
+        effects = s.input(Input::Tick);
+    }
+}
+
+/// Also one that is written again all the time: each time it has a sector for that, and none for what it is to become.
+#[test]
+fn a_part_that_is_written_again_is_not_told_for_ever() {
+    let mut s = begin(Some(2));
+    write_page(&mut s, 30, 100);
+    let effects = fsync(&mut s);
+    let begin = s.now;
+    let again = |s: &mut Story| _ = write_page(s, 30, 100);
+    let effects = refuse_until(&mut s, effects, Duration::from_secs(30), again);
+    assert_eq!(error_of(&effects), Some(Errno::ENOSPC));
+    let waited = s.now.since(begin);
+    assert!(waited < Duration::from_secs(22), "{waited:?}");
+}
+
+/// Each part has its time.
+#[test]
+fn a_later_part_is_not_lost_with_one_of_before() {
+    let mut s = begin(None);
+    write_page(&mut s, 30, 100);
+    let effects = fsync(&mut s);
+    let effects = refuse_until(&mut s, effects, Duration::from_secs(15), |_| ());
+    assert_eq!(error_of(&effects), None);
+    write_page(&mut s, 40, 100);
+    let begin = s.now;
+    let effects = fsync(&mut s);
+    let effects = refuse_until(&mut s, effects, Duration::from_secs(30), |_| ());
+    assert_eq!(error_of(&effects), Some(Errno::ENOSPC), "the first");
+    assert!(s.now.since(begin) < Duration::from_secs(7));
+    assert_eq!(s.slice.losses().pages, 1);
+    s.now = s.now + Duration::from_secs(1);
+    let effects = s.input(Input::Tick);
+    let (call, commit) = commit_of(&effects).expect("the other one");
+    assert_eq!(commit.pieces[0].offset, 40 * PAGE);
+    accept(&mut s, call);
+    assert_eq!(s.slice.losses().pages, 1);
+}
+
+/// Nor is the size told of a part that was written to beside its Commit, or while it waited.
+#[test]
+fn nothing_is_told_of_a_part_that_is_written_again() {
+    for is_beside in [true, false] {
+        let mut s = begin(None);
+        let begin = 64 * PAGE;
+        s.slice.inode(INO).size += 50;
+        s.attr.size += 50;
+        let attr = s.attr;
+        s.slice.inode(INO).learn_attr(&attr);
+        append(&mut s, begin + 50, 100);
+        let effects = fsync(&mut s);
+        let (call, _) = commit_of(&effects).expect("fsync commits");
+        if is_beside {
+            append(&mut s, begin + 150, 100);
+        }
+        let effects = refuse(&mut s, call);
+        assert_eq!(commit_of(&effects), None, "{effects:?}");
+        if !is_beside {
+            append(&mut s, begin + 150, 100);
+        }
+        let effects = s.input(Input::Tick);
+        assert_eq!(commit_of(&effects), None, "{effects:?}");
+        s.now = s.now + Duration::from_millis(600);
+        let effects = s.input(Input::Tick);
+        let (_, commit) = commit_of(&effects).expect("once more");
+        assert_eq!(commit.size, Some(begin + 250));
+        assert!(!commit.pieces.is_empty());
+    }
+}
+
+/// Another node may have made it longer: then its owner has no room for the pieces of what is a small file here.
+#[test]
+fn files_that_are_small_as_far_as_is_known_are_asked_for_again() {
+    let mut s = Story::new(1000);
+    s.has_sectors = true;
+    s.open(InodeMode::SharedWrite, ByteRange::ALL);
+    write_page(&mut s, 0, 100);
+    let effects = fsync(&mut s);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert!(!commit.pieces.is_empty());
+    let effects = refuse(&mut s, call);
+    assert_eq!(error_of(&effects), None);
+    assert_eq!(s.slice.losses().pages, 0);
+}
+
+/// The file was small when its page was taken, and is not any more: the page is whole, and has a sector.
+#[test]
+fn a_small_file_that_grows_keeps_its_sector() {
+    let mut s = Story::new(0);
+    s.has_sectors = true;
+    s.is_full = true;
+    s.spare.get_mut().in_hand = 2;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    append(&mut s, 0, 100);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    append(&mut s, 10 * PAGE, 100);
+    let effects = refuse(&mut s, call);
+    assert_eq!(error_of(&effects), None);
+    let (effects, _) = store(&mut s, effects);
+    let (_, commit) = commit_of(&effects).expect("it is stored");
+    assert!(sectors_of(&commit).contains(&0), "{commit:?}");
+    assert_eq!(s.slice.losses().pages, 0);
+}
+
+/// A part that was written to beside its Commit has a sector for that; refused once more it gives that up, too.
+#[test]
+fn a_part_that_is_written_beside_its_commit_has_a_sector() {
+    let mut s = begin(Some(2));
+    write_page(&mut s, 30, 100);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    write_page(&mut s, 30, 100);
+    assert_eq!(s.spare.get().in_hand, 0);
+    refuse(&mut s, call);
+    assert_eq!(s.spare.get().in_hand, 1);
+    assert!(!s.slice.inode(INO).has_given_up(30));
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (call, _) = commit_of(&effects).expect("once more");
+    refuse(&mut s, call);
+    assert_eq!(s.spare.get().in_hand, 2);
+    assert!(s.slice.inode(INO).has_given_up(30));
+}
+
+/// A part that is not told because others were just refused is one that waits.
+#[test]
+fn nothing_is_told_of_what_lies_behind_a_part_that_others_hold_up() {
+    let mut s = begin(None);
+    let begin = 64 * PAGE;
+    s.slice.inode(INO).size += 50;
+    s.attr.size += 50;
+    let attr = s.attr;
+    s.slice.inode(INO).learn_attr(&attr);
+    write_page(&mut s, 3, 100);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    refuse(&mut s, call);
+    append(&mut s, begin + 50, 100);
+    (65..90).for_each(|number| write_whole(&mut s, number));
+    let effects = fsync(&mut s);
+    let (effects, _) = store(&mut s, effects);
+    assert_eq!(commit_of(&effects), None, "{effects:?}");
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    let (effects, _) = store(&mut s, effects);
+    let (_, commit) = commit_of(&effects).expect("once more");
+    assert_eq!((commit.pieces.len(), commit.size), (2, Some(90 * PAGE)));
+}
+
+/// Whole pages of small files stay where they are.
+#[test]
+fn small_files_are_not_moved_to_sectors() {
+    let mut s = Story::new(0);
+    s.has_sectors = true;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    append(&mut s, 0, 100);
+    let effects = fsync(&mut s);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert_eq!(commit.pieces.len(), 1);
+    s.attr.size = 100;
+    accept(&mut s, call);
+    assert!(s.slice.inode(INO).hasty.is_empty());
 }
