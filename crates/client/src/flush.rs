@@ -339,12 +339,12 @@ impl Slice {
         let fresh = numbers_of(&dirty)
             .filter(|n| !inode.hasty.contains(n))
             .count();
-        let is_hasty = is_urgent
-            && self.hasty_count + fresh <= HASTY_PAGES_MAX
-            && !inode.are_pieces_refused(env.now);
+        let is_refused = inode.are_pieces_refused(env.now);
+        let is_hasty = is_urgent && self.hasty_count + fresh <= HASTY_PAGES_MAX && !is_refused;
         let is_urgent = is_hasty || goes_without;
         let is_small = bytes <= limits::SYNC_INLINE_SIZE_MAX;
-        let is_inline = inode.size <= limits::INLINE_SIZE_MAX || (is_urgent && is_small);
+        let is_small_file = inode.size <= limits::INLINE_SIZE_MAX && !is_refused;
+        let is_inline = is_small_file || (is_urgent && is_small);
         let is_whole = |page: &DirtyPage| {
             page.is_whole(PAGE_SIZE)
                 && inode.owns_page(page.number)

@@ -716,11 +716,18 @@ impl Pages {
         numbers.iter().filter_map(since).any(|at| at <= goal)
     }
 
-    /// When the page became dirty, if it is and no running flush carries that.
+    /// When the page became dirty, if it is, beside what a running flush carries.
     pub fn dirty_since(&self, number: u64) -> Option<u64> {
         let (index, at) = place(number);
         let group = self.groups.get(&index)?;
         (group.dirty & 1 << at != 0).then(|| group.dirtied(at))
+    }
+
+    /// A running flush carries bytes of the page.
+    pub fn is_flying(&self, number: u64) -> bool {
+        let (index, at) = place(number);
+        let group = self.groups.get(&index);
+        group.is_some_and(|group| group.flying & 1 << at != 0)
     }
 
     /// Some page of `range` has dirty bytes or is in flight.

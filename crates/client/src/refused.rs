@@ -17,7 +17,8 @@
 //!   nobody who began to wait before it was written, but for a new size.
 //! - Who waits is in [`Refused::waiting`] until it is taken or lost, and its inode in `Slice::held`, whether or not anybody waits for
 //!   it.
-//! - Small files are not concerned: their bytes stay in metadata, and need no room but the journal's.
+//! - Small files are not concerned: their bytes stay in metadata, and need no room but the journal's. One that is small as far as this
+//!   node knows may be a large one: refused, its whole pages go to sectors, too.
 
 use std::collections::BTreeMap;
 
@@ -136,12 +137,13 @@ impl Inode {
     }
 
     /// The first page behind `end` that was refused and waits, of those that were dirty at `until` ([`crate::pages::Pages::mark_goal`]).
+    /// What a batch carries does not wait, whatever was written to it since: its own Commit would wait for it.
     pub(crate) fn first_held(&self, end: u64, until: u64) -> Option<u64> {
         let refused = self.refused.as_ref()?;
         let behind = refused.waiting.range(end / PAGE_SIZE..);
         let is_it = |number: &u64| {
             let since = self.pages.dirty_since(*number);
-            since.is_some_and(|since| since <= until)
+            since.is_some_and(|since| since <= until) && !self.pages.is_flying(*number)
         };
         behind.map(|(number, _)| *number).find(is_it)
     }
@@ -261,6 +263,8 @@ impl Inode {
             let part = refused.waiting.entry(number).or_insert(fresh);
             part.is_bare = is_bare;
             if env.now.since(part.since) > PATIENCE {
+                // Who writes to it now, or has since, has the whole time before him.
+                refused.waiting.remove(&number);
                 lost.push(number);
             } else {
                 again.push(number);
@@ -306,7 +310,10 @@ impl Inode {
         if numbers.is_empty() {
             return;
         }
-        let with_sectors = numbers.iter().filter(|number| !self.has_given_up(**number));
+        // What was written to meanwhile has a sector for that.
+        let is_without =
+            |number: &&u64| !self.has_given_up(**number) && !self.is_dirty_page(**number);
+        let with_sectors = numbers.iter().filter(is_without);
         let sectors = (with_sectors.count() as u64).saturating_sub(batch.aside.sectors());
         let part = match numbers.iter().all(|number| self.is_page_promised(*number)) {
             true => {

@@ -620,3 +620,76 @@ fn small_files_are_not_moved_to_sectors() {
     accept(&mut s, call);
     assert!(s.slice.inode(INO).hasty.is_empty());
 }
+
+/// A part is on its way together with what is being stored, and is written to meanwhile: what carries it does not wait for it.
+#[test]
+fn a_part_that_is_written_on_its_way_does_not_hold_itself_up() {
+    let mut s = begin(None);
+    let begin = 64 * PAGE;
+    s.slice.inode(INO).size += 50;
+    s.attr.size += 50;
+    let attr = s.attr;
+    s.slice.inode(INO).learn_attr(&attr);
+    append(&mut s, begin + 50, 100);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    refuse(&mut s, call);
+    write_whole(&mut s, 2);
+    s.now = s.now + Duration::from_millis(600);
+    let mut storing = s.input(Input::Tick);
+    assert!(
+        storing.iter().any(|e| matches!(e, Effect::Store(..))),
+        "{storing:?}"
+    );
+    append(&mut s, begin + 150, 100);
+    storing.extend(fsync(&mut s));
+    let (effects, _) = store(&mut s, storing);
+    let (call, commit) = commit_of(&effects).expect("it goes");
+    assert_eq!((sectors_of(&commit), commit.pieces.len()), (vec![2], 1));
+    s.attr.size = begin + 250;
+    let effects = accept(&mut s, call);
+    let (effects, _) = store(&mut s, effects);
+    let (call, _) = commit_of(&effects).expect("and the rest");
+    assert!(is_sync(&accept(&mut s, call)));
+}
+
+/// Also where the file is small as far as this node knows: refused, a whole page goes to the sector that it has.
+#[test]
+fn whole_pages_of_what_may_be_a_large_file_go_to_sectors() {
+    let mut s = Story::new(1000);
+    s.has_sectors = true;
+    s.is_full = true;
+    s.spare.get_mut().in_hand = 1;
+    s.open(InodeMode::SharedWrite, ByteRange::ALL);
+    write_page(&mut s, 0, 1000);
+    let effects = fsync(&mut s);
+    let (call, commit) = commit_of(&effects).expect("fsync commits");
+    assert_eq!((commit.pieces.len(), commit.extents.len()), (1, 0));
+    let effects = refuse(&mut s, call);
+    let (effects, _) = store(&mut s, effects);
+    let (call, commit) = commit_of(&effects).expect("it is stored");
+    assert_eq!((commit.pieces.len(), commit.extents.len()), (0, 1));
+    assert!(is_sync(&accept(&mut s, call)));
+}
+
+/// Bytes that were written beside the Commit that was a part's last try are no older than themselves.
+#[test]
+fn what_is_written_over_a_lost_part_has_its_own_time() {
+    let mut s = begin(None);
+    write_page(&mut s, 30, 100);
+    let effects = fsync(&mut s);
+    let effects = refuse_until(&mut s, effects, Duration::from_secs(19), |_| ());
+    assert_eq!(error_of(&effects), None);
+    s.now = s.now + Duration::from_secs(2);
+    let effects = s.input(Input::Tick);
+    let (call, commit) = commit_of(&effects).expect("the last try");
+    assert_eq!(commit.pieces.len(), 1);
+    write_page(&mut s, 30, 100);
+    let mut effects = refuse(&mut s, call);
+    assert_eq!(s.slice.losses().pages, 1);
+    effects.extend(fsync(&mut s));
+    refuse_until(&mut s, effects, Duration::from_secs(15), |_| ());
+    let effects = fsync(&mut s);
+    refuse_until(&mut s, effects, Duration::from_secs(4), |_| ());
+    assert_eq!(s.slice.losses().pages, 1);
+}
