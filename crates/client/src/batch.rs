@@ -1,8 +1,10 @@
-//! What of dirty pages goes to sectors, and what inside of a Commit.
+//! What of dirty pages goes to sectors, and what inside of a Commit; and what of it is dirty again.
 
+use data::SetAside;
 use types::{ByteRange, Piece, limits};
 
 use crate::env::{Env, StorePiece, TakenRun};
+use crate::flush::Batch;
 use crate::inode::Inode;
 use crate::pages::{DirtyPage, PAGE_SIZE};
 
@@ -79,4 +81,33 @@ pub(crate) fn store_pieces(taken: &[TakenRun], pages: &[DirtyPage]) -> Vec<Store
         }
     };
     taken.iter().map(piece).collect()
+}
+
+impl Inode {
+    /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
+    /// the write-back asks for some.
+    pub(crate) fn write_again(&mut self, env: &Env<'_>, batch: &Batch) {
+        let (owner, numbers) = (env.owner(self.ino.shard()), &batch.numbers);
+        if numbers.is_empty() {
+            return;
+        }
+        // What was written to meanwhile has a sector for that.
+        let is_without =
+            |number: &&u64| !self.has_given_up(**number) && !self.is_dirty_page(**number);
+        let with_sectors = numbers.iter().filter(is_without);
+        let sectors = (with_sectors.count() as u64).saturating_sub(batch.aside.sectors());
+        let part = match numbers.iter().all(|number| self.is_page_promised(*number)) {
+            true => {
+                let sectors = sectors.min(limits::PROMISED_ASK_MAX);
+                env.grants.reserve_promised(owner, sectors)
+            }
+            false => {
+                let is_there = env.grants.reserve(owner, sectors);
+                is_there.then_some(SetAside::plain(sectors))
+            }
+        };
+        self.reserved += batch.aside;
+        self.reserved += part.unwrap_or_default();
+        self.pages.on_flushed(numbers, false, false);
+    }
 }

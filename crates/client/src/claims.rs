@@ -9,8 +9,9 @@
 //!   as does one with nothing left to write behind what it carries.
 //! - Another one tells no more than the end of what it carries: one more will come with what is behind it.
 //! - Bytes behind the end that the owner knows are not committed before those in front of them that go with another Commit (promised
-//!   bytes and others go apart), that were refused and wait (`crate::refused`) or, while nobody waits, that are being stored. That holds up no more than `STORED_COUNT_MAX`
-//!   extents and pieces, nothing where frames are short, and nobody for what was written after he began to wait.
+//!   bytes and others go apart), that were refused and wait (`crate::refused`) or, while nobody waits, that are being stored. That
+//!   holds up no more than `STORED_COUNT_MAX` extents and pieces, nothing where frames are short, and nobody for what was written
+//!   after he began to wait.
 
 use types::ByteRange;
 
@@ -137,6 +138,20 @@ impl Inode {
         };
         let waiting = self.goals.iter_mut().filter(gives);
         waiting.for_each(|goal| goal.commit = commit_count + 1);
+    }
+
+    /// A Commit was refused, and its pages are lost. What it told beside them is told again for others that are to be written:
+    /// those behind the end that the owner knows would be refused without it.
+    pub(crate) fn forget_refused(&mut self) {
+        let known = self.attr.map_or(0, |attr| attr.size);
+        let end = self.pages.busy_end();
+        self.size = self.size.min(end.unwrap_or(0)).max(known);
+        self.is_size_dirty &= self.size > known;
+        if end.is_none() {
+            self.modified = None;
+            self.kill_set_id = None;
+            self.drops_rights = false;
+        }
     }
 
     /// The end of the file that its owner knows.

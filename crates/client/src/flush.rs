@@ -410,27 +410,24 @@ impl Slice {
 
     /// Adds a batch, and starts its stores.
     fn push_batch(&mut self, env: &Env<'_>, ino: InodeId, batch: Prepared, taken: &[TakenRun]) {
-        let Prepared {
-            sectors,
-            rest,
-            whole,
-            stays,
-            aside,
-            is_promised,
-        } = batch;
         let io = IoId(self.draw_id());
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let numbers: Vec<u64> = sectors.iter().chain(&rest).map(|p| p.number).collect();
+        let numbers: Vec<u64> = batch
+            .sectors
+            .iter()
+            .chain(&batch.rest)
+            .map(|p| p.number)
+            .collect();
         let size = inode.size;
         let mut pieces = Vec::new();
-        for page in &rest {
+        for page in &batch.rest {
             let within = pieces_of(page, env.pool)
                 .into_iter()
                 .filter_map(|p| clip(p, size));
             pieces.extend(within);
             env.pool.release(page.frame);
         }
-        let stores = store_pieces(taken, &sectors);
+        let stores = store_pieces(taken, &batch.sectors);
         let state = if stores.is_empty() {
             BatchState::Stored(Vec::new())
         } else {
@@ -440,16 +437,16 @@ impl Slice {
             io,
             span: span_of(&numbers, size),
             numbers,
-            frames: sectors.iter().map(|p| p.frame).collect(),
+            frames: batch.sectors.iter().map(|p| p.frame).collect(),
             runs: taken.iter().map(|t| t.run).collect(),
             pieces,
             state,
             is_cut: false,
-            is_promised,
-            whole,
-            stays,
-            sector_count: sectors.len(),
-            aside,
+            is_promised: batch.is_promised,
+            whole: batch.whole,
+            stays: batch.stays,
+            sector_count: batch.sectors.len(),
+            aside: batch.aside,
             is_flushed: false,
         });
         if !stores.is_empty() {

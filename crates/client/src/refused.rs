@@ -81,7 +81,7 @@ impl Slice {
                 self.hold_parts(ino);
                 continue;
             }
-            if inode.first_held(0, u64::MAX).is_some() {
+            if inode.waits_for_room() {
                 self.hold_parts(ino);
                 self.start_batches(env, ino, &ByteRange::ALL, u64::MAX, false);
             }
@@ -132,7 +132,7 @@ impl Inode {
         part.is_some_and(|part| part.is_bare)
     }
 
-    fn is_dirty_page(&self, number: u64) -> bool {
+    pub(crate) fn is_dirty_page(&self, number: u64) -> bool {
         self.pages.dirty_since(number).is_some()
     }
 
@@ -146,6 +146,11 @@ impl Inode {
             since.is_some_and(|since| since <= until) && !self.pages.is_flying(*number)
         };
         behind.map(|(number, _)| *number).find(is_it)
+    }
+
+    /// Some part waits for its next try.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.first_held(0, u64::MAX).is_some()
     }
 
     /// What there is to tell beside bytes waits for a part: that of who waits first or, where a new size is to be told, of anybody.
@@ -287,46 +292,5 @@ impl Inode {
             }
         }
         lost.len()
-    }
-
-    /// A Commit was refused, and its pages are lost. What it told beside them is told again for others that are to be written:
-    /// those behind the end that the owner knows would be refused without it.
-    pub(crate) fn forget_refused(&mut self) {
-        let known = self.attr.map_or(0, |attr| attr.size);
-        let end = self.pages.busy_end();
-        self.size = self.size.min(end.unwrap_or(0)).max(known);
-        self.is_size_dirty &= self.size > known;
-        if end.is_none() {
-            self.modified = None;
-            self.kill_set_id = None;
-            self.drops_rights = false;
-        }
-    }
-
-    /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
-    /// the write-back asks for some.
-    pub(crate) fn write_again(&mut self, env: &Env<'_>, batch: &Batch) {
-        let (owner, numbers) = (env.owner(self.ino.shard()), &batch.numbers);
-        if numbers.is_empty() {
-            return;
-        }
-        // What was written to meanwhile has a sector for that.
-        let is_without =
-            |number: &&u64| !self.has_given_up(**number) && !self.is_dirty_page(**number);
-        let with_sectors = numbers.iter().filter(is_without);
-        let sectors = (with_sectors.count() as u64).saturating_sub(batch.aside.sectors());
-        let part = match numbers.iter().all(|number| self.is_page_promised(*number)) {
-            true => {
-                let sectors = sectors.min(limits::PROMISED_ASK_MAX);
-                env.grants.reserve_promised(owner, sectors)
-            }
-            false => {
-                let is_there = env.grants.reserve(owner, sectors);
-                is_there.then_some(SetAside::plain(sectors))
-            }
-        };
-        self.reserved += batch.aside;
-        self.reserved += part.unwrap_or_default();
-        self.pages.on_flushed(numbers, false, false);
     }
 }

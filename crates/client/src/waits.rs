@@ -20,7 +20,7 @@ pub enum Wait {
     Load,
     /// Sectors that are being written, or made durable.
     Store,
-    /// Free sectors from an owner.
+    /// Free sectors from an owner, or room there for bytes in metadata (`crate::refused`).
     Space,
     /// Frames of the pagepool.
     Frames,
@@ -65,7 +65,7 @@ impl Slice {
             Wait::Token(ino, asking(is_it))
         };
         let flush = || {
-            if inode.starved_since.is_some() {
+            if inode.starved_since.is_some() || inode.waits_for_room() {
                 return Wait::Space;
             }
             match inode.is_committing {
@@ -149,9 +149,10 @@ impl Inode {
             batches.map(Batch::page_count).sum()
         };
         let is_starved = self.starved_since.is_some();
+        let is_refused = self.waits_for_room();
         format!(
             "pages: {} dirty, {} being stored, {} stored, {} in a Commit; {} Commits ended, committing: {}, \
-             size changes at the owner: {}, without sectors: {is_starved}",
+             size changes at the owner: {}, without sectors: {is_starved}, refused by the owner: {is_refused}",
             self.pages.dirty_count(),
             pages_in(|state| *state == BatchState::Storing),
             pages_in(|state| matches!(state, BatchState::Stored(_))),

@@ -436,8 +436,8 @@ fn small_files_need_no_room_for_pieces() {
     }
 }
 
-/// A Commit is refused, and a repeat of it arrives when there is room: its sender has given its bytes up, and may have
-/// committed others since.
+/// A Commit is refused, and a repeat of it arrives when there is room: its sender has done something else with its bytes, and may
+/// have committed others since.
 #[test]
 fn a_repeat_of_what_was_refused_is_refused() {
     let mut disk = formatted(area(16 << 10));

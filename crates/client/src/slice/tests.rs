@@ -419,15 +419,20 @@ fn an_unlink_says_whether_the_file_is_open_and_opens_wait_for_it() {
     assert_eq!(story.slice.counts().0, 0);
 }
 
-/// Writes the first `length` bytes of page `number`, as a front end does that gives its references back.
+/// Writes the first `length` bytes of page `number`.
 fn write_page(s: &mut Story, number: u64, length: u32) -> Vec<Effect> {
+    write_at(s, number * PAGE, length)
+}
+
+/// Writes `length` bytes, as a front end does that gives its references back.
+fn write_at(s: &mut Story, offset: u64, length: u32) -> Vec<Effect> {
     let frame = crate::Pool::alloc(&s.memory).expect("the front end leaves room");
     let mut payload = Span::whole(frame);
     payload.length = length;
     let effects = s.ask(Operation::Write {
         ino: INO,
         handle: Handle(0),
-        offset: number * PAGE,
+        offset,
         payload,
         is_write_back: false,
         append: false,

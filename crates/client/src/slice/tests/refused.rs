@@ -18,6 +18,17 @@ fn begin(in_hand: Option<u64>) -> Story {
     s
 }
 
+/// The same with 50 bytes more, of which this node has none: who appends writes a part of a page. And where that begins.
+fn begin_in_a_page() -> (Story, u64) {
+    let mut s = begin(None);
+    s.attr.size += 50;
+    let attr = s.attr;
+    let inode = s.slice.inode(INO);
+    inode.size += 50;
+    inode.learn_attr(&attr);
+    (s, 64 * PAGE)
+}
+
 fn write_whole(s: &mut Story, number: u64) {
     let effects = write_page(s, number, u32::try_from(PAGE).expect("4 KiB"));
     assert!(is_written(&effects), "{effects:?}");
@@ -145,6 +156,8 @@ fn what_was_stored_goes_with_the_next_commit() {
     assert!(commit.pieces.is_empty(), "not at once");
     let effects = accept(&mut s, call);
     assert!(!is_sync(&effects), "a part is left");
+    let waits = s.slice.inode(INO).flush_state();
+    assert!(waits.ends_with("refused by the owner: true"), "{waits}");
     assert_eq!(commit_of(&effects), None, "which waits");
     s.now = s.now + Duration::from_millis(600);
     let effects = s.input(Input::Tick);
@@ -257,14 +270,9 @@ fn small_files_hear_it_at_once() {
 /// What is appended behind a part that waits, and the new size, come after it: a crash leaves no hole of zeros.
 #[test]
 fn nothing_is_told_of_what_lies_behind_a_part_that_waits() {
-    let mut s = begin(None);
-    let begin = 64 * PAGE;
-    s.slice.inode(INO).size += 50;
-    s.attr.size += 50;
-    let attr = s.attr;
-    s.slice.inode(INO).learn_attr(&attr);
+    let (mut s, begin) = begin_in_a_page();
     // A part of the last page, of which this node has not the beginning, and whole ones behind it.
-    append(&mut s, begin + 50, 100);
+    write_at(&mut s, begin + 50, 100);
     let effects = fsync(&mut s);
     let (call, commit) = commit_of(&effects).expect("fsync commits");
     assert_eq!((commit.pieces.len(), commit.size), (1, Some(begin + 150)));
@@ -290,7 +298,7 @@ fn nothing_is_told_of_what_lies_behind_a_part_that_waits() {
 fn a_commit_in_front_of_a_part_that_waits_tells_its_own_end() {
     let mut s = begin(None);
     (64..84).for_each(|number| write_whole(&mut s, number));
-    append(&mut s, 90 * PAGE + 50, 100);
+    write_at(&mut s, 90 * PAGE + 50, 100);
     let effects = fsync(&mut s);
     let (effects, _) = store(&mut s, effects);
     let (call, commit) = commit_of(&effects).expect("fsync commits");
@@ -311,24 +319,6 @@ fn a_commit_in_front_of_a_part_that_waits_tells_its_own_end() {
     );
     s.attr.size = 90 * PAGE + 150;
     assert!(is_sync(&accept(&mut s, call)));
-}
-
-fn append(s: &mut Story, offset: u64, length: u32) {
-    let frame = crate::Pool::alloc(&s.memory).expect("the front end leaves room");
-    let mut payload = Span::whole(frame);
-    payload.length = length;
-    let effects = s.ask(Operation::Write {
-        ino: INO,
-        handle: Handle(0),
-        offset,
-        payload,
-        is_write_back: false,
-        append: false,
-        sync: false,
-        kill_set_id: false,
-    });
-    crate::Pool::release(&s.memory, frame);
-    settle(s, effects);
 }
 
 /// It has no sector any more: who makes it whole sets one aside for it. Others' are never taken for it, nor given up by it.
@@ -499,22 +489,17 @@ fn a_later_part_is_not_lost_with_one_of_before() {
 #[test]
 fn nothing_is_told_of_a_part_that_is_written_again() {
     for is_beside in [true, false] {
-        let mut s = begin(None);
-        let begin = 64 * PAGE;
-        s.slice.inode(INO).size += 50;
-        s.attr.size += 50;
-        let attr = s.attr;
-        s.slice.inode(INO).learn_attr(&attr);
-        append(&mut s, begin + 50, 100);
+        let (mut s, begin) = begin_in_a_page();
+        write_at(&mut s, begin + 50, 100);
         let effects = fsync(&mut s);
         let (call, _) = commit_of(&effects).expect("fsync commits");
         if is_beside {
-            append(&mut s, begin + 150, 100);
+            write_at(&mut s, begin + 150, 100);
         }
         let effects = refuse(&mut s, call);
         assert_eq!(commit_of(&effects), None, "{effects:?}");
         if !is_beside {
-            append(&mut s, begin + 150, 100);
+            write_at(&mut s, begin + 150, 100);
         }
         let effects = s.input(Input::Tick);
         assert_eq!(commit_of(&effects), None, "{effects:?}");
@@ -549,10 +534,10 @@ fn a_small_file_that_grows_keeps_its_sector() {
     s.is_full = true;
     s.spare.get_mut().in_hand = 2;
     s.open(InodeMode::Exclusive, ByteRange::ALL);
-    append(&mut s, 0, 100);
+    write_at(&mut s, 0, 100);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
-    append(&mut s, 10 * PAGE, 100);
+    write_at(&mut s, 10 * PAGE, 100);
     let effects = refuse(&mut s, call);
     assert_eq!(error_of(&effects), None);
     let (effects, _) = store(&mut s, effects);
@@ -584,17 +569,12 @@ fn a_part_that_is_written_beside_its_commit_has_a_sector() {
 /// A part that is not told because others were just refused is one that waits.
 #[test]
 fn nothing_is_told_of_what_lies_behind_a_part_that_others_hold_up() {
-    let mut s = begin(None);
-    let begin = 64 * PAGE;
-    s.slice.inode(INO).size += 50;
-    s.attr.size += 50;
-    let attr = s.attr;
-    s.slice.inode(INO).learn_attr(&attr);
+    let (mut s, begin) = begin_in_a_page();
     write_page(&mut s, 3, 100);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
     refuse(&mut s, call);
-    append(&mut s, begin + 50, 100);
+    write_at(&mut s, begin + 50, 100);
     (65..90).for_each(|number| write_whole(&mut s, number));
     let effects = fsync(&mut s);
     let (effects, _) = store(&mut s, effects);
@@ -612,7 +592,7 @@ fn small_files_are_not_moved_to_sectors() {
     let mut s = Story::new(0);
     s.has_sectors = true;
     s.open(InodeMode::Exclusive, ByteRange::ALL);
-    append(&mut s, 0, 100);
+    write_at(&mut s, 0, 100);
     let effects = fsync(&mut s);
     let (call, commit) = commit_of(&effects).expect("fsync commits");
     assert_eq!(commit.pieces.len(), 1);
@@ -624,13 +604,8 @@ fn small_files_are_not_moved_to_sectors() {
 /// A part is on its way together with what is being stored, and is written to meanwhile: what carries it does not wait for it.
 #[test]
 fn a_part_that_is_written_on_its_way_does_not_hold_itself_up() {
-    let mut s = begin(None);
-    let begin = 64 * PAGE;
-    s.slice.inode(INO).size += 50;
-    s.attr.size += 50;
-    let attr = s.attr;
-    s.slice.inode(INO).learn_attr(&attr);
-    append(&mut s, begin + 50, 100);
+    let (mut s, begin) = begin_in_a_page();
+    write_at(&mut s, begin + 50, 100);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
     refuse(&mut s, call);
@@ -641,7 +616,7 @@ fn a_part_that_is_written_on_its_way_does_not_hold_itself_up() {
         storing.iter().any(|e| matches!(e, Effect::Store(..))),
         "{storing:?}"
     );
-    append(&mut s, begin + 150, 100);
+    write_at(&mut s, begin + 150, 100);
     storing.extend(fsync(&mut s));
     let (effects, _) = store(&mut s, storing);
     let (call, commit) = commit_of(&effects).expect("it goes");
