@@ -91,6 +91,7 @@ impl Slice {
 
     /// The owner had no room for the pieces of these batches, and has nothing of their Commit.
     pub(crate) fn keep_refused(&mut self, env: &Env<'_>, ino: InodeId, done: Vec<Batch>) {
+        self.refused_count += 1;
         self.hold_parts(ino);
         let inode = self.inodes.get_mut(&ino).expect("its Commit has ended");
         inode.note_refused(env.now);

@@ -306,6 +306,8 @@ pub struct Slice {
     pub(crate) starved: Vec<InodeId>,
     /// Inodes with parts of pages that were refused (`crate::refused`): tried again with each tick.
     pub(crate) held: Vec<InodeId>,
+    /// See [`Gauges`].
+    pub(crate) refused_count: u64,
     /// What the disks take for a load.
     pub(crate) load_time: crate::reading::LoadTime,
     /// Inodes that wait for frames.
@@ -351,6 +353,8 @@ pub struct Gauges {
     pub rewrites: crate::rewrite::RewriteCounts,
     /// Small files that were loaded before they were opened.
     pub loaded_file_count: u64,
+    /// Commits that owners had no room for, and whose bytes were kept.
+    pub refused_count: u64,
 }
 
 impl Slice {
@@ -388,6 +392,7 @@ impl Slice {
             named_count: 0,
             starved: Vec::new(),
             held: Vec::new(),
+            refused_count: 0,
             load_time: crate::reading::LoadTime::default(),
             frameless: Vec::new(),
             short: None,
@@ -708,6 +713,7 @@ impl Slice {
             wait_counts: self.wait_counts,
             rewrites: self.rewrite_counts(),
             loaded_file_count: self.loaded_file_count,
+            refused_count: self.refused_count,
         }
     }
 

@@ -194,6 +194,20 @@ fn rewritten_blocks_are_what_they_were() {
     assert!(sum.blocks > 12 && sum.given_up > 4, "{sum:?}");
 }
 
+/// Owners have no room for pieces now and then: nothing that was acknowledged is lost by that.
+#[test]
+fn refused_pieces_are_what_they_were() {
+    let mut refused = 0;
+    for seed in 1..=48 {
+        let mut options = whole::options(seed, Canary::default());
+        options.refuses_pieces = !options.has_little_space();
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        refused += report.refused_count;
+    }
+    assert!(refused > 20, "{refused}");
+}
+
 /// What the kernel of a node that is alone believes for minutes is what is there, whatever its applications do and whatever is forgotten.
 #[test]
 fn what_is_believed_for_minutes_is_true() {

@@ -58,6 +58,8 @@ pub struct Report {
     pub checkpoint_counts: [u64; 3],
     /// Blocks rewritten, of all lives.
     pub rewrites: RewriteCounts,
+    /// Commits that were refused for their pieces.
+    pub refused_count: u64,
     /// Inodes that were evicted, that were read again, and reads that a new root made worthless, of all lives.
     pub key_counts: [u64; 3],
     /// Files that were loaded before they were opened, of all lives.
@@ -155,6 +157,7 @@ pub struct World {
     no_space_count: usize,
     checkpoint_counts: [u64; 3],
     rewrites: RewriteCounts,
+    refused_count: u64,
     key_counts: [u64; 3],
     loaded_file_count: u64,
     part_count: u64,
@@ -199,6 +202,7 @@ impl World {
             no_space_count: self.no_space_count,
             checkpoint_counts: self.checkpoint_counts,
             rewrites: self.rewrites,
+            refused_count: self.refused_count,
             key_counts: self.key_counts,
             loaded_file_count: self.loaded_file_count,
             part_count: self.part_count,
@@ -216,6 +220,7 @@ impl World {
         sums.zip(counts).for_each(|(sum, count)| *sum += count);
         self.rewrites
             .add(self.machines[index].node.rewrite_counts());
+        self.refused_count += self.machines[index].node.refused_count();
         let (evicted, counters) = self.machines[index].node.key_counts();
         let counts = [evicted, counters.misses, counters.stale];
         let sums = self.key_counts.iter_mut();

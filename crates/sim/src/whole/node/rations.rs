@@ -155,6 +155,12 @@ impl Node {
         self.hands.ration(rations);
     }
 
+    /// Commits of this life that were refused for their pieces.
+    pub fn refused_count(&self) -> u64 {
+        let slices = self.slices.iter();
+        slices.map(|slice| slice.gauges().refused_count).sum()
+    }
+
     /// What was asked for and refused until now.
     pub fn end_rations(&mut self) -> Option<Rations> {
         self.hands.end_rations()

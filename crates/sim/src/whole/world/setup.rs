@@ -90,6 +90,7 @@ impl World {
             no_space_count: 0,
             checkpoint_counts: [0; 3],
             rewrites: RewriteCounts::default(),
+            refused_count: 0,
             key_counts: [0; 3],
             loaded_file_count: 0,
             part_count: 0,
