@@ -21,12 +21,14 @@ mod stopped;
 mod trees;
 
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use node::Node;
+use rustix::fs::FallocateFlags;
 use serde_json::Value;
 use stopped::await_stopped;
 
@@ -78,6 +80,7 @@ fn has(value: &Value, names: &[&str]) {
 fn commands_tell_the_truth_about_a_mount() {
     let Some(node) = Node::new("1G") else { return };
     status_is_complete(&node);
+    what_is_available_can_be_promised(&node);
     room_is_that_of_statfs(&node);
     extents_are_where_the_bytes_are(&node);
     trees::trees_are_summed(&node);
@@ -103,6 +106,48 @@ fn statfs(path: &Path) -> (u64, u64, u64) {
         .collect();
     let bytes = |at: usize| numbers[0] * numbers[at];
     (bytes(1), bytes(2), bytes(3))
+}
+
+/// Available is what may be promised, and what other writes find beside promises.
+fn what_is_available_can_be_promised(node: &Node) {
+    let mount = node.mount();
+    let [promised, other] = ["promised", "other"].map(|name| {
+        let path = mount.join(name);
+        (File::create(&path).unwrap(), path)
+    });
+    let promise = |end: u64| rustix::fs::fallocate(&promised.0, FallocateFlags::KEEP_SIZE, 0, end);
+    let room = || statfs(&mount);
+    let (_, _, available) = room();
+    assert!(available > 64 << 20, "{available}");
+    let refused = promise(available + 4096).unwrap_err();
+    assert_eq!(refused, rustix::io::Errno::NOSPC);
+    promise(available - (1 << 20)).expect("df shows that it is there");
+    let (_, free, left) = room();
+    assert_eq!((free, left), (6 << 20, 1 << 20));
+    let piece = [1; 64 << 10];
+    let mut written = 0;
+    let refused = loop {
+        match other.0.write_all_at(&piece, written) {
+            Ok(()) => written += piece.len() as u64,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(refused.kind(), ErrorKind::StorageFull);
+    // Checksums of large runs take sectors, too.
+    let all = (left - piece.len() as u64)..=left;
+    assert!(all.contains(&written), "{written} of {left}");
+    other.0.sync_all().unwrap();
+    assert!(room().2 <= left - written, "{:?}", room());
+    for (file, path) in [promised, other] {
+        drop(file);
+        fs::remove_file(path).unwrap();
+    }
+    let begin = Instant::now();
+    while room().2 != available {
+        let late = begin.elapsed() > Duration::from_secs(20);
+        assert!(!late, "{:?} of {available} are back", room());
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn room_is_that_of_statfs(node: &Node) {
@@ -147,9 +192,9 @@ fn room_is_that_of_statfs(node: &Node) {
     let full = agreed();
     let used = |room: &Value| room["used"].as_u64().unwrap();
     assert!(used(&full) >= used(&empty) + size as u64, "{empty} {full}");
-    // The owner of a region keeps 1 MiB back.
+    // The owner keeps 1 MiB back, and 4 MiB once anything is promised.
     let kept = |name: &str| full[name].as_u64().unwrap();
-    assert_eq!(kept("free") - kept("available"), 1 << 20, "{full}");
+    assert_eq!(kept("free") - kept("available"), 5 << 20, "{full}");
     let nsds = full["nsds"].as_array().unwrap();
     let sum = |name: &str| {
         nsds.iter()

@@ -180,12 +180,15 @@ pub struct FreeSpace {
     pub held: u64,
     /// Sectors of regions that nobody holds; told by the table's owner.
     pub unheld: u64,
+    /// Sectors of `held` that only writes into promised ranges may have, for a time (`limits::OVERWRITE_MARGIN`).
+    pub margin: u64,
     /// Inodes.
     pub inodes: u64,
 }
 wire_struct!(FreeSpace {
     held,
     unheld,
+    margin,
     inodes
 });
 

@@ -15,7 +15,12 @@ impl Promised {
     /// Free sectors that an owner who has promised this grants to nobody else: those that are not there yet, and some
     /// for writing over the others, whose old sectors come back with each Commit.
     pub fn held_back(&self) -> u64 {
-        self.unpaid + self.total.min(OVERWRITE_MARGIN)
+        self.unpaid + self.margin()
+    }
+
+    /// The part of it that is for writing over what is paid.
+    pub fn margin(&self) -> u64 {
+        self.total.min(OVERWRITE_MARGIN)
     }
 }
 

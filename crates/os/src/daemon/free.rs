@@ -12,6 +12,7 @@ use client::request::{Response, Space, Ticket};
 use data::space::RegionTable;
 use node::OwnerLog;
 use node::message::{FreeSpace, Message};
+use types::limits::OVERWRITE_MARGIN;
 use types::{Duration, Instant, NodeId, NsdId};
 
 use super::start::SPACE_RESERVE;
@@ -139,15 +140,11 @@ impl Daemon {
             return;
         }
         let now = clock::now();
-        let mut sum = self.own_free();
-        let mut reserves = sum.held.min(SPACE_RESERVE);
+        let mut told = vec![self.own_free()];
         let mut silent = self.other_owners();
         let state = lock(&self.free.state);
         for (owner, (at, free)) in &state.told {
-            sum.held += free.held;
-            reserves += free.held.min(SPACE_RESERVE);
-            sum.unheld += free.unheld;
-            sum.inodes += free.inodes;
+            told.push(*free);
             // An answer to the last question, or one that serves without a question.
             if *at >= state.since || now.since(*at) < FRESH {
                 silent.retain(|node| node != owner);
@@ -156,14 +153,7 @@ impl Daemon {
         drop(state);
         let nsds = self.config.view.nsds.iter();
         let sector_count: u64 = nsds.map(|n| n.sector_count - n.data_begin).sum();
-        // Answers of different moments may count a region twice that changed hands between.
-        let sector_free_count = (sum.held + sum.unheld).min(sector_count);
-        let space = Space {
-            sector_count,
-            sector_free_count,
-            sector_available_count: sector_free_count.saturating_sub(reserves),
-            inode_count: sum.inodes,
-        };
+        let space = sum_of(&told, sector_count);
         for asker in askers {
             match asker {
                 Asker::Kernel(ticket) => self.answer(ticket, &Response::Space(space)),
@@ -181,9 +171,11 @@ impl Daemon {
             (log.space.counts(), unheld, log.promised())
         };
         let shards = self.shards.iter().flatten();
+        let there = counts.free + counts.pending + counts.granted;
         FreeSpace {
-            held: (counts.free + counts.pending + counts.granted).saturating_sub(promised.unpaid),
+            held: there.saturating_sub(promised.unpaid),
             unheld,
+            margin: promised.margin(),
             inodes: shards.map(|slice| lock(slice).shard.inode_count()).sum(),
         }
     }
@@ -238,6 +230,29 @@ impl Daemon {
     }
 }
 
+/// What statfs shows where owners have told this. What is available is what an fallocate may promise, and what other
+/// writes find: not an owner's reserve, and not what it holds back beside its promises, or will beside its first.
+fn sum_of(owners: &[FreeSpace], sector_count: u64) -> Space {
+    let sum = |of: fn(&FreeSpace) -> u64| owners.iter().map(of).sum::<u64>();
+    let (held, unheld) = (sum(|free| free.held), sum(|free| free.unheld));
+    // Answers of different moments may count a region twice that changed hands between.
+    let sector_free_count = (held + unheld).min(sector_count);
+    let reserved = sum(|free| free.held.min(SPACE_RESERVE));
+    // Who holds less than its reserve completes it with the next region.
+    let missing = owners.len() as u64 * SPACE_RESERVE - reserved;
+    let next = owners
+        .iter()
+        .map(|free| OVERWRITE_MARGIN.saturating_sub(free.margin));
+    let margins = sum(|free| free.margin) + next.max().unwrap_or(0);
+    let unavailable = reserved + missing.min(unheld) + margins;
+    Space {
+        sector_count,
+        sector_free_count,
+        sector_available_count: sector_free_count.saturating_sub(unavailable),
+        inode_count: sum(|free| free.inodes),
+    }
+}
+
 /// Sectors of an NSD by state.
 fn nsd_json(log: &OwnerLog, nsd: NsdId) -> String {
     let counts = log.space.counts_by_nsd(nsd);
@@ -255,4 +270,55 @@ fn nsd_json(log: &OwnerLog, nsd: NsdId) -> String {
         counts.pending,
         counts.quarantined,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is free and what is available of owners that hold and hold back so much, and so much that nobody holds.
+    fn sums(owners: &[(u64, u64)], unheld: u64) -> (u64, u64) {
+        let mut told: Vec<FreeSpace> = owners
+            .iter()
+            .map(|(held, margin)| FreeSpace {
+                held: *held,
+                unheld: 0,
+                margin: *margin,
+                inodes: 1,
+            })
+            .collect();
+        told[0].unheld = unheld;
+        let space = sum_of(&told, 1_000_000);
+        assert_eq!(space.inode_count, owners.len() as u64);
+        (space.sector_free_count, space.sector_available_count)
+    }
+
+    #[test]
+    fn what_is_kept_back_is_not_available() {
+        let kept = SPACE_RESERVE + OVERWRITE_MARGIN;
+        assert_eq!(sums(&[(0, 0)], 50_000), (50_000, 50_000 - kept));
+        assert_eq!(sums(&[(50_000, 0)], 0), (50_000, 50_000 - kept));
+        assert_eq!(sums(&[(100, 0)], 49_900), (50_000, 50_000 - kept));
+        // Its first promises have the margin already.
+        assert_eq!(sums(&[(50_000, 1000)], 0), (50_000, 50_000 - kept));
+        assert_eq!(sums(&[(50_000, 1024)], 0), (50_000, 50_000 - kept));
+        // Each owner has a reserve, and each that has promised a margin; one more for the next who does.
+        let two = 2 * SPACE_RESERVE + OVERWRITE_MARGIN;
+        assert_eq!(sums(&[(9000, 0), (9000, 0)], 0), (18_000, 18_000 - two));
+        assert_eq!(
+            sums(&[(9000, 1024), (9000, 0)], 0),
+            (18_000, 18_000 - two - OVERWRITE_MARGIN)
+        );
+        let both = 18_000 - two - OVERWRITE_MARGIN;
+        assert_eq!(sums(&[(9000, 1024), (9000, 1024)], 0), (18_000, both));
+    }
+
+    #[test]
+    fn what_is_full_has_nothing_available() {
+        assert_eq!(sums(&[(0, 0)], 0), (0, 0));
+        assert_eq!(sums(&[(200, 0)], 0), (200, 0));
+        // An owner that holds little does not take another's away.
+        let left = 9000 - SPACE_RESERVE - OVERWRITE_MARGIN;
+        assert_eq!(sums(&[(10, 0), (9000, 0)], 0), (9010, left));
+    }
 }

@@ -32,6 +32,8 @@ const TAKES_SET_IDS: u64 = 128;
 const PROMISES: u64 = 256;
 /// `Ask::Acquire` says whether it is for what is free alone: who does not know that ends the link.
 const ASKS_POLITELY: u64 = 512;
+/// `Free` tells what is held back beside promises: who does not know it ends the link.
+const TELLS_MARGINS: u64 = 1024;
 /// Features that this version has.
 pub(super) const FEATURES: u64 = OPENS_TOLD
     | GIVES_BACK
@@ -42,7 +44,8 @@ pub(super) const FEATURES: u64 = OPENS_TOLD
     | TAKES_READS
     | TAKES_SET_IDS
     | PROMISES
-    | ASKS_POLITELY;
+    | ASKS_POLITELY
+    | TELLS_MARGINS;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.
