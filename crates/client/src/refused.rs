@@ -7,9 +7,10 @@
 //! Invariants
 //! - Sectors that were set aside for pages that go as pieces stay so until the owner has the pieces (`Batch::aside`).
 //! - Refused, whole pages go to the sectors that they have, and so do others of the file for [`REFUSED_FOR`]. Of a page of which this
-//!   node does not have all a *part* can go as a piece alone: it gives its sector up, so that the owner may get it to make room. All
-//!   parts of the file are told again [`PAUSE`] after the last refusal, and each is lost that is refused [`PATIENCE`] after it first
-//!   was. Who takes tokens back waits for that, as for other writes that find no room.
+//!   node does not have all a *part* can go as a piece alone. Where the whole page is this node's to write, the rest of it is loaded
+//!   (`Slice::complete_parts`), and it keeps its sector for that. Else it gives its sector up, so that the owner may get it to make
+//!   room. All parts of the file are told again [`PAUSE`] after the last refusal, and each is lost that is refused [`PATIENCE`] after
+//!   it first was. Who takes tokens back waits for that, as for other writes that find no room.
 //! - Who writes to a page that has given its sector up sets another one aside for it (`Inode::sectors_to_reserve`); until then it goes
 //!   as a piece, however whole it is.
 //! - What was stored along with refused pieces is stored: it goes with the next Commit.
@@ -40,6 +41,9 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 /// So long it is tried, beside the time that the owner takes to refuse it.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Parts of a file that are made whole at a time.
+const COMPLETED_COUNT: usize = 64;
 
 /// Pieces of an inode were refused.
 #[derive(PartialEq, Eq, Debug)]
@@ -105,6 +109,25 @@ impl Slice {
             inode.errors.note(Errno::ENOSPC);
             inode.forget_refused();
             self.losses.note_pages(inode, lost_count, Errno::ENOSPC);
+        }
+        self.complete_parts(env, ino);
+    }
+
+    /// Loads what is missing of pages that wait, where nobody else may write to it.
+    fn complete_parts(&mut self, env: &Env<'_>, ino: InodeId) {
+        let inode = &self.inodes[&ino];
+        let Some(refused) = inode.refused.as_ref() else {
+            return;
+        };
+        let waiting = refused.waiting.keys().copied();
+        let missing: Vec<_> = waiting
+            .filter(|number| inode.owns_page(*number))
+            .map(page)
+            .filter(|page| !inode.pages.missing(page).is_empty())
+            .take(COMPLETED_COUNT)
+            .collect();
+        if !missing.is_empty() {
+            self.load_ahead(env, ino, missing);
         }
     }
 }
@@ -252,29 +275,32 @@ impl Inode {
         let pieces = batch.numbers.split_off(batch.sector_count);
         let is_whole = |number: &u64| batch.whole.contains(number) && !self.has_given_up(*number);
         let (whole, parts): (Vec<u64>, Vec<u64>) = pieces.into_iter().partition(is_whole);
+        let refused = self.refused.as_mut().expect("just noted");
+        let is_late = |number: &u64| {
+            let part = refused.waiting.get(number);
+            part.is_some_and(|part| env.now.since(part.since) > PATIENCE)
+        };
+        let (lost, again): (Vec<u64>, Vec<u64>) = parts.into_iter().partition(is_late);
+        for number in &lost {
+            // Who writes to it now, or has since, has the whole time before him.
+            refused.waiting.remove(number);
+        }
+        let keeps = |number: &u64| {
+            !self.has_given_up(*number) && !self.is_dirty_page(*number) && self.owns_page(*number)
+        };
+        let keeping: Vec<u64> = again.iter().copied().filter(keeps).collect();
         let mut aside = std::mem::take(&mut batch.aside);
-        let kept = aside.part(whole.len() as u64, false);
+        let kept = aside.part((whole.len() + keeping.len()) as u64, false);
         self.reserved += kept;
         env.grants.unreserve(owner, aside);
         self.pages.on_flushed(&whole, false, false);
-        let (mut lost, mut again) = (Vec::new(), Vec::new());
-        for number in parts {
+        for number in &again {
             // What was written to meanwhile has a sector for that.
-            let is_bare = !self.is_dirty_page(number);
+            let is_bare = !self.is_dirty_page(*number) && !keeping.contains(number);
             let refused = self.refused.as_mut().expect("just noted");
-            let fresh = Part {
-                since: env.now,
-                is_bare,
-            };
-            let part = refused.waiting.entry(number).or_insert(fresh);
-            part.is_bare = is_bare;
-            if env.now.since(part.since) > PATIENCE {
-                // Who writes to it now, or has since, has the whole time before him.
-                refused.waiting.remove(&number);
-                lost.push(number);
-            } else {
-                again.push(number);
-            }
+            let since = env.now;
+            let part = refused.waiting.entry(*number);
+            part.or_insert(Part { since, is_bare }).is_bare = is_bare;
         }
         self.pages.on_flushed(&again, false, false);
         self.pages.on_flushed(&lost, false, true);

@@ -1,16 +1,31 @@
 //! An owner has no room for pieces: no acknowledged byte is lost by that, and no fsync hears of it.
 
+mod completed;
+
 use data::SetAside;
 
 use super::promise::extent_of;
 use super::*;
 
-/// A file of 64 pages. `in_hand`: there are so many sectors, and no others.
+/// A file of 64 pages, all of which this node may write to. `in_hand`: there are so many sectors, and no others.
 fn begin(in_hand: Option<u64>) -> Story {
+    begin_holding(in_hand, &[ByteRange::ALL])
+}
+
+/// The same, but another node may write to all of page 30 behind its first 100 bytes.
+fn begin_beside_another(in_hand: Option<u64>) -> Story {
+    let (part, behind) = (30 * PAGE + 100, 31 * PAGE);
+    let behind = ByteRange::new(behind, ByteRange::ALL.end);
+    begin_holding(in_hand, &[ByteRange::new(0, part), behind])
+}
+
+fn begin_holding(in_hand: Option<u64>, writes: &[ByteRange]) -> Story {
     let mut s = Story::new(64 * PAGE);
     s.has_sectors = true;
     s.has_volatile_nsd = true;
-    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let held: Vec<_> = writes.iter().map(|r| (RangeMode::Write, *r)).collect();
+    let effects = s.ask_open();
+    s.grant_ranges(&effects, InodeMode::Exclusive, &held);
     if let Some(in_hand) = in_hand {
         s.is_full = true;
         s.spare.get_mut().in_hand = in_hand;
@@ -213,10 +228,10 @@ fn what_was_stored_before_a_refusal_can_be_cut() {
     assert_eq!(s.slice.inode(INO).reserved, SetAside::default());
 }
 
-/// A part of a page has no other way: it is told again for some seconds, and then whoever waits hears of it.
+/// A part of a page of which another node may write the rest has no other way: it is told again for some seconds, and then whoever waits hears of it.
 #[test]
 fn parts_of_pages_are_told_again_for_a_while() {
-    let mut s = begin(Some(1));
+    let mut s = begin_beside_another(Some(1));
     write_page(&mut s, 30, 100);
     let mut effects = fsync(&mut s);
     let (mut tries, mut ticks) = (0, 0);
@@ -324,7 +339,7 @@ fn a_commit_in_front_of_a_part_that_waits_tells_its_own_end() {
 /// It has no sector any more: who makes it whole sets one aside for it. Others' are never taken for it, nor given up by it.
 #[test]
 fn a_part_that_gave_its_sector_up_gets_another_one_with_the_next_write() {
-    let mut s = begin(Some(3));
+    let mut s = begin_beside_another(Some(3));
     write_page(&mut s, 30, 100);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
@@ -345,7 +360,11 @@ fn a_part_that_gave_its_sector_up_gets_another_one_with_the_next_write() {
     let (call, commit) = commit_of(&effects).expect("the other page");
     assert_eq!((sectors_of(&commit), commit.pieces.len()), (vec![40], 0));
     accept(&mut s, call);
-    write_whole(&mut s, 30);
+    // Others let go of the page.
+    let whole = u32::try_from(PAGE).expect("4 KiB");
+    let effects = write_page(&mut s, 30, whole);
+    let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+    assert!(is_written(&effects), "{effects:?}");
     assert_eq!(s.spare.get().in_hand, 1, "it has one again");
     let effects = fsync(&mut s);
     let (effects, _) = store(&mut s, effects);
@@ -405,7 +424,7 @@ fn who_gives_up_loses_the_parts_alone() {
 /// A read has made the page whole: it still has no sector, and takes none of others.
 #[test]
 fn a_part_that_gave_its_sector_up_stays_one_when_it_is_read() {
-    let mut s = begin(None);
+    let mut s = begin_beside_another(None);
     write_page(&mut s, 30, 100);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
@@ -549,7 +568,7 @@ fn a_small_file_that_grows_keeps_its_sector() {
 /// A part that was written to beside its Commit has a sector for that; refused once more it gives that up, too.
 #[test]
 fn a_part_that_is_written_beside_its_commit_has_a_sector() {
-    let mut s = begin(Some(2));
+    let mut s = begin_beside_another(Some(2));
     write_page(&mut s, 30, 100);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");

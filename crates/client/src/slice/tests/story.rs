@@ -322,14 +322,19 @@ impl Story {
 
     /// Opens the file for writing, with these tokens.
     pub(super) fn open(&mut self, mode: InodeMode, writes: ByteRange) {
-        let effects = self.ask(Operation::Open {
+        let effects = self.ask_open();
+        self.grant(&effects, mode, writes);
+    }
+
+    /// Opens it to be written; what is asked for that.
+    pub(super) fn ask_open(&mut self) -> Vec<Effect> {
+        self.ask(Operation::Open {
             ino: INO,
             flags: OpenFlags {
                 write: true,
                 ..OpenFlags::default()
             },
-        });
-        self.grant(&effects, mode, writes);
+        })
     }
 
     /// Answers the token question among `effects`: the right to write to these bytes is held from now on.
