@@ -341,7 +341,7 @@ impl Daemon {
         let destage = self.destage.counters();
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
-        let (mut known, mut cold, mut loaded) = (0, 0, 0);
+        let (mut known, mut cold, mut loaded, mut refused) = (0, 0, 0, 0);
         let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
@@ -349,6 +349,7 @@ impl Daemon {
             known += seen.inode_count as u64;
             rewrites.add(seen.rewrites);
             loaded += seen.loaded_file_count;
+            refused += seen.refused_count;
             cold += slice.cold_count() as u64;
         }
         let losses = self.losses();
@@ -368,6 +369,7 @@ impl Daemon {
             ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
             ("files_loaded_ahead", loaded),
+            ("refused_commits", refused),
             ("lost_pages", losses.pages),
             ("lost_write_backs", losses.write_backs),
             ("clipped_write_backs", losses.clipped),

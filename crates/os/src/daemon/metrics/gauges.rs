@@ -28,6 +28,10 @@ pub(in super::super) struct Gauges {
     pub(super) dirty: AtomicU64,
     pub(super) handles: AtomicU64,
     pub(super) waits: [AtomicU64; Waiting::NAMES.len()],
+    /// Pages that could not be stored, and write-backs that were refused.
+    pub(super) lost: [AtomicU64; 2],
+    /// Commits that an owner had no room for.
+    pub(super) refused: AtomicU64,
     pub(super) rewritten: AtomicU64,
     pub(super) rewritten_size: AtomicU64,
     pub(super) notices_busy: AtomicU64,
@@ -78,8 +82,14 @@ impl Daemon {
         let (mut inodes, mut dirty, mut handles) = (0, 0, 0);
         let mut waits = [0; Waiting::NAMES.len()];
         let mut rewrites = client::rewrite::RewriteCounts::default();
+        let (mut losses, mut refused) = (client::losses::Losses::default(), 0);
         for slice in &self.slices {
-            let seen = lock(slice).gauges();
+            let (seen, lost) = {
+                let slice = lock(slice);
+                (slice.gauges(), slice.losses())
+            };
+            losses.add(&lost);
+            refused += seen.refused_count;
             inodes += seen.inode_count;
             dirty += seen.dirty_count;
             handles += seen.handle_count;
@@ -92,6 +102,9 @@ impl Daemon {
         set(&gauges.inodes, inodes);
         set(&gauges.dirty, dirty);
         set(&gauges.handles, handles);
+        set(&gauges.lost[0], losses.pages);
+        set(&gauges.lost[1], losses.write_backs);
+        set(&gauges.refused, refused);
         set(&gauges.rewritten, rewrites.blocks);
         set(&gauges.rewritten_size, rewrites.bytes);
         gauges
