@@ -1,16 +1,82 @@
-//! What of dirty pages goes to sectors, and what inside of a Commit; and what of it is dirty again.
+//! Batches of dirty pages: what of them goes to sectors, and what inside of a Commit; and what of it is dirty again.
 
 use data::SetAside;
-use types::{ByteRange, Piece, limits};
+use types::{ByteRange, Extent, FrameRef, Piece, Run, limits};
 
 use crate::env::{Env, StorePiece, TakenRun};
-use crate::flush::Batch;
 use crate::inode::Inode;
 use crate::pages::{DirtyPage, PAGE_SIZE};
+use crate::slice::IoId;
 
 /// Pieces and bytes of pieces of one batch.
 const BATCH_PIECES_MAX: usize = 256;
 const BATCH_PIECE_BYTES_MAX: u64 = limits::SMALL_BYTES_MAX as u64;
+
+#[derive(Debug, PartialEq)]
+pub(crate) enum BatchState {
+    Storing,
+    Stored(Vec<Extent>),
+    /// With its extents where the Commit may be refused for what others bring.
+    Committing(Vec<Extent>),
+}
+
+/// Pages on their way.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) io: IoId,
+    pub(crate) numbers: Vec<u64>,
+    /// The file's bytes from its first page to its last, whatever of them it has.
+    pub(crate) span: ByteRange,
+    pub(crate) frames: Vec<FrameRef>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) state: BatchState,
+    /// The size was cut while it was on its way: it is written anew.
+    pub(crate) is_cut: bool,
+    /// Its pages are promised sectors; else none of them is.
+    pub(crate) is_promised: bool,
+    /// Whole pages that go as pieces.
+    pub(crate) whole: Vec<u64>,
+    /// They stay where they are then; else they go to sectors later.
+    pub(crate) stays: bool,
+    /// The first so many of `numbers` go to sectors, the others as pieces.
+    pub(crate) sector_count: usize,
+    /// Sectors that stay set aside for what goes as pieces until the owner has it (`crate::refused`).
+    pub(crate) aside: SetAside,
+    /// Its stores are flushed.
+    pub(crate) is_flushed: bool,
+}
+
+impl Batch {
+    pub(crate) fn page_count(&self) -> usize {
+        self.numbers.len()
+    }
+
+    pub(crate) const fn is_stored(&self) -> bool {
+        matches!(self.state, BatchState::Stored(_))
+    }
+
+    /// Extents and pieces that wait for a Commit.
+    pub(crate) fn stored_count(&self) -> usize {
+        if self.is_stored() {
+            self.extent_count() + self.pieces.len()
+        } else {
+            0
+        }
+    }
+
+    /// It carries bytes that go with the Commit.
+    pub(crate) fn has_pieces(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    pub(crate) fn extent_count(&self) -> usize {
+        match &self.state {
+            BatchState::Stored(extents) => extents.len(),
+            BatchState::Storing | BatchState::Committing(_) => 0,
+        }
+    }
+}
 
 /// Pages that were taken for a flush are dirty again.
 pub(crate) fn put_back(inode: &mut Inode, pages: &[DirtyPage], env: &Env<'_>) {

@@ -15,7 +15,8 @@
 
 use types::ByteRange;
 
-use crate::flush::{Batch, BatchState, Goal, Purpose};
+use crate::batch::{Batch, BatchState};
+use crate::goals::{Goal, Purpose};
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
 

@@ -7,8 +7,9 @@
 use data::SetAside;
 use types::{ByteRange, InodeId, RangeMode, RangeSet};
 
+use crate::batch::Batch;
 use crate::env::Env;
-use crate::flush::{Batch, Purpose};
+use crate::goals::Purpose;
 use crate::pages::PAGE_SIZE;
 use crate::slice::Slice;
 

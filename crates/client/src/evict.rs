@@ -34,7 +34,7 @@ use types::{Duration, FileKind, InodeId, Instant, ShardId, TokenNumber, limits};
 
 use crate::belief::SEVERAL;
 use crate::env::Env;
-use crate::flush::Purpose;
+use crate::goals::Purpose;
 use crate::inode::Inode;
 use crate::names::Continuation;
 use crate::request::Notice;

@@ -1,34 +1,24 @@
 //! Write-behind: dirty pages become runs on NSDs or pieces in a Commit, and then the owner's knowledge.
 //!
 //! Per inode: `take_dirty` -> batch (Storing -> Stored) -> one Commit at a time -> clean. The order of a
-//! commit is DESIGN.md section 4: data written, NSDs flushed, then the Commit.
-//!
-//! A *goal* is somebody who waits until what is dirty now is committed: fsync, a revoke, a synchronous
-//! write, a setattr or rename that must come after it, or age. Goals of applications end after two Commits
-//! at the latest, so that a busy writer starves nobody; a revoke's goal ends when the range is clean (the
-//! gate keeps new writes away).
+//! commit is DESIGN.md section 4: data written, NSDs flushed, then the Commit (`crate::commit`). Who waits for that is a goal
+//! (`crate::goals`).
 
 use std::collections::VecDeque;
 
 use data::SetAside;
-use meta::{Commit, Op};
-use types::{
-    ByteRange, Duration, Errno, Extent, FrameRef, InodeId, Instant, Piece, RangeMode, Run,
-    Timestamp, limits,
-};
+use types::{ByteRange, Duration, Errno, Extent, InodeId, Instant, RangeMode, limits};
 
-use crate::batch::{cap_pieces, clip, numbers_of, put_back, store_pieces, whole_pieces};
-use crate::claims::{Front, span_of};
-use crate::destage::{HASTY_PAGES_MANY, HASTY_PAGES_MAX};
+use crate::batch::{
+    Batch, BatchState, cap_pieces, clip, numbers_of, put_back, store_pieces, whole_pieces,
+};
+use crate::claims::span_of;
+use crate::destage::HASTY_PAGES_MAX;
 use crate::env::{Env, TakenRun};
-use crate::errors::Hears;
-use crate::message::{Answer, Ask, Body};
-use crate::names::Continuation;
-use crate::pages::{DirtyPage, PAGE_SIZE, parts_of, pieces_of};
+use crate::goals::Purpose;
+use crate::pages::{DirtyPage, PAGE_SIZE, pieces_of};
 use crate::promise::{keep_small, wanted_runs};
-use crate::request::{Operation, Request, Response};
-use crate::revoke::{FlushOutcome, RevokeId};
-use crate::slice::{Effect, Input, IoFailure, IoId, Slice, slice_of};
+use crate::slice::{Effect, IoFailure, IoId, Slice};
 
 /// Pages of one batch: 4 MiB.
 pub(crate) const BATCH_PAGES_MAX: usize = 1024;
@@ -36,109 +26,12 @@ pub(crate) const BATCH_PAGES_MAX: usize = 1024;
 const IN_FLIGHT_PAGES_MAX: usize = 32 << 8;
 /// Extents that make a Commit worth while by themselves.
 const COMMIT_EXTENTS_MIN: usize = 64;
-/// Extents, pieces and bytes of pieces in one Commit: far below what an owner takes.
-const COMMIT_EXTENTS_MAX: usize = 1024;
-const COMMIT_PIECES_MAX: usize = 1024;
-const COMMIT_PIECE_BYTES_MAX: usize = 256 << 10;
 /// Dirty data older than this is written back.
 const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 /// What was acknowledged and lost its sectors to a broken link waits so long for others.
 pub(crate) const STARVED_MAX: Duration = Duration::from_secs(30);
 /// Failed stores of an inode in a row before its writers hear of it.
 const STORE_FAILURES_MAX: u32 = 3;
-
-/// Who waits for a write-back.
-#[derive(Debug)]
-pub(crate) enum Purpose {
-    /// fsync, or a synchronous write: answered when durable.
-    Sync(Request),
-    /// The tokens of a revoke go when it is done.
-    Revoke(RevokeId),
-    /// Written after the flush of a revoke that was about to end: the release waits for it.
-    Late(RevokeId),
-    /// A change by the owner (`Slice::ask_change`) that must come after what was written before it.
-    Change(Box<(Op, Continuation)>),
-    /// A rename that must come after its source's data.
-    Rename(Box<Request>),
-    /// Age or pressure.
-    Background,
-}
-
-/// A write-back that somebody waits for.
-#[derive(Debug)]
-pub(crate) struct Goal {
-    pub(crate) purpose: Purpose,
-    /// What was dirty when it came (`Pages::mark_goal`).
-    pub(crate) sequence: u64,
-    /// Size and times were dirty: they go with this Commit of the inode, counted from its first.
-    pub(crate) commit: u64,
-    pub(crate) since: Instant,
-}
-
-impl Goal {
-    /// Who waits, and what must come about: for `gupfs waiters`.
-    pub(crate) fn what(&self) -> String {
-        let Self {
-            purpose,
-            sequence,
-            commit,
-            ..
-        } = self;
-        format!("{purpose:?} (pages of sequence {sequence}, Commit {commit})")
-    }
-
-    /// The request that waits for it and may be given up.
-    pub(crate) fn waiter(&self) -> Option<crate::request::Ticket> {
-        match &self.purpose {
-            // A synchronous write has happened: it is not told EINTR, or it would be done twice.
-            Purpose::Sync(request) if !matches!(request.operation, Operation::Write { .. }) => {
-                Some(request.ticket)
-            }
-            _ => None,
-        }
-    }
-}
-
-#[derive(Debug, PartialEq)]
-pub(crate) enum BatchState {
-    Storing,
-    Stored(Vec<Extent>),
-    /// With its extents where the Commit may be refused for what others bring.
-    Committing(Vec<Extent>),
-}
-
-/// Pages on their way.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    io: IoId,
-    pub(crate) numbers: Vec<u64>,
-    /// The file's bytes from its first page to its last, whatever of them it has.
-    pub(crate) span: ByteRange,
-    frames: Vec<FrameRef>,
-    pub(crate) runs: Vec<Run>,
-    pieces: Vec<Piece>,
-    pub(crate) state: BatchState,
-    /// The size was cut while it was on its way: it is written anew.
-    pub(crate) is_cut: bool,
-    /// Its pages are promised sectors; else none of them is.
-    pub(crate) is_promised: bool,
-    /// Whole pages that go as pieces.
-    pub(crate) whole: Vec<u64>,
-    /// They stay where they are then; else they go to sectors later.
-    pub(crate) stays: bool,
-    /// The first so many of `numbers` go to sectors, the others as pieces.
-    pub(crate) sector_count: usize,
-    /// Sectors that stay set aside for what goes as pieces until the owner has it (`crate::refused`).
-    pub(crate) aside: SetAside,
-    /// Its stores are flushed.
-    pub(crate) is_flushed: bool,
-}
-
-impl Batch {
-    pub(crate) fn page_count(&self) -> usize {
-        self.numbers.len()
-    }
-}
 
 /// What becomes a batch.
 struct Prepared {
@@ -153,94 +46,7 @@ struct Prepared {
     is_promised: bool,
 }
 
-/// What a running Commit carries beside its batches.
-#[derive(Debug)]
-pub(crate) struct RunningCommit {
-    pub(crate) commit: Commit,
-    pub(crate) modified: Option<Timestamp>,
-    /// The file ends behind what it tells.
-    pub(crate) is_partial: bool,
-    /// It brings a rewrite, and nothing else.
-    pub(crate) is_rewrite: bool,
-}
-
 impl Slice {
-    /// fsync, fsyncdir, syncfs.
-    pub(crate) fn fsync(&mut self, env: &Env<'_>, request: Request) {
-        match request.operation {
-            Operation::Fsync { ino, .. } => self.flush_for(env, ino, request),
-            _ => self.sync_journal(request.ticket, Response::Done),
-        }
-    }
-
-    /// Answers when this node's journal is durable: then so are the names made through this node, for
-    /// what other owners executed was durable when they answered.
-    fn sync_journal(&mut self, ticket: crate::request::Ticket, response: Response) {
-        let own = self.placements[0];
-        self.call(own, Ask::Sync, Continuation::Synced(ticket, response));
-    }
-
-    /// Answers `request` (fsync or a synchronous write) when the inode's data is durable.
-    pub(crate) fn flush_for(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
-        self.add_goal(env, ino, Purpose::Sync(request));
-    }
-
-    /// Has the owner change the inode when its dirty state is committed.
-    pub(crate) fn flush_before(&mut self, env: &Env<'_>, ino: InodeId, op: Op, then: Continuation) {
-        self.add_goal(env, ino, Purpose::Change(Box::new((op, then))));
-    }
-
-    /// Runs a rename when its source's data is committed.
-    pub(crate) fn flush_then(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
-        let is_dirty = self.inodes.get(&ino).is_some_and(|i| i.is_dirty());
-        if is_dirty {
-            let purpose = Purpose::Rename(Box::new(request));
-            self.add_goal(env, ino, purpose);
-        } else {
-            self.send_rename(request);
-        }
-    }
-
-    fn send_rename(&mut self, request: Request) {
-        let Operation::Rename { parent, .. } = &request.operation else {
-            return;
-        };
-        let parent = *parent;
-        if slice_of(parent) as u64 == self.index {
-            self.rename_now(request);
-        } else {
-            self.out.push(Effect::ForSlice(
-                parent,
-                Input::RenameNow(Box::new(request)),
-            ));
-        }
-    }
-
-    pub(crate) fn add_goal(&mut self, env: &Env<'_>, ino: InodeId, purpose: Purpose) {
-        let inode = self.inode(ino);
-        let is_background = |goal: &Goal| matches!(goal.purpose, Purpose::Background);
-        if matches!(purpose, Purpose::Background) && inode.goals.iter().any(is_background) {
-            return self.pump(env, ino);
-        }
-        // A Commit under way does not have the newest.
-        let commit = if inode.is_changed() {
-            inode.commit_count + 1 + u64::from(inode.is_committing)
-        } else if inode.commit.as_ref().is_some_and(|c| c.is_rewrite) {
-            // Its pages are clean, but tokens do not go and sizes do not change before it has ended.
-            inode.commit_count + 1
-        } else {
-            0
-        };
-        let sequence = inode.pages.mark_goal();
-        inode.goals.push(Goal {
-            purpose,
-            sequence,
-            commit,
-            since: env.now,
-        });
-        self.pump(env, ino);
-    }
-
     /// After a write: notes the age of the dirty data, and starts whole blocks on their way.
     pub(crate) fn write_behind(&mut self, env: &Env<'_>, ino: InodeId, written: ByteRange) {
         let inode = self.inodes.get_mut(&ino).expect("just written");
@@ -606,329 +412,18 @@ impl Slice {
         }
     }
 
-    fn start_commit(&mut self, env: &Env<'_>, ino: InodeId, front: Front) {
-        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let Some(attr) = inode.attr else { return };
-        let mut extents = Vec::new();
-        let mut pieces = Vec::new();
-        let mut piece_bytes = 0;
-        let mut stores = Vec::new();
-        // Pieces of others may be refused for want of room: what is promised goes by itself, with the size it needs.
-        let may_go = |is_promised| {
-            let mut batches = inode.batches.iter();
-            batches.any(|b| b.is_promised == is_promised && front.admits(b))
-        };
-        let (has_promised, has_others) = (may_go(true), may_go(false));
-        let is_promised = inode.promise.take_turn(has_promised, has_others);
-        let may_be_refused = !is_promised && inode.batches.iter().any(Batch::has_pieces);
-        let mut carried = 0;
-        let grows = inode.is_size_dirty;
-        if grows {
-            inode.sort_batches();
-        }
-        for batch in &mut inode.batches {
-            if batch.is_promised != is_promised || !front.admits(batch) {
-                continue;
-            }
-            let BatchState::Stored(stored) = &mut batch.state else {
-                unreachable!("what is admitted is stored");
-            };
-            let bytes: usize = batch.pieces.iter().map(|p| p.bytes.len()).sum();
-            let is_first = extents.is_empty() && pieces.is_empty();
-            let fits = extents.len() + stored.len() <= COMMIT_EXTENTS_MAX
-                && pieces.len() + batch.pieces.len() <= COMMIT_PIECES_MAX
-                && piece_bytes + bytes <= COMMIT_PIECE_BYTES_MAX;
-            if !is_first && !fits {
-                if grows {
-                    break;
-                }
-                continue;
-            }
-            piece_bytes += bytes;
-            pieces.append(&mut batch.pieces);
-            if !stored.is_empty() && !batch.is_flushed {
-                stores.push(batch.io);
-            }
-            let kept = match may_be_refused {
-                true => stored.clone(),
-                false => Vec::new(),
-            };
-            extents.append(stored);
-            carried = carried.max(batch.span.end);
-            batch.state = BatchState::Committing(kept);
-        }
-        extents.sort_by_key(|e: &Extent| e.file_sector);
-        let size = inode.size_to_tell(carried);
-        let is_partial = inode.is_size_dirty && size != Some(inode.size);
-        let commit = Commit {
-            ino,
-            generation: attr.generation,
-            size_generation: attr.size_generation,
-            size,
-            modified: inode.modified,
-            kill_set_id: inode.kill_set_id,
-            drops_rights: inode.drops_rights,
-            extents,
-            pieces,
-        };
-        let running = RunningCommit {
-            commit,
-            modified: inode.modified,
-            is_partial,
-            is_rewrite: false,
-        };
-        self.run_commit(env, ino, running, stores);
-    }
-
-    /// Sends a Commit when these stores cannot be forgotten by their disks. The caller sees to it that no other one is under way.
-    pub(crate) fn run_commit(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        running: RunningCommit,
-        stores: Vec<IoId>,
-    ) {
-        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        assert!(!inode.is_committing, "one Commit of an inode at a time");
-        inode.is_committing = true;
-        inode.commit = Some(Box::new(running));
-        if env.has_volatile_nsd && !stores.is_empty() {
-            let io = IoId(self.draw_id());
-            self.ios.insert(io, ino);
-            self.out.push(Effect::Flush(io, stores));
-        } else {
-            self.send_commit(ino);
-        }
-    }
-
-    fn send_commit(&mut self, ino: InodeId) {
-        let inode = self.inodes.get_mut(&ino).expect("it is committing");
-        let running = inode.commit.as_mut().expect("it is committing");
-        // The pages stay cached until the answer: the Commit's own copy is not needed for a repeat, which
-        // the driver does with the encoded question.
-        let commit = running.commit.clone();
-        let ask = Ask::Op {
-            op: Op::Commit(commit),
-            durable: false,
-        };
-        self.call(ino.shard(), ask, Continuation::Commit(ino));
-    }
-
-    /// The NSDs of a commit's stores are flushed, or lost what was written.
-    pub(crate) fn on_nsds_flushed(
-        &mut self,
-        env: &Env<'_>,
-        io: IoId,
-        result: Result<(), IoFailure>,
-    ) {
-        let Some(ino) = self.ios.remove(&io) else {
-            return;
-        };
-        match result {
-            Ok(()) => self.send_commit(ino),
-            // Written again, elsewhere: a server restarted between write and flush.
-            Err(_) => self.end_commit(env, ino, Err(None)),
-        }
-    }
-
-    /// The owner has the Commit, or refused it.
-    pub(crate) fn on_committed(&mut self, env: &Env<'_>, ino: InodeId, answer: Answer) {
-        let result = match answer.body {
-            Body::Op(meta::Reply::Attr(attr)) => Ok(attr),
-            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => Err(Some(errno)),
-            // The size was changed meanwhile: the bytes are still ours, and go under the new size. Another node may
-            // have changed it while we held no more than the range: then nobody has told us before.
-            Body::Op(meta::Reply::Resized(attr)) => {
-                self.inode(ino).learn_attr(&attr);
-                Err(None)
-            }
-            Body::Op(meta::Reply::Stale) => Err(Some(Errno::ESTALE)),
-            _ => Err(Some(Errno::EPROTO)),
-        };
-        self.end_commit(env, ino, result);
-    }
-
-    /// `Err(None)`: write the pages again. `Err(Some(errno))`: they are lost; tell fsync and close.
-    fn end_commit(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        result: Result<types::Attr, Option<Errno>>,
-    ) {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        let Some(running) = inode.commit.take() else {
-            return;
-        };
-        inode.is_committing = false;
-        inode.commit_count += 1;
-        if running.is_rewrite {
-            self.end_rewrite(env, ino, result);
-            return self.go_on(env, ino);
-        }
-        let done: Vec<Batch> = inode
-            .batches
-            .extract_if(.., |b| matches!(b.state, BatchState::Committing(_)))
+    /// Writes all dirty data back.
+    pub(crate) fn write_all_back(&mut self, env: &Env<'_>) {
+        let mut inos: Vec<InodeId> = self
+            .inodes
+            .iter()
+            .filter(|(_, i)| i.is_dirty())
+            .map(|(ino, _)| *ino)
             .collect();
-        if result == Err(Some(Errno::ENOSPC)) && inode.are_pieces_in(&running.commit, &done) {
-            self.keep_refused(env, ino, done);
-            self.tell_again(env, ino);
-            return self.go_on(env, ino);
+        inos.sort_unstable();
+        for ino in inos {
+            self.add_goal(env, ino, Purpose::Background);
         }
-        match result {
-            Ok(attr) => {
-                for batch in &done {
-                    env.grants.committed(env.owner(ino.shard()), &batch.runs);
-                    env.grants.unreserve(env.owner(ino.shard()), batch.aside);
-                    inode.pages.on_flushed(&batch.numbers, true, false);
-                    for run in parts_of(&batch.numbers, |a, b| a + 1 == b) {
-                        let bytes = ByteRange::at(run[0] * PAGE_SIZE, run.len() as u64 * PAGE_SIZE);
-                        inode.forget_map(&bytes);
-                    }
-                }
-                self.hasty_count = inode.note_hasty(self.hasty_count, &done);
-                inode.note_taken(&done);
-                if running.modified == inode.modified {
-                    inode.modified = None;
-                }
-                if running.commit.drops_rights {
-                    inode.drops_rights = false;
-                }
-                if running.commit.kill_set_id == inode.kill_set_id {
-                    inode.kill_set_id = None;
-                }
-                inode.learn_attr(&attr);
-                if running.is_partial {
-                    inode.await_next_commit();
-                }
-                // Also what is stored and waits for what is in front of it, or for the next Commit.
-                let has_later = inode.pages.dirty_count() > 0
-                    || !inode.hasty.is_empty()
-                    || !inode.batches.is_empty()
-                    || inode.is_size_dirty;
-                if has_later {
-                    inode.list_as_dirty(&mut self.dirty, env.now);
-                }
-            }
-            Err(errno) => {
-                let owner = env.owner(ino.shard());
-                for batch in &done {
-                    env.grants.discard(owner, &batch.runs);
-                    match errno {
-                        None => inode.write_again(env, batch),
-                        Some(errno) => {
-                            env.grants.unreserve(owner, batch.aside);
-                            inode.pages.on_flushed(&batch.numbers, false, true);
-                            let count = batch.numbers.len();
-                            self.losses.note_pages(inode, count, errno);
-                        }
-                    }
-                }
-                if let Some(errno) = errno {
-                    inode.errors.note(errno);
-                    inode.forget_idle();
-                    inode.forget_refused();
-                }
-            }
-        }
-        match result {
-            Ok(_) => self.note_committed(env, ino, &running.commit),
-            Err(None) => self.tell_again(env, ino),
-            Err(Some(_)) => {}
-        }
-        if !self.frameless.is_empty() {
-            // Pages are clean by it.
-            self.out.push(Effect::ForSlice(ino, Input::Shrink));
-        }
-        if self.hasty_count > HASTY_PAGES_MANY {
-            self.destage(env, ino);
-        }
-        self.go_on(env, ino);
-    }
-
-    /// A Commit is to be made again. What it was to tell beside bytes goes with the next one, and so does who waits for it.
-    fn tell_again(&mut self, env: &Env<'_>, ino: InodeId) {
-        let inode = self.inodes.get_mut(&ino).expect("its Commit has ended");
-        if !inode.is_changed() {
-            return;
-        }
-        let commit_count = inode.commit_count;
-        let waiting = inode.goals.iter_mut();
-        let waiting = waiting.filter(|goal| goal.commit == commit_count);
-        waiting.for_each(|goal| goal.commit += 1);
-        inode.list_as_dirty(&mut self.dirty, env.now);
-    }
-
-    /// A Commit has ended: who waits for that goes on.
-    fn go_on(&mut self, env: &Env<'_>, ino: InodeId) {
-        self.pump(env, ino);
-        self.retry(env, ino);
-        self.rest(ino);
-        self.drop_if_gone(env, ino);
-    }
-
-    /// Ends the goals that are reached.
-    fn end_goals(&mut self, env: &Env<'_>, ino: InodeId) {
-        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        if inode.goals.is_empty() {
-            return;
-        }
-        let commit_count = inode.commit_count;
-        let work = inode.work();
-        let pages = &work.pages;
-        let is_over =
-            |goal: &mut Goal| pages.is_reached(goal.sequence) && goal.commit <= commit_count;
-        let done: Vec<Goal> = work.goals.extract_if(.., is_over).collect();
-        if done.is_empty() {
-            return;
-        }
-        // What was written meanwhile was old before, and did not become a goal beside this one.
-        if inode.goals.is_empty() && inode.is_dirty() {
-            inode.list_as_dirty(&mut self.dirty, env.now);
-        }
-        let is_lost = inode.errors.is_untold();
-        for goal in done {
-            match goal.purpose {
-                Purpose::Sync(request) => self.end_sync(env, ino, request),
-                Purpose::Revoke(revoke) => {
-                    let outcome = match is_lost {
-                        false => FlushOutcome::Committed,
-                        true => FlushOutcome::Lost,
-                    };
-                    self.on_revoke_flushed(env, ino, revoke, outcome);
-                }
-                Purpose::Late(revoke) => self.finish_release(env, ino, revoke),
-                Purpose::Change(change) => {
-                    let (op, then) = *change;
-                    self.ask_change(ino, op, then);
-                }
-                // What it would replace may be good.
-                Purpose::Rename(request) => match self.inode(ino).errors.take_untold() {
-                    Some(errno) => self.fail(request.ticket, errno),
-                    None => self.send_rename(*request),
-                },
-                Purpose::Background => {}
-            }
-        }
-        self.retry(env, ino);
-    }
-
-    fn end_sync(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
-        let error = match &request.operation {
-            Operation::Fsync { handle, .. } | Operation::Write { handle, .. } => {
-                self.tell_error(ino, *handle, Hears::Sync)
-            }
-            _ => self.inode(ino).errors.take_untold(),
-        };
-        if let Some(errno) = error {
-            return self.reply_written(env, request.ticket, Response::Error(errno));
-        }
-        let response = match &request.operation {
-            Operation::Write { payload, .. } => Response::Written(payload.length),
-            _ => Response::Done,
-        };
-        self.sync_journal(request.ticket, response);
     }
 
     /// Writes back what has been dirty for long, and tries again what waits for frames.
@@ -959,33 +454,6 @@ impl crate::inode::Inode {
     pub(crate) fn list_as_dirty(&mut self, list: &mut VecDeque<(Instant, InodeId)>, now: Instant) {
         if !std::mem::replace(&mut self.is_on_dirty_list, true) {
             list.push_back((now, self.ino));
-        }
-    }
-}
-
-impl Batch {
-    pub(crate) const fn is_stored(&self) -> bool {
-        matches!(self.state, BatchState::Stored(_))
-    }
-
-    /// Extents and pieces that wait for a Commit.
-    pub(crate) fn stored_count(&self) -> usize {
-        if self.is_stored() {
-            self.extent_count() + self.pieces.len()
-        } else {
-            0
-        }
-    }
-
-    /// It carries bytes that go with the Commit.
-    pub(crate) fn has_pieces(&self) -> bool {
-        !self.pieces.is_empty()
-    }
-
-    fn extent_count(&self) -> usize {
-        match &self.state {
-            BatchState::Stored(extents) => extents.len(),
-            BatchState::Storing | BatchState::Committing(_) => 0,
         }
     }
 }

@@ -25,7 +25,7 @@ impl Inode {
         parked
             .map(|p| p.request.ticket)
             .chain(gated.map(|request| request.ticket))
-            .chain(self.goals.iter().filter_map(crate::flush::Goal::waiter))
+            .chain(self.goals.iter().filter_map(crate::goals::Goal::waiter))
     }
 }
 
@@ -91,7 +91,7 @@ impl Slice {
             .retain(|p| p.request.ticket != ticket || p.is_admitted);
         for goal in &mut inode.goals {
             if goal.waiter() == Some(ticket) {
-                goal.purpose = crate::flush::Purpose::Background;
+                goal.purpose = crate::goals::Purpose::Background;
             }
         }
         self.misplaced.remove(&ticket);

@@ -13,7 +13,8 @@ use types::{ByteRange, Duration, Errno, InodeId, NodeId};
 use crate::appends::NoRoom;
 use crate::batch::numbers_of;
 use crate::env::{Env, SpaceNews};
-use crate::flush::{BATCH_PAGES_MAX, Purpose, STARVED_MAX};
+use crate::flush::{BATCH_PAGES_MAX, STARVED_MAX};
+use crate::goals::Purpose;
 use crate::request::Ticket;
 use crate::slice::{Effect, Slice, Waiting};
 
@@ -182,20 +183,6 @@ impl Slice {
             if inode.is_some_and(|inode| inode.pages.dirty_count() > 0) {
                 self.add_goal(env, ino, Purpose::Background);
             }
-        }
-    }
-
-    /// Writes all dirty data back.
-    pub(crate) fn write_all_back(&mut self, env: &Env<'_>) {
-        let mut inos: Vec<InodeId> = self
-            .inodes
-            .iter()
-            .filter(|(_, i)| i.is_dirty())
-            .map(|(ino, _)| *ino)
-            .collect();
-        inos.sort_unstable();
-        for ino in inos {
-            self.add_goal(env, ino, Purpose::Background);
         }
     }
 

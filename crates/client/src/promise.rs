@@ -20,7 +20,8 @@ use types::{ByteRange, Duration, InodeId, Instant, Layout, RangeSet, SECTOR_SIZE
 use crate::appends::NoRoom;
 use crate::batch::{numbers_of, put_back};
 use crate::env::{Env, WantedRun};
-use crate::flush::{BATCH_PAGES_MAX, Purpose};
+use crate::flush::BATCH_PAGES_MAX;
+use crate::goals::Purpose;
 use crate::inode::{Inode, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;

@@ -3,7 +3,7 @@
 use types::{ByteRange, FrameRef, InodeId};
 
 use crate::env::Env;
-use crate::flush::Purpose;
+use crate::goals::Purpose;
 use crate::pages::{GivenUp, PAGE_SIZE};
 use crate::slice::Slice;
 

@@ -27,10 +27,10 @@ use data::SetAside;
 use meta::Commit;
 use types::{ByteRange, Duration, Errno, InodeId, InodeMode, Instant, limits};
 
+use crate::batch::{Batch, BatchState};
 use crate::batch::{numbers_of, put_back};
 use crate::claims::span_of;
 use crate::env::Env;
-use crate::flush::{Batch, BatchState};
 use crate::inode::Inode;
 use crate::pages::{DirtyPage, PAGE_SIZE};
 use crate::slice::Slice;

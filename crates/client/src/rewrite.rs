@@ -58,8 +58,8 @@ use types::{
     Run,
 };
 
+use crate::commit::RunningCommit;
 use crate::env::{Env, LoadPiece, StorePiece, WantedRun};
-use crate::flush::RunningCommit;
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};

@@ -10,7 +10,7 @@ use token::message::{Granted, Revoke};
 use types::{Attr, ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
 
 use crate::env::Env;
-use crate::flush::Purpose;
+use crate::goals::Purpose;
 use crate::io::{new_size, resize_kind};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;

@@ -3,7 +3,8 @@
 
 use types::InodeId;
 
-use crate::flush::{Batch, BatchState, Purpose};
+use crate::batch::{Batch, BatchState};
+use crate::goals::Purpose;
 use crate::inode::Inode;
 use crate::names::Continuation;
 use crate::request::Ticket;

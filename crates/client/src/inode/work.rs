@@ -15,7 +15,8 @@ use rustc_hash::FxHashMap;
 use types::{ByteRange, Errno, InodeId, Name, RangeSet, Timestamp};
 
 use super::{Inode, Load, MapCache};
-use crate::flush::{Batch, Goal};
+use crate::batch::Batch;
+use crate::goals::Goal;
 use crate::pages::Pages;
 use crate::request::Ticket;
 use crate::slice::Parked;
@@ -45,7 +46,7 @@ pub(crate) struct Work {
     pub(crate) resize_count: u32,
     /// Changes of size in service, with what they may cut: their tokens do not leave.
     pub(crate) resizes: Vec<(Ticket, ByteRange)>,
-    pub(crate) commit: Option<Box<crate::flush::RunningCommit>>,
+    pub(crate) commit: Option<Box<crate::commit::RunningCommit>>,
     /// Stores that failed in a row.
     pub(crate) store_failures: u32,
     /// Since when stores have failed or their links broken, without one that ended well.
