@@ -8,8 +8,7 @@ use data::SetAside;
 use meta::Op;
 use types::frame::{FRAME_SIZE, FRAMES_PER_SLAB};
 use types::{
-    ByteRange, Errno, FrameRef, InodeId, InodeMode, Pattern, RangeMode, RangeSet, Span, Want,
-    limits,
+    ByteRange, Errno, InodeId, InodeMode, Pattern, RangeMode, RangeSet, Span, Want, limits,
 };
 
 use crate::appends::NoRoom;
@@ -19,6 +18,7 @@ use crate::inode::{Load, sectors_around};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{Found, PAGE_SIZE, Pages};
+use crate::pool::frames_for;
 use crate::request::{Handle, Notice, Operation, Request, Response, Ticket};
 use crate::revoke::{RequestKind, round_out};
 use crate::slice::{Effect, IoFailure, IoId, Slice, Waiting};
@@ -679,6 +679,7 @@ impl Slice {
                 // A mismatch may mean that the map we read by is old: ask the owner once more before
                 // the application hears of it.
                 inode.map.forget(&sectors_around(&range));
+                inode.note_unreadable(&range);
                 if !load.is_wanted {
                     // Nobody asked: whoever reads it looks for himself.
                 } else if failure == IoFailure::Corrupt && inode.look_count < LOOKS_MAX {
@@ -971,30 +972,6 @@ pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
         }
         _ => None,
     }
-}
-
-/// Frames for the pages of `part`, adjacent ones for a whole block: fewer than it has when the pool is full.
-fn frames_for(part: ByteRange, pool: &dyn crate::Pool) -> Vec<(u64, FrameRef)> {
-    let numbers = part.begin / PAGE_SIZE..part.end / PAGE_SIZE;
-    // Some frames are kept for what writes dirty ones back.
-    let room = pool.frame_counts().1.saturating_sub(pool.levels().reserve);
-    if part.length() == BLOCK_SIZE
-        && room >= u64::from(FRAMES_PER_SLAB)
-        && let Some(first) = pool.alloc_slab()
-    {
-        return numbers.zip((first.0..).map(FrameRef)).collect();
-    }
-    let mut pages = Vec::with_capacity(usize::try_from(part.length() / PAGE_SIZE).unwrap_or(0));
-    for number in numbers {
-        if pages.len() as u64 >= room {
-            break;
-        }
-        match pool.alloc() {
-            Some(frame) => pages.push((number, frame)),
-            None => break,
-        }
-    }
-    pages
 }
 
 const _: () = assert!(FRAME_SIZE as u64 == types::SECTOR_SIZE);

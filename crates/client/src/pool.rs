@@ -16,7 +16,10 @@
 //! nothing above `reserve`), or loads are on their way, or frames are free. `Slice::check_frames` asserts it.
 
 use types::frame::FRAMES_PER_SLAB;
-use types::{FrameRef, InodeId, SmallBytes, Span};
+use types::{ByteRange, FrameRef, InodeId, SmallBytes, Span};
+
+use crate::io::BLOCK_SIZE;
+use crate::pages::PAGE_SIZE;
 
 /// Free frames below which a pool gives less, see the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,4 +88,28 @@ pub trait Pool {
     fn levels(&self) -> Levels {
         Levels::of(self.frame_counts().0)
     }
+}
+
+/// Frames for the pages of `part`, adjacent ones for a whole block: fewer than it has when the pool is full.
+pub(crate) fn frames_for(part: ByteRange, pool: &dyn Pool) -> Vec<(u64, FrameRef)> {
+    let numbers = part.begin / PAGE_SIZE..part.end / PAGE_SIZE;
+    // Some frames are kept for what writes dirty ones back.
+    let room = pool.frame_counts().1.saturating_sub(pool.levels().reserve);
+    if part.length() == BLOCK_SIZE
+        && room >= u64::from(FRAMES_PER_SLAB)
+        && let Some(first) = pool.alloc_slab()
+    {
+        return numbers.zip((first.0..).map(FrameRef)).collect();
+    }
+    let mut pages = Vec::with_capacity(usize::try_from(part.length() / PAGE_SIZE).unwrap_or(0));
+    for number in numbers {
+        if pages.len() as u64 >= room {
+            break;
+        }
+        match pool.alloc() {
+            Some(frame) => pages.push((number, frame)),
+            None => break,
+        }
+    }
+    pages
 }

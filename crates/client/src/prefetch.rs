@@ -93,8 +93,8 @@ impl Slice {
     pub(crate) fn prefetch_mapped(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         let wanted = std::mem::take(&mut inode.unmapped);
-        // What is small is loaded before it is opened, too, and what an owner refuses after it was closed.
-        let is_wanted = inode.open_count > 0 || inode.is_small() || inode.waits_for_room();
+        // What is small is loaded before it is opened, too.
+        let is_wanted = inode.open_count > 0 || inode.is_small();
         if inode.is_revoking() || !is_wanted {
             return;
         }

@@ -8,15 +8,19 @@
 //! - Sectors that were set aside for pages that go as pieces stay so until the owner has the pieces (`Batch::aside`).
 //! - Refused, whole pages go to the sectors that they have, and so do others of the file for [`REFUSED_FOR`]. Of a page of which this
 //!   node does not have all a *part* can go as a piece alone. Where the whole page is this node's to write, the rest of it is loaded
-//!   (`Slice::complete_parts`), and it keeps its sector for that. Else it gives its sector up, so that the owner may get it to make
-//!   room. All parts of the file are told again [`PAUSE`] after the last refusal, and each is lost that is refused [`PATIENCE`] after
-//!   it first was. Who takes tokens back waits for that, as for other writes that find no room.
+//!   (`Slice::complete_parts`), and it keeps its sector for that. Else, or if that cannot be read, it gives its sector up, so that the
+//!   owner may get it to make room. What has no sector can go as a piece alone, however whole it is: where a store has failed, or none
+//!   was set aside.
+//! - What can go as a piece alone is told again [`PAUSE`] after the last refusal, and lost if it is refused [`PATIENCE`] after it first
+//!   was. What has a sector, and is whole by then, is not lost. Who takes tokens back waits for that, as for other writes that find no
+//!   room.
+//! - Bytes of a page that were lost, as somebody was told, stay lost: nothing is loaded into it.
 //! - Who writes to a page that has given its sector up sets another one aside for it (`Inode::sectors_to_reserve`); until then it goes
 //!   as a piece, however whole it is.
 //! - What was stored along with refused pieces is stored: it goes with the next Commit.
 //! - Bytes and sizes behind a part that waits are not told before it, where they make the file longer (`crate::claims`). It holds up
 //!   nobody who began to wait before it was written, but for a new size.
-//! - Who waits is in [`Refused::waiting`] until it is taken or lost, and its inode in `Slice::held`, whether or not anybody waits for
+//! - What waits is in [`Refused::waiting`] until it is taken or lost, and its inode in `Slice::held`, whether or not anybody waits for
 //!   it.
 //! - Small files are not concerned: their bytes stay in metadata, and need no room but the journal's. One that is small as far as this
 //!   node knows may be a large one: refused, its whole pages go to sectors, too.
@@ -42,8 +46,10 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// So long it is tried, beside the time that the owner takes to refuse it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Parts of a file that are made whole at a time.
+/// Parts of a file whose pages are being loaded at a time, and that are looked at in a tick.
 const COMPLETED_COUNT: usize = 64;
+/// A page whose loads have failed so often is not loaded any more: the first may have gone by an old map.
+const LOADS_MAX: u32 = 3;
 
 /// Pieces of an inode were refused.
 #[derive(PartialEq, Eq, Debug)]
@@ -52,6 +58,8 @@ pub(crate) struct Refused {
     at: Instant,
     /// Pages that can go as pieces alone, and wait.
     waiting: BTreeMap<u64, Part>,
+    /// The first of them to be looked at in the next tick.
+    next: u64,
 }
 
 /// A page that can go as a piece alone.
@@ -59,8 +67,20 @@ pub(crate) struct Refused {
 struct Part {
     /// Since when it waits.
     since: Instant,
-    /// It has given its sector up.
+    /// It has given its sector up, or had none.
     is_bare: bool,
+    /// Of its page.
+    failed_loads: u32,
+}
+
+impl Part {
+    const fn new(since: Instant, is_bare: bool) -> Self {
+        Self {
+            since,
+            is_bare,
+            failed_loads: 0,
+        }
+    }
 }
 
 const fn page(number: u64) -> ByteRange {
@@ -81,15 +101,17 @@ impl Slice {
             let Some(inode) = self.inodes.get(&ino) else {
                 continue;
             };
-            if inode.is_pausing(env.now) {
-                self.hold_parts(ino);
+            if !inode.has_parts() {
+                self.pump(env, ino);
                 continue;
             }
-            if inode.waits_for_room() {
-                self.hold_parts(ino);
+            let is_due = !inode.is_pausing(env.now) && inode.waits_for_room();
+            self.hold_parts(ino);
+            self.complete_parts(env, ino);
+            if is_due {
                 self.start_batches(env, ino, &ByteRange::ALL, u64::MAX, false);
+                self.pump(env, ino);
             }
-            self.pump(env, ino);
         }
     }
 
@@ -110,24 +132,26 @@ impl Slice {
             inode.forget_refused();
             self.losses.note_pages(inode, lost_count, Errno::ENOSPC);
         }
-        self.complete_parts(env, ino);
     }
 
-    /// Loads what is missing of pages that wait, where nobody else may write to it.
+    /// Loads what is missing of pages that wait, where nobody else may write to it: some in each tick, in turn.
     fn complete_parts(&mut self, env: &Env<'_>, ino: InodeId) {
-        let inode = &self.inodes[&ino];
-        let Some(refused) = inode.refused.as_ref() else {
+        if self.is_lapsed {
             return;
-        };
-        let waiting = refused.waiting.keys().copied();
-        let missing: Vec<_> = waiting
-            .filter(|number| inode.owns_page(*number))
-            .map(page)
-            .filter(|page| !inode.pages.missing(page).is_empty())
-            .take(COMPLETED_COUNT)
+        }
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        let room = COMPLETED_COUNT.saturating_sub(inode.loads.len());
+        let numbers = inode.next_parts();
+        let inode = &self.inodes[&ino];
+        let to_load = numbers
+            .iter()
+            .filter(|n| inode.may_complete(**n))
+            .take(room);
+        let missing: Vec<_> = to_load
+            .flat_map(|number| inode.pages.missing(&page(*number)).ranges().to_vec())
             .collect();
-        if !missing.is_empty() {
-            self.load_ahead(env, ino, missing);
+        for range in missing {
+            self.load(env, ino, range, false);
         }
     }
 }
@@ -150,7 +174,49 @@ impl Inode {
         refused.is_some_and(|refused| now.since(refused.at) < PAUSE)
     }
 
-    /// The page has no sector: it was given up.
+    /// Something waits, or is on its way once more.
+    fn has_parts(&self) -> bool {
+        let refused = self.refused.as_ref();
+        let is_busy = |number: &u64| self.pages.is_busy(&page(*number));
+        refused.is_some_and(|refused| refused.waiting.keys().any(is_busy))
+    }
+
+    /// Those of what waits that are looked at in this tick.
+    fn next_parts(&mut self) -> Vec<u64> {
+        let Some(refused) = &mut self.refused else {
+            return Vec::new();
+        };
+        let (before, behind) = (..refused.next, refused.next..);
+        let parts = refused.waiting.range(behind);
+        let parts = parts.chain(refused.waiting.range(before));
+        let numbers: Vec<u64> = parts
+            .map(|(number, _)| *number)
+            .take(COMPLETED_COUNT)
+            .collect();
+        refused.next = numbers.last().map_or(0, |number| number + 1);
+        numbers
+    }
+
+    /// The page may be loaded, and go to a sector then.
+    fn may_complete(&self, number: u64) -> bool {
+        let part = self.refused.as_ref().and_then(|r| r.waiting.get(&number));
+        let is_readable = part.is_none_or(|part| part.failed_loads < LOADS_MAX);
+        is_readable
+            && !self.has_given_up(number)
+            && self.owns_page(number)
+            && !self.pages.has_lost(&page(number))
+    }
+
+    /// What lies in `range` could not be read.
+    pub(crate) fn note_unreadable(&mut self, range: &ByteRange) {
+        if let Some(refused) = &mut self.refused {
+            let pages = range.begin / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE);
+            let parts = refused.waiting.range_mut(pages);
+            parts.for_each(|(_, part)| part.failed_loads += 1);
+        }
+    }
+
+    /// The page has no sector.
     pub(crate) fn has_given_up(&self, number: u64) -> bool {
         let part = self.refused.as_ref().and_then(|r| r.waiting.get(&number));
         part.is_some_and(|part| part.is_bare)
@@ -245,10 +311,7 @@ impl Inode {
             return pages;
         }
         put_back(self, &pages, env);
-        let fresh = Part {
-            since: env.now,
-            is_bare: false,
-        };
+        let fresh = Part::new(env.now, false);
         let refused = self.refused.as_mut().expect("it pauses");
         numbers_of(&pages).for_each(|number| _ = refused.waiting.entry(number).or_insert(fresh));
         Vec::new()
@@ -262,46 +325,65 @@ impl Inode {
 
     fn note_refused(&mut self, now: Instant) {
         self.forget_idle();
-        let waiting = self
-            .refused
-            .take()
-            .map_or_else(BTreeMap::new, |r| r.waiting);
-        self.refused = Some(Refused { at: now, waiting });
+        let refused = self.refused.get_or_insert_with(|| Refused {
+            at: now,
+            waiting: BTreeMap::new(),
+            next: 0,
+        });
+        refused.at = now;
+    }
+
+    /// Its Commit was refused: whether the page may go to a sector, now or when the rest of it has been loaded, and has one. What it does
+    /// not need of what was set aside for its batch stays there.
+    fn keep_sector(&mut self, number: u64, is_whole: bool, aside: &mut SetAside) -> bool {
+        if self.has_given_up(number) {
+            return false;
+        }
+        // What was written to meanwhile has a sector for that.
+        if self.is_dirty_page(number) {
+            return true;
+        }
+        if !is_whole && !self.may_complete(number) {
+            return false;
+        }
+        let sector = aside.part(1, false);
+        self.reserved += sector;
+        sector.sectors() == 1
     }
 
     /// What of a batch goes with the next Commit or is dirty again, and what has waited for too long: so many pages are lost.
     fn keep_batch(&mut self, env: &Env<'_>, mut batch: Batch) -> usize {
         let owner = env.owner(self.ino.shard());
         let pieces = batch.numbers.split_off(batch.sector_count);
-        let is_whole = |number: &u64| batch.whole.contains(number) && !self.has_given_up(*number);
+        let is_whole = |number: &u64| {
+            let is_completed =
+                || self.owns_page(*number) && self.pages.missing(&page(*number)).is_empty();
+            batch.whole.contains(number) || is_completed()
+        };
         let (whole, parts): (Vec<u64>, Vec<u64>) = pieces.into_iter().partition(is_whole);
-        let refused = self.refused.as_mut().expect("just noted");
-        let is_late = |number: &u64| {
-            let part = refused.waiting.get(number);
-            part.is_some_and(|part| env.now.since(part.since) > PATIENCE)
-        };
-        let (lost, again): (Vec<u64>, Vec<u64>) = parts.into_iter().partition(is_late);
-        for number in &lost {
-            // Who writes to it now, or has since, has the whole time before him.
-            refused.waiting.remove(number);
-        }
-        let keeps = |number: &u64| {
-            !self.has_given_up(*number) && !self.is_dirty_page(*number) && self.owns_page(*number)
-        };
-        let keeping: Vec<u64> = again.iter().copied().filter(keeps).collect();
         let mut aside = std::mem::take(&mut batch.aside);
-        let kept = aside.part((whole.len() + keeping.len()) as u64, false);
-        self.reserved += kept;
-        env.grants.unreserve(owner, aside);
-        self.pages.on_flushed(&whole, false, false);
-        for number in &again {
-            // What was written to meanwhile has a sector for that.
-            let is_bare = !self.is_dirty_page(*number) && !keeping.contains(number);
+        let (mut lost, mut again) = (Vec::new(), Vec::new());
+        let whole_count = whole.len();
+        for (index, number) in whole.into_iter().chain(parts).enumerate() {
+            let is_whole = index < whole_count;
+            let part = self.refused.as_ref().and_then(|r| r.waiting.get(&number));
+            let is_late = part.is_some_and(|part| env.now.since(part.since) > PATIENCE);
+            let has_sector =
+                (is_whole || !is_late) && self.keep_sector(number, is_whole, &mut aside);
             let refused = self.refused.as_mut().expect("just noted");
-            let since = env.now;
-            let part = refused.waiting.entry(*number);
-            part.or_insert(Part { since, is_bare }).is_bare = is_bare;
+            if is_late && !(is_whole && has_sector) {
+                // Who writes to it now, or has since, has the whole time before him.
+                refused.waiting.remove(&number);
+                lost.push(number);
+                continue;
+            }
+            again.push(number);
+            if !(is_whole && has_sector) {
+                let part = refused.waiting.entry(number);
+                part.or_insert(Part::new(env.now, false)).is_bare = !has_sector;
+            }
         }
+        env.grants.unreserve(owner, aside);
         self.pages.on_flushed(&again, false, false);
         self.pages.on_flushed(&lost, false, true);
         match &mut batch.state {
