@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Parts of a file whose pages are being loaded at a time, and that are looked at in a tick.
-const COMPLETED_COUNT: usize = 64;
+pub(crate) const COMPLETED_COUNT: usize = 64;
 /// A page whose loads have failed so often is not loaded any more: the first may have gone by an old map.
 const LOADS_MAX: u32 = 3;
 

@@ -1,10 +1,13 @@
 //! Parts of pages that this node alone may write to: the rest of the page is loaded, and then it goes to its sector.
 
 use super::*;
+use crate::refused::COMPLETED_COUNT;
 
 /// What answers a slice: disks, and an owner that refuses all pieces at once and takes all else.
 struct Rest {
+    /// Of pages from `readable_from` on; others cannot be read.
     loads: Result<(), IoFailure>,
+    readable_from: u64,
     /// Those that fail use up all sectors that there are.
     stores: Result<(), IoFailure>,
     /// Pages of which an answer about the map tells.
@@ -21,6 +24,7 @@ impl Rest {
     fn new() -> Self {
         Self {
             loads: Ok(()),
+            readable_from: 0,
             stores: Ok(()),
             window: 1 << 20,
             is_hole: false,
@@ -87,8 +91,14 @@ impl Rest {
             Effect::Load(io, pieces) => {
                 let extents = pieces.iter().map(|piece| &piece.extent);
                 let sectors = extents.flat_map(|e| e.file_sector..e.file_sector_end());
+                let sectors: Vec<u64> = sectors.collect();
+                let is_there = sectors.iter().all(|sector| *sector >= self.readable_from);
                 self.loaded.extend(sectors);
-                s.input(Input::Loaded(io, self.loads))
+                let result = match is_there {
+                    true => self.loads,
+                    false => Err(IoFailure::Unreachable),
+                };
+                s.input(Input::Loaded(io, result))
             }
             Effect::Store(io, _, pieces) => {
                 let extents = pieces.iter().map(extent_of).collect();
@@ -288,10 +298,8 @@ fn a_part_without_a_sector_does_not_count_as_one_that_has_one() {
     assert_eq!(rest.stored, [10]);
 }
 
-/// Where little of the map is told at a time, and there are more of them than are loaded at a time, all become whole.
-#[test]
-fn many_parts_all_over_a_file_become_whole() {
-    let count = 200;
+/// Parts of so many pages of a large file, each in a block of its own, and all that an fsync of them asks for.
+fn many_parts(count: u64) -> (Story, Vec<Effect>) {
     let mut s = begin(Some(count));
     s.attr.size = 4096 * PAGE;
     let attr = s.attr;
@@ -300,15 +308,71 @@ fn many_parts_all_over_a_file_become_whole() {
     inode.learn_attr(&attr);
     (0..count).for_each(|index| _ = write_page(&mut s, index * 20, 100));
     let effects = fsync(&mut s);
+    (s, effects)
+}
+
+/// Where little of the map is told at a time, and there are more of them than are loaded at a time, all become whole.
+#[test]
+fn many_parts_all_over_a_file_become_whole() {
+    let (mut s, effects) = many_parts(200);
     let mut rest = Rest {
         window: 1,
         ..Rest::new()
     };
     let (told, _) = rest.run(&mut s, effects, Duration::from_secs(60));
     rest.stored.sort_unstable();
-    let all: Vec<u64> = (0..count).map(|index| index * 20).collect();
+    let all: Vec<u64> = (0..200).map(|index| index * 20).collect();
     assert_eq!((told, rest.stored), (Some(Ok(())), all));
     assert_whole(&mut s);
+}
+
+/// Those that cannot be read do not stand before one that can.
+#[test]
+fn a_part_behind_many_that_cannot_be_read_becomes_whole() {
+    let (mut s, effects) = many_parts(150);
+    let mut rest = Rest {
+        readable_from: 149 * 20,
+        ..Rest::new()
+    };
+    let (told, _) = rest.run(&mut s, effects, Duration::from_secs(10));
+    assert_eq!((told, &*rest.stored), (None, &[149 * 20][..]));
+}
+
+/// However slow disks are, few are loaded at a time.
+#[test]
+fn few_parts_are_loaded_at_a_time() {
+    let (mut s, effects) = many_parts(200);
+    let mut rest = Rest::new();
+    let mut due = VecDeque::from(effects);
+    let mut load_count = 0;
+    for _ in 0..50 {
+        while let Some(effect) = due.pop_front() {
+            match effect {
+                Effect::Load(_, pieces) => load_count += pieces.len(),
+                other => due.extend(rest.answer(&mut s, other)),
+            }
+        }
+        s.now = s.now + Duration::from_millis(20);
+        due.extend(s.input(Input::Tick));
+    }
+    assert_eq!(load_count, COMPLETED_COUNT);
+}
+
+/// While a part is on its way nothing else of its file is written for it.
+#[test]
+fn what_is_written_beside_a_part_on_its_way_waits_for_its_own_time() {
+    let mut s = begin(None);
+    refused_once(&mut s);
+    s.now = s.now + Duration::from_millis(600);
+    let effects = s.input(Input::Tick);
+    assert!(commit_of(&effects).is_some(), "it is on its way");
+    write_whole(&mut s, 2);
+    for _ in 0..50 {
+        s.now = s.now + Duration::from_millis(20);
+        let effects = s.input(Input::Tick);
+        let is_store = |effect: &Effect| matches!(effect, Effect::Store(..));
+        assert!(!effects.iter().any(is_store), "{effects:?}");
+    }
 }
 
 /// One frame is enough.
