@@ -195,7 +195,7 @@ impl Options {
             rewrite_ms: draw_rewrite_ms(&mut aside, canary),
             part_bounds: draw_part_bounds(&mut aside, canary),
             load_ticks: draw_load_ticks(&mut aside, is_little, canary),
-            refuses_pieces: draw_refuses_pieces(&mut aside, is_little, canary),
+            refuses_pieces: draw_refuses_pieces(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -263,10 +263,9 @@ fn draw_load_ticks(aside: &mut Prng, is_little: bool, canary: Canary) -> u64 {
     }
 }
 
-/// With a few sectors what is refused finds none for good, and is lost as it may be.
-fn draw_refuses_pieces(aside: &mut Prng, is_little: bool, canary: Canary) -> bool {
+fn draw_refuses_pieces(aside: &mut Prng, canary: Canary) -> bool {
     let refuses = aside.chance(1, 3);
-    refuses && !is_little && canary == Canary::default()
+    refuses && canary == Canary::default()
 }
 
 /// There are few names: the smallest bounds split and join them all the time.
