@@ -168,27 +168,31 @@ impl Slice {
         let whole = whole_pieces(inode, &rest);
         // What had no sectors is the owner's to move: it would wait for some here, too. Of small files nothing is moved.
         let stays = goes_without || inode.size <= limits::INLINE_SIZE_MAX;
-        let wanted = wanted_runs(inode, &sectors);
+        let mut sectors = sectors;
         let mut rest_reserved = inode.reserved;
         let reserved = rest_reserved.part(sectors.len() as u64, is_promised);
         let with_sectors = rest.iter().filter(|page| !inode.has_given_up(page.number));
         let aside = rest_reserved.part(with_sectors.count() as u64, is_promised);
-        let taken = if wanted.is_empty() {
-            Some(Vec::new())
-        } else {
-            env.grants.take(owner, &wanted, reserved)
+        let take = |pages: &[DirtyPage]| match wanted_runs(inode, pages) {
+            none if none.is_empty() => Some(Vec::new()),
+            wanted => env.grants.take(owner, &wanted, reserved),
         };
+        let mut taken = take(&sectors);
+        let is_short = taken.is_none();
+        if is_short && !is_promised && reserved.sectors() > 0 {
+            // Those that have sectors do not wait for others that have none.
+            let count = usize::try_from(reserved.sectors()).unwrap_or(usize::MAX);
+            let others = sectors.split_off(sectors.len().min(count));
+            taken = take(&sectors);
+            put_back(inode, &others, env);
+        }
+        if is_short {
+            self.lack_sectors(env, ino, is_promised);
+        }
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let Some(taken) = taken else {
             put_back(inode, &sectors, env);
             put_back(inode, &rest, env);
-            match is_promised {
-                true => inode.promise.pages_are_short(env.now),
-                false => _ = inode.starved_since.get_or_insert(env.now),
-            }
-            if self.none_at(owner).is_none() {
-                self.out.push(Effect::WantSpace(owner));
-            }
-            self.await_space(ino);
             return false;
         };
         inode.reserved = rest_reserved;
@@ -199,7 +203,7 @@ impl Slice {
             }
             false => aside,
         };
-        if is_promised && !wanted.is_empty() {
+        if is_promised && !sectors.is_empty() {
             inode.promise.pages_are_stored();
         }
         let batch = Prepared {
@@ -211,7 +215,21 @@ impl Slice {
             is_promised,
         };
         self.push_batch(env, ino, batch, &taken);
-        true
+        !is_short
+    }
+
+    /// There are too few sectors for dirty pages.
+    fn lack_sectors(&mut self, env: &Env<'_>, ino: InodeId, is_promised: bool) {
+        let owner = env.owner(ino.shard());
+        let inode = self.inodes.get_mut(&ino).expect("the caller has it");
+        match is_promised {
+            true => inode.promise.pages_are_short(env.now),
+            false => _ = inode.starved_since.get_or_insert(env.now),
+        }
+        if self.none_at(owner).is_none() {
+            self.out.push(Effect::WantSpace(owner));
+        }
+        self.await_space(ino);
     }
 
     /// Adds a batch, and starts its stores.

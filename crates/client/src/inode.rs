@@ -144,6 +144,11 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// It was asked for to complete a part that waits, as far as can be seen (`crate::refused`).
+    pub(crate) fn is_of_part(&self) -> bool {
+        !self.is_wanted && self.pages.len() == 1
+    }
+
     /// The bytes of its pages, which are adjacent.
     pub(crate) fn range(&self) -> ByteRange {
         let page = crate::pages::PAGE_SIZE;

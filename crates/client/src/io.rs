@@ -679,7 +679,7 @@ impl Slice {
                 // A mismatch may mean that the map we read by is old: ask the owner once more before
                 // the application hears of it.
                 inode.map.forget(&sectors_around(&range));
-                inode.note_unreadable(&range);
+                inode.note_failed(&load, env.now);
                 if !load.is_wanted {
                     // Nobody asked: whoever reads it looks for himself.
                 } else if failure == IoFailure::Corrupt && inode.look_count < LOOKS_MAX {

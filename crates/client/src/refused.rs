@@ -8,12 +8,11 @@
 //! - Sectors that were set aside for pages that go as pieces stay so until the owner has the pieces (`Batch::aside`).
 //! - Refused, whole pages go to the sectors that they have, and so do others of the file for [`REFUSED_FOR`]. Of a page of which this
 //!   node does not have all a *part* can go as a piece alone. Where the whole page is this node's to write, the rest of it is loaded
-//!   (`Slice::complete_parts`), and it keeps its sector for that. Else, or if that cannot be read, it gives its sector up, so that the
-//!   owner may get it to make room. What has no sector can go as a piece alone, however whole it is: where a store has failed, or none
-//!   was set aside.
-//! - What can go as a piece alone is told again [`PAUSE`] after the last refusal, and lost if it is refused [`PATIENCE`] after it first
-//!   was. What has a sector, and is whole by then, is not lost. Who takes tokens back waits for that, as for other writes that find no
-//!   room.
+//!   (`Slice::complete_parts`), and it keeps its sector for that. Else it gives its sector up, so that the owner may get it to make
+//!   room; so it does if the rest cannot be read for [`UNREADABLE_FOR`], or is not there after [`LOADED_FOR`].
+//! - What has no sector can go as a piece alone, however whole it is: where a store has failed, or none was set aside.
+//! - What waits is told again [`PAUSE`] after the last refusal. What has no sector is lost if it is refused [`PATIENCE`] after it was
+//!   first without; what has one is not lost. Who takes tokens back waits for that, as for other writes that find no room.
 //! - Bytes of a page that were lost, as somebody was told, stay lost: nothing is loaded into it.
 //! - Who writes to a page that has given its sector up sets another one aside for it (`Inode::sectors_to_reserve`); until then it goes
 //!   as a piece, however whole it is.
@@ -26,6 +25,7 @@
 //!   node knows may be a large one: refused, its whole pages go to sectors, too.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use data::SetAside;
 use meta::Commit;
@@ -35,7 +35,7 @@ use crate::batch::{Batch, BatchState};
 use crate::batch::{numbers_of, put_back};
 use crate::claims::span_of;
 use crate::env::Env;
-use crate::inode::Inode;
+use crate::inode::{Inode, Load};
 use crate::pages::{DirtyPage, PAGE_SIZE};
 use crate::slice::Slice;
 
@@ -43,13 +43,17 @@ use crate::slice::Slice;
 const REFUSED_FOR: Duration = Duration::from_secs(5);
 /// Between two tries of what can go as pieces alone.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So long it is tried, beside the time that the owner takes to refuse it.
+/// So long what has no sector is tried, beside the time that the owner takes to refuse it.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// So long the page of a part may be read without success, once each [`PAUSE`].
+const UNREADABLE_FOR: Duration = Duration::from_secs(5);
+/// So long a part waits until its page has been loaded: disks are slow, or away, and there may be many of them.
+const LOADED_FOR: Duration = Duration::from_secs(120);
+/// A load that takes longer does not keep others from being begun.
+const SLOW_LOAD: Duration = Duration::from_secs(1);
 
 /// Parts of a file whose pages are being loaded at a time, and that are looked at in a tick.
 pub(crate) const COMPLETED_COUNT: usize = 64;
-/// A page whose loads have failed so often is not loaded any more: the first may have gone by an old map.
-const LOADS_MAX: u32 = 3;
 
 /// Pieces of an inode were refused.
 #[derive(PartialEq, Eq, Debug)]
@@ -65,21 +69,39 @@ pub(crate) struct Refused {
 /// A page that can go as a piece alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Part {
-    /// Since when it waits.
+    /// Its page is being loaded; else it stays what it is.
+    is_loaded: bool,
+    /// Since when that is so.
     since: Instant,
     /// It has given its sector up, or had none.
     is_bare: bool,
-    /// Of its page.
-    failed_loads: u32,
+    /// When the loads of its page began to fail, and when the last one did.
+    failing: Option<(Instant, Instant)>,
 }
 
 impl Part {
-    const fn new(since: Instant, is_bare: bool) -> Self {
+    const fn new(since: Instant) -> Self {
         Self {
+            is_loaded: true,
             since,
-            is_bare,
-            failed_loads: 0,
+            is_bare: false,
+            failing: None,
         }
+    }
+
+    /// Its page may be there in time.
+    fn may_complete(&self, now: Instant) -> bool {
+        let is_readable = |(since, _)| now.since(since) < UNREADABLE_FOR;
+        self.is_loaded
+            && !self.is_bare
+            && now.since(self.since) < LOADED_FOR
+            && self.failing.is_none_or(is_readable)
+    }
+
+    /// Its page failed to be loaded a moment ago.
+    fn is_pausing(&self, now: Instant) -> bool {
+        self.failing
+            .is_some_and(|(_, last)| now.since(last) < PAUSE)
     }
 }
 
@@ -140,13 +162,14 @@ impl Slice {
             return;
         }
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
-        let room = COMPLETED_COUNT.saturating_sub(inode.loads.len());
-        let numbers = inode.next_parts();
+        let is_slow = |begun| env.now.since(begun) >= SLOW_LOAD;
+        let loads = inode.loads.iter().filter(|load| load.is_of_part());
+        let busy = loads.filter(|load| !load.begun.is_some_and(is_slow));
+        let room = COMPLETED_COUNT.saturating_sub(busy.count());
+        let numbers = inode.next_parts(env.now);
         let inode = &self.inodes[&ino];
-        let to_load = numbers
-            .iter()
-            .filter(|n| inode.may_complete(**n))
-            .take(room);
+        let to_load = numbers.iter().filter(|n| inode.may_complete(**n, env.now));
+        let to_load = to_load.take(room);
         let missing: Vec<_> = to_load
             .flat_map(|number| inode.pages.missing(&page(*number)).ranges().to_vec())
             .collect();
@@ -182,37 +205,38 @@ impl Inode {
     }
 
     /// Those of what waits that are looked at in this tick.
-    fn next_parts(&mut self) -> Vec<u64> {
+    fn next_parts(&mut self, now: Instant) -> Vec<u64> {
         let Some(refused) = &mut self.refused else {
             return Vec::new();
         };
         let (before, behind) = (..refused.next, refused.next..);
         let parts = refused.waiting.range(behind);
         let parts = parts.chain(refused.waiting.range(before));
-        let numbers: Vec<u64> = parts
-            .map(|(number, _)| *number)
+        let seen: Vec<(u64, Part)> = parts
+            .map(|(number, part)| (*number, *part))
             .take(COMPLETED_COUNT)
             .collect();
-        refused.next = numbers.last().map_or(0, |number| number + 1);
-        numbers
+        refused.next = seen.last().map_or(0, |(number, _)| number + 1);
+        let due = seen.into_iter().filter(|(_, part)| !part.is_pausing(now));
+        due.map(|(number, _)| number).collect()
     }
 
     /// The page may be loaded, and go to a sector then.
-    fn may_complete(&self, number: u64) -> bool {
+    fn may_complete(&self, number: u64, now: Instant) -> bool {
         let part = self.refused.as_ref().and_then(|r| r.waiting.get(&number));
-        let is_readable = part.is_none_or(|part| part.failed_loads < LOADS_MAX);
-        is_readable
-            && !self.has_given_up(number)
+        part.is_none_or(|part| part.may_complete(now))
             && self.owns_page(number)
             && !self.pages.has_lost(&page(number))
     }
 
-    /// What lies in `range` could not be read.
-    pub(crate) fn note_unreadable(&mut self, range: &ByteRange) {
-        if let Some(refused) = &mut self.refused {
-            let pages = range.begin / PAGE_SIZE..range.end.div_ceil(PAGE_SIZE);
-            let parts = refused.waiting.range_mut(pages);
-            parts.for_each(|(_, part)| part.failed_loads += 1);
+    /// A load has failed: it may have been that of a part.
+    pub(crate) fn note_failed(&mut self, load: &Load, now: Instant) {
+        if let Some(refused) = &mut self.refused
+            && load.is_of_part()
+            && let Some(part) = refused.waiting.get_mut(&load.pages[0].0)
+        {
+            let since = part.failing.map_or(now, |(since, _)| since);
+            part.failing = Some((since, now));
         }
     }
 
@@ -230,6 +254,9 @@ impl Inode {
     /// What a batch carries does not wait, whatever was written to it since: its own Commit would wait for it.
     pub(crate) fn first_held(&self, end: u64, until: u64) -> Option<u64> {
         let refused = self.refused.as_ref()?;
+        if self.pages.dirty_count() == 0 {
+            return None;
+        }
         let behind = refused.waiting.range(end / PAGE_SIZE..);
         let is_it = |number: &u64| {
             let since = self.pages.dirty_since(*number);
@@ -311,7 +338,7 @@ impl Inode {
             return pages;
         }
         put_back(self, &pages, env);
-        let fresh = Part::new(env.now, false);
+        let fresh = Part::new(env.now);
         let refused = self.refused.as_mut().expect("it pauses");
         numbers_of(&pages).for_each(|number| _ = refused.waiting.entry(number).or_insert(fresh));
         Vec::new()
@@ -335,7 +362,13 @@ impl Inode {
 
     /// Its Commit was refused: whether the page may go to a sector, now or when the rest of it has been loaded, and has one. What it does
     /// not need of what was set aside for its batch stays there.
-    fn keep_sector(&mut self, number: u64, is_whole: bool, aside: &mut SetAside) -> bool {
+    fn keep_sector(
+        &mut self,
+        number: u64,
+        is_whole: bool,
+        aside: &mut SetAside,
+        now: Instant,
+    ) -> bool {
         if self.has_given_up(number) {
             return false;
         }
@@ -343,7 +376,7 @@ impl Inode {
         if self.is_dirty_page(number) {
             return true;
         }
-        if !is_whole && !self.may_complete(number) {
+        if !is_whole && !self.may_complete(number, now) {
             return false;
         }
         let sector = aside.part(1, false);
@@ -366,21 +399,29 @@ impl Inode {
         let whole_count = whole.len();
         for (index, number) in whole.into_iter().chain(parts).enumerate() {
             let is_whole = index < whole_count;
-            let part = self.refused.as_ref().and_then(|r| r.waiting.get(&number));
-            let is_late = part.is_some_and(|part| env.now.since(part.since) > PATIENCE);
-            let has_sector =
-                (is_whole || !is_late) && self.keep_sector(number, is_whole, &mut aside);
+            let has_sector = self.keep_sector(number, is_whole, &mut aside, env.now);
+            let may_complete = self.may_complete(number, env.now);
             let refused = self.refused.as_mut().expect("just noted");
+            let part = match refused.waiting.entry(number) {
+                Entry::Vacant(_) if is_whole && has_sector => {
+                    again.push(number);
+                    continue;
+                }
+                Entry::Vacant(free) => free.insert(Part::new(env.now)),
+                Entry::Occupied(known) => known.into_mut(),
+            };
+            part.is_bare = !has_sector;
+            let is_over = !has_sector || (!is_whole && !may_complete);
+            if is_over && std::mem::take(&mut part.is_loaded) {
+                part.since = env.now;
+            }
+            let is_late = !part.is_loaded && env.now.since(part.since) > PATIENCE;
             if is_late && !(is_whole && has_sector) {
                 // Who writes to it now, or has since, has the whole time before him.
                 refused.waiting.remove(&number);
                 lost.push(number);
-                continue;
-            }
-            again.push(number);
-            if !(is_whole && has_sector) {
-                let part = refused.waiting.entry(number);
-                part.or_insert(Part::new(env.now, false)).is_bare = !has_sector;
+            } else {
+                again.push(number);
             }
         }
         env.grants.unreserve(owner, aside);

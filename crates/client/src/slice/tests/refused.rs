@@ -210,7 +210,7 @@ fn what_was_cut_beside_a_refusal_is_written_again() {
 /// A cut in between: what was stored is given back, and nothing is kept of it.
 #[test]
 fn what_was_stored_before_a_refusal_can_be_cut() {
-    let mut s = begin(Some(21));
+    let mut s = begin(Some(41));
     let (effects, _) = refused_with_stores(&mut s);
     let (call, _) = commit_of(&effects).expect("it can go");
     // The size was changed by somebody else: the owner has nothing of it.
@@ -377,7 +377,7 @@ fn a_part_that_gave_its_sector_up_gets_another_one_with_the_next_write() {
 /// Where a part has waited for too long, what came along is not lost with it.
 #[test]
 fn who_gives_up_loses_the_parts_alone() {
-    let mut s = begin(None);
+    let mut s = begin_beside_another(None);
     write_page(&mut s, 30, 100);
     let mut effects = fsync(&mut s);
     let begin = s.now;
@@ -470,7 +470,7 @@ fn refuse_until(
 /// Also one that is written again all the time: each time it has a sector for that, and none for what it is to become.
 #[test]
 fn a_part_that_is_written_again_is_not_told_for_ever() {
-    let mut s = begin(Some(2));
+    let mut s = begin_beside_another(Some(2));
     write_page(&mut s, 30, 100);
     let effects = fsync(&mut s);
     let begin = s.now;
@@ -484,7 +484,7 @@ fn a_part_that_is_written_again_is_not_told_for_ever() {
 /// Each part has its time.
 #[test]
 fn a_later_part_is_not_lost_with_one_of_before() {
-    let mut s = begin(None);
+    let mut s = begin_beside_another(None);
     write_page(&mut s, 30, 100);
     let effects = fsync(&mut s);
     let effects = refuse_until(&mut s, effects, Duration::from_secs(15), |_| ());
@@ -669,7 +669,7 @@ fn whole_pages_of_what_may_be_a_large_file_go_to_sectors() {
 /// Bytes that were written beside the Commit that was a part's last try are no older than themselves.
 #[test]
 fn what_is_written_over_a_lost_part_has_its_own_time() {
-    let mut s = begin(None);
+    let mut s = begin_beside_another(None);
     write_page(&mut s, 30, 100);
     let effects = fsync(&mut s);
     let effects = refuse_until(&mut s, effects, Duration::from_secs(19), |_| ());

@@ -153,7 +153,7 @@ impl Grants for Plenty<'_> {
         &self,
         _owner: NodeId,
         wanted: &[WantedRun],
-        _reserved: SetAside,
+        reserved: SetAside,
     ) -> Option<Vec<TakenRun>> {
         let taken = |(index, wanted): (usize, &WantedRun)| TakenRun {
             wanted: index,
@@ -168,6 +168,11 @@ impl Grants for Plenty<'_> {
             },
         };
         let count: u64 = wanted.iter().map(|run| u64::from(run.count)).sum();
+        if self.is_full {
+            let others = count.saturating_sub(reserved.sectors());
+            let left = self.spare.get().in_hand.checked_sub(others)?;
+            self.note(|spare| spare.in_hand = left);
+        }
         let is_there = !self.are_promised || wanted.iter().all(|run| run.is_promised);
         (self.has_sectors && is_there && count <= self.sectors_max)
             .then(|| wanted.iter().enumerate().map(taken).collect())
