@@ -179,8 +179,8 @@ impl Slice {
         };
         let mut taken = take(&sectors);
         let is_short = taken.is_none();
-        if is_short && !is_promised && reserved.sectors() > 0 {
-            // Those that have sectors do not wait for others that have none.
+        if is_short && !is_promised && !inode.is_size_dirty {
+            // Those that have sectors do not wait for others that have none; but what makes a file longer goes in its order.
             let count = usize::try_from(reserved.sectors()).unwrap_or(usize::MAX);
             let others = sectors.split_off(sectors.len().min(count));
             taken = take(&sectors);
@@ -195,6 +195,9 @@ impl Slice {
             put_back(inode, &rest, env);
             return false;
         };
+        if sectors.is_empty() && rest.is_empty() {
+            return false;
+        }
         inode.reserved = rest_reserved;
         let aside = match is_promised {
             true => {

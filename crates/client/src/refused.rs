@@ -45,10 +45,12 @@ const REFUSED_FOR: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 /// So long what has no sector is tried, beside the time that the owner takes to refuse it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// So long the page of a part may be read without success, once each [`PAUSE`].
+/// So long reads of a part's page may fail, once each [`PAUSE`].
 const UNREADABLE_FOR: Duration = Duration::from_secs(5);
 /// So long a part waits until its page has been loaded: disks are slow, or away, and there may be many of them.
 const LOADED_FOR: Duration = Duration::from_secs(120);
+/// So many of them at a time may be loaded in all.
+const SLOW_COUNT_MAX: usize = 8 * COMPLETED_COUNT;
 /// A load that takes longer does not keep others from being begun.
 const SLOW_LOAD: Duration = Duration::from_secs(1);
 
@@ -91,7 +93,7 @@ impl Part {
 
     /// Its page may be there in time.
     fn may_complete(&self, now: Instant) -> bool {
-        let is_readable = |(since, _)| now.since(since) < UNREADABLE_FOR;
+        let is_readable = |(since, last): (Instant, Instant)| last.since(since) < UNREADABLE_FOR;
         self.is_loaded
             && !self.is_bare
             && now.since(self.since) < LOADED_FOR
@@ -164,8 +166,11 @@ impl Slice {
         let inode = self.inodes.get_mut(&ino).expect("the caller has it");
         let is_slow = |begun| env.now.since(begun) >= SLOW_LOAD;
         let loads = inode.loads.iter().filter(|load| load.is_of_part());
-        let busy = loads.filter(|load| !load.begun.is_some_and(is_slow));
+        let busy = loads
+            .clone()
+            .filter(|load| !load.begun.is_some_and(is_slow));
         let room = COMPLETED_COUNT.saturating_sub(busy.count());
+        let room = room.min(SLOW_COUNT_MAX.saturating_sub(loads.count()));
         let numbers = inode.next_parts(env.now);
         let inode = &self.inodes[&ino];
         let to_load = numbers.iter().filter(|n| inode.may_complete(**n, env.now));
@@ -232,7 +237,7 @@ impl Inode {
     /// A load has failed: it may have been that of a part.
     pub(crate) fn note_failed(&mut self, load: &Load, now: Instant) {
         if let Some(refused) = &mut self.refused
-            && load.is_of_part()
+            && load.pages.len() == 1
             && let Some(part) = refused.waiting.get_mut(&load.pages[0].0)
         {
             let since = part.failing.map_or(now, |(since, _)| since);

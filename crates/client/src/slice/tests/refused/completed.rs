@@ -414,6 +414,39 @@ fn pages_with_sectors_do_not_wait_for_one_without() {
     assert!(s.slice.inode(INO).starved_since.is_some());
 }
 
+/// Nor what goes as a piece.
+#[test]
+fn pieces_do_not_wait_for_a_page_without_a_sector() {
+    let mut s = begin_beside_another(Some(2));
+    write_whole(&mut s, 2);
+    write_page(&mut s, 30, 100);
+    s.slice.inode(INO).reserved = SetAside::default();
+    s.spare.get_mut().in_hand = 0;
+    s.now = s.now + Duration::from_secs(6);
+    let effects = s.input(Input::Tick);
+    let (_, commit) = commit_of(&effects).expect("the piece can go");
+    assert_eq!((commit.extents.len(), commit.pieces.len()), (0, 1));
+}
+
+/// What makes the file longer goes in its order: a crash would leave zeros where the page without a sector lies.
+#[test]
+fn nothing_goes_before_a_page_without_a_sector_where_the_file_grows() {
+    let mut s = begin(Some(3));
+    write_whole(&mut s, 64);
+    write_whole(&mut s, 65);
+    write_at(&mut s, 66 * PAGE + 100, 50);
+    s.slice.inode(INO).reserved = SetAside::plain(1);
+    s.spare.get_mut().in_hand = 0;
+    s.now = s.now + Duration::from_secs(6);
+    let effects = s.input(Input::Tick);
+    let (effects, _) = store(&mut s, effects);
+    if let Some((_, commit)) = commit_of(&effects) {
+        // The time of the writes can go.
+        let told = (commit.extents.len(), commit.pieces.len(), commit.size);
+        assert_eq!(told, (0, 0, None));
+    }
+}
+
 /// While a part is on its way nothing else of its file is written for it.
 #[test]
 fn what_is_written_beside_a_part_on_its_way_waits_for_its_own_time() {
