@@ -107,7 +107,8 @@ impl Slice {
     }
 
     /// Dirty pages can be written nowhere: who syncs or closes the file hears of it. Those that are promised sectors stay: there
-    /// will be some.
+    /// will be some. So do those that can go as pieces alone, which have their own time (`crate::refused`), and as many others as have
+    /// sectors set aside, if not all have: then something else keeps them from being written.
     fn lose_dirty(&mut self, env: &Env<'_>, ino: InodeId, errno: Errno) {
         let inode = self.inodes.get_mut(&ino).expect("just seen");
         let pages = inode
@@ -115,21 +116,29 @@ impl Slice {
             .take_dirty(&ByteRange::ALL, usize::MAX, u64::MAX, env.pool);
         pages.iter().for_each(|page| env.pool.release(page.frame));
         let is_promised = |number: &u64| inode.is_page_promised(*number);
-        let (kept, lost): (Vec<u64>, Vec<u64>) = numbers_of(&pages).partition(is_promised);
-        inode.pages.on_flushed(&kept, false, false);
-        if self.ask_promised_of(ino, &lost) {
-            self.inode(ino).pages.on_flushed(&lost, false, false);
+        let (promised, others): (Vec<u64>, Vec<u64>) = numbers_of(&pages).partition(is_promised);
+        inode.pages.on_flushed(&promised, false, false);
+        if self.ask_promised_of(ino, &others) {
+            self.inode(ino).pages.on_flushed(&others, false, false);
             return self.await_space(ino);
         }
         let inode = self.inodes.get_mut(&ino).expect("just seen");
+        let is_bare = |number: &u64| inode.has_given_up(*number);
+        let (mut kept, mut lost): (Vec<u64>, Vec<u64>) = others.into_iter().partition(is_bare);
+        let mut reserved = std::mem::take(&mut inode.reserved);
+        let paid = usize::try_from(reserved.plain).unwrap_or(usize::MAX);
+        if paid < lost.len() {
+            inode.reserved += reserved.part(paid as u64, false);
+            kept.extend(lost.drain(..paid));
+        }
+        inode.pages.on_flushed(&kept, false, false);
         inode.pages.on_flushed(&lost, false, true);
         inode.forget_idle();
         self.losses.note_pages(inode, lost.len(), errno);
-        let part = inode.reserved.part(kept.len() as u64, true);
-        let rest = std::mem::replace(&mut inode.reserved, part);
-        env.grants.unreserve(env.owner(ino.shard()), rest);
+        inode.reserved += reserved.part(promised.len() as u64, true);
+        env.grants.unreserve(env.owner(ino.shard()), reserved);
         inode.starved_since = None;
-        if kept.is_empty() || !lost.is_empty() {
+        if (promised.is_empty() && kept.is_empty()) || !lost.is_empty() {
             inode.errors.note(errno);
         }
         self.pump(env, ino);

@@ -86,6 +86,7 @@ impl Rest {
                 }
                 meta::Op::Commit(commit) if commit.pieces.is_empty() => {
                     self.stored.extend(sectors_of(&commit));
+                    s.attr.size = commit.size.unwrap_or(s.attr.size);
                     accept(s, call)
                 }
                 meta::Op::Commit(_) => {
@@ -426,6 +427,22 @@ fn pieces_do_not_wait_for_a_page_without_a_sector() {
     let effects = s.input(Input::Tick);
     let (_, commit) = commit_of(&effects).expect("the piece can go");
     assert_eq!((commit.extents.len(), commit.pieces.len()), (0, 1));
+}
+
+/// In the end one is lost, and no other with it.
+#[test]
+fn pages_with_sectors_are_not_lost_with_one_without() {
+    let mut s = begin(Some(3));
+    (64..67).for_each(|number| write_whole(&mut s, number));
+    s.slice.inode(INO).reserved = SetAside::plain(2);
+    let mut rest = Rest::new();
+    rest.run(&mut s, Vec::new(), Duration::from_secs(30));
+    assert_eq!((s.slice.losses().pages, rest.stored.len()), (0, 0));
+    rest.run(&mut s, Vec::new(), Duration::from_secs(15));
+    assert_eq!((s.slice.losses().pages, &*rest.stored), (1, &[64, 65][..]));
+    assert_eq!(s.slice.inode(INO).reserved, SetAside::default());
+    let told = fsync(&mut s);
+    assert_eq!(error_of(&told), Some(Errno::ENOSPC));
 }
 
 /// What makes the file longer goes in its order: a crash would leave zeros where the page without a sector lies.
