@@ -31,8 +31,7 @@ use data::SetAside;
 use meta::Commit;
 use types::{ByteRange, Duration, Errno, InodeId, InodeMode, Instant, limits};
 
-use crate::batch::{Batch, BatchState};
-use crate::batch::{numbers_of, put_back};
+use crate::batch::{Batch, BatchState, numbers_of, put_back};
 use crate::claims::span_of;
 use crate::env::Env;
 use crate::inode::{Inode, Load};
@@ -49,13 +48,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const UNREADABLE_FOR: Duration = Duration::from_secs(5);
 /// So long a part waits until its page has been loaded: disks are slow, or away, and there may be many of them.
 const LOADED_FOR: Duration = Duration::from_secs(120);
-/// So many of them at a time may be loaded in all.
-const SLOW_COUNT_MAX: usize = 8 * COMPLETED_COUNT;
-/// A load that takes longer does not keep others from being begun.
-const SLOW_LOAD: Duration = Duration::from_secs(1);
-
-/// Parts of a file whose pages are being loaded at a time, and that are looked at in a tick.
+/// Pages of parts of a file that are being loaded at a time, and parts that are looked at in a tick.
 pub(crate) const COMPLETED_COUNT: usize = 64;
+/// A load that takes longer does not count among these.
+const SLOW_LOAD: Duration = Duration::from_secs(1);
+/// With those that take longer.
+const LOAD_COUNT_MAX: usize = 8 * COMPLETED_COUNT;
 
 /// Pieces of an inode were refused.
 #[derive(PartialEq, Eq, Debug)]
@@ -170,7 +168,7 @@ impl Slice {
             .clone()
             .filter(|load| !load.begun.is_some_and(is_slow));
         let room = COMPLETED_COUNT.saturating_sub(busy.count());
-        let room = room.min(SLOW_COUNT_MAX.saturating_sub(loads.count()));
+        let room = room.min(LOAD_COUNT_MAX.saturating_sub(loads.count()));
         let numbers = inode.next_parts(env.now);
         let inode = &self.inodes[&ino];
         let to_load = numbers.iter().filter(|n| inode.may_complete(**n, env.now));
