@@ -156,7 +156,7 @@ impl Slice {
                 && inode.owns_page(page.number)
                 && !inode.has_given_up(page.number)
         };
-        let (sectors, rest): (Vec<_>, Vec<_>) = dirty
+        let (mut sectors, rest): (Vec<_>, Vec<_>) = dirty
             .into_iter()
             .partition(|page| !(is_inline && is_small) && is_whole(page));
         let rest = cap_pieces(inode, rest, env);
@@ -168,7 +168,6 @@ impl Slice {
         let whole = whole_pieces(inode, &rest);
         // What had no sectors is the owner's to move: it would wait for some here, too. Of small files nothing is moved.
         let stays = goes_without || inode.size <= limits::INLINE_SIZE_MAX;
-        let mut sectors = sectors;
         let mut rest_reserved = inode.reserved;
         let reserved = rest_reserved.part(sectors.len() as u64, is_promised);
         let with_sectors = rest.iter().filter(|page| !inode.has_given_up(page.number));

@@ -26,10 +26,7 @@ fn begin_holding(in_hand: Option<u64>, writes: &[ByteRange]) -> Story {
     let held: Vec<_> = writes.iter().map(|r| (RangeMode::Write, *r)).collect();
     let effects = s.ask_open();
     s.grant_ranges(&effects, InodeMode::Exclusive, &held);
-    if let Some(in_hand) = in_hand {
-        s.is_full = true;
-        s.spare.get_mut().in_hand = in_hand;
-    }
+    limit(&mut s, in_hand);
     s
 }
 
@@ -42,6 +39,22 @@ fn begin_in_a_page() -> (Story, u64) {
     inode.size += 50;
     inode.learn_attr(&attr);
     (s, 64 * PAGE)
+}
+
+/// A file of so many bytes, small as far as this node knows. `in_hand` as in [`begin`].
+fn begin_small(size: u64, mode: InodeMode, in_hand: Option<u64>) -> Story {
+    let mut s = Story::new(size);
+    s.has_sectors = true;
+    s.open(mode, ByteRange::ALL);
+    limit(&mut s, in_hand);
+    s
+}
+
+fn limit(s: &mut Story, in_hand: Option<u64>) {
+    if let Some(in_hand) = in_hand {
+        s.is_full = true;
+        s.spare.get_mut().in_hand = in_hand;
+    }
 }
 
 fn write_whole(s: &mut Story, number: u64) {
@@ -533,9 +546,7 @@ fn nothing_is_told_of_a_part_that_is_written_again() {
 /// Another node may have made it longer: then its owner has no room for the pieces of what is a small file here.
 #[test]
 fn files_that_are_small_as_far_as_is_known_are_asked_for_again() {
-    let mut s = Story::new(1000);
-    s.has_sectors = true;
-    s.open(InodeMode::SharedWrite, ByteRange::ALL);
+    let mut s = begin_small(1000, InodeMode::SharedWrite, None);
     write_page(&mut s, 0, 100);
     let effects = fsync(&mut s);
     let (call, commit) = commit_of(&effects).expect("fsync commits");
@@ -548,11 +559,7 @@ fn files_that_are_small_as_far_as_is_known_are_asked_for_again() {
 /// The file was small when its page was taken, and is not any more: the page is whole, and has a sector.
 #[test]
 fn a_small_file_that_grows_keeps_its_sector() {
-    let mut s = Story::new(0);
-    s.has_sectors = true;
-    s.is_full = true;
-    s.spare.get_mut().in_hand = 2;
-    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let mut s = begin_small(0, InodeMode::Exclusive, Some(2));
     write_at(&mut s, 0, 100);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
@@ -608,9 +615,7 @@ fn nothing_is_told_of_what_lies_behind_a_part_that_others_hold_up() {
 /// Whole pages of small files stay where they are.
 #[test]
 fn small_files_are_not_moved_to_sectors() {
-    let mut s = Story::new(0);
-    s.has_sectors = true;
-    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let mut s = begin_small(0, InodeMode::Exclusive, None);
     write_at(&mut s, 0, 100);
     let effects = fsync(&mut s);
     let (call, commit) = commit_of(&effects).expect("fsync commits");
@@ -650,11 +655,7 @@ fn a_part_that_is_written_on_its_way_does_not_hold_itself_up() {
 /// Also where the file is small as far as this node knows: refused, a whole page goes to the sector that it has.
 #[test]
 fn whole_pages_of_what_may_be_a_large_file_go_to_sectors() {
-    let mut s = Story::new(1000);
-    s.has_sectors = true;
-    s.is_full = true;
-    s.spare.get_mut().in_hand = 1;
-    s.open(InodeMode::SharedWrite, ByteRange::ALL);
+    let mut s = begin_small(1000, InodeMode::SharedWrite, Some(1));
     write_page(&mut s, 0, 1000);
     let effects = fsync(&mut s);
     let (call, commit) = commit_of(&effects).expect("fsync commits");
