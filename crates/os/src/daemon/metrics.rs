@@ -259,12 +259,8 @@ impl Writer<'_> {
         self.gauge(&table::HANDLES, get(&gauges.handles))?;
         self.counter(&table::LOADS, get(&c.loads))?;
         self.counter(&table::STORES, get(&c.stores))?;
-        let [stores, write_backs] = &gauges.lost;
-        let lost = [
-            (["store".to_owned()], get(stores)),
-            (["write_back".to_owned()], get(write_backs)),
-        ];
-        self.counters(&table::LOST_PAGES, lost)?;
+        self.counter(&table::LOST_PAGES, get(&gauges.lost_pages))?;
+        self.counter(&table::LOST_WRITE_BACKS, get(&gauges.lost_write_backs))?;
         self.counter(&table::REFUSED_COMMITS, get(&gauges.refused))?;
         self.counter(&table::REWRITTEN, get(&gauges.rewritten))?;
         self.counter(&table::REWRITTEN_SIZE, get(&gauges.rewritten_size))?;

@@ -28,8 +28,10 @@ pub(in super::super) struct Gauges {
     pub(super) dirty: AtomicU64,
     pub(super) handles: AtomicU64,
     pub(super) waits: [AtomicU64; Waiting::NAMES.len()],
-    /// Pages that could not be stored, and write-backs that were refused.
-    pub(super) lost: [AtomicU64; 2],
+    /// Pages that could not be stored.
+    pub(super) lost_pages: AtomicU64,
+    /// Write-backs of mapped pages that were refused.
+    pub(super) lost_write_backs: AtomicU64,
     /// Commits that an owner had no room for.
     pub(super) refused: AtomicU64,
     pub(super) rewritten: AtomicU64,
@@ -102,8 +104,8 @@ impl Daemon {
         set(&gauges.inodes, inodes);
         set(&gauges.dirty, dirty);
         set(&gauges.handles, handles);
-        set(&gauges.lost[0], losses.pages);
-        set(&gauges.lost[1], losses.write_backs);
+        set(&gauges.lost_pages, losses.pages);
+        set(&gauges.lost_write_backs, losses.write_backs);
         set(&gauges.refused, refused);
         set(&gauges.rewritten, rewrites.blocks);
         set(&gauges.rewritten_size, rewrites.bytes);

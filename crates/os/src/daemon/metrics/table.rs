@@ -65,7 +65,8 @@ metrics! {
     HANDLES: Gauge "gupfs_open_handles" [] "Files and directories open on this node; looked at once a second";
     LOADS: Counter "gupfs_data_loads" [] "Times that file data was not in the pagepool and was read from NSDs";
     STORES: Counter "gupfs_data_stores" [] "Times that file data was written to NSDs";
-    LOST_PAGES: Counter "gupfs_lost_pages" ["cause"] "Pages of 4 KiB that were written and are lost, which fsync and close say once: they could not be stored, or the write-back of a mapping was refused; looked at once a second";
+    LOST_PAGES: Counter "gupfs_lost_pages" [] "Pages of 4 KiB that were written and could not be stored: lost, which fsync and close say once; looked at once a second";
+    LOST_WRITE_BACKS: Counter "gupfs_lost_write_backs" [] "Write-backs of mapped pages that were refused, of up to 1 MiB each: lost, which msync, fsync and close say once; looked at once a second";
     REFUSED_COMMITS: Counter "gupfs_refused_commits" [] "Write-backs of small writes for which an owner had no room; they go elsewhere, or are tried again; looked at once a second";
     REWRITTEN: Counter "gupfs_rewritten_blocks" [] "Blocks of many extents that were written again as one run; looked at once a second";
     REWRITTEN_SIZE: Counter "gupfs_rewritten_bytes" [] "Bytes of these blocks; looked at once a second";
