@@ -16,6 +16,7 @@
 //! The thread that drops the last `Session` unmounts.
 
 mod apart;
+mod company;
 mod crew;
 mod device;
 mod memory;

@@ -68,6 +68,14 @@ pub(super) struct Arrival {
     pub(super) caller: u32,
 }
 
+impl Arrival {
+    /// It was not there when the thread began to read.
+    pub(super) fn was_awaited(self) -> bool {
+        let limit = READ_NS + (self.size as u128 / 1024) * READ_NS_PER_KIB;
+        self.took.as_nanos() >= limit
+    }
+}
+
 const FINISHED: u64 = 1 << 32;
 
 impl Crew {
@@ -151,8 +159,7 @@ impl Member<'_> {
         if is_reason {
             self.crew.caller.store(arrival.caller, Ordering::Relaxed);
         }
-        let limit = READ_NS + (arrival.size as u128 / 1024) * READ_NS_PER_KIB;
-        let is_quick = arrival.took.as_nanos() < limit;
+        let is_quick = !arrival.was_awaited();
         if is_quick && !is_reason {
             self.quick_count += 1;
             is_reason = self.quick_count.is_multiple_of(LOOK_EACH) && has_more();
@@ -174,15 +181,23 @@ impl Member<'_> {
         }
     }
 
-    /// The request was handled; the thread is about to read again. Parks it when it is not needed.
-    pub(super) fn on_handled(&mut self) {
+    /// No other thread reads.
+    pub(super) fn is_alone(&self) -> bool {
+        let parked_count = self.crew.parked_count.load(Ordering::Relaxed);
+        self.crew.member_count.load(Ordering::Relaxed) <= parked_count + 1
+    }
+
+    /// The request was handled; the thread is about to read again. Parks it when it is not needed, and says so.
+    pub(super) fn on_handled(&mut self) -> bool {
         let progress = &self.crew.progress;
         progress.fetch_add(FINISHED - 1, Ordering::Relaxed);
-        if !self.is_first && self.no_reason_count >= NO_REASON_COUNT {
+        let parks = !self.is_first && self.no_reason_count >= NO_REASON_COUNT;
+        if parks {
             self.no_reason_count = 0;
             self.reason_count = 0;
             self.crew.park();
         }
+        parks
     }
 }
 

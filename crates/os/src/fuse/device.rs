@@ -5,6 +5,7 @@
 //! requests only what is longer than 40 bytes of arguments lies in the slab.
 
 use super::apart::Late;
+use super::company::Company;
 use super::crew::{Arrival, Crew};
 use super::memory::{Memory, frames_of};
 use super::session::{
@@ -168,9 +169,10 @@ impl Device {
             arguments: Vec::new(),
         };
         let mut member = self.crew.member(index == 0);
+        let mut company = Company::default();
         member.park_if_new();
+        let mut asked = Instant::now();
         loop {
-            let asked = Instant::now();
             if !received.read(fd, &*memory) {
                 break;
             }
@@ -187,7 +189,13 @@ impl Device {
                 release_slab(&*memory, received.slab);
                 received.slab = wait_for_slab(&*memory);
             }
-            member.on_handled();
+            let (begun, caller) = (asked + arrival.took, arrival.caller);
+            asked = Instant::now();
+            let turn = (asked - begun, arrival.was_awaited());
+            let has_looked = company.on_handled(caller, turn, member.is_alone());
+            if member.on_handled() || has_looked {
+                asked = Instant::now();
+            }
         }
         self.crew.end();
         release_slab(&*memory, received.slab);
