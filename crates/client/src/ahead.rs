@@ -15,17 +15,20 @@
 //! - At most `AHEAD_MAX` listings are kept or under way in a slice, and none is kept for longer than `PATIENCE`; where there are so many, none is asked for.
 //! - Tokens are taken when they come, whether or not the names are wanted: a revoke never waits for a reader.
 
-use types::{Duration, InodeId, Instant, SmallBytes};
+use types::{Duration, FileKind, InodeId, Instant, SmallBytes};
 
 use crate::env::Env;
-use crate::listing::{Left, Tour, listing_op};
+use crate::listing::{Left, Tour, listing_op, owner_part};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::request::Listed;
-use crate::slice::Slice;
+use crate::siblings::{FIRST_LOADED as FIRST_COUNT, Order};
+use crate::slice::{Effect, Slice};
 
 /// Readers of a slice's directories for whom names are kept.
 const AHEAD_MAX: usize = 4;
+/// Of these, directories that nobody has opened.
+const GUESSES_MAX: usize = 2;
 /// Who has not come back by then reads no more, or slowly.
 const PATIENCE: Duration = Duration::from_millis(1000);
 
@@ -33,6 +36,8 @@ const PATIENCE: Duration = Duration::from_millis(1000);
 #[derive(Debug)]
 pub(crate) struct Names {
     entries: Vec<Brief>,
+    /// Of the directory.
+    parent: InodeId,
     /// Nothing lies behind them.
     is_end: bool,
 }
@@ -49,6 +54,27 @@ struct Brief {
 }
 
 impl Names {
+    /// The directory's parent, as the owner told it.
+    pub(crate) const fn parent(&self) -> InodeId {
+        self.parent
+    }
+
+    /// Files that will be read in this order, the first ones, if they are known.
+    fn first_files(&self, order: Order) -> Vec<InodeId> {
+        if !self.is_end && order != Order::Listed {
+            return Vec::new();
+        }
+        let mode = FileKind::File.mode_bits();
+        let mut files: Vec<_> = self.entries.iter().filter(|e| e.mode == mode).collect();
+        match order {
+            Order::Listed => {}
+            Order::Inode => files.sort_unstable_by_key(|file| file.ino),
+            Order::Name => files.sort_unstable_by(|a, b| a.name.cmp(&b.name)),
+        }
+        let first = files.iter().take(FIRST_COUNT).map(|file| file.ino);
+        first.collect()
+    }
+
     /// For the kernel, those of which the owner told attributes, and whether nothing lies behind them.
     pub(crate) fn into_parts(self) -> (Vec<Listed>, Vec<usize>, bool) {
         let at = self.entries.iter().enumerate();
@@ -80,6 +106,26 @@ pub(crate) struct Ahead {
     names: Option<Names>,
     /// The attributes are known, too.
     pub(crate) is_ready: bool,
+    /// Nobody has opened the directory yet; in this order its files will be read.
+    order: Option<Order>,
+}
+
+impl Ahead {
+    /// Nobody has come for it, and perhaps nobody will.
+    const fn is_idle_guess(&self) -> bool {
+        self.is_ready && self.order.is_some()
+    }
+}
+
+/// A directory that will be opened and listed soon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Coming {
+    /// Which.
+    pub ino: InodeId,
+    /// Of the requests that it will be listed with, in bytes.
+    pub size: u32,
+    /// In which order its files will be read.
+    pub order: Order,
 }
 
 /// Where the next listing begins.
@@ -92,6 +138,8 @@ pub struct Behind {
     pub(crate) size: u32,
     /// Nothing lies behind it.
     pub(crate) end: Option<End>,
+    /// Of the directory.
+    pub(crate) parent: InodeId,
 }
 
 /// The owner said that nothing lies behind an entry; the epoch of the directory's names when it was asked, `None` where another node might change them unseen.
@@ -126,13 +174,18 @@ impl Slice {
         self.has_late_answers = true;
     }
 
+    /// Names that were listed ahead are shown although they have changed: for simulators that must notice it.
+    pub const fn show_old_names(&mut self) {
+        self.shows_old_names = true;
+    }
+
     /// What is known of the entries behind `cookie`, for a request of this size.
     pub(crate) fn find_ahead(&mut self, directory: InodeId, cookie: u64, size: u32) -> Found {
         let Some(at) = self.position_ahead(directory, cookie, size) else {
             return Found::Nothing;
         };
         let (epoch, is_ready) = (self.aheads[at].epoch, self.aheads[at].is_ready);
-        let is_current = Some(epoch) == self.settled_epoch(directory);
+        let is_current = Some(epoch) == self.settled_epoch(directory) || self.shows_old_names;
         if is_current && !is_ready {
             return Found::UnderWay;
         }
@@ -150,8 +203,8 @@ impl Slice {
             cookie,
             size,
             end,
+            parent,
         } = behind;
-        let is_looked_at = self.is_looked_at(env, directory);
         let Some(epoch) = self.settled_epoch(directory) else {
             return;
         };
@@ -169,7 +222,12 @@ impl Slice {
         if !is_known || !self.has_room_ahead() {
             return;
         }
-        let (id, is_end) = (self.draw_id(), end.is_some());
+        if end.is_none() {
+            let is_looked_at = self.is_looked_at(env, directory);
+            let of = (directory, cookie, size);
+            return self.ask_ahead(env, of, (epoch, is_looked_at), None);
+        }
+        let id = self.draw_id();
         self.aheads.push_back(Ahead {
             directory,
             cookie,
@@ -177,18 +235,75 @@ impl Slice {
             epoch,
             id,
             asked_at: env.now,
-            names: is_end.then(|| Names {
+            names: Some(Names {
                 entries: Vec::new(),
-                is_end,
+                parent,
+                is_end: true,
             }),
-            is_ready: is_end,
+            is_ready: true,
+            order: None,
         });
-        if !is_end {
-            let op = listing_op((directory, cookie), size, true, is_looked_at);
-            let ask = Ask::Op { op, durable: false };
-            let then = Continuation::Ahead(directory, id);
-            self.call(directory.shard(), ask, then);
+    }
+
+    /// Asks the owner for the entries behind a cookie.
+    fn ask_ahead(
+        &mut self,
+        env: &Env<'_>,
+        (directory, cookie, size): (InodeId, u64, u32),
+        (epoch, is_looked_at): (u64, bool),
+        order: Option<Order>,
+    ) {
+        let id = self.draw_id();
+        self.aheads.push_back(Ahead {
+            directory,
+            cookie,
+            size,
+            epoch,
+            id,
+            asked_at: env.now,
+            names: None,
+            is_ready: false,
+            order,
+        });
+        let op = listing_op((directory, cookie), size, true, is_looked_at);
+        let ask = Ask::Op { op, durable: false };
+        let then = Continuation::Ahead(directory, id);
+        self.call(directory.shard(), ask, then);
+    }
+
+    /// A directory whose token is here will be opened: asks for its first entries.
+    pub(crate) fn list_first(&mut self, env: &Env<'_>, coming: Coming) {
+        let Coming { ino, size, order } = coming;
+        let (cookie, size) = owner_part(0, size, true);
+        let Some(epoch) = self.settled_epoch(ino) else {
+            return;
+        };
+        // Its reader was quicker.
+        if self.inodes.get(&ino).is_none_or(|i| i.open_count > 0) {
+            return;
         }
+        if let Some(at) = self.position_ahead(ino, cookie, size) {
+            if self.aheads[at].epoch == epoch {
+                return;
+            }
+            self.aheads.remove(at);
+        }
+        if self.guess_count() >= GUESSES_MAX {
+            let at = self.aheads.iter().position(Ahead::is_idle_guess);
+            at.and_then(|at| self.aheads.remove(at));
+        }
+        if self.guess_count() < GUESSES_MAX && self.has_room_ahead() {
+            self.listed_directory_count += 1;
+            let is_looked_at = !self.has_shown_all(env, ino);
+            let of = (ino, cookie, size);
+            self.ask_ahead(env, of, (epoch, is_looked_at), Some(order));
+        }
+    }
+
+    /// Directories that are listed and that nobody has opened.
+    pub(crate) fn guess_count(&self) -> usize {
+        let guesses = self.aheads.iter().filter(|ahead| ahead.order.is_some());
+        guesses.count()
     }
 
     /// One more may be kept: each reader's goes with the next of the same, and all of them after a while.
@@ -197,10 +312,9 @@ impl Slice {
             return true;
         }
         let is_current = |ahead: &Ahead| Some(ahead.epoch) == self.settled_epoch(ahead.directory);
-        let at = self
-            .aheads
-            .iter()
-            .position(|a| a.is_ready && !is_current(a));
+        let mut all = self.aheads.iter();
+        let old = all.position(|a| a.is_ready && !is_current(a));
+        let at = old.or_else(|| self.aheads.iter().position(Ahead::is_idle_guess));
         at.and_then(|at| self.aheads.remove(at)).is_some()
     }
 
@@ -220,7 +334,9 @@ impl Slice {
     ) {
         self.take_directory_grant(env, directory, &mut answer.grants);
         let Body::Op(meta::Reply::Listing {
-            entries, is_end, ..
+            entries,
+            parent,
+            is_end,
         }) = answer.body
         else {
             // Whoever wants it asks itself, and hears why.
@@ -237,6 +353,7 @@ impl Slice {
         };
         let names = Names {
             entries: entries.iter().map(brief).collect(),
+            parent,
             is_end,
         };
         if let Some(ahead) = self.aheads.iter_mut().find(|ahead| ahead.id == id) {
@@ -249,6 +366,14 @@ impl Slice {
     pub(crate) fn on_ahead_known(&mut self, env: &Env<'_>, directory: InodeId, id: u64) {
         if let Some(ahead) = self.aheads.iter_mut().find(|ahead| ahead.id == id) {
             ahead.is_ready = true;
+            // The directory may be older than that by now: what is loaded is checked as any file that is opened is.
+            let files = match (ahead.order, &ahead.names) {
+                (Some(order), Some(names)) => names.first_files(order),
+                _ => Vec::new(),
+            };
+            if !files.is_empty() {
+                self.out.push(Effect::LoadFiles(files));
+            }
         }
         self.retry(env, directory);
     }

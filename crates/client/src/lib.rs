@@ -41,14 +41,16 @@ pub mod request;
 pub mod revoke;
 pub mod rewrite;
 mod seek;
-mod siblings;
+pub mod siblings;
 pub mod slice;
 mod tokens;
 pub mod transfer;
 mod unlink;
 pub mod waits;
+mod walk;
 
 pub use access::AccessTimes;
+pub use ahead::Coming;
 pub use env::{Env, Grants};
 pub use idle::reclaims;
 pub use lapse::{HeldInode, HeldLocks};

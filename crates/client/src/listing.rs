@@ -21,10 +21,12 @@ use types::{Attr, Duration, Errno, InodeId, SmallBytes, limits};
 
 use crate::ahead::{Behind, End, Found, Names};
 use crate::env::Env;
+use crate::inode::Inode;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::request::{Listed, Notice, Operation, Request, Response, listed_size};
 use crate::slice::{Effect, Input, Pinned, Slice, Waiting, slice_of};
+use crate::walk::Turn;
 
 /// The kernel has linked the names of a listing by then: it does that after it has taken the answer, and takes the epoch of that moment
 /// (docs/decisions/0004, 11).
@@ -67,6 +69,7 @@ enum Purpose {
         /// For how long the kernel may keep the names: the directory's token says it.
         entry_timeout_ns: u64,
         behind: Option<Behind>,
+        turn: Option<Turn>,
     },
     /// To take what was told of entries that nobody has asked for yet.
     Ahead(InodeId, u64),
@@ -112,6 +115,28 @@ pub(crate) fn listing_op(
         size: if is_looked_at { size } else { size / least },
         plus: plus && is_looked_at,
     }
+}
+
+/// Where the owner's part of an answer begins, and what is left for it: `.` and `..` are ours (cookies 1 and 2).
+pub(crate) fn owner_part(cookie: u64, size: u32, plus: bool) -> (u64, u32) {
+    let own = usize::try_from(2_u64.saturating_sub(cookie)).expect("at most two");
+    let own = u32::try_from(own * listed_size(2, plus)).expect("two small entries");
+    let cookie = if cookie <= 2 { 0 } else { cookie };
+    (cookie, size.saturating_sub(own))
+}
+
+/// Our part of it.
+fn own_entries(cookie: u64, ino: InodeId, parent: InodeId) -> Vec<Listed> {
+    let own = [(1, b".".as_slice(), ino), (2, b"..".as_slice(), parent)];
+    let own = own.into_iter().filter(|(own, ..)| cookie < *own);
+    let own = own.map(|(cookie, name, ino)| Listed {
+        name: SmallBytes::new(name),
+        ino,
+        mode: types::FileKind::Directory.mode_bits(),
+        cookie,
+        entry: None,
+    });
+    own.collect()
 }
 
 impl Tour {
@@ -161,28 +186,8 @@ impl Slice {
         else {
             unreachable!("only listings come here");
         };
-        // `.` and `..` are ours (cookies 1 and 2); the owner gets the rest of the budget.
-        let own = usize::try_from(2_u64.saturating_sub(cookie)).expect("at most two");
-        let own = u32::try_from(own * listed_size(2, plus)).expect("two small entries");
-        let size = size.saturating_sub(own);
-        let cookie = if cookie <= 2 { 0 } else { cookie };
-        let directory = self.inode(ino);
-        let (count, since) = (directory.unlooked_count, directory.unlooked_since);
-        let looked = directory.attr_looks_before;
-        let looks = self.attr_looks.saturating_sub(looked);
-        let is_known = self.is_alone()
-            && count >= self.room_for_entries()
-            && env.now.since(since) < self.unlooked_time();
-        let has_asked = self.is_alone() && cookie != 0 && looks >= ATTR_LOOKS;
-        if count == 0 || has_asked || (cookie == 0 && !is_known) {
-            let directory = self.inode(ino);
-            (directory.unlooked_count, directory.unlooked_since) = (0, env.now);
-        }
-        if cookie == 0 || has_asked {
-            let attr_looks = self.attr_looks;
-            self.inode(ino).attr_looks_before = attr_looks;
-        }
-        let is_looked_at = self.is_looked_at(env, ino);
+        let (cookie, size) = owner_part(cookie, size, plus);
+        let is_looked_at = self.begins_looked_at(env, ino, cookie);
         if plus {
             match self.find_ahead(ino, cookie, size) {
                 Found::Nothing => {}
@@ -199,6 +204,33 @@ impl Slice {
             Ask::Op { op, durable: false },
             Continuation::Listing(request, epoch),
         );
+    }
+
+    /// Entries behind `cookie` are asked for: whether with attributes. What was shown long ago does not count.
+    fn begins_looked_at(&mut self, env: &Env<'_>, ino: InodeId, cookie: u64) -> bool {
+        let looked = self.inode(ino).attr_looks_before;
+        let looks = self.attr_looks.saturating_sub(looked);
+        let is_known = self.has_shown_all(env, ino);
+        let has_asked = self.is_alone() && cookie != 0 && looks >= ATTR_LOOKS;
+        let directory = self.inode(ino);
+        if directory.unlooked_count == 0 || has_asked || (cookie == 0 && !is_known) {
+            (directory.unlooked_count, directory.unlooked_since) = (0, env.now);
+        }
+        if cookie == 0 || has_asked {
+            let attr_looks = self.attr_looks;
+            self.inode(ino).attr_looks_before = attr_looks;
+        }
+        self.is_looked_at(env, ino)
+    }
+
+    /// The kernel was shown as much of the directory as there is room for, and still believes it.
+    pub(crate) fn has_shown_all(&self, env: &Env<'_>, ino: InodeId) -> bool {
+        let unlooked_time = self.unlooked_time();
+        let has = |directory: &Inode| {
+            directory.unlooked_count >= self.room_for_entries()
+                && env.now.since(directory.unlooked_since) < unlooked_time
+        };
+        self.is_alone() && self.inodes.get(&ino).is_some_and(|inode| has(inode))
     }
 
     /// Whoever lists the directory looks at what its names lead to, as far as is known, and there is room for that.
@@ -237,15 +269,22 @@ impl Slice {
 
     /// The names were here before they were wanted.
     fn show_ahead(&mut self, env: &Env<'_>, request: Request, names: Names, epoch: u64) {
-        let (listed, with_attr, is_end) = names.into_parts();
+        let Operation::ReadDir { ino, cookie, .. } = request.operation else {
+            unreachable!("only listings come here");
+        };
+        let parent = names.parent();
+        let (behind, with_attr, is_end) = names.into_parts();
+        let mut listed = own_entries(cookie, ino, parent);
+        let own_count = listed.len();
         let left = with_attr.iter().map(|at| Left {
-            ino: listed[*at].ino,
-            at: Some(*at),
+            ino: behind[*at].ino,
+            at: Some(own_count + *at),
             told: None,
         });
         let left = left.collect();
+        listed.extend(behind);
         let end = is_end.then_some(End(Some(epoch)));
-        self.visit(env, request, (listed, end), left);
+        self.visit(env, request, (listed, end), (left, parent));
     }
 
     /// The owner's entries arrived.
@@ -277,20 +316,7 @@ impl Slice {
             }
             _ => return self.fail(request.ticket, Errno::EPROTO),
         };
-        let mut listed = Vec::with_capacity(entries.len() + 2);
-        let mode = types::FileKind::Directory.mode_bits();
-        for (own, name, target) in [(1, b".".as_slice(), ino), (2, b"..".as_slice(), parent)] {
-            if cookie < own {
-                let name = SmallBytes::new(name);
-                listed.push(Listed {
-                    name,
-                    ino: target,
-                    mode,
-                    cookie: own,
-                    entry: None,
-                });
-            }
-        }
+        let mut listed = own_entries(cookie, ino, parent);
         let mut left = match plus {
             true => Left::all(&entries, grants),
             false => Vec::new(),
@@ -306,7 +332,7 @@ impl Slice {
             entry: None,
         }));
         let end = is_end.then_some(End(epoch));
-        self.visit(env, request, (listed, end), left);
+        self.visit(env, request, (listed, end), (left, parent));
     }
 
     /// Of the grants of an answer, that of the directory; the others stay in the order of the entries.
@@ -328,7 +354,7 @@ impl Slice {
         env: &Env<'_>,
         request: Request,
         (listed, end): (Vec<Listed>, Option<End>),
-        mut left: Vec<Left>,
+        (mut left, parent): (Vec<Left>, InodeId),
     ) {
         let Operation::ReadDir {
             ino, size, plus, ..
@@ -344,12 +370,14 @@ impl Slice {
         }
         self.inode(ino).unlooked_count += left.len();
         self.note_listed(env, &request, &listed, end.is_some());
+        let turn = self.note_walk(env, &request, &listed, (parent, end.is_some()));
         let last = listed.last().filter(|last| plus && last.cookie > 2);
         let behind = last.map(|last| Behind {
             directory: ino,
             cookie: last.cookie,
             size,
             end,
+            parent,
         });
         let entry_timeout_ns = self.entry_timeout(ino);
         let mut pinned = Pinned::new();
@@ -370,6 +398,7 @@ impl Slice {
                     pinned,
                     entry_timeout_ns,
                     behind,
+                    turn,
                 },
             }),
         );
@@ -421,6 +450,7 @@ impl Slice {
                 listed,
                 pinned,
                 behind,
+                turn,
                 ..
             } => {
                 let response = Response::Listing(listed);
@@ -430,6 +460,10 @@ impl Slice {
                 if let Some(behind) = behind {
                     let next = Input::ListAhead(behind);
                     self.out.push(Effect::ForSlice(behind.directory, next));
+                }
+                if let Some(turn) = turn {
+                    let next = Input::Turn(turn);
+                    self.out.push(Effect::ForSlice(turn.directory, next));
                 }
             }
             Purpose::Ahead(directory, id) => {

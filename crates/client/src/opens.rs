@@ -313,10 +313,11 @@ impl Slice {
             }
             return;
         };
+        // It may have been moved: `..` is shown with its names.
+        inode.names_epoch += 1;
         if arrival.kind == FileKind::Directory {
             // A name of it has changed by a rename from elsewhere.
             inode.forget_entries();
-            inode.names_epoch += 1;
         }
         match &arrival.attr {
             Some(attr) => inode.learn_attr(attr),

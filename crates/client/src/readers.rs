@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::request::{Caller, OpenFlags, Opened};
 use crate::siblings::Order;
 use crate::slice::{OpenFile, Slice};
+use crate::walk::Course;
 use types::InodeId;
 
 /// Direct reads below this are slower than cached ones.
@@ -38,6 +39,9 @@ const LARGE_READAHEAD_MIN: u32 = 256 << 10;
 const PROCESS_COUNT: u32 = 1024;
 /// Of so many directories in a row may files have been loaded without that any was read.
 const UNREAD_MAX: u64 = 4;
+
+const COURSE_SHIFT: u32 = 16;
+const COURSE_MASK: u64 = 3 << COURSE_SHIFT;
 
 /// How an application reads, as far as its reads have shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,13 +75,27 @@ pub struct Readers {
     /// Process number, 32 bits, above its habit; each process has one place.
     processes: Box<[AtomicU64]>,
     /// The same of processes whose directories are read: above the number of directories for which files were loaded since the last of which
-    /// one was read, and one, eight bits for the order in which they are.
+    /// one was read, and one, eight bits for the order in which they are, and two for that in which directories are.
     scanners: Box<[AtomicU64]>,
 }
 
 /// The place of a process in a table: those started one after the other do not meet.
 fn place(table: &[AtomicU64], pid: u32) -> &AtomicU64 {
     &table[(pid % PROCESS_COUNT) as usize]
+}
+
+/// Changes a value, unless `change` gives none; what it was before.
+fn update(place: &AtomicU64, change: impl FnMut(u64) -> Option<u64>) -> Option<u64> {
+    place
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, change)
+        .ok()
+}
+
+/// In which order the process reads the files of what it lists, if it does.
+fn read_order(value: u64, pid: u32) -> Option<Order> {
+    let is_reader = value >> 32 == u64::from(pid) && (1..=UNREAD_MAX).contains(&(value & 0xff));
+    let order = Order::ALL.get(usize::try_from(value >> 8 & 0xff).expect("a byte"));
+    order.copied().filter(|_| is_reader)
 }
 
 fn blank() -> Box<[AtomicU64]> {
@@ -98,23 +116,54 @@ impl Readers {
     /// The process has listed a directory, wholly or to begin with: the order in which its files are to be loaded before they are opened, if they
     /// are, which is counted.
     pub(crate) fn may_read_through(&self, pid: u32, is_whole: bool) -> Option<Order> {
-        let place = place(&self.scanners, pid);
-        let value = place.load(Ordering::Relaxed);
-        let is_reader = value >> 32 == u64::from(pid) && (1..=UNREAD_MAX).contains(&(value & 0xff));
-        let order = *Order::ALL.get(usize::try_from(value >> 8 & 0xff).expect("a byte"))?;
-        if !is_reader || !(is_whole || order == Order::Listed) {
-            return None;
-        }
-        place.store(value + 1, Ordering::Relaxed);
-        Some(order)
+        let may_be = |order: Order| is_whole || order == Order::Listed;
+        let counted = update(place(&self.scanners, pid), |value| {
+            let order = read_order(value, pid).filter(|order| may_be(*order));
+            order.map(|_| value + 1)
+        });
+        counted.and_then(|value| read_order(value, pid))
     }
 
     /// The files of a directory that the process has listed are being read. The kernel itself, 0, has no habit.
     pub(crate) fn note_read_through(&self, pid: u32, order: Order) {
         if pid != 0 {
-            let value = u64::from(pid) << 32 | (order as u64) << 8 | 1;
-            place(&self.scanners, pid).store(value, Ordering::Relaxed);
+            update(place(&self.scanners, pid), |known| {
+                let is_known = known >> 32 == u64::from(pid);
+                let course = if is_known { known & COURSE_MASK } else { 0 };
+                Some(u64::from(pid) << 32 | course | (order as u64) << 8 | 1)
+            });
         }
+    }
+
+    /// The process goes through the directories of a directory in this course, or in none that is known.
+    pub(crate) fn note_course(&self, pid: u32, course: Option<Course>) {
+        if pid == 0 {
+            return;
+        }
+        update(place(&self.scanners, pid), |known| {
+            let is_known = known >> 32 == u64::from(pid);
+            // Nobody who may read nothing takes the place of who does.
+            let is_taken = !is_known && (1..=UNREAD_MAX).contains(&(known & 0xff));
+            let known = if is_known {
+                known
+            } else {
+                u64::from(pid) << 32
+            };
+            let course = course.map_or(0, |course| course as u64);
+            (!is_taken).then_some(known & !COURSE_MASK | course << COURSE_SHIFT)
+        });
+    }
+
+    /// How the process goes through a tree, if it reads the files of directories that it has listed, and as far as that is known.
+    pub(crate) fn way(&self, pid: u32) -> Option<(Order, Option<Course>)> {
+        let value = place(&self.scanners, pid).load(Ordering::Relaxed);
+        let order = read_order(value, pid)?;
+        let course = match (value & COURSE_MASK) >> COURSE_SHIFT {
+            1 => Some(Course::Forward),
+            2 => Some(Course::Backward),
+            _ => None,
+        };
+        Some((order, course))
     }
 
     fn habit(&self, pid: u32) -> Habit {

@@ -44,6 +44,8 @@ const SIZE_MAX: u64 = 128 << 10;
 const STEP: usize = 16;
 /// Steps that are loaded and not begun.
 const STEPS_AHEAD: u32 = 2;
+/// Files of a directory that are loaded at first.
+pub(crate) const FIRST_LOADED: usize = STEPS_AHEAD as usize * STEP;
 /// The first files of a directory that are watched, in each order, and how many of them must be read.
 const FIRST_COUNT: usize = 3;
 const READ_MIN: usize = 2;
@@ -57,7 +59,7 @@ const WATCHED_MAX: usize = 128;
 /// Who has not read another file by then reads no more, or slowly.
 const PATIENCE: Duration = Duration::from_millis(10_000);
 /// After tokens were refused none are asked for.
-const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
 /// In which order the files of a directory are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,7 +74,7 @@ pub enum Order {
 
 impl Order {
     /// Which is taken where several would do, the first.
-    pub(crate) const ALL: [Self; 3] = [Self::Listed, Self::Inode, Self::Name];
+    pub const ALL: [Self; 3] = [Self::Listed, Self::Inode, Self::Name];
 
     fn compare(self, a: &File, b: &File) -> Ordering {
         match self {
@@ -255,7 +257,7 @@ impl Slice {
             false => env.readers.may_read_through(scan.reader, scan.is_whole),
         };
         // In a small one that is loaded whole the order tells nothing that is worth its watches.
-        let is_small = scan.is_whole && scan.files.len() <= STEPS_AHEAD as usize * STEP;
+        let is_small = scan.is_whole && scan.files.len() <= FIRST_LOADED;
         let first = match is_small && (is_begun || habit.is_some()) {
             true => Vec::new(),
             false => scan.next_first(),

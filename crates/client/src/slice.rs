@@ -176,6 +176,10 @@ pub enum Input {
     Tour(Box<crate::listing::Tour>),
     /// Entries of a directory of this slice were shown: those behind them will be wanted.
     ListAhead(crate::ahead::Behind),
+    /// A reader of a tree goes on from a directory of this slice.
+    Turn(crate::walk::Turn),
+    /// A directory of this slice will be opened soon.
+    ListComing(crate::ahead::Coming),
     /// What is to be known of entries before they are wanted is known.
     AheadKnown(InodeId, u64),
     /// A READ of a file of this slice says that those of this directory are being read.
@@ -237,6 +241,8 @@ pub enum Effect {
     ForSlice(InodeId, Input),
     /// Hand `Input::LoadFile` to the slice of each of these, soon, on a thread that answers nobody.
     LoadFiles(Vec<InodeId>),
+    /// Hand `Input::ListComing` to the directory's slice, likewise.
+    ListSoon(crate::ahead::Coming),
     /// Get free sectors from an owner: as many as were last not in hand (`Grants`).
     WantSpace(NodeId),
     /// Frames are short, and somebody waits for some: `Input::Shrink` to all slices, soon, but not at once and not
@@ -278,10 +284,17 @@ pub struct Slice {
     pub(crate) scans: VecDeque<crate::siblings::Scan>,
     pub(crate) watched: FxHashMap<InodeId, crate::siblings::Watch>,
     pub(crate) loaded_file_count: u64,
+    /// Directories that have some, and who goes through them, oldest first.
+    pub(crate) walks: VecDeque<crate::walk::Walk>,
+    pub(crate) listed_directory_count: u64,
+    /// See `show_old_names`.
+    pub(crate) shows_old_names: bool,
     pub(crate) losses: Losses,
     pub(crate) loads_written_files: bool,
     /// Tokens for files that will be read soon are not asked for before.
     pub(crate) next_file_ask: Instant,
+    /// Nor for directories.
+    pub(crate) next_list_ask: Instant,
     /// An answer is written when all that follows from its request is done.
     pub(crate) has_late_answers: bool,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
@@ -353,6 +366,8 @@ pub struct Gauges {
     pub rewrites: crate::rewrite::RewriteCounts,
     /// Small files that were loaded before they were opened.
     pub loaded_file_count: u64,
+    /// Directories that were listed before they were opened.
+    pub listed_directory_count: u64,
     /// Commits that owners had no room for, and whose bytes were kept.
     pub refused_count: u64,
 }
@@ -373,12 +388,16 @@ impl Slice {
             ios: FxHashMap::default(),
             epochs: VecDeque::new(),
             aheads: VecDeque::new(),
+            walks: VecDeque::new(),
+            listed_directory_count: 0,
+            shows_old_names: false,
             scans: VecDeque::new(),
             watched: FxHashMap::default(),
             loaded_file_count: 0,
             losses: Losses::default(),
             loads_written_files: false,
             next_file_ask: Instant(0),
+            next_list_ask: Instant(0),
             has_late_answers: false,
             notifies: FxHashMap::default(),
             dirty: VecDeque::new(),
@@ -492,6 +511,8 @@ impl Slice {
                 self.on_watched_read(env, directory, ino, mark);
             }
             Input::LoadFile(ino) => self.load_file(env, ino),
+            Input::Turn(turn) => self.turn(env, turn),
+            Input::ListComing(coming) => self.list_coming(env, coming),
             Input::WriteBack => {
                 self.stop_rewriting(env);
                 self.tell_all_accesses(env);
@@ -510,6 +531,7 @@ impl Slice {
                 self.evict_inodes(env);
                 self.forget_aheads(env);
                 self.forget_scans(env);
+                self.forget_walks(env);
                 self.drop_late_names(env);
                 self.end_signalled(env);
                 self.rewrite_some(env);
@@ -713,6 +735,7 @@ impl Slice {
             wait_counts: self.wait_counts,
             rewrites: self.rewrite_counts(),
             loaded_file_count: self.loaded_file_count,
+            listed_directory_count: self.listed_directory_count,
             refused_count: self.refused_count,
         }
     }
@@ -725,6 +748,12 @@ impl Slice {
     /// Inodes that are known here, in no order.
     pub fn known(&self) -> impl Iterator<Item = InodeId> {
         self.inodes.keys().copied()
+    }
+
+    /// This inode is known here, and that it is a directory.
+    pub fn knows_directory(&self, ino: InodeId) -> bool {
+        let attr = self.inodes.get(&ino).and_then(|inode| inode.attr);
+        attr.is_some_and(|attr| attr.kind == types::FileKind::Directory)
     }
 
     /// Something that an application wrote has not been committed yet.

@@ -119,6 +119,8 @@ pub(crate) enum Asker {
     Rewrite,
     /// The same, for a file that will be read soon.
     Ahead,
+    /// For a directory that will be listed soon.
+    Listing(crate::ahead::Coming),
 }
 
 impl Slice {
@@ -179,8 +181,10 @@ impl Slice {
                 // What the gate parked looks again too, whatever came.
                 self.gate_call(env, ino, Gate::on_token_granted);
                 self.retry(env, ino);
-                if asker == Asker::Ahead {
-                    self.on_file_asked(env, ino, errno.is_none());
+                match asker {
+                    Asker::Ahead => self.on_file_asked(env, ino, errno.is_none()),
+                    Asker::Listing(coming) => self.on_coming_asked(env, coming, errno),
+                    Asker::Requests | Asker::Rewrite => {}
                 }
             }
             Some(errno) => self.fail_token_waiters(env, ino, errno),

@@ -49,3 +49,5 @@ mod space;
 mod stopped;
 #[path = "labs/streams.rs"]
 mod streams;
+#[path = "labs/walk.rs"]
+mod walk;

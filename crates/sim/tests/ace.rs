@@ -320,3 +320,33 @@ fn sectors_that_do_not_come_back_are_caught() {
         "it is not caught"
     );
 }
+
+/// Each call, with all directories listed ahead before each of its steps: what is shown after it is what is there.
+#[test]
+fn directories_that_are_listed_ahead_show_what_is_there() {
+    let mut bench = bench(Shape::default());
+    let mut count = 0;
+    for sequence in ops::singles(bench.begin()) {
+        match bench.listed(&sequence) {
+            Ok(listed) => count += listed,
+            Err(violation) => panic!("{sequence}: {violation}"),
+        }
+    }
+    assert!(count > 1_000, "{count} listings");
+}
+
+/// Names that have changed since they were listed are seen.
+#[test]
+fn old_names_are_caught() {
+    let mut shape = Shape::default();
+    assert!(set_canary(
+        &mut shape,
+        &mut Canary::default(),
+        "shows-old-names"
+    ));
+    let mut bench = bench(shape);
+    let all = ops::singles(bench.begin());
+    let caught = all.iter().filter(|s| bench.listed(s).is_err()).count();
+    eprintln!("{caught} of {}", all.len());
+    assert!(caught > 20, "{caught} of {}", all.len());
+}

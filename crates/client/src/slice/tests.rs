@@ -27,6 +27,7 @@ mod space;
 mod stores;
 pub(crate) mod story;
 mod torn;
+mod walk;
 
 use token::message::Granted;
 use types::frame::FRAME_SIZE;

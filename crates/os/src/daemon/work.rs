@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 use client::message::{Answer, Body};
 use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
-use client::{Env, Pool as _};
+use client::{Coming, Env, Pool as _};
 use node::fetch::Ready;
 use node::moves::RENAME_TOKEN;
 use node::{
@@ -292,6 +292,7 @@ impl Daemon {
             // Before what follows: who is answered that a file was unlinked must not be shown its link count of before.
             Effect::ForSlice(ino, input) => items.push_front(Item::Client(slice_of(ino), input)),
             Effect::LoadFiles(files) => self.load_files(files),
+            Effect::ListSoon(coming) => self.list_soon(coming),
             Effect::WantSpace(owner) => self.want_space(owner, items),
             Effect::WantFrames => self.want_frames(),
         }
@@ -307,6 +308,13 @@ impl Daemon {
             }
         };
         self.loops.post(index, Box::new(load));
+    }
+
+    /// A directory will be opened soon: likewise.
+    fn list_soon(self: &Arc<Self>, coming: Coming) {
+        let (index, daemon) = (slice_of(coming.ino), Arc::clone(self));
+        let list = move || daemon.input(index, Input::ListComing(coming));
+        self.loops.post(index, Box::new(list));
     }
 
     /// Has the kernel drop something, on a notify thread (rule R1).

@@ -12,6 +12,7 @@
 
 pub mod calls;
 pub mod judge;
+mod listed;
 pub mod look;
 pub mod machine;
 pub mod ops;

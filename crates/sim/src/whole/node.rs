@@ -3,6 +3,7 @@
 //! Every list of effects that a thread of the daemon would work off is a *run* here; the world takes one item of one
 //! run at a time, so the threads of a node interleave in all ways. What goes out of the node is a value in `out`.
 
+mod ahead;
 mod calls;
 mod checkpoints;
 mod grace;
@@ -160,6 +161,8 @@ pub struct Canary {
     pub stale_rewrites: bool,
     /// Names are looked for with the part of their directory before theirs.
     pub old_parts: bool,
+    /// Names that were listed ahead are shown although they have changed.
+    pub shows_old_names: bool,
 }
 
 impl Canary {
@@ -183,6 +186,7 @@ impl Canary {
             "gives-up-reads" => &mut self.gives_up_reads,
             "stale-rewrites" => &mut self.stale_rewrites,
             "old-parts" => &mut self.old_parts,
+            "shows-old-names" => &mut self.shows_old_names,
             _ => return false,
         };
         *switch = true;
@@ -302,6 +306,9 @@ impl Node {
             slice.limit_inodes(inode_count_max);
             if load_ticks > 0 {
                 slice.load_written_files();
+            }
+            if canary.shows_old_names {
+                slice.show_old_names();
             }
             if view.nodes.len() <= 1 {
                 slice.believe(Duration::from_millis(
@@ -516,6 +523,7 @@ impl Node {
             Effect::WantSpace(owner) => self.want_space(owner, items),
             Effect::WantFrames => self.want_frames(),
             Effect::LoadFiles(files) => self.load_files(files),
+            Effect::ListSoon(coming) => self.list_soon(coming),
             Effect::Yield(ticket, response) => {
                 self.out.push(Out::Reply(ticket, response, Vec::new()));
             }
@@ -777,34 +785,6 @@ impl Node {
         if self.memory.frame_counts().1 < self.memory.levels().low {
             self.want_frames();
         }
-    }
-
-    /// Files will be opened soon, on a loop of the daemon: a run of its own.
-    fn load_files(&mut self, files: Vec<InodeId>) {
-        let load = |ino| Item::Client(slice_of(ino), Input::LoadFile(ino));
-        self.runs.push(files.into_iter().map(load).collect());
-    }
-
-    /// Takes a file that it knows for such.
-    fn load_known_files(&mut self) {
-        if self.load_ticks == 0 || !self.tick_count.is_multiple_of(self.load_ticks) {
-            return;
-        }
-        let mut files: Vec<_> = self.slices.iter().flat_map(Slice::known).collect();
-        files.sort_unstable();
-        if !files.is_empty() {
-            let file = *self.prng.pick(&files).expect("there are some");
-            self.load_files(vec![file]);
-        }
-    }
-
-    /// Files that were loaded before they were opened.
-    pub fn loaded_file_count(&self) -> u64 {
-        let counts = self
-            .slices
-            .iter()
-            .map(|slice| slice.gauges().loaded_file_count);
-        counts.sum()
     }
 
     /// A round of relief for the pagepool (`os::daemon::reclaim`).

@@ -68,7 +68,7 @@ impl Calls {
         }
     }
 
-    fn ask(&mut self, operation: Operation) -> Result<Response> {
+    pub(super) fn ask(&mut self, operation: Operation) -> Result<Response> {
         match self.machine.ask(operation) {
             Ok(Response::Error(errno)) => Err(Failed::Refused(errno)),
             Ok(response) => Ok(response),
@@ -76,7 +76,7 @@ impl Calls {
         }
     }
 
-    fn done(&mut self, operation: Operation) -> Result<()> {
+    pub(super) fn done(&mut self, operation: Operation) -> Result<()> {
         match self.ask(operation)? {
             Response::Done | Response::Attr(..) | Response::Entry(Some(_), _) => Ok(()),
             response => Err(odd(&response)),
@@ -390,7 +390,7 @@ impl Calls {
         self.done(Operation::ReleaseDir { ino, handle })
     }
 
-    fn open_directory(&mut self, ino: InodeId) -> Result<Handle> {
+    pub(super) fn open_directory(&mut self, ino: InodeId) -> Result<Handle> {
         match self.ask(Operation::OpenDir { ino })? {
             Response::Opened(opened) => Ok(opened.handle),
             response => Err(odd(&response)),
@@ -535,10 +535,10 @@ impl Calls {
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn odd(response: &Response) -> Failed {
+pub(super) fn odd(response: &Response) -> Failed {
     Failed::Broken(format!("no answer to that: {response:?}"))
 }

@@ -7,6 +7,7 @@ use types::Errno;
 use super::Run;
 use super::calls::{Calls, Failed};
 use super::judge::{Bounds, History};
+use super::listed::Directories;
 use super::ops::{Op, Persist, Sequence};
 use super::posix::{Body, Fs, Number, ROOT, Step};
 use super::tape::Tape;
@@ -25,6 +26,8 @@ pub(super) struct Runner {
     may_be_full: bool,
     /// Calls that found no room.
     pub(super) refused: Vec<Op>,
+    /// Directories that are listed before each step, and the milliseconds that pass then.
+    pub(super) ahead: Option<(Directories, u64)>,
 }
 
 impl Runner {
@@ -38,6 +41,7 @@ impl Runner {
             bounds: Bounds::default(),
             may_be_full,
             refused: Vec::new(),
+            ahead: None,
         }
     }
 
@@ -92,8 +96,14 @@ impl Runner {
             self.mark();
             let mut fs = self.history.now().clone();
             let expected = fs.apply(&step);
+            if let Some((directories, pause_ms)) = &self.ahead {
+                self.calls.list_ahead(directories, *pause_ms);
+            }
             match (expected, self.calls.step(&step)) {
                 (Ok(done), Ok(())) => {
+                    if let Some((directories, _)) = &mut self.ahead {
+                        *directories = self.calls.see_names(&fs)?;
+                    }
                     self.history.done.push(done);
                     self.history.states.push(fs);
                 }
