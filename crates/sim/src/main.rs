@@ -107,7 +107,7 @@ struct Share {
     count: usize,
 }
 
-/// `sim --ace [SEQUENCE | [refused] singles | [refused] pairs | scarce | rot] [--from N] [--every N] [--count N] [--frames N] [--at-end]
+/// `sim --ace [SEQUENCE | [refused | listed] singles | [refused | listed] pairs | scarce | rot] [--from N] [--every N] [--count N] [--frames N] [--at-end]
 /// [--go-on] [--no-cache] [--no-pages] [--rewrites] [--canary NAME]...`
 fn ace(words: &[String]) -> Result<bool, String> {
     let mut shape = Shape::default();
@@ -145,6 +145,7 @@ fn ace(words: &[String]) -> Result<bool, String> {
     }
     let mut rest = rest.into_iter().peekable();
     let refuses = rest.next_if_eq(&"refused").is_some();
+    let lists = rest.next_if_eq(&"listed").is_some();
     if refuses {
         shape = shape.with_room_to_starve();
     }
@@ -159,6 +160,7 @@ fn ace(words: &[String]) -> Result<bool, String> {
     };
     let mut refused = [0; ace::ROOMS.len()];
     let mut run = |bench: &mut ace::Bench, sequence: &Sequence| match refuses {
+        false if lists => bench.listed(sequence).map(|_| ()),
         false => bench.run(sequence),
         true => bench.refused(sequence, cuts).map(|counts| {
             let sums = refused.iter_mut().zip(counts.questions);
