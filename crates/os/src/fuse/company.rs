@@ -5,13 +5,17 @@
 //! workers of disks) it moves one of the two now and then, and nothing brings them together again: each finds the CPU that it ran on last idle, and is woken
 //! there. Measured with a source tree that is read cold: 85 us a file, and 49 with both on one CPU.
 //!
-//! So after each `LOOK_EACH` short requests of one caller the server looks where he ran last (`/proc/TID/stat`), and moves there if it is elsewhere: it
-//! restricts itself to that CPU and takes that back at once. Requests that take long, and those that were there before the server asked for
-//! one, count against it: who copies, or has work on its way, gains by a second CPU (streams of 1 MiB: 10 % less on one).
+//! So after each `LOOK_EACH` short requests of one caller the server looks where he ran last (`/proc/TID/task/TID/stat`), and moves there if it is elsewhere: it
+//! restricts itself to that CPU and takes that back at once. Requests that keep the server for long, and those that were there before it asked for
+//! one, count against it: who copies, or has work on its way, gains by a second CPU.
+//!
+//! It looks before it answers: the caller sleeps then, so his CPU is free as a rule and the move takes some microseconds, and his memory does not go while
+//! the kernel reads in it for the text (the last to let go of it would have to write his mappings back, and wait for himself).
 //!
 //! Invariants
-//! - The thread is never left restricted, and never leaves the CPUs that it was allowed to use.
-//! - Only a thread that serves alone moves: with several callers a server on another CPU is the point.
+//! - The thread is restricted for the time of a move only, and never leaves the CPUs that it was allowed to use. (On the caller's CPU it waits for its turn before it can take the
+//!   restriction back: behind a real-time thread that came there meanwhile, for as long as that runs.)
+//! - Only a thread that serves alone moves: with several callers a server on another CPU is the point. Others are there to take its place.
 //! - What cannot be found out (another name space of processes, a thread that has ended) changes nothing.
 
 use std::fs::File;
@@ -20,63 +24,80 @@ use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Requests of one caller from one look to the next: a look takes some 3 us.
+/// Requests of one caller from one look to the next: a look takes some 2 us.
 const LOOK_EACH: u32 = 64;
-/// The others take longer than the wake-ups that would be spared.
+/// The others keep the server longer than the wake-ups that would be spared.
 const SHORT_MAX: Duration = Duration::from_micros(30);
-/// `processor` in proc_pid_stat(5), counted from what comes behind the name in parentheses.
+/// Fields of proc_pid_stat(5), counted from what comes behind the name in parentheses: `processor` and `policy`.
 const PROCESSOR: usize = 39 - 3;
-/// Room for what /proc/TID/stat says: some 350 bytes.
+const POLICY: usize = 41 - 3;
+/// Room for what the file says: some 350 bytes.
 const STAT_SIZE: usize = 1024;
 
 /// What a serving thread knows of its caller.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Company {
+    /// Threads have the numbers here that /proc knows them by.
+    is_possible: bool,
     caller: u32,
     /// His short requests in a row, less the others.
     count: u32,
-    /// `/proc/TID/stat` of his.
+    /// His `/proc/TID/task/TID/stat`: that of the thread alone, which takes as long however many there are.
     stat: Option<File>,
+    /// The CPUs that this thread may use and was not given back.
+    owed: Option<CpuSet>,
 }
 
 impl Company {
-    /// A request of `caller` took so long, and was waited for or not; `is_alone`: no other thread serves. True if it has looked, which takes a while.
-    pub(super) fn on_handled(
-        &mut self,
-        caller: u32,
-        (took, was_awaited): (Duration, bool),
-        is_alone: bool,
-    ) -> bool {
-        if caller == 0 || !is_alone {
-            return false;
+    pub(super) fn new() -> Self {
+        let own = std::fs::read_link("/proc/self");
+        let number = std::process::id().to_string();
+        Self {
+            is_possible: own.is_ok_and(|own| own.as_os_str() == number.as_str()),
+            caller: 0,
+            count: 0,
+            stat: None,
+            owed: None,
         }
-        if caller != self.caller {
-            *self = Self {
-                caller,
-                ..Self::default()
-            };
-        }
-        if took > SHORT_MAX || !was_awaited {
-            self.count = self.count.saturating_sub(1);
-            return false;
-        }
-        self.count += 1;
-        if self.count < LOOK_EACH {
-            return false;
+    }
+
+    /// A request of `caller` was read and is not answered; `is_alone`: no other thread serves.
+    pub(super) fn on_request(&mut self, caller: u32, is_alone: bool) {
+        if caller == 0 || caller != self.caller || self.count < LOOK_EACH || !is_alone {
+            return;
         }
         self.count = 0;
+        if let Some(owed) = self.owed.take() {
+            self.owed = give_back(&owed);
+        }
         if let Some(cpu) = self.cpu_of_caller()
             && cpu != sched_getcpu()
         {
-            move_to(cpu);
+            self.owed = move_to(cpu);
         }
-        true
     }
 
-    /// Where the caller ran last.
+    /// A request of `caller` has kept this thread so long, and was waited for or not.
+    pub(super) fn on_handled(&mut self, caller: u32, (took, was_awaited): (Duration, bool)) {
+        if caller == 0 || !self.is_possible {
+            return;
+        }
+        if caller != self.caller {
+            self.caller = caller;
+            self.count = 0;
+            self.stat = None;
+        }
+        match took <= SHORT_MAX && was_awaited {
+            true => self.count += 1,
+            false => self.count = self.count.saturating_sub(1),
+        }
+    }
+
+    /// Where the caller ran last, if he sleeps there.
     fn cpu_of_caller(&mut self) -> Option<usize> {
         if self.stat.is_none() {
-            self.stat = File::open(format!("/proc/{}/stat", self.caller)).ok();
+            let tid = self.caller;
+            self.stat = File::open(format!("/proc/{tid}/task/{tid}/stat")).ok();
         }
         let mut text = [0; STAT_SIZE];
         let Ok(size) = self.stat.as_ref()?.read_at(&mut text, 0) else {
@@ -84,30 +105,49 @@ impl Company {
             self.stat = None;
             return None;
         };
-        processor(&text[..size])
+        resting_place(&text[..size])
     }
 }
 
-/// The CPU in a text of proc_pid_stat(5). A name may hold anything, parentheses too.
-fn processor(stat: &[u8]) -> Option<usize> {
+/// The CPU in a text of proc_pid_stat(5), if the thread sleeps and lets others run there. A name may hold anything, parentheses too.
+fn resting_place(stat: &[u8]) -> Option<usize> {
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     let text = std::str::from_utf8(stat.get(end + 1..)?).ok()?;
-    text.split_ascii_whitespace().nth(PROCESSOR)?.parse().ok()
+    let mut fields = text.split_ascii_whitespace();
+    let is_asleep = matches!(fields.next()?, "S" | "D");
+    let processor = fields.nth(PROCESSOR - 1)?.parse().ok()?;
+    let policy: i32 = fields.nth(POLICY - PROCESSOR - 1)?.parse().ok()?;
+    let is_plain = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE].contains(&policy);
+    (is_asleep && is_plain).then_some(processor)
 }
 
-/// Moves this thread to a CPU, if it may run there.
-fn move_to(cpu: usize) {
-    let Ok(allowed) = sched_getaffinity(None) else {
-        return;
-    };
+/// Moves this thread to a CPU, if it may run there. The CPUs that it could not be given back.
+fn move_to(cpu: usize) -> Option<CpuSet> {
+    let allowed = sched_getaffinity(None).ok()?;
     if cpu >= CpuSet::MAX_CPU || !allowed.is_set(cpu) {
-        return;
+        return None;
     }
     let mut one = CpuSet::new();
     one.set(cpu);
-    if sched_setaffinity(None, &one).is_ok() {
-        // What was allowed a moment ago may not be now (cpuset): then the kernel has restricted the thread itself.
-        let _ = sched_setaffinity(None, &allowed);
+    sched_setaffinity(None, &one).ok()?;
+    give_back(&allowed)
+}
+
+/// This thread may run on these CPUs again; they themselves, if that fails.
+fn give_back(allowed: &CpuSet) -> Option<CpuSet> {
+    // What a thread asks for stays a bound when its cpuset grows. So all are asked for, where that is what it had.
+    let mut all = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+    let is_same = |now: CpuSet| now == *allowed;
+    if sched_setaffinity(None, &all).is_ok() && sched_getaffinity(None).is_ok_and(is_same) {
+        return None;
+    }
+    match sched_setaffinity(None, allowed) {
+        Ok(()) => None,
+        Err(error) => {
+            tracing::warn!(%error, "a serving thread stays on one CPU; it tries again");
+            Some(*allowed)
+        }
     }
 }
 
@@ -134,15 +174,30 @@ mod tests {
     #[test]
     fn the_cpu_is_found_behind_any_name() {
         let numbers: Vec<String> = (4..60).map(|number| number.to_string()).collect();
-        let text = |name: &str| format!("77 ({name}) S {}\n", numbers.join(" "));
+        let text = |name: &str, state: &str, policy: &str| {
+            let mut numbers = numbers.clone();
+            numbers[41 - 4] = policy.to_owned();
+            format!("77 ({name}) {state} {}\n", numbers.join(" "))
+        };
         for name in ["cat", "", ") 1 2 3", "a (b) c)", "\u{fc}"] {
-            assert_eq!(processor(text(name).as_bytes()), Some(39), "{name}");
+            let found = resting_place(text(name, "S", "0").as_bytes());
+            assert_eq!(found, Some(39), "{name}");
+        }
+        for (state, policy, place) in [
+            ("D", "0", Some(39)),
+            ("S", "3", Some(39)),
+            ("R", "0", None),
+            ("Z", "0", None),
+            ("S", "1", None),
+            ("S", "2", None),
+            ("S", "6", None),
+        ] {
+            let found = resting_place(text("cat", state, policy).as_bytes());
+            assert_eq!(found, place, "{state} {policy}");
         }
         for short in ["", "77 (cat", "77 (cat)", "77 (cat) S 1 2 3"] {
-            assert_eq!(processor(short.as_bytes()), None, "{short}");
+            assert_eq!(resting_place(short.as_bytes()), None, "{short}");
         }
-        let own = std::fs::read("/proc/thread-self/stat").expect("procfs");
-        assert!(allowed().contains(&processor(&own).expect("there")));
     }
 
     /// A caller who stands still on a CPU, and a server on another one; how often the server is on the caller's after so many requests of this kind,
@@ -164,12 +219,13 @@ mod tests {
                 let _ = ended.recv();
             });
             let caller = told.recv().expect("a caller");
-            let mut company = Company::default();
+            let mut company = Company::new();
             for _ in 0..100 {
                 sched_setaffinity(None, &only(first)).expect("an own CPU");
                 sched_setaffinity(None, &before).expect("own CPUs");
                 for _ in 0..requests {
-                    company.on_handled(caller, (took, was_awaited), is_alone);
+                    company.on_request(caller, is_alone);
+                    company.on_handled(caller, (took, was_awaited));
                 }
                 count += u32::from(sched_getcpu() == last);
                 let after = sched_getaffinity(None).expect("own CPUs");
@@ -187,11 +243,11 @@ mod tests {
         }
         let short = (Duration::from_micros(5), true);
         // The scheduler may move either of them at any time.
-        assert!(followed(LOOK_EACH, short, true) > 80);
+        assert!(followed(LOOK_EACH + 1, short, true) > 80);
         let others = [
-            (LOOK_EACH, short, false),
-            (LOOK_EACH, (SHORT_MAX * 2, true), true),
-            (LOOK_EACH, (short.0, false), true),
+            (LOOK_EACH + 1, short, false),
+            (LOOK_EACH + 1, (SHORT_MAX * 2, true), true),
+            (LOOK_EACH + 1, (short.0, false), true),
         ];
         for (requests, kind, is_alone) in others {
             let count = followed(requests, kind, is_alone);
@@ -203,10 +259,28 @@ mod tests {
     fn a_caller_who_is_gone_changes_nothing() {
         let tid = std::thread::spawn(|| gettid().as_raw_nonzero().get());
         let tid = u32::try_from(tid.join().expect("it ends")).expect("positive");
-        let mut company = Company::default();
+        let mut company = Company::new();
         for _ in 0..3 * LOOK_EACH {
-            company.on_handled(tid, (Duration::from_micros(5), true), true);
+            company.on_request(tid, true);
+            company.on_handled(tid, (Duration::from_micros(5), true));
         }
-        assert!(company.stat.is_none() || company.cpu_of_caller().is_none());
+        assert_eq!(company.cpu_of_caller(), None);
+    }
+
+    /// A CPU that a cpuset gives later is used, too: nothing is asked for but all, where there was no bound.
+    #[test]
+    fn what_was_restricted_by_others_stays_so() {
+        let before = sched_getaffinity(None).expect("own CPUs");
+        let own = allowed();
+        assert!(move_to(own[0]).is_none());
+        assert_eq!(sched_getaffinity(None).expect("own CPUs"), before);
+        // By taskset(1), to one.
+        sched_setaffinity(None, &only(own[0])).expect("an own CPU");
+        for cpu in [own[0], own[own.len() - 1], CpuSet::MAX_CPU] {
+            assert!(move_to(cpu).is_none());
+            let after = sched_getaffinity(None).expect("own CPUs");
+            assert_eq!(after, only(own[0]), "{cpu}");
+        }
+        sched_setaffinity(None, &before).expect("own CPUs");
     }
 }

@@ -181,10 +181,11 @@ impl Member<'_> {
         }
     }
 
-    /// No other thread reads.
+    /// No other thread reads, and there are some that could.
     pub(super) fn is_alone(&self) -> bool {
         let parked_count = self.crew.parked_count.load(Ordering::Relaxed);
-        self.crew.member_count.load(Ordering::Relaxed) <= parked_count + 1
+        let count = self.crew.member_count.load(Ordering::Relaxed);
+        count > 1 && count <= parked_count + 1
     }
 
     /// The request was handled; the thread is about to read again. Parks it when it is not needed, and says so.

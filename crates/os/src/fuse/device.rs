@@ -169,7 +169,7 @@ impl Device {
             arguments: Vec::new(),
         };
         let mut member = self.crew.member(index == 0);
-        let mut company = Company::default();
+        let mut company = Company::new();
         member.park_if_new();
         let mut asked = Instant::now();
         loop {
@@ -182,6 +182,7 @@ impl Device {
                 caller: received.caller(),
             };
             member.on_request(arrival, || has_more(fd));
+            company.on_request(arrival.caller, member.is_alone());
             let payload = self.handle(Route(index), &mut received, &*memory, serving);
             late.send();
             // Whoever waits for memory has nothing else to do.
@@ -191,9 +192,8 @@ impl Device {
             }
             let (begun, caller) = (asked + arrival.took, arrival.caller);
             asked = Instant::now();
-            let turn = (asked - begun, arrival.was_awaited());
-            let has_looked = company.on_handled(caller, turn, member.is_alone());
-            if member.on_handled() || has_looked {
+            company.on_handled(caller, (asked - begun, arrival.was_awaited()));
+            if member.on_handled() {
                 asked = Instant::now();
             }
         }
