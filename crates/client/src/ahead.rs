@@ -189,9 +189,13 @@ impl Slice {
         if is_current && !is_ready {
             return Found::UnderWay;
         }
-        let names = self.aheads.remove(at).and_then(|ahead| ahead.names);
-        match names {
-            Some(names) if is_current => Found::Names(names, epoch),
+        let ahead = self.aheads.remove(at);
+        let is_guess = ahead.as_ref().is_some_and(|ahead| ahead.order.is_some());
+        match ahead.and_then(|ahead| ahead.names) {
+            Some(names) if is_current => {
+                self.shown_directory_count += u64::from(is_guess);
+                Found::Names(names, epoch)
+            }
             _ => Found::Nothing,
         }
     }

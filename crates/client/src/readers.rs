@@ -19,6 +19,7 @@
 //! ```
 //! What this deliberately does not do: change the mode of an open file, which the kernel has no means for.
 
+use std::hash::{Hash as _, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::request::{Caller, OpenFlags, Opened};
@@ -77,11 +78,19 @@ pub struct Readers {
     /// The same of processes whose directories are read: above the number of directories for which files were loaded since the last of which
     /// one was read, and one, eight bits for the order in which they are, and two for that in which directories are.
     scanners: Box<[AtomicU64]>,
+    /// Process number, 32 bits, above those of the directory that it was taken to list next.
+    guesses: Box<[AtomicU64]>,
 }
 
 /// The place of a process in a table: those started one after the other do not meet.
 fn place(table: &[AtomicU64], pid: u32) -> &AtomicU64 {
     &table[(pid % PROCESS_COUNT) as usize]
+}
+
+fn guess(pid: u32, directory: InodeId) -> u64 {
+    let mut hasher = rustc_hash::FxHasher::default();
+    directory.hash(&mut hasher);
+    u64::from(pid) << 32 | hasher.finish() & u64::from(u32::MAX)
 }
 
 /// Changes a value, unless `change` gives none; what it was before.
@@ -110,6 +119,7 @@ impl Readers {
             again_size_max,
             processes: blank(),
             scanners: blank(),
+            guesses: blank(),
         }
     }
 
@@ -152,6 +162,24 @@ impl Readers {
             let course = course.map_or(0, |course| course as u64);
             (!is_taken).then_some(known & !COURSE_MASK | course << COURSE_SHIFT)
         });
+    }
+
+    /// The process is taken to list this directory next.
+    pub(crate) fn note_guess(&self, pid: u32, directory: InodeId) {
+        place(&self.guesses, pid).store(guess(pid, directory), Ordering::Relaxed);
+    }
+
+    /// The process lists this directory from its beginning. False: another one was expected, and what was known of its course is not any more.
+    pub(crate) fn was_expected(&self, pid: u32, directory: InodeId) -> bool {
+        let is_own = |value: u64| value >> 32 == u64::from(pid);
+        let expected = update(place(&self.guesses, pid), |value| {
+            is_own(value).then_some(0)
+        });
+        let is_wrong = expected.is_some_and(|expected| expected != guess(pid, directory));
+        if is_wrong {
+            self.note_course(pid, None);
+        }
+        !is_wrong
     }
 
     /// How the process goes through a tree, if it reads the files of directories that it has listed, and as far as that is known.

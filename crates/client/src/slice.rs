@@ -287,6 +287,8 @@ pub struct Slice {
     /// Directories that have some, and who goes through them, oldest first.
     pub(crate) walks: VecDeque<crate::walk::Walk>,
     pub(crate) listed_directory_count: u64,
+    /// Those of them that were shown.
+    pub(crate) shown_directory_count: u64,
     /// See `show_old_names`.
     pub(crate) shows_old_names: bool,
     pub(crate) losses: Losses,
@@ -368,6 +370,8 @@ pub struct Gauges {
     pub loaded_file_count: u64,
     /// Directories that were listed before they were opened.
     pub listed_directory_count: u64,
+    /// Those of them that were shown when they were.
+    pub shown_directory_count: u64,
     /// Commits that owners had no room for, and whose bytes were kept.
     pub refused_count: u64,
 }
@@ -390,6 +394,7 @@ impl Slice {
             aheads: VecDeque::new(),
             walks: VecDeque::new(),
             listed_directory_count: 0,
+            shown_directory_count: 0,
             shows_old_names: false,
             scans: VecDeque::new(),
             watched: FxHashMap::default(),
@@ -736,6 +741,7 @@ impl Slice {
             rewrites: self.rewrite_counts(),
             loaded_file_count: self.loaded_file_count,
             listed_directory_count: self.listed_directory_count,
+            shown_directory_count: self.shown_directory_count,
             refused_count: self.refused_count,
         }
     }

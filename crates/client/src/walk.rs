@@ -21,7 +21,8 @@
 //! - One directory is ahead of a reader. `WALKS_MAX` directories that have some, with `CHILDREN_MAX` in all and at most half of them in one, are remembered in a slice, the latest, none for
 //!   longer than `PATIENCE`; nobody looks further up than `CLIMB_MAX` parents, nor through all of a directory's more than `SEARCHES_MAX` times in vain.
 //!
-//! What this deliberately does not do: readers that go through a tree level by level; a directory that is read while it is still being listed.
+//! What this deliberately does not do: readers that go through a tree level by level (the first directory of each is listed for them, until the next
+//! one that they list is another); a directory that is read while it is still being listed.
 
 use types::{Attr, Duration, Errno, FileKind, InodeId, Instant, SmallBytes, Want};
 
@@ -69,8 +70,6 @@ pub(crate) struct Walk {
     last_cookie: u64,
     /// The one that the reader has come to last.
     at: Option<usize>,
-    /// The one that was taken to be next.
-    guess: Option<InodeId>,
     /// Searches since the reader last was where it was looked for.
     search_count: u8,
     /// It was listed, or one of its directories was.
@@ -96,6 +95,8 @@ pub struct Turn {
     beside: Option<InodeId>,
     /// So many parents were asked.
     climbed: u8,
+    /// No other directory had been expected to be listed. (Who has just shown that he does not go that way shows it once more before he is believed again.)
+    was_expected: bool,
 }
 
 impl Order {
@@ -126,14 +127,12 @@ impl Walk {
     }
 
     /// The reader has come to the child `ino`: which one that is, and what that says of where it goes, if anything.
-    fn come_to(&mut self, ino: InodeId) -> (Option<usize>, Option<Option<Course>>) {
+    fn come_to(&mut self, ino: InodeId) -> (Option<usize>, Option<Course>) {
         let at = self.find(ino);
         let before = std::mem::replace(&mut self.at, at);
-        let is_wrong = self.guess.take().is_some_and(|guess| guess != ino);
         let course = match (before, at) {
-            _ if is_wrong => Some(None),
-            (Some(before), Some(at)) if before + 1 == at => Some(Some(Course::Forward)),
-            (Some(before), Some(at)) if before == at + 1 => Some(Some(Course::Backward)),
+            (Some(before), Some(at)) if before + 1 == at => Some(Course::Forward),
+            (Some(before), Some(at)) if before == at + 1 => Some(Course::Backward),
             _ => None,
         };
         (at, course)
@@ -215,6 +214,7 @@ impl Slice {
             return None;
         }
         let is_it = |walk: &Walk| (walk.directory, walk.reader) == (ino, reader);
+        let was_expected = cookie != 0 || env.readers.was_expected(reader, ino);
         if cookie == 0 {
             self.walks.retain(|walk| !is_it(walk));
         }
@@ -232,7 +232,6 @@ impl Slice {
                 is_cut: false,
                 last_cookie: 0,
                 at: None,
-                guess: None,
                 search_count: 0,
                 since: env.now,
             });
@@ -254,6 +253,7 @@ impl Slice {
             reader,
             beside,
             climbed: 0,
+            was_expected,
         })
     }
 
@@ -268,6 +268,7 @@ impl Slice {
             reader,
             beside,
             climbed,
+            was_expected,
         } = turn;
         let Some(walk) = self.walk(directory, reader) else {
             return;
@@ -280,7 +281,7 @@ impl Slice {
             None => None,
             Some(ino) => {
                 let (at, course) = walk.come_to(ino);
-                if let Some(course) = course {
+                if course.is_some() && was_expected {
                     env.readers.note_course(reader, course);
                 }
                 if at.is_none() {
@@ -294,7 +295,7 @@ impl Slice {
         };
         if let Some(ino) = walk.next(at, course) {
             let size = walk.size;
-            walk.guess = Some(ino);
+            env.readers.note_guess(reader, ino);
             self.out.push(Effect::ListSoon(Coming { ino, size, order }));
             return;
         }
@@ -305,6 +306,7 @@ impl Slice {
                 reader,
                 beside: Some(directory),
                 climbed: climbed + 1,
+                was_expected,
             };
             self.out.push(Effect::ForSlice(parent, Input::Turn(turn)));
         }

@@ -342,7 +342,7 @@ impl Daemon {
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
         let (mut known, mut cold, mut loaded, mut refused) = (0, 0, 0, 0);
-        let mut listed = 0;
+        let (mut listed, mut shown) = (0, 0);
         let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
@@ -351,6 +351,7 @@ impl Daemon {
             rewrites.add(seen.rewrites);
             loaded += seen.loaded_file_count;
             listed += seen.listed_directory_count;
+            shown += seen.shown_directory_count;
             refused += seen.refused_count;
             cold += slice.cold_count() as u64;
         }
@@ -372,6 +373,7 @@ impl Daemon {
             ("inodes_known_now", known),
             ("files_loaded_ahead", loaded),
             ("directories_listed_ahead", listed),
+            ("directories_shown_ahead", shown),
             ("refused_commits", refused),
             ("lost_pages", losses.pages),
             ("lost_write_backs", losses.write_backs),

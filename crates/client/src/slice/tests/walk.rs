@@ -539,6 +539,24 @@ fn a_reader_goes_down_and_up_again() {
     }
 }
 
+/// Who goes level by level lists another one than the first directory of the one before.
+#[test]
+fn who_does_not_go_down_is_not_expected_to() {
+    let mut s = reader();
+    let inner = |number: u64| directories(number * 10 + 1..=number * 10 + 3);
+    let next = visit(&mut s, (directory(3), INO), &inner(3));
+    assert_eq!(next, Some(directory(31)));
+    for number in 4..=6 {
+        let next = visit(&mut s, (directory(number), INO), &inner(number));
+        assert_eq!(next, None, "{number}");
+    }
+    // Who lists one twice has to be seen going on.
+    let mut s = reader();
+    let mut list_again = || visit(&mut s, (directory(2), INO), &files(2));
+    assert_eq!([list_again(), list_again()], [None, None]);
+    assert_eq!(read_through(&mut s, 3, Order::Listed), Some(directory(4)));
+}
+
 /// Parents that were moved may name one another.
 #[test]
 fn a_ring_of_parents_ends() {
