@@ -63,13 +63,16 @@ impl Company {
 
     /// A request of `caller` was read and is not answered; `is_alone`: no other thread serves.
     pub(super) fn on_request(&mut self, caller: u32, is_alone: bool) {
+        if let Some(owed) = self.owed.take() {
+            self.owed = give_back(&owed);
+        }
+        if self.owed.is_some() {
+            return;
+        }
         if caller == 0 || caller != self.caller || self.count < LOOK_EACH || !is_alone {
             return;
         }
         self.count = 0;
-        if let Some(owed) = self.owed.take() {
-            self.owed = give_back(&owed);
-        }
         if let Some(cpu) = self.cpu_of_caller()
             && cpu != sched_getcpu()
         {
@@ -88,7 +91,8 @@ impl Company {
             self.stat = None;
         }
         match took <= SHORT_MAX && was_awaited {
-            true => self.count += 1,
+            // Where others serve, too, it is full for as long as they do.
+            true => self.count = LOOK_EACH.min(self.count + 1),
             false => self.count = self.count.saturating_sub(1),
         }
     }
@@ -130,7 +134,11 @@ fn move_to(cpu: usize) -> Option<CpuSet> {
     let mut one = CpuSet::new();
     one.set(cpu);
     sched_setaffinity(None, &one).ok()?;
-    give_back(&allowed)
+    let owed = give_back(&allowed);
+    if owed.is_some() {
+        tracing::warn!("a serving thread cannot leave CPU {cpu}; it tries again with each request");
+    }
+    owed
 }
 
 /// This thread may run on these CPUs again; they themselves, if that fails.
@@ -142,13 +150,7 @@ fn give_back(allowed: &CpuSet) -> Option<CpuSet> {
     if sched_setaffinity(None, &all).is_ok() && sched_getaffinity(None).is_ok_and(is_same) {
         return None;
     }
-    match sched_setaffinity(None, allowed) {
-        Ok(()) => None,
-        Err(error) => {
-            tracing::warn!(%error, "a serving thread stays on one CPU; it tries again");
-            Some(*allowed)
-        }
-    }
+    sched_setaffinity(None, allowed).err().map(|_| *allowed)
 }
 
 #[cfg(test)]
@@ -265,6 +267,39 @@ mod tests {
             company.on_handled(tid, (Duration::from_micros(5), true));
         }
         assert_eq!(company.cpu_of_caller(), None);
+    }
+
+    #[test]
+    fn requests_beside_other_servers_are_not_counted_without_end() {
+        let mut company = Company::new();
+        for _ in 0..3 * LOOK_EACH {
+            company.on_request(1, false);
+            company.on_handled(1, (Duration::from_micros(5), true));
+        }
+        assert_eq!(company.count, LOOK_EACH);
+        // And as many others end it as ever.
+        for _ in 0..LOOK_EACH {
+            company.on_handled(1, (SHORT_MAX * 2, true));
+        }
+        assert_eq!(company.count, 0);
+    }
+
+    /// What could not be given back is, before anything else is done, whoever asks.
+    #[test]
+    fn what_is_owed_is_given_back_first() {
+        let before = sched_getaffinity(None).expect("own CPUs");
+        let mut company = Company::new();
+        company.owed = Some(before);
+        sched_setaffinity(None, &only(allowed()[0])).expect("an own CPU");
+        company.on_request(0, false);
+        assert_eq!(sched_getaffinity(None).expect("own CPUs"), before);
+        assert!(company.owed.is_none());
+        // No CPU of these is there: it stays owed.
+        let mut others = CpuSet::new();
+        others.set(CpuSet::MAX_CPU - 1);
+        company.owed = Some(others);
+        company.on_request(0, false);
+        assert!(company.owed.is_some());
     }
 
     /// A CPU that a cpuset gives later is used, too: nothing is asked for but all, where there was no bound.
