@@ -22,7 +22,7 @@ use crate::listing::{Left, Tour, listing_op, owner_part};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::request::Listed;
-use crate::siblings::{FIRST_LOADED as FIRST_COUNT, Order};
+use crate::siblings::{FIRST_LOADED, Member, Order};
 use crate::slice::{Effect, Slice};
 
 /// Readers of a slice's directories for whom names are kept.
@@ -65,13 +65,15 @@ impl Names {
             return Vec::new();
         }
         let mode = FileKind::File.mode_bits();
-        let mut files: Vec<_> = self.entries.iter().filter(|e| e.mode == mode).collect();
-        match order {
-            Order::Listed => {}
-            Order::Inode => files.sort_unstable_by_key(|file| file.ino),
-            Order::Name => files.sort_unstable_by(|a, b| a.name.cmp(&b.name)),
-        }
-        let first = files.iter().take(FIRST_COUNT).map(|file| file.ino);
+        let files = (0..).zip(&self.entries).filter(|(_, e)| e.mode == mode);
+        let files = files.map(|(at, entry)| Member {
+            ino: entry.ino,
+            at,
+            name: entry.name.clone(),
+        });
+        let mut files: Vec<_> = files.collect();
+        files.sort_unstable_by(|a, b| order.compare(a, b));
+        let first = files.iter().take(FIRST_LOADED).map(|file| file.ino);
         first.collect()
     }
 
@@ -212,11 +214,9 @@ impl Slice {
         let Some(epoch) = self.settled_epoch(directory) else {
             return;
         };
-        if let Some(at) = self.position_ahead(directory, cookie, size) {
-            if self.aheads[at].epoch == epoch {
-                return;
-            }
-            self.aheads.remove(at);
+        let of = (directory, cookie, size);
+        if self.is_asked_ahead(of, epoch) {
+            return;
         }
         // A create since the owner said so may have put a name behind it.
         let is_known = match end {
@@ -228,9 +228,40 @@ impl Slice {
         }
         if end.is_none() {
             let is_looked_at = self.is_looked_at(env, directory);
-            let of = (directory, cookie, size);
             return self.ask_ahead(env, of, (epoch, is_looked_at), None);
         }
+        let nothing = Names {
+            entries: Vec::new(),
+            parent,
+            is_end: true,
+        };
+        self.keep_ahead(env, of, epoch, (Some(nothing), None));
+    }
+
+    /// The same entries are under way or kept, as they are now.
+    fn is_asked_ahead(
+        &mut self,
+        (directory, cookie, size): (InodeId, u64, u32),
+        epoch: u64,
+    ) -> bool {
+        let Some(at) = self.position_ahead(directory, cookie, size) else {
+            return false;
+        };
+        let is_current = self.aheads[at].epoch == epoch;
+        if !is_current {
+            self.aheads.remove(at);
+        }
+        is_current
+    }
+
+    /// Keeps a place for entries, or what is known of them; its number.
+    fn keep_ahead(
+        &mut self,
+        env: &Env<'_>,
+        (directory, cookie, size): (InodeId, u64, u32),
+        epoch: u64,
+        (names, order): (Option<Names>, Option<Order>),
+    ) -> u64 {
         let id = self.draw_id();
         self.aheads.push_back(Ahead {
             directory,
@@ -239,14 +270,11 @@ impl Slice {
             epoch,
             id,
             asked_at: env.now,
-            names: Some(Names {
-                entries: Vec::new(),
-                parent,
-                is_end: true,
-            }),
-            is_ready: true,
-            order: None,
+            is_ready: names.is_some(),
+            names,
+            order,
         });
+        id
     }
 
     /// Asks the owner for the entries behind a cookie.
@@ -257,18 +285,7 @@ impl Slice {
         (epoch, is_looked_at): (u64, bool),
         order: Option<Order>,
     ) {
-        let id = self.draw_id();
-        self.aheads.push_back(Ahead {
-            directory,
-            cookie,
-            size,
-            epoch,
-            id,
-            asked_at: env.now,
-            names: None,
-            is_ready: false,
-            order,
-        });
+        let id = self.keep_ahead(env, (directory, cookie, size), epoch, (None, order));
         let op = listing_op((directory, cookie), size, true, is_looked_at);
         let ask = Ask::Op { op, durable: false };
         let then = Continuation::Ahead(directory, id);
@@ -286,11 +303,9 @@ impl Slice {
         if self.inodes.get(&ino).is_none_or(|i| i.open_count > 0) {
             return;
         }
-        if let Some(at) = self.position_ahead(ino, cookie, size) {
-            if self.aheads[at].epoch == epoch {
-                return;
-            }
-            self.aheads.remove(at);
+        let of = (ino, cookie, size);
+        if self.is_asked_ahead(of, epoch) {
+            return;
         }
         if self.guess_count() >= GUESSES_MAX {
             let at = self.aheads.iter().position(Ahead::is_idle_guess);
@@ -299,7 +314,6 @@ impl Slice {
         if self.guess_count() < GUESSES_MAX && self.has_room_ahead() {
             self.listed_directory_count += 1;
             let is_looked_at = !self.has_shown_all(env, ino);
-            let of = (ino, cookie, size);
             self.ask_ahead(env, of, (epoch, is_looked_at), Some(order));
         }
     }
@@ -370,7 +384,7 @@ impl Slice {
     pub(crate) fn on_ahead_known(&mut self, env: &Env<'_>, directory: InodeId, id: u64) {
         if let Some(ahead) = self.aheads.iter_mut().find(|ahead| ahead.id == id) {
             ahead.is_ready = true;
-            // The directory may be older than that by now: what is loaded is checked as any file that is opened is.
+            // Some may have gone meanwhile: each is looked at before it is loaded.
             let files = match (ahead.order, &ahead.names) {
                 (Some(order), Some(names)) => names.first_files(order),
                 _ => Vec::new(),

@@ -17,6 +17,9 @@
 //!                            ^ '----> a page is read into the cache: mapped --> cached while the inode is known
 //!                            '------- the first READ of a cached open is large <--'
 //! ```
+//! The same tables have how processes go through the files (`siblings`) and the directories (`walk`) that they list: hints for what is loaded and
+//! listed ahead, which cost speed only where they are wrong.
+//!
 //! What this deliberately does not do: change the mode of an open file, which the kernel has no means for.
 
 use std::hash::{Hash as _, Hasher as _};

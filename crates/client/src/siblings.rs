@@ -76,7 +76,7 @@ impl Order {
     /// Which is taken where several would do, the first.
     pub const ALL: [Self; 3] = [Self::Listed, Self::Inode, Self::Name];
 
-    fn compare(self, a: &File, b: &File) -> Ordering {
+    pub(crate) fn compare(self, a: &Member, b: &Member) -> Ordering {
         match self {
             Self::Listed => a.at.cmp(&b.at),
             Self::Inode => a.ino.cmp(&b.ino),
@@ -92,7 +92,7 @@ pub(crate) struct Scan {
     /// The process that listed it.
     reader: u32,
     /// Its files, in the order in which they are taken to be read.
-    files: VecDeque<File>,
+    files: VecDeque<Member>,
     /// The next of them to load.
     next: usize,
     /// So many were listed.
@@ -108,12 +108,13 @@ pub(crate) struct Scan {
     at: Instant,
 }
 
+/// A file or a directory in a directory, as it was listed.
 #[derive(Debug)]
-struct File {
-    ino: InodeId,
+pub(crate) struct Member {
+    pub(crate) ino: InodeId,
     /// Its place in the listing.
-    at: u32,
-    name: SmallBytes,
+    pub(crate) at: u32,
+    pub(crate) name: SmallBytes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -213,7 +214,7 @@ impl Slice {
         scan.at = env.now;
         let room = SCAN_LEFT_MAX.saturating_sub(scan.files.len());
         for entry in files.take(room) {
-            scan.files.push_back(File {
+            scan.files.push_back(Member {
                 ino: entry.ino,
                 at: scan.count,
                 name: entry.name.clone(),
@@ -522,7 +523,7 @@ impl Scan {
         Self {
             directory,
             files: files
-                .map(|file| File {
+                .map(|file| Member {
                     name: file.name.clone(),
                     ..*file
                 })

@@ -24,12 +24,12 @@
 //! What this deliberately does not do: readers that go through a tree level by level (the first directory of each is listed for them, until the next
 //! one that they list is another); a directory that is read while it is still being listed.
 
-use types::{Attr, Duration, Errno, FileKind, InodeId, Instant, SmallBytes, Want};
+use types::{Duration, Errno, FileKind, InodeId, Instant, Want};
 
 use crate::ahead::Coming;
 use crate::env::Env;
 use crate::request::{Listed, Operation, Request};
-use crate::siblings::{Order, REFUSED_PAUSE};
+use crate::siblings::{Member, Order, REFUSED_PAUSE};
 use crate::slice::{Effect, Input, Slice};
 use crate::tokens::Asker;
 
@@ -61,7 +61,7 @@ pub(crate) struct Walk {
     reader: u32,
     /// Of the requests that it is listed with.
     size: u32,
-    children: Vec<Child>,
+    children: Vec<Member>,
     /// In which they are; `None`: they were listed since.
     order: Option<Order>,
     /// There are more.
@@ -76,15 +76,6 @@ pub(crate) struct Walk {
     since: Instant,
 }
 
-/// A directory in a directory.
-#[derive(Debug)]
-struct Child {
-    ino: InodeId,
-    name: SmallBytes,
-    /// Its place in the listing.
-    number: u32,
-}
-
 /// A reader is done with a directory, as far as going on is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
@@ -97,16 +88,6 @@ pub struct Turn {
     climbed: u8,
     /// No other directory had been expected to be listed. (Who has just shown that he does not go that way shows it once more before he is believed again.)
     was_expected: bool,
-}
-
-impl Order {
-    fn sort(self, children: &mut [Child]) {
-        match self {
-            Self::Listed => children.sort_unstable_by_key(|child| child.number),
-            Self::Inode => children.sort_unstable_by_key(|child| child.ino),
-            Self::Name => children.sort_unstable_by(|a, b| a.name.cmp(&b.name)),
-        }
-    }
 }
 
 impl Walk {
@@ -151,10 +132,10 @@ impl Walk {
             }
             self.last_cookie = entry.cookie;
             self.order = None;
-            self.children.push(Child {
+            self.children.push(Member {
                 ino: entry.ino,
                 name: entry.name.clone(),
-                number: u32::try_from(self.children.len()).expect("they are few"),
+                at: u32::try_from(self.children.len()).expect("they are few"),
             });
         }
     }
@@ -165,7 +146,7 @@ impl Walk {
             return;
         }
         let at = self.at.map(|at| self.children[at].ino);
-        order.sort(&mut self.children);
+        self.children.sort_unstable_by(|a, b| order.compare(a, b));
         self.order = Some(order);
         self.at = at.and_then(|ino| self.children.iter().position(|child| child.ino == ino));
     }
@@ -325,9 +306,10 @@ impl Slice {
             if directory.open_count > 0 {
                 return;
             }
-            let is_other = |attr: Attr| attr.kind != FileKind::Directory;
-            let is_none = directory.attr.is_some_and(is_other);
-            if is_none || directory.is_revoking() || directory.is_contended {
+            let is_file = directory
+                .attr
+                .is_some_and(|a| a.kind != FileKind::Directory);
+            if is_file || directory.is_revoking() || directory.is_contended {
                 return;
             }
         }
