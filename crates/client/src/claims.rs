@@ -52,6 +52,13 @@ impl Inode {
         goals.any(|goal| !matches!(goal.purpose, Purpose::Background))
     }
 
+    /// He waits now: a little data goes inside the Commit, and to sectors later. A sweep's is to stay where it goes.
+    pub(crate) fn is_urgent(&self) -> bool {
+        let is_patient =
+            |goal: &Goal| matches!(goal.purpose, Purpose::Background | Purpose::Sweep(_));
+        !self.goals.iter().all(is_patient)
+    }
+
     /// Who waits last waits for what was dirty before this.
     pub(crate) fn awaited_until(&self) -> u64 {
         let sequences = self.goals.iter().map(|goal| goal.sequence);

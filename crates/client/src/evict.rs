@@ -574,6 +574,6 @@ fn concerned(then: &Continuation) -> Option<InodeId> {
         | Continuation::Lock(ino) => Some(*ino),
         Continuation::Arrival(arrival) => Some(arrival.ino),
         Continuation::Closed(ino) => *ino,
-        Continuation::Synced(_, _) | Continuation::LockTest(_) => None,
+        Continuation::Synced(_, _) | Continuation::LockTest(_) | Continuation::Swept(_) => None,
     }
 }

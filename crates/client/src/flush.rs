@@ -390,7 +390,7 @@ impl Slice {
             return;
         };
         let has_goal = !inode.goals.is_empty();
-        let is_urgent = inode.is_waited_for();
+        let is_urgent = inode.is_urgent();
         // What became dirty after the last goal goes by itself: a busy writer does not hold fsync up.
         let until = inode.awaited_until();
         if has_goal && inode.pages.dirty_count() > 0 && !inode.pages.is_reached(until) {
@@ -434,16 +434,17 @@ impl Slice {
 
     /// Writes all dirty data back.
     pub(crate) fn write_all_back(&mut self, env: &Env<'_>) {
-        let mut inos: Vec<InodeId> = self
-            .inodes
-            .iter()
-            .filter(|(_, i)| i.is_dirty())
-            .map(|(ino, _)| *ino)
-            .collect();
-        inos.sort_unstable();
-        for ino in inos {
+        for ino in self.dirty_inodes() {
             self.add_goal(env, ino, Purpose::Background);
         }
+    }
+
+    /// Inodes with something that an owner has not been told, in order.
+    pub(crate) fn dirty_inodes(&self) -> Vec<InodeId> {
+        let dirty = self.inodes.iter().filter(|(_, inode)| inode.is_dirty());
+        let mut inos: Vec<InodeId> = dirty.map(|(ino, _)| *ino).collect();
+        inos.sort_unstable();
+        inos
     }
 
     /// Writes back what has been dirty for long, and tries again what waits for frames.

@@ -29,6 +29,8 @@ pub(crate) enum Purpose {
     Change(Box<(Op, Continuation)>),
     /// A rename that must come after its source's data.
     Rename(Box<Request>),
+    /// Of a sweep (`crate::sweep`).
+    Sweep(u64),
     /// Age or pressure.
     Background,
 }
@@ -185,6 +187,7 @@ impl Slice {
                     Some(errno) => self.fail(request.ticket, errno),
                     None => self.send_rename(*request),
                 },
+                Purpose::Sweep(sweep) => self.end_swept(sweep),
                 Purpose::Background => {}
             }
         }

@@ -43,6 +43,7 @@ pub mod rewrite;
 mod seek;
 pub mod siblings;
 pub mod slice;
+mod sweep;
 mod tokens;
 pub mod transfer;
 mod unlink;

@@ -41,6 +41,8 @@ pub(crate) enum Continuation {
     Commit(InodeId),
     /// Journals made durable for fsync.
     Synced(Ticket, Response),
+    /// The same for a sweep.
+    Swept(u64),
     /// Attributes changed by setattr.
     SetAttr(InodeId, Request),
     /// A hole made, or space promised.

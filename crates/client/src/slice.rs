@@ -190,6 +190,8 @@ pub enum Input {
     LoadFile(InodeId),
     /// Write all dirty data back: the daemon stops.
     WriteBack,
+    /// Another node stops: write back what is dirty now, and tell `Effect::Swept` when it is durable.
+    Sweep(u64),
     /// The node's lease is over: the kernel drops what it has, and nothing more is served (rule R8). Of the requests
     /// that came since, those that a notification may wait for.
     Lapsed(Vec<Request>),
@@ -245,6 +247,8 @@ pub enum Effect {
     ListSoon(crate::ahead::Coming),
     /// Get free sectors from an owner: as many as were last not in hand (`Grants`).
     WantSpace(NodeId),
+    /// What was dirty here when this sweep began is durable, or lost.
+    Swept(u64),
     /// Frames are short, and somebody waits for some: `Input::Shrink` to all slices, soon, but not at once and not
     /// from here.
     WantFrames,
@@ -300,6 +304,8 @@ pub struct Slice {
     /// An answer is written when all that follows from its request is done.
     pub(crate) has_late_answers: bool,
     pub(crate) notifies: FxHashMap<NotifyId, (InodeId, u64)>,
+    /// Sweeps under way, and how many inodes of each are not written back yet.
+    pub(crate) sweeps: Vec<(u64, usize)>,
     /// Inodes with dirty data, oldest first, for write-behind by age.
     pub(crate) dirty: VecDeque<(Instant, InodeId)>,
     /// Attributes that the kernel has asked for by themselves, not through an open file.
@@ -405,6 +411,7 @@ impl Slice {
             next_list_ask: Instant(0),
             has_late_answers: false,
             notifies: FxHashMap::default(),
+            sweeps: Vec::new(),
             dirty: VecDeque::new(),
             attr_looks: 0,
             awaited_opens: VecDeque::new(),
@@ -523,6 +530,7 @@ impl Slice {
                 self.tell_all_accesses(env);
                 self.write_all_back(env);
             }
+            Input::Sweep(sweep) => self.sweep(env, sweep),
             Input::Lapsed(requests) => self.on_lapsed(env, requests),
             Input::Regained => self.on_regained(env),
             Input::Shrink => self.shrink(env),

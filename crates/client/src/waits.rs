@@ -112,7 +112,9 @@ impl Slice {
             Purpose::Sync(request) => request.ticket == ticket,
             Purpose::Rename(request) => request.ticket == ticket,
             Purpose::Change(change) => ticket_of(&change.1) == Some(ticket),
-            Purpose::Revoke(_) | Purpose::Late(_) | Purpose::Background => false,
+            Purpose::Revoke(_) | Purpose::Late(_) | Purpose::Sweep(_) | Purpose::Background => {
+                false
+            }
         };
         let is_goal = inode.goals.iter().any(|goal| is_for(&goal.purpose));
         is_goal.then(flush)
@@ -138,7 +140,8 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         | Continuation::Commit(_)
         | Continuation::Lock(_)
         | Continuation::Accessed(..)
-        | Continuation::Closed(_) => None,
+        | Continuation::Closed(_)
+        | Continuation::Swept(_) => None,
     }
 }
 

@@ -47,6 +47,8 @@ mod siblings;
 mod space;
 #[path = "labs/stopped.rs"]
 mod stopped;
+#[path = "labs/stops.rs"]
+mod stops;
 #[path = "labs/streams.rs"]
 mod streams;
 #[path = "labs/walk.rs"]

@@ -10,7 +10,7 @@
 
 mod spare;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use client::env::{SpaceNews, TakenRun, WantedRun};
 use client::message::{Answer, Body};
@@ -28,6 +28,8 @@ pub struct Hands {
     /// Sectors of writes without an answer, until their store is burnt.
     doubts: SectorSet,
     spare: Spare,
+    /// Owners that are no members: nothing is begun for them that can wait.
+    away: BTreeSet<NodeId>,
     nsds: Vec<NsdId>,
     striping: Striping,
 }
@@ -39,6 +41,7 @@ impl Hands {
             owners: BTreeMap::new(),
             doubts: SectorSet::new(),
             spare: Spare::default(),
+            away: BTreeSet::new(),
             nsds: nsds.to_vec(),
             striping: Striping::even(nsds, block_size),
         }
@@ -80,8 +83,20 @@ impl Hands {
             .is_ok()
     }
 
-    /// `Grants::reserve_spare`.
+    /// The owner has left the cluster, or is back.
+    pub fn set_away(&mut self, owner: NodeId, is_away: bool) {
+        match is_away {
+            true => self.away.insert(owner),
+            false => self.away.remove(&owner),
+        };
+    }
+
+    /// `Grants::reserve_spare`. None of an owner that is away: what lies well where it is would be dirty until that is back, and counted
+    /// as lost if this node stops before.
     pub fn reserve_spare(&mut self, owner: NodeId, sectors: u64) -> bool {
+        if self.away.contains(&owner) {
+            return false;
+        }
         let hand = self.of(owner);
         let unreserved = hand.pool().unreserved();
         hand.reserve(sectors)

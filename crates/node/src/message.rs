@@ -148,6 +148,13 @@ pub enum Message {
         /// The life.
         life: NodeLife,
     },
+    /// To every member: the sender stops, and leaves when all have written back what they hold (`crate::farewell`).
+    Stopping {},
+    /// The answer.
+    WrittenBack {
+        /// The sender stops, too, and holds nothing any more.
+        is_last: bool,
+    },
 }
 wire_enum!(Message {
     1 => Question { call, origin, shard, ask },
@@ -171,6 +178,8 @@ wire_enum!(Message {
     21 => AskFenced { life, epoch },
     22 => Fenced { life },
     23 => LockReady { ino, wait },
+    24 => Stopping {},
+    25 => WrittenBack { is_last },
 });
 
 /// What an owner adds to the sum of a file system's space.
@@ -236,7 +245,9 @@ impl Message {
             | Self::Held { .. }
             | Self::Serving { .. }
             | Self::AskFenced { .. }
-            | Self::Fenced { .. } => 7,
+            | Self::Fenced { .. }
+            | Self::Stopping {}
+            | Self::WrittenBack { .. } => 7,
         }
     }
 

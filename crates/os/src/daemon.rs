@@ -12,6 +12,7 @@ mod control;
 mod copies;
 mod destage;
 mod ends;
+mod farewell;
 mod free;
 mod journal;
 mod keys;
@@ -365,6 +366,7 @@ struct Daemon {
     net: OnceLock<Net>,
     server: Mutex<nsd::Server>,
     fences: Mutex<node::Fences>,
+    farewells: Mutex<node::Farewells>,
     backlog: Mutex<nsd::Backlog<peers::NsdReply>>,
     server_nsds: Mutex<FxHashMap<u64, NsdId>>,
     server_spans: Mutex<FxHashMap<u64, (Vec<Span>, bool)>>,
@@ -600,6 +602,7 @@ impl Daemon {
             net: OnceLock::new(),
             server: Mutex::new(server),
             fences: Mutex::default(),
+            farewells: Mutex::default(),
             backlog: Mutex::default(),
             server_nsds: Mutex::default(),
             server_spans: Mutex::default(),
@@ -664,6 +667,7 @@ impl Daemon {
         let patience = std::time::Duration::from_nanos(STOP_LEASES * self.config.lease.0);
         let begin = std::time::Instant::now();
         let until = begin + patience;
+        self.begin_farewell();
         self.write_all_back(until.min(begin + UNMOUNT_PATIENCE));
         // From here on nobody can write, through whichever mount.
         drop(session);
@@ -675,6 +679,7 @@ impl Daemon {
             }
             false => Err(self.lost()),
         };
+        self.await_farewell(until);
         self.leave_cluster();
         control::end_listening(&listener);
         let _ = control.join();

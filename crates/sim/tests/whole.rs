@@ -492,3 +492,47 @@ fn files_that_are_loaded_before_they_are_opened_are_what_they_are() {
     eprintln!("{loaded} files loaded");
     assert!(loaded > 100, "{loaded} files");
 }
+
+/// Nodes that say that they stop, and others that lose their power after it.
+fn stopping(seed: u64, canary: Canary) -> Options {
+    Options {
+        crash_count: 4,
+        says_farewell: true,
+        has_mappings: false,
+        has_fsync: false,
+        call_count: 60,
+        ..whole::options(seed, canary)
+    }
+}
+
+/// What others had when a node said that it stops is as durable as if they had synced each file.
+#[test]
+fn who_stops_takes_what_others_have() {
+    let mut sweeps = 0;
+    for seed in 1..=25 {
+        let options = stopping(seed, Canary::default());
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        sweeps += report.sweep_count;
+    }
+    eprintln!("{sweeps} sweeps");
+    assert!(sweeps > 15, "{sweeps} sweeps");
+}
+
+#[test]
+fn an_answer_before_all_is_written_back_is_caught() {
+    let canary = Canary {
+        skips_sweeps: true,
+        ..Canary::default()
+    };
+    let is_caught = |seed: &u64| {
+        let run = |canary| {
+            let options = stopping(*seed, canary);
+            survive(|| World::new(*seed, options, false).run().0.violation)
+        };
+        run(canary).is_some() && run(Canary::default()).is_none()
+    };
+    let caught = (1..=60).find(is_caught);
+    eprintln!("seed {caught:?}");
+    assert!(caught.is_some(), "skips-sweeps is caught");
+}

@@ -189,6 +189,9 @@ impl Daemon {
         for (what, since) in lock(&self.fences).waiters() {
             all.push((now.since(since).0 / 1_000_000, what));
         }
+        for (what, since) in lock(&self.farewells).waiters() {
+            all.push((now.since(since).0 / 1_000_000, what));
+        }
         if let Some((what, since)) = self.checkpoints.waiting() {
             all.push((now.since(since).0 / 1_000_000, what));
         }

@@ -166,6 +166,14 @@ impl Membership {
         !self.is_alone && until != 0 && types::Instant(until) <= clock::now()
     }
 
+    /// The lives of other nodes in the newest view; none where this node has joined nobody.
+    pub(super) fn others(&self) -> Vec<NodeLife> {
+        let core = lock(&self.core);
+        let me = core.member.life().node;
+        let all = core.view.iter().flat_map(lives);
+        all.filter(|life| life.node != me).collect()
+    }
+
     /// Members that have not told what they hold.
     pub(super) fn missing(&self) -> Vec<NodeId> {
         let core = lock(&self.core);

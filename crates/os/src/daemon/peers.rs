@@ -284,6 +284,8 @@ impl Daemon {
             Message::Serving { epoch } => self.on_serving(peer, epoch),
             Message::AskFenced { life, epoch } => self.on_ask_fenced(peer, life, epoch),
             Message::Fenced { life } => self.on_fenced(peer, life),
+            Message::Stopping {} => self.on_stopping(life, &mut items),
+            Message::WrittenBack { is_last } => self.on_written_back(life, is_last),
         }
         self.run(items);
     }
@@ -776,6 +778,7 @@ impl Daemon {
         let former = lock(&self.peers).insert(peer, incarnation);
         tracing::info!(node = peer.0, "the link is up");
         self.membership_connected(peer);
+        self.hands.with(|hands| hands.set_away(peer, false));
         if former.is_some_and(|former| former != incarnation) {
             self.peer_began_anew(peer);
         }
@@ -823,6 +826,8 @@ impl Daemon {
         }
         if is_gone {
             lock(&self.in_progress).life_ended(life);
+        } else {
+            self.hands.with(|hands| hands.set_away(life.node, true));
         }
         lock(&self.log).quarantine_life(life);
         if is_gone {
@@ -834,6 +839,7 @@ impl Daemon {
         }
         self.gather_life_ended(life, items);
         lock(&self.facts).life_ended(life);
+        lock(&self.farewells).ended(life);
         lock(&self.held_work).retain(|work| !matches!(work, Work::Question(q) if q.from == life));
         items.extend(out.into_iter().map(Item::OwnerEffect));
     }

@@ -34,6 +34,8 @@ const PROMISES: u64 = 256;
 const ASKS_POLITELY: u64 = 512;
 /// `Free` tells what is held back beside promises: who does not know it ends the link.
 const TELLS_MARGINS: u64 = 1024;
+/// `Stopping` and `WrittenBack`: who does not know them ends the link.
+const SAYS_FAREWELL: u64 = 2048;
 /// Features that this version has.
 pub(super) const FEATURES: u64 = OPENS_TOLD
     | GIVES_BACK
@@ -45,7 +47,8 @@ pub(super) const FEATURES: u64 = OPENS_TOLD
     | TAKES_SET_IDS
     | PROMISES
     | ASKS_POLITELY
-    | TELLS_MARGINS;
+    | TELLS_MARGINS
+    | SAYS_FAREWELL;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

@@ -6,6 +6,7 @@
 mod ahead;
 mod calls;
 mod checkpoints;
+mod farewell;
 mod grace;
 mod journal;
 mod keys;
@@ -121,6 +122,10 @@ pub enum Out {
     Reply(Ticket, Response, Vec<InodeId>),
     /// A notification for the kernel.
     Notify(Option<NotifyId>, Notice),
+    /// All that is dirty now is written back for a node that stops.
+    Sweep(u64),
+    /// It is.
+    Swept(u64),
 }
 
 /// Ways to break a node on purpose: the checkers must notice.
@@ -163,6 +168,8 @@ pub struct Canary {
     pub old_parts: bool,
     /// Names that were listed ahead are shown although they have changed.
     pub shows_old_names: bool,
+    /// Who is asked to write back for a node that stops says at once that it has.
+    pub skips_sweeps: bool,
 }
 
 impl Canary {
@@ -187,6 +194,7 @@ impl Canary {
             "stale-rewrites" => &mut self.stale_rewrites,
             "old-parts" => &mut self.old_parts,
             "shows-old-names" => &mut self.shows_old_names,
+            "skips-sweeps" => &mut self.skips_sweeps,
             _ => return false,
         };
         *switch = true;
@@ -251,6 +259,7 @@ pub struct Node {
     moves: node::MoveToken,
     regions: node::Regions,
     fences: node::Fences,
+    farewells: node::Farewells,
     in_progress: node::InProgress,
     durable: node::Durable,
     transfers: transfer::Transfers,
@@ -347,6 +356,7 @@ impl Node {
             moves: node::MoveToken::default(),
             regions: node::Regions::default(),
             fences: node::Fences::default(),
+            farewells: node::Farewells::default(),
             in_progress: node::InProgress::default(),
             durable,
             transfers: transfer::Transfers::default(),
@@ -524,6 +534,7 @@ impl Node {
             Effect::WantFrames => self.want_frames(),
             Effect::LoadFiles(files) => self.load_files(files),
             Effect::ListSoon(coming) => self.list_soon(coming),
+            Effect::Swept(sweep) => self.on_swept(sweep, items),
             Effect::Yield(ticket, response) => {
                 self.out.push(Out::Reply(ticket, response, Vec::new()));
             }

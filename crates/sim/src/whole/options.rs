@@ -46,6 +46,8 @@ pub struct Options {
     pub has_reclaims: bool,
     /// Nodes that crash and restart.
     pub crash_count: usize,
+    /// Some of these say so before, and wait for the others.
+    pub says_farewell: bool,
     /// Pages that read-ahead adds at most.
     pub read_ahead: usize,
     /// Files are mapped, loaded from and stored to.
@@ -196,6 +198,7 @@ impl Options {
             part_bounds: draw_part_bounds(&mut aside, canary),
             load_ticks: draw_load_ticks(&mut aside, is_little, canary),
             refuses_pieces: draw_refuses_pieces(&mut aside, canary),
+            says_farewell: draw_farewell(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -266,6 +269,11 @@ fn draw_load_ticks(aside: &mut Prng, is_little: bool, canary: Canary) -> u64 {
 fn draw_refuses_pieces(aside: &mut Prng, canary: Canary) -> bool {
     let refuses = aside.chance(1, 3);
     refuses && canary == Canary::default()
+}
+
+fn draw_farewell(aside: &mut Prng, canary: Canary) -> bool {
+    let says = aside.chance(1, 2);
+    says && (canary == Canary::default() || canary.skips_sweeps)
 }
 
 /// There are few names: the smallest bounds split and join them all the time.

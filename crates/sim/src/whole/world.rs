@@ -70,6 +70,8 @@ pub struct Report {
     pub page_fault_counts: [u64; 2],
     /// Locks granted to applications, and refused to them.
     pub lock_counts: [u64; 2],
+    /// Times that a node wrote back all that it had for another one that stopped.
+    pub sweep_count: u64,
     /// What was wrong, if anything.
     pub violation: Option<String>,
 }
@@ -145,6 +147,11 @@ pub struct World {
     syncs: Vec<(usize, usize, u64, u64)>,
     crashes_due: Vec<u64>,
     crashes: Vec<Crash>,
+    /// The node that stops in good order, and when it does so in any case.
+    stopping: Option<(usize, u64)>,
+    /// Sweeps for it: node and number, and when they began.
+    sweeps: BTreeMap<(usize, u64), u64>,
+    sweep_count: u64,
     dead: BTreeSet<NodeLife>,
     /// What is to lose its name while it is open.
     holds: Vec<holds::Hold>,
@@ -208,6 +215,7 @@ impl World {
             part_count: self.part_count,
             page_fault_counts: self.page_faults.counts,
             lock_counts: self.lockers.counts,
+            sweep_count: self.sweep_count,
             violation: self.violation,
         };
         (report, self.log.unwrap_or_default())
@@ -500,6 +508,8 @@ impl World {
                 machine.unwritten.push((ticket, response, pinned));
             }
             Out::Notify(id, notice) => self.notify(index, id, &notice),
+            Out::Sweep(sweep) => self.sweep_begins(index, sweep),
+            Out::Swept(sweep) => self.sweep_ends(index, sweep),
         }
     }
 

@@ -392,7 +392,7 @@ impl Machine {
             }
             // There is no kernel that could keep anything.
             Out::Notify(Some(id), _) => self.node.input(id.slice(), Input::Notified(id)),
-            Out::Notify(None, _) => {}
+            Out::Notify(None, _) | Out::Sweep(_) | Out::Swept(_) => {}
             Out::Send(to, ..) => unreachable!("there is no {to:?}"),
         }
     }

@@ -98,6 +98,7 @@ impl Node {
         }
         self.in_progress.life_ended(life);
         self.facts.life_ended(life);
+        self.farewells.ended(life);
         let is_of = |work: &Work| matches!(work, Work::Question(q) if q.from == life);
         self.grace.held_work.retain(|work| !is_of(work));
         let mut items = out.into_iter().map(Item::OwnerEffect).collect();

@@ -107,6 +107,8 @@ impl Node {
             Message::Serving { epoch } => self.on_serving(peer, epoch),
             Message::AskFenced { life, .. } => self.on_ask_fenced(peer, life),
             Message::Fenced { life } => self.on_fenced(peer, life),
+            Message::Stopping {} => self.on_stopping(life, &mut items),
+            Message::WrittenBack { is_last } => self.farewells.on_written_back(life, is_last),
         }
         self.run(items);
     }

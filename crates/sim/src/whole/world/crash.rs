@@ -15,6 +15,9 @@ use super::super::node::Kind;
 use super::{Due, Machine, Outcome, World};
 use crate::kernel::Kernel;
 
+/// Ticks after which a node that stops is gone, whatever the others have said.
+const STOP_TICKS: u64 = 3000;
+
 /// Whether a machine runs.
 #[derive(Debug)]
 pub(super) enum Power {
@@ -65,14 +68,63 @@ impl World {
             let index = self.prng.below(self.machines.len() as u64);
             let index = usize::try_from(index).expect("few machines");
             if self.may_begin && self.machines[index].has_files() {
-                self.crash(index);
+                match self.options.says_farewell && self.stopping.is_none() {
+                    true => self.begin_stop(index),
+                    false => self.crash(index),
+                }
             }
         }
+        self.stop_on();
         for index in 0..self.machines.len() {
             if matches!(self.machines[index].power, Power::Off(until) if until <= self.now) {
                 self.restart(index);
             }
         }
+    }
+
+    /// A node says that it stops. Then what it holds is lost as in a crash, but nothing of the others.
+    fn begin_stop(&mut self, index: usize) {
+        self.note(|| format!("node {index} is to stop"));
+        let others = self.machines.iter().enumerate();
+        let others = others.filter(|(other, m)| *other != index && m.is_up());
+        let others: Vec<_> = others.map(|(_, m)| m.node.me).collect();
+        self.machines[index].node.begin_farewell(&others);
+        self.stopping = Some((index, self.now + STOP_TICKS));
+    }
+
+    fn stop_on(&mut self) {
+        let Some((index, until)) = self.stopping else {
+            return;
+        };
+        let machine = &mut self.machines[index];
+        if !machine.has_files() {
+            self.stopping = None;
+        } else if machine.node.may_leave() || self.now > until {
+            self.stopping = None;
+            self.crash(index);
+        } else if self.prng.chance(1, 100) {
+            machine.node.ask_farewell();
+        }
+    }
+
+    pub(super) fn sweep_begins(&mut self, index: usize, sweep: u64) {
+        self.sweeps.insert((index, sweep), self.step_count);
+    }
+
+    /// What the node had written when the sweep began is as durable as after an fsync of each file. What its kernel has of mappings is
+    /// not asked for, and who finds no room has nothing to say it to.
+    pub(super) fn sweep_ends(&mut self, index: usize, sweep: u64) {
+        let Some(start) = self.sweeps.remove(&(index, sweep)) else {
+            return;
+        };
+        if self.options.has_mappings || self.options.has_little_space() {
+            return;
+        }
+        self.sweep_count += 1;
+        let end = self.step_count;
+        let files = 0..self.options.file_count;
+        self.syncs
+            .extend(files.map(|file| (index, file, start, end)));
     }
 
     fn crash(&mut self, index: usize) {

@@ -1,0 +1,44 @@
+//! Sweeps: all that is dirty in a slice is written back for another node, which stops and will not be there to take it.
+//!
+//! A sweep is one goal (`crate::goals`) for each inode that is dirty when it begins, and then a sync of this node's own journal, which
+//! may lie on the other one's disks. What is written meanwhile does not hold it up. Errors are those of the files: the sweep ends.
+
+use crate::env::Env;
+use crate::goals::Purpose;
+use crate::message::{Ask, Body};
+use crate::names::Continuation;
+use crate::slice::{Effect, Slice};
+
+impl Slice {
+    /// Begins a sweep.
+    pub(crate) fn sweep(&mut self, env: &Env<'_>, sweep: u64) {
+        let dirty = self.dirty_inodes();
+        // One more, for the sweep itself: a goal may end as it comes.
+        self.sweeps.push((sweep, dirty.len() + 1));
+        for ino in dirty {
+            self.add_goal(env, ino, Purpose::Sweep(sweep));
+        }
+        self.end_swept(sweep);
+    }
+
+    /// An inode of a sweep is written back.
+    pub(crate) fn end_swept(&mut self, sweep: u64) {
+        let mut sweeps = self.sweeps.iter_mut();
+        let (_, left) = sweeps
+            .find(|(of, _)| *of == sweep)
+            .expect("it ends with its last inode");
+        *left -= 1;
+        if *left > 0 {
+            return;
+        }
+        self.sweeps.retain(|(of, _)| *of != sweep);
+        let own = self.placements[0];
+        self.call(own, Ask::Sync, Continuation::Swept(sweep));
+    }
+
+    /// The journal holds what the sweep has brought; or it cannot, and whoever syncs a file hears of that.
+    pub(crate) fn on_sweep_synced(&mut self, sweep: u64, answer: &Body) {
+        debug_assert!(matches!(answer, Body::Synced | Body::Refused(_)));
+        self.out.push(Effect::Swept(sweep));
+    }
+}
