@@ -217,8 +217,8 @@ pub fn take_lost(place: &Place) -> Result<Option<Failure>> {
     files::remove(&path)?;
     let failure = Failure::new(text.trim().to_owned());
     Ok(Some(failure.help(
-        "what was synced is safe; write the rest again. Stop a node before the owners of its files, or bring them \
-         back first",
+        "what was synced is safe; write the rest again. Before a node that has work to do stops, bring those back that have \
+         left: they own its files, or serve its disks (`gupfs status` says who is away)",
     )))
 }
 

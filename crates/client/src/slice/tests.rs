@@ -26,6 +26,7 @@ mod siblings;
 mod space;
 mod stores;
 pub(crate) mod story;
+mod sweep;
 mod torn;
 mod walk;
 
