@@ -46,14 +46,9 @@ impl Front {
 }
 
 impl Inode {
-    /// Somebody waits for what is written back.
+    /// Somebody waits for what is written back. A sweep does not: what it brings is to be as if nobody had asked, in the order of the
+    /// file, and to stay where it goes (what goes inside a Commit goes to sectors later).
     pub(crate) fn is_waited_for(&self) -> bool {
-        let mut goals = self.goals.iter();
-        goals.any(|goal| !matches!(goal.purpose, Purpose::Background))
-    }
-
-    /// He waits now: a little data goes inside the Commit, and to sectors later. A sweep's is to stay where it goes.
-    pub(crate) fn is_urgent(&self) -> bool {
         let is_patient =
             |goal: &Goal| matches!(goal.purpose, Purpose::Background | Purpose::Sweep(_));
         !self.goals.iter().all(is_patient)

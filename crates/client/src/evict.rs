@@ -470,12 +470,21 @@ impl Slice {
         let Some(work) = inode.present_work() else {
             return;
         };
+        let goals = std::mem::take(&mut work.goals);
         work.pages.clear(env.pool);
         let owner = env.owner(ino.shard());
         env.grants.unreserve(owner, work.reserved);
         let batches = work.batches.iter();
         batches.for_each(|batch| env.grants.unreserve(owner, batch.aside));
         self.hasty_count -= work.hasty.len();
+        for goal in goals {
+            match goal.purpose {
+                // What nobody can reach any more need not be written.
+                Purpose::Sweep(sweep) => self.end_swept(env, sweep),
+                Purpose::Background => {}
+                _ => debug_assert!(false, "somebody waits: {goal:?}"),
+            }
+        }
     }
 
     /// Whether it is known of a forgotten inode that it has no access control list.

@@ -187,7 +187,7 @@ impl Slice {
                     Some(errno) => self.fail(request.ticket, errno),
                     None => self.send_rename(*request),
                 },
-                Purpose::Sweep(sweep) => self.end_swept(sweep),
+                Purpose::Sweep(sweep) => self.end_swept(env, sweep),
                 Purpose::Background => {}
             }
         }

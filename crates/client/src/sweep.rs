@@ -18,11 +18,11 @@ impl Slice {
         for ino in dirty {
             self.add_goal(env, ino, Purpose::Sweep(sweep));
         }
-        self.end_swept(sweep);
+        self.end_swept(env, sweep);
     }
 
     /// An inode of a sweep is written back.
-    pub(crate) fn end_swept(&mut self, sweep: u64) {
+    pub(crate) fn end_swept(&mut self, env: &Env<'_>, sweep: u64) {
         let mut sweeps = self.sweeps.iter_mut();
         let (_, left) = sweeps
             .find(|(of, _)| *of == sweep)
@@ -33,6 +33,10 @@ impl Slice {
         }
         self.sweeps.retain(|(of, _)| *of != sweep);
         let own = self.placements[0];
+        if env.owner(own) != env.life.node {
+            // It owns nothing: what it has done is durable with others, or not answered yet.
+            return self.out.push(Effect::Swept(sweep));
+        }
         self.call(own, Ask::Sync, Continuation::Swept(sweep));
     }
 

@@ -5,15 +5,17 @@
 //! written back what they held then.
 //!
 //! ```text
-//! who stops: Stopping to every member -> writes all of its own back, unmounts -> WrittenBack{is_last} to who has asked
-//!            -> every other member has answered, is a member no more, or has had no link for a while -> leaves
+//! who stops: Stopping{0} to every member -> writes all of its own back, unmounts -> WrittenBack{is_last} to who has asked
+//!            -> Stopping{1} -> every other member has answered that, is a member no more, or has had no link for a while -> leaves
 //! who stays: Stopping -> writes back what is dirty now (`client::slice::Input::Sweep`), durable -> WrittenBack
 //! ```
 //!
+//! The first round only has the others begin: what they write while the node that stops is busy with its own goes with the second.
+//!
 //! Invariants
-//! - A node that stops, too, answers only when it holds nothing any more (`is_last`), and waits for the others after that. So of
+//! - A node that stops, too, answers only when it will write nothing any more (`is_last`), and waits for the others after that. So of
 //!   two that stop at once neither leaves before both have written, and neither waits for the other's answer with its own.
-//! - An answer that was not the last counts no more when its sender stops, too: its unmount brings what its kernel had.
+//! - Who stays answers in bounded time: what cannot be written because a third node is away keeps nobody (`HINDERED_PATIENCE`).
 //! - Nothing here is kept longer than a life: who dies is not waited for, and is owed no answer.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +25,8 @@ use types::{Duration, Instant};
 
 /// How long a member without a link is waited for: it may be on its way back.
 pub const LINK_PATIENCE: Duration = Duration::from_millis(2000);
+/// How long a sweep may get nowhere while some node is away: what is left then is for that one.
+pub const HINDERED_PATIENCE: Duration = Duration::from_millis(3000);
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,7 +37,9 @@ pub enum Act {
     Answer {
         /// Who has asked.
         to: NodeLife,
-        /// This node stops, too, and has nothing left.
+        /// In which round.
+        round: u32,
+        /// This node stops, too, and writes nothing any more.
         is_last: bool,
     },
 }
@@ -41,8 +47,8 @@ pub enum Act {
 /// Both sides of a node: see the module.
 #[derive(Debug, Default)]
 pub struct Farewells {
-    /// Lives that stop and have asked this node.
-    asked: BTreeMap<NodeLife, Asked>,
+    /// Lives that stop and have asked this node, and in which round.
+    asked: BTreeMap<NodeLife, (u32, Asked)>,
     /// Sweeps that were begun.
     sweep_count: u64,
     /// This node stops.
@@ -51,9 +57,13 @@ pub struct Farewells {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
-    /// So many slices have not ended this sweep.
-    Sweeping { sweep: u64, slices: usize },
-    /// All have.
+    /// So many slices have not ended this sweep; when one has last, or it began.
+    Sweeping {
+        sweep: u64,
+        slices: usize,
+        since: Instant,
+    },
+    /// All have, or what is left cannot be written.
     Swept,
     /// It came after this node had begun to stop.
     Later,
@@ -62,35 +72,46 @@ enum Asked {
 #[derive(Debug, Default)]
 struct Own {
     since: Instant,
-    /// Who has not answered, and when it had a link last.
-    missing: BTreeMap<NodeLife, Instant>,
-    /// Who has nothing left.
+    /// Members that were seen since.
+    known: BTreeSet<NodeLife>,
+    /// Who has not answered, and since when it is without a link.
+    missing: BTreeMap<NodeLife, Option<Instant>>,
+    /// Who writes nothing any more.
     done: BTreeSet<NodeLife>,
-    /// This node has nothing left.
+    /// Nor does this node.
     is_written: bool,
 }
 
 impl Farewells {
     /// This node stops: the other members are to be asked (`missing`), now and from time to time.
-    pub fn begin(&mut self, now: Instant, members: impl Iterator<Item = NodeLife>) {
-        let missing = members.map(|life| (life, now)).collect();
-        self.own = Some(Own {
+    pub fn begin(&mut self, now: Instant, members: &[NodeLife]) {
+        let mut own = Own {
             since: now,
-            missing,
             ..Own::default()
-        });
+        };
+        own.meet(members);
+        self.own = Some(own);
     }
 
-    /// This node has written all that it held, and nobody can write through it any more: who has asked is to be told.
+    /// This node writes nothing any more, and nobody can write through it: who has asked is to be told, and the others are to be asked
+    /// once more.
     pub fn written(&mut self) -> Vec<Act> {
         if let Some(own) = &mut self.own {
             own.is_written = true;
+            let open = own.known.difference(&own.done);
+            own.missing.extend(open.map(|life| (*life, None)));
         }
-        let answer = |to: &NodeLife| Act::Answer {
+        let answer = |(to, (round, _)): (&NodeLife, &(u32, Asked))| Act::Answer {
             to: *to,
+            round: *round,
             is_last: true,
         };
-        self.asked.keys().map(answer).collect()
+        self.asked.iter().map(answer).collect()
+    }
+
+    /// The round in which this node asks.
+    pub fn round(&self) -> u32 {
+        u32::from(self.own.as_ref().is_some_and(|own| own.is_written))
     }
 
     /// Members that this node waits for before it leaves.
@@ -99,72 +120,136 @@ impl Farewells {
         missing.copied()
     }
 
-    /// Some time has passed: who is a member no more is not waited for, nor is who has had no link for `LINK_PATIENCE`.
+    /// This one stops, too: so it takes and answers also without a lease.
+    pub fn has_asked(&self, life: NodeLife) -> bool {
+        self.asked.contains_key(&life)
+    }
+
+    /// Somebody has asked this node, or is asked by it: `on_tick` is wanted.
+    pub fn is_any(&self) -> bool {
+        self.own.is_some() || !self.asked.is_empty()
+    }
+
+    /// Some time has passed: who is a member no more is not waited for, nor is who has had no link for `LINK_PATIENCE`; new members are.
+    /// `is_hindered`: some node is away, so that what is dirty may be for that one.
     pub fn on_tick(
         &mut self,
         now: Instant,
-        is_member: impl Fn(NodeLife) -> bool,
+        members: &[NodeLife],
         is_linked: impl Fn(NodeLife) -> bool,
-    ) {
-        let Some(own) = &mut self.own else { return };
-        own.missing.retain(|life, linked| {
-            if is_linked(*life) {
-                *linked = now;
+        is_hindered: bool,
+    ) -> Vec<Act> {
+        if let Some(own) = &mut self.own {
+            own.meet(members);
+            own.missing.retain(|life, unlinked| {
+                *unlinked = match is_linked(*life) {
+                    true => None,
+                    false => unlinked.or(Some(now)),
+                };
+                let for_long = unlinked.is_some_and(|since| now.since(since) >= LINK_PATIENCE);
+                members.contains(life) && !for_long
+            });
+            return Vec::new();
+        }
+        let mut acts = Vec::new();
+        for (to, (round, asked)) in &mut self.asked {
+            if let Asked::Sweeping { since, .. } = asked
+                && is_hindered
+                && now.since(*since) >= HINDERED_PATIENCE
+            {
+                *asked = Asked::Swept;
+                acts.push(Act::Answer {
+                    to: *to,
+                    round: *round,
+                    is_last: false,
+                });
             }
-            is_member(*life) && now.since(*linked) < LINK_PATIENCE
-        });
+        }
+        acts
     }
 
     /// `from` stops, and asks for what this node holds; it may ask again. `slices`: how many tell `on_swept`.
-    pub fn on_stopping(&mut self, now: Instant, from: NodeLife, slices: usize) -> Option<Act> {
-        let answer = |is_last| Some(Act::Answer { to: from, is_last });
+    pub fn on_stopping(
+        &mut self,
+        now: Instant,
+        (from, round): (NodeLife, u32),
+        slices: usize,
+    ) -> Option<Act> {
+        let answer = |is_last| {
+            Some(Act::Answer {
+                to: from,
+                round,
+                is_last,
+            })
+        };
+        let former = self.asked.get(&from).copied();
+        if former.is_some_and(|(of, _)| round < of) {
+            // A late one.
+            return None;
+        }
         if let Some(own) = &mut self.own {
             if !own.done.contains(&from) {
-                own.missing.insert(from, now);
+                own.missing.insert(from, None);
             }
             let is_written = own.is_written;
-            self.asked.entry(from).or_insert(Asked::Later);
+            self.asked.insert(from, (round, Asked::Later));
             return answer(true).filter(|_| is_written);
         }
-        match self.asked.get(&from) {
-            Some(Asked::Swept) => answer(false),
-            Some(Asked::Sweeping { .. }) => None,
-            Some(Asked::Later) | None => {
+        match former {
+            Some((of, Asked::Swept)) if of == round => answer(false),
+            Some((of, Asked::Sweeping { .. })) if of == round => None,
+            _ => {
                 self.sweep_count += 1;
                 let sweep = self.sweep_count;
-                self.asked.insert(from, Asked::Sweeping { sweep, slices });
+                let asked = Asked::Sweeping {
+                    sweep,
+                    slices,
+                    since: now,
+                };
+                self.asked.insert(from, (round, asked));
                 Some(Act::Sweep(sweep))
             }
         }
     }
 
     /// A slice has written back what was dirty in it when this sweep began.
-    pub fn on_swept(&mut self, sweep: u64) -> Option<Act> {
-        let is_it =
-            |asked: &Asked| matches!(asked, Asked::Sweeping { sweep: of, .. } if *of == sweep);
-        let (life, asked) = self.asked.iter_mut().find(|(_, asked)| is_it(asked))?;
-        let Asked::Sweeping { slices, .. } = asked else {
-            return None;
-        };
-        *slices -= 1;
-        if *slices > 0 {
-            return None;
-        }
-        *asked = Asked::Swept;
-        // A node that stops answers when it has nothing left.
-        self.own.is_none().then_some(Act::Answer {
-            to: *life,
-            is_last: false,
-        })
+    pub fn on_swept(&mut self, now: Instant, sweep: u64) -> Option<Act> {
+        let is_stopping = self.own.is_some();
+        let (to, round) = self.asked.iter_mut().find_map(|(life, (round, asked))| {
+            let Asked::Sweeping {
+                sweep: of,
+                slices,
+                since,
+            } = asked
+            else {
+                return None;
+            };
+            if *of != sweep {
+                return None;
+            }
+            *slices -= 1;
+            *since = now;
+            if *slices > 0 {
+                return None;
+            }
+            *asked = Asked::Swept;
+            Some((*life, *round))
+        })?;
+        // A node that stops answers when it writes nothing any more.
+        let is_last = false;
+        (!is_stopping).then_some(Act::Answer { to, round, is_last })
     }
 
-    /// A member has written back what it held.
-    pub fn on_written_back(&mut self, from: NodeLife, is_last: bool) {
-        if let Some(own) = &mut self.own {
+    /// A member has written back what it held in this round.
+    pub fn on_written_back(&mut self, from: NodeLife, round: u32, is_last: bool) {
+        let round_now = self.round();
+        let Some(own) = &mut self.own else { return };
+        if is_last {
+            own.done.insert(from);
+        }
+        // The first round's are of before.
+        if is_last || own.is_written && round == round_now {
             own.missing.remove(&from);
-            if is_last {
-                own.done.insert(from);
-            }
         }
     }
 
@@ -173,6 +258,7 @@ impl Farewells {
         self.asked.remove(&life);
         if let Some(own) = &mut self.own {
             own.missing.remove(&life);
+            own.known.remove(&life);
         }
     }
 
@@ -187,6 +273,17 @@ impl Farewells {
             (what, own.since)
         };
         own.missing.keys().map(waiter).collect()
+    }
+}
+
+impl Own {
+    /// Members that were not seen before have not answered.
+    fn meet(&mut self, members: &[NodeLife]) {
+        for life in members {
+            if self.known.insert(*life) {
+                self.missing.insert(*life, None);
+            }
+        }
     }
 }
 

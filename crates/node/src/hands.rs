@@ -83,12 +83,17 @@ impl Hands {
             .is_ok()
     }
 
-    /// The owner has left the cluster, or is back.
+    /// The owner is not in the cluster, or about to leave it; or it is there.
     pub fn set_away(&mut self, owner: NodeId, is_away: bool) {
         match is_away {
             true => self.away.insert(owner),
             false => self.away.remove(&owner),
         };
+    }
+
+    /// Owners for which nothing is begun that can wait.
+    pub fn away(&self) -> impl Iterator<Item = NodeId> {
+        self.away.iter().copied()
     }
 
     /// `Grants::reserve_spare`. None of an owner that is away: what lies well where it is would be dirty until that is back, and counted

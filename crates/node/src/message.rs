@@ -149,10 +149,15 @@ pub enum Message {
         life: NodeLife,
     },
     /// To every member: the sender stops, and leaves when all have written back what they hold (`crate::farewell`).
-    Stopping {},
+    Stopping {
+        /// 0: it writes its own back; 1: it has.
+        round: u32,
+    },
     /// The answer.
     WrittenBack {
-        /// The sender stops, too, and holds nothing any more.
+        /// As asked.
+        round: u32,
+        /// The sender stops, too, and writes nothing any more.
         is_last: bool,
     },
 }
@@ -178,8 +183,8 @@ wire_enum!(Message {
     21 => AskFenced { life, epoch },
     22 => Fenced { life },
     23 => LockReady { ino, wait },
-    24 => Stopping {},
-    25 => WrittenBack { is_last },
+    24 => Stopping { round },
+    25 => WrittenBack { round, is_last },
 });
 
 /// What an owner adds to the sum of a file system's space.
@@ -246,7 +251,7 @@ impl Message {
             | Self::Serving { .. }
             | Self::AskFenced { .. }
             | Self::Fenced { .. }
-            | Self::Stopping {}
+            | Self::Stopping { .. }
             | Self::WrittenBack { .. } => 7,
         }
     }

@@ -672,19 +672,18 @@ impl Daemon {
         // From here on nobody can write, through whichever mount.
         drop(session);
         let until = until.max(std::time::Instant::now() + UNMOUNT_PATIENCE);
-        let outcome = match self.write_all_back(until) {
-            true => {
-                self.checkpoint_before_end();
-                Ok(())
-            }
-            false => Err(self.lost()),
-        };
+        let is_written = self.write_all_back(until);
+        let lost = (!is_written).then(|| self.lost());
         self.await_farewell(until);
+        if is_written {
+            // With what the others have brought.
+            self.checkpoint_before_end();
+        }
         self.leave_cluster();
         control::end_listening(&listener);
         let _ = control.join();
         tracing::info!("stopped");
-        outcome
+        lost.map_or(Ok(()), Err)
     }
 
     fn mount(&self) -> Result<Session, Error> {
@@ -779,15 +778,20 @@ impl Daemon {
             self.end_slow_sums();
             if tick.is_multiple_of(REPEAT_TICKS) {
                 self.repeat_stale();
+                self.tick_farewell();
             }
             if tick.is_multiple_of(FLUSH_TICKS) {
                 self.kick_journal();
                 self.resend_to_servers();
             }
-            let pool: &dyn client::Pool = &*self.pool;
-            if pool.frame_counts().1 < pool.levels().low {
-                self.call_relief();
-            }
+            self.relieve_if_short();
+        }
+    }
+
+    fn relieve_if_short(self: &Arc<Self>) {
+        let pool: &dyn client::Pool = &*self.pool;
+        if pool.frame_counts().1 < pool.levels().low {
+            self.call_relief();
         }
     }
 
@@ -824,10 +828,13 @@ impl Daemon {
         self.snapshot_if_due();
         if tick.is_multiple_of(REPEAT_TICKS) {
             self.repeat_stale();
+            self.tick_farewell();
         }
         if tick.is_multiple_of(FLUSH_TICKS) {
             self.resend_to_servers();
         }
+        // Others' pages are stored through it.
+        self.relieve_if_short();
     }
 
     /// Writes dirty data back and makes the journal durable; false when that is not done by `until`.

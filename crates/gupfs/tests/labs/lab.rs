@@ -61,16 +61,33 @@ pub(crate) fn fsck(path: &Path, options: &[&str]) -> (Value, i32) {
     (value.unwrap_or_else(|_| panic!("{output:?}")), code)
 }
 
-/// A lab of two nodes, removed when it is dropped.
+/// A lab, of two nodes mostly, removed when it is dropped.
 pub(crate) struct Lab {
     directory: tempfile::TempDir,
+    node_count: usize,
 }
 
 impl Lab {
     pub(crate) fn up(size: &str, backing: &str) -> Self {
+        Self::of_nodes(2, size, backing)
+    }
+
+    pub(crate) fn of_nodes(node_count: usize, size: &str, backing: &str) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let lab = Self { directory };
-        lab.gupfs(&["up", "--nodes", "2", "--size", size, "--backing", backing]);
+        let lab = Self {
+            directory,
+            node_count,
+        };
+        let nodes = node_count.to_string();
+        lab.gupfs(&[
+            "up",
+            "--nodes",
+            &nodes,
+            "--size",
+            size,
+            "--backing",
+            backing,
+        ]);
         lab
     }
 
@@ -131,15 +148,15 @@ impl Lab {
         fs::read_to_string(format!("{}/n{node}/log", self.root())).unwrap_or_default()
     }
 
-    /// The end of both logs.
+    /// The end of all logs.
     pub(crate) fn logs(&self) -> String {
-        let tails = [1, 2].map(|node| {
+        let tails = (1..=self.node_count).map(|node| {
             let text = self.log(node);
             let lines: Vec<&str> = text.lines().collect();
             let tail = lines[lines.len().saturating_sub(15)..].join("\n");
             format!("n{node}:\n{tail}\n")
         });
-        tails.concat()
+        tails.collect()
     }
 
     pub(crate) fn signal(&self, node: usize, signal: &str) {
@@ -160,14 +177,14 @@ impl Drop for Lab {
             eprintln!("{}", self.logs());
         }
         // A stopped daemon can be ended, but not asked; a test that failed may have left it stopped.
-        for node in [1, 2] {
+        for node in 1..=self.node_count {
             let script = format!("kill -CONT $(cat {}/n{node}/pid)", self.root());
             let _ = bounded(5, &["sh", "-c", &script]);
         }
         // As a crash leaves it, whatever the test did: it is a whole file system.
         let found = (!std::thread::panicking()).then(|| {
-            for name in ["n1", "n2"] {
-                let _ = self.try_gupfs(&["kill", name]);
+            for node in 1..=self.node_count {
+                let _ = self.try_gupfs(&["kill", &format!("n{node}")]);
             }
             fsck(Path::new(self.root()), &["--data"])
         });

@@ -14,62 +14,89 @@ fn life(node: u16) -> NodeLife {
     }
 }
 
-fn answer(to: u16, is_last: bool) -> Option<Act> {
+fn answer(to: u16, round: u32, is_last: bool) -> Option<Act> {
     let to = life(to);
-    Some(Act::Answer { to, is_last })
+    Some(Act::Answer { to, round, is_last })
 }
 
-fn tick(farewells: &mut Farewells, now: u64) {
-    farewells.on_tick(Instant(now), |_| true, |_| true);
+fn lives<const N: usize>(nodes: [u16; N]) -> [NodeLife; N] {
+    nodes.map(life)
 }
 
 #[test]
 fn who_stays_answers_when_all_slices_have_swept() {
     let mut node = Farewells::default();
     let now = Instant(1);
-    assert_eq!(node.on_stopping(now, life(2), SLICES), Some(Act::Sweep(1)));
-    assert_eq!(node.on_stopping(now, life(2), SLICES), None, "a repeat");
-    assert_eq!(node.on_stopping(now, life(3), SLICES), Some(Act::Sweep(2)));
-    assert_eq!(node.on_swept(1), None);
-    assert_eq!(node.on_swept(1), None);
-    assert_eq!(node.on_swept(2), None);
-    assert_eq!(node.on_swept(1), answer(2, false));
-    assert_eq!(node.on_swept(1), None, "an old one");
+    let ask =
+        |node: &mut Farewells, from, round| node.on_stopping(now, (life(from), round), SLICES);
+    assert_eq!(ask(&mut node, 2, 0), Some(Act::Sweep(1)));
+    assert_eq!(ask(&mut node, 2, 0), None, "a repeat");
+    assert_eq!(ask(&mut node, 3, 0), Some(Act::Sweep(2)));
+    assert_eq!(node.on_swept(now, 1), None);
+    assert_eq!(node.on_swept(now, 1), None);
+    assert_eq!(node.on_swept(now, 2), None);
+    assert_eq!(node.on_swept(now, 1), answer(2, 0, false));
+    assert_eq!(node.on_swept(now, 1), None, "an old one");
     // The answer was lost.
-    assert_eq!(node.on_stopping(now, life(2), SLICES), answer(2, false));
+    assert_eq!(ask(&mut node, 2, 0), answer(2, 0, false));
+    // What was written since.
+    assert_eq!(ask(&mut node, 2, 1), Some(Act::Sweep(3)));
+    assert_eq!(ask(&mut node, 2, 0), None, "a late one");
+    // The second round comes before the first has ended.
+    assert_eq!(ask(&mut node, 3, 1), Some(Act::Sweep(4)));
+    for _ in 0..SLICES {
+        assert_eq!(node.on_swept(now, 2), None, "nobody waits for it");
+    }
+    assert!(node.has_asked(life(3)) && node.is_any());
     node.ended(life(3));
-    assert_eq!(node.on_swept(2), None);
+    assert_eq!(node.on_swept(now, 4), None);
     assert_eq!(node.missing().count(), 0, "it does not stop");
 }
 
 #[test]
-fn who_stops_too_answers_when_it_has_nothing_left() {
+fn who_stops_too_answers_when_it_writes_nothing_any_more() {
     let mut node = Farewells::default();
     let now = Instant(1);
-    assert_eq!(node.on_stopping(now, life(2), 1), Some(Act::Sweep(1)));
-    assert_eq!(node.on_stopping(now, life(3), 1), Some(Act::Sweep(2)));
-    assert_eq!(node.on_swept(1), answer(2, false));
-    node.begin(now, [2, 3, 4].map(life).into_iter());
-    assert_eq!(node.on_swept(2), None, "its unmount brings more");
-    assert_eq!(node.on_stopping(now, life(2), 1), None);
-    assert_eq!(node.on_stopping(now, life(4), 1), None);
-    let all = [2, 3, 4].map(|to| answer(to, true).expect("an answer"));
+    assert_eq!(node.on_stopping(now, (life(2), 0), 1), Some(Act::Sweep(1)));
+    assert_eq!(node.on_stopping(now, (life(3), 1), 1), Some(Act::Sweep(2)));
+    assert_eq!(node.on_swept(now, 1), answer(2, 0, false));
+    node.begin(now, &lives([2, 3, 4]));
+    assert_eq!(node.on_swept(now, 2), None, "its unmount brings more");
+    assert_eq!(node.on_stopping(now, (life(2), 1), 1), None);
+    assert_eq!(node.on_stopping(now, (life(4), 0), 1), None);
+    let all = [(2, 1), (3, 1), (4, 0)];
+    let all = all.map(|(to, round)| answer(to, round, true).expect("an answer"));
     assert_eq!(node.written(), all);
-    assert_eq!(node.on_stopping(now, life(4), 1), answer(4, true));
+    assert_eq!(node.on_stopping(now, (life(4), 1), 1), answer(4, 1, true));
 }
 
 #[test]
-fn an_answer_counts_until_its_sender_stops_too() {
+fn an_answer_counts_in_the_second_round_and_until_its_sender_stops_too() {
     let mut node = Farewells::default();
-    node.begin(Instant(1), [2, 3].map(life).into_iter());
-    node.on_written_back(life(2), false);
-    node.on_written_back(life(3), true);
+    node.begin(Instant(1), &lives([2, 3, 4]));
+    assert_eq!(node.round(), 0);
+    node.on_written_back(life(2), 0, false);
+    assert_eq!(node.missing().count(), 3, "it writes on");
+    node.on_written_back(life(3), 0, true);
+    assert_eq!(node.missing().collect::<Vec<_>>(), lives([2, 4]));
+    node.written();
+    assert_eq!(node.round(), 1);
+    node.on_written_back(life(2), 0, false);
+    assert_eq!(
+        node.missing().collect::<Vec<_>>(),
+        lives([2, 4]),
+        "a late one"
+    );
+    node.on_written_back(life(2), 1, false);
+    node.on_written_back(life(4), 1, false);
     assert_eq!(node.missing().count(), 0);
     assert!(node.waiters().is_empty());
-    assert_eq!(node.on_stopping(Instant(2), life(2), 1), None);
-    assert_eq!(node.on_stopping(Instant(2), life(3), 1), None);
+    for from in [2, 3] {
+        let act = node.on_stopping(Instant(2), (life(from), 0), 1);
+        assert_eq!(act, answer(from, 0, true));
+    }
     let missing: Vec<NodeLife> = node.missing().collect();
-    assert_eq!(missing, [life(2)], "the other one's was its last");
+    assert_eq!(missing, lives([2]), "the other one's was its last");
     let waiters = node.waiters();
     assert!(waiters[0].0.contains("node 2"), "{waiters:?}");
     assert_eq!(waiters[0].1, Instant(1), "since it began to stop");
@@ -78,17 +105,57 @@ fn an_answer_counts_until_its_sender_stops_too() {
 #[test]
 fn who_is_no_member_or_has_no_link_is_not_waited_for() {
     let mut node = Farewells::default();
-    node.begin(Instant(0), [2, 3, 4].map(life).into_iter());
-    let end = LINK_PATIENCE.0;
-    node.on_tick(Instant(end - 1), |life| life.node.0 != 2, |_| false);
+    node.begin(Instant(0), &lives([2, 3, 4]));
+    let patience = LINK_PATIENCE.0;
+    // Nobody has looked for long, and a link is being made anew.
+    let late = 10 * patience;
+    let members = lives([3, 4]);
+    assert!(
+        node.on_tick(Instant(late), &members, |_| false, true)
+            .is_empty()
+    );
+    assert_eq!(
+        node.missing().collect::<Vec<_>>(),
+        members,
+        "2 is no member"
+    );
+    node.on_tick(
+        Instant(late + patience - 1),
+        &members,
+        |life| life.node.0 == 3,
+        true,
+    );
     assert_eq!(node.missing().count(), 2);
-    node.on_tick(Instant(end - 1), |_| true, |life| life.node.0 == 3);
-    node.on_tick(Instant(end), |_| true, |_| false);
-    assert_eq!(node.missing().collect::<Vec<_>>(), [life(3)]);
-    tick(&mut node, 10 * end);
-    assert_eq!(node.missing().count(), 1, "it has a link");
+    node.on_tick(Instant(late + patience), &members, |_| false, true);
+    assert_eq!(node.missing().collect::<Vec<_>>(), lives([3]));
+    // One that joins now.
+    node.on_tick(Instant(late + patience), &lives([3, 4, 5]), |_| true, true);
+    assert_eq!(node.missing().collect::<Vec<_>>(), lives([3, 5]));
     node.ended(life(3));
-    assert_eq!(node.missing().count(), 0);
+    assert_eq!(node.missing().count(), 1);
+}
+
+/// What is left is for a node that is away: nobody waits for it but this one.
+#[test]
+fn a_sweep_that_gets_nowhere_keeps_nobody() {
+    let mut node = Farewells::default();
+    let patience = HINDERED_PATIENCE.0;
+    let tick = |node: &mut Farewells, now, is_hindered| {
+        node.on_tick(Instant(now), &lives([2]), |_| true, is_hindered)
+    };
+    node.on_stopping(Instant(0), (life(2), 1), 2);
+    assert!(
+        tick(&mut node, 10 * patience, false).is_empty(),
+        "it is slow"
+    );
+    assert_eq!(node.on_swept(Instant(10 * patience), 1), None);
+    assert!(tick(&mut node, 11 * patience - 1, true).is_empty());
+    let acts = tick(&mut node, 11 * patience, true);
+    assert_eq!(acts, [answer(2, 1, false).expect("an answer")]);
+    assert!(tick(&mut node, 20 * patience, true).is_empty(), "once");
+    let repeat = node.on_stopping(Instant(0), (life(2), 1), 2);
+    assert_eq!(repeat, answer(2, 1, false));
+    assert_eq!(node.on_swept(Instant(0), 1), None, "it ends all the same");
 }
 
 /// A node of the model: what it holds goes to another one, which must be there to take it.
@@ -104,8 +171,10 @@ struct Node {
     /// Its kernel holds nothing any more.
     is_unmounted: bool,
     has_left: bool,
-    /// When each other node's `Stopping` came first.
+    /// When each other node's `Stopping` of the second round came first.
     heard: [Option<u64>; COUNT],
+    /// It has heard that they stop.
+    knows_of: [bool; COUNT],
 }
 
 const COUNT: usize = 4;
@@ -119,18 +188,18 @@ struct World {
 
 #[derive(Clone, Copy)]
 enum Message {
-    Stopping,
-    WrittenBack(bool),
+    Stopping(u32),
+    WrittenBack(u32, bool),
 }
 
 impl World {
     fn act(&mut self, at: usize, act: Option<Act>) {
         match act {
             Some(Act::Sweep(sweep)) => self.nodes[at].sweeps.push((sweep, self.now)),
-            Some(Act::Answer { to, is_last }) => {
-                let to = usize::from(to.node.0);
+            Some(Act::Answer { to, round, is_last }) => {
+                let message = Message::WrittenBack(round, is_last);
                 self.messages
-                    .push_back((at, to, Message::WrittenBack(is_last)));
+                    .push_back((at, usize::from(to.node.0), message));
             }
             None => {}
         }
@@ -151,12 +220,18 @@ impl World {
         let (now, sender) = (Instant(self.now), life_of(from));
         let node = &mut self.nodes[to];
         match message {
-            Message::Stopping => {
-                node.heard[from].get_or_insert(self.now);
-                let act = node.farewells.on_stopping(now, sender, 1);
+            Message::Stopping(round) => {
+                // The second round is the one that counts.
+                if round == 1 {
+                    node.heard[from].get_or_insert(self.now);
+                }
+                node.knows_of[from] = true;
+                let act = node.farewells.on_stopping(now, (sender, round), 1);
                 self.act(to, act);
             }
-            Message::WrittenBack(is_last) => node.farewells.on_written_back(sender, is_last),
+            Message::WrittenBack(round, is_last) => {
+                node.farewells.on_written_back(sender, round, is_last);
+            }
         }
     }
 
@@ -175,16 +250,19 @@ impl World {
             self.nodes[at].dirty.swap_remove(index);
             return;
         }
+        self.may_be_lost(at, (to, since));
+    }
+
+    /// The node that this is for has left, and nobody takes it.
+    fn may_be_lost(&self, at: usize, (to, since): (usize, u64)) {
         let (node, gone) = (&self.nodes[at], &self.nodes[to]);
-        let heard = node.heard[to];
-        // Written after the other one had taken leave, on a node that stayed: it waits until that comes back.
+        // On a node that stayed, what was written after the other one had asked for the last time waits until that comes back.
         assert!(
-            heard.is_none_or(|heard| heard < since) || heard.is_none(),
-            "it was there before the other one said that it stops"
+            node.heard[to].is_none_or(|heard| heard < since),
+            "it was there before the other one asked"
         );
-        let has_told = gone.heard[at];
         assert!(
-            node.stops.is_none() || has_told.is_none(),
+            node.stops.is_none() || !gone.knows_of[at],
             "both were stopping, and knew it"
         );
     }
@@ -211,14 +289,14 @@ impl World {
                     .map(|(sweep, _)| sweep)
                     .collect();
                 for sweep in done {
-                    let act = self.nodes[at].farewells.on_swept(sweep);
+                    let act = self.nodes[at].farewells.on_swept(Instant(self.now), sweep);
                     self.act(at, act);
                 }
             }
             4 if node.stops.is_none() && self.prng.below(40) == 0 => {
                 node.stops = Some(self.now);
-                let others = (0..COUNT).filter(|other| *other != at).map(life_of);
-                node.farewells.begin(Instant(self.now), others);
+                let others: Vec<NodeLife> = (0..COUNT).filter(|o| *o != at).map(life_of).collect();
+                node.farewells.begin(Instant(self.now), &others);
             }
             4 | 5 if node.stops.is_some() => self.stop_on(at),
             _ => self.deliver(),
@@ -228,16 +306,23 @@ impl World {
     fn stop_on(&mut self, at: usize) {
         let now = Instant(self.now);
         let left: Vec<bool> = self.nodes.iter().map(|node| node.has_left).collect();
+        let members: Vec<NodeLife> = (0..COUNT)
+            .filter(|other| *other != at && !left[*other])
+            .map(life_of)
+            .collect();
         let node = &mut self.nodes[at];
+        let round = node.farewells.round();
         if !node.is_unmounted {
             node.is_unmounted = self.prng.below(4) == 0;
-        } else if node.dirty.iter().all(|(to, _)| left[*to]) {
+        } else if round == 0 && node.dirty.iter().all(|(to, _)| left[*to]) {
+            let lost = node.dirty.clone();
+            lost.into_iter().for_each(|lost| self.may_be_lost(at, lost));
+            let node = &mut self.nodes[at];
             for act in node.farewells.written() {
                 self.act(at, Some(act));
             }
-            let is_member = |life: NodeLife| !left[usize::from(life.node.0)];
-            let node = &mut self.nodes[at];
-            node.farewells.on_tick(now, is_member, |_| true);
+        } else if round == 1 {
+            node.farewells.on_tick(now, &members, |_| true, false);
             if node.farewells.missing().count() == 0 {
                 node.has_left = true;
                 let gone = life_of(at);
@@ -247,10 +332,12 @@ impl World {
                 return;
             }
         }
-        let missing: Vec<NodeLife> = self.nodes[at].farewells.missing().collect();
+        let farewells = &self.nodes[at].farewells;
+        let (missing, round): (Vec<NodeLife>, u32) =
+            (farewells.missing().collect(), farewells.round());
         for to in missing {
             let to = usize::from(to.node.0);
-            self.messages.push_back((at, to, Message::Stopping));
+            self.messages.push_back((at, to, Message::Stopping(round)));
         }
     }
 }

@@ -336,3 +336,16 @@ fn recalls_that_follow_one_another_are_held_up_once() {
     hands.of(OWNER).on_recall(now, 12);
     assert_eq!(hands.next(now, OWNER), None);
 }
+
+/// Nothing that can wait is begun for it, and what somebody waits for is.
+#[test]
+fn an_owner_that_is_away_gives_nothing_to_spare() {
+    let mut hands = with_sectors(10);
+    hands.set_away(OWNER, true);
+    assert!(!hands.reserve_spare(OWNER, 1));
+    assert!(hands.reserve(OWNER, 1));
+    assert_eq!(hands.away().collect::<Vec<_>>(), [OWNER]);
+    hands.set_away(OWNER, false);
+    assert!(hands.reserve_spare(OWNER, 1));
+    assert_eq!(hands.away().count(), 0);
+}

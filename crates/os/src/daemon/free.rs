@@ -211,15 +211,22 @@ impl Daemon {
                 idle_ms.map_or_else(|| "null".to_owned(), |ms| ms.to_string()),
             ));
         });
+        let away = self.hands.with(|hands| {
+            hands
+                .away()
+                .map(|owner| owner.0.to_string())
+                .collect::<Vec<_>>()
+        });
         let mut out = String::new();
         let _ = write!(
             out,
-            "{{\"nsds\":[{}],\"promised\":{{\"total\":{},\"unpaid\":{}}},\"in_hand\":[{}],\"walk\":{{\"mapped\":{},\"used\":{},\"leaked\":{},\
+            "{{\"nsds\":[{}],\"promised\":{{\"total\":{},\"unpaid\":{}}},\"in_hand\":[{}],\"away\":[{}],\"walk\":{{\"mapped\":{},\"used\":{},\"leaked\":{},\
              \"missing\":{},\"twice\":{}}}}}",
             nsds,
             promised.total,
             promised.unpaid,
             hands.join(","),
+            away.join(","),
             walk.mapped,
             walk.used,
             walk.leaked,

@@ -284,8 +284,8 @@ impl Daemon {
             Message::Serving { epoch } => self.on_serving(peer, epoch),
             Message::AskFenced { life, epoch } => self.on_ask_fenced(peer, life, epoch),
             Message::Fenced { life } => self.on_fenced(peer, life),
-            Message::Stopping {} => self.on_stopping(life, &mut items),
-            Message::WrittenBack { is_last } => self.on_written_back(life, is_last),
+            Message::Stopping { round } => self.on_stopping(life, round),
+            Message::WrittenBack { round, is_last } => self.on_written_back(life, round, is_last),
         }
         self.run(items);
     }
@@ -778,7 +778,6 @@ impl Daemon {
         let former = lock(&self.peers).insert(peer, incarnation);
         tracing::info!(node = peer.0, "the link is up");
         self.membership_connected(peer);
-        self.hands.with(|hands| hands.set_away(peer, false));
         if former.is_some_and(|former| former != incarnation) {
             self.peer_began_anew(peer);
         }
@@ -826,8 +825,6 @@ impl Daemon {
         }
         if is_gone {
             lock(&self.in_progress).life_ended(life);
-        } else {
-            self.hands.with(|hands| hands.set_away(life.node, true));
         }
         lock(&self.log).quarantine_life(life);
         if is_gone {

@@ -295,7 +295,7 @@ impl Daemon {
             Effect::ListSoon(coming) => self.list_soon(coming),
             Effect::WantSpace(owner) => self.want_space(owner, items),
             Effect::WantFrames => self.want_frames(),
-            Effect::Swept(sweep) => self.on_swept(sweep, items),
+            Effect::Swept(sweep) => self.on_swept(sweep),
         }
     }
 

@@ -787,6 +787,7 @@ impl Node {
         self.snapshot_if_due();
         if self.tick_count.is_multiple_of(REPEAT_TICKS) {
             self.repeat_stale();
+            self.tick_farewell();
             self.ask_held();
         }
         if self.tick_count.is_multiple_of(FLUSH_TICKS) {

@@ -72,6 +72,8 @@ pub struct Report {
     pub lock_counts: [u64; 2],
     /// Times that a node wrote back all that it had for another one that stopped.
     pub sweep_count: u64,
+    /// Stops that did not wait for that any longer.
+    pub late_stop_count: u64,
     /// What was wrong, if anything.
     pub violation: Option<String>,
 }
@@ -152,6 +154,7 @@ pub struct World {
     /// Sweeps for it: node and number, and when they began.
     sweeps: BTreeMap<(usize, u64), u64>,
     sweep_count: u64,
+    late_stop_count: u64,
     dead: BTreeSet<NodeLife>,
     /// What is to lose its name while it is open.
     holds: Vec<holds::Hold>,
@@ -216,6 +219,7 @@ impl World {
             page_fault_counts: self.page_faults.counts,
             lock_counts: self.lockers.counts,
             sweep_count: self.sweep_count,
+            late_stop_count: self.late_stop_count,
             violation: self.violation,
         };
         (report, self.log.unwrap_or_default())

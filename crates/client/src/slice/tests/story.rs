@@ -208,6 +208,8 @@ pub(super) struct Story {
     pub(super) has_room: bool,
     pub(super) spare: std::cell::Cell<Spare>,
     pub(super) has_volatile_nsd: bool,
+    /// Of all shards; this node is the first.
+    pub(super) owner: NodeId,
     pub(super) ticket: u64,
     pub(super) pid: u32,
     pub(super) number: u64,
@@ -235,6 +237,7 @@ impl Story {
             has_room: true,
             spare: std::cell::Cell::default(),
             has_volatile_nsd: false,
+            owner: NodeId(2),
             pid: 1,
             ticket: 0,
             number: 0,
@@ -266,7 +269,7 @@ impl Story {
             },
             readers: &self.readers,
             pace: &self.pace,
-            owners: &[NodeId(2)],
+            owners: &[self.owner],
             has_volatile_nsd: self.has_volatile_nsd,
         };
         let mut out = Vec::new();

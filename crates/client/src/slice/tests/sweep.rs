@@ -1,11 +1,14 @@
 //! What is written back for another node that stops.
 
 use super::*;
+use crate::goals::{Goal, Purpose};
 
 const SWEEP: u64 = 7;
 
+/// On the node that owns the file.
 fn written() -> Story {
     let mut s = Story::new(0);
+    s.owner = NodeId(1);
     s.has_sectors = true;
     s.open(InodeMode::Exclusive, ByteRange::ALL);
     write_page(&mut s, 0, 4096);
@@ -72,13 +75,9 @@ fn a_sweep_ends_when_what_was_dirty_is_committed_and_durable() {
     let effects = s.input(Input::Stored(first[0], Ok(vec![extent(0, 2)])));
     let (call, told) = commit_of(&effects).expect("all of it is stored");
     assert_eq!(told.extents.len(), 1);
-    assert_eq!(
-        told.size,
-        Some(10 * PAGE),
-        "the newest end, as fsync tells it"
-    );
+    assert_eq!(told.size, Some(2 * PAGE), "no end ahead of its bytes");
     assert!(sync_of(&effects).is_none() && !is_swept(&effects));
-    let effects = commit(&mut s, call, 10 * PAGE);
+    let effects = commit(&mut s, call, 2 * PAGE);
     let call = sync_of(&effects).expect("the journal of this node");
     assert!(!is_swept(&effects));
     assert!(s.slice.is_dirty(), "what was written meanwhile");
@@ -90,6 +89,7 @@ fn a_sweep_ends_when_what_was_dirty_is_committed_and_durable() {
 #[test]
 fn where_nothing_is_dirty_the_journal_is_synced_all_the_same() {
     let mut s = Story::new(0);
+    s.owner = NodeId(1);
     let effects = s.input(Input::Sweep(SWEEP));
     let call = sync_of(&effects).expect("names made here may be in it");
     assert!(!is_swept(&effects));
@@ -126,5 +126,39 @@ fn a_sweep_ends_with_what_cannot_be_written() {
     let effects = s.input(Input::Stored(store, Ok(vec![extent(0, 2)])));
     let (call, _) = commit_of(&effects).expect("all of it is stored");
     let effects = s.answer(call, meta::Reply::Error(Errno::ESTALE));
+    assert!(sync_of(&effects).is_some(), "{effects:?}");
+}
+
+/// What it has done is durable with others when they have answered.
+#[test]
+fn a_node_that_owns_nothing_syncs_nothing() {
+    let mut s = Story::new(0);
+    let effects = s.input(Input::Sweep(SWEEP));
+    assert!(
+        is_swept(&effects) && sync_of(&effects).is_none(),
+        "{effects:?}"
+    );
+}
+
+/// Its last name goes, and its owner has freed it: nobody will ever write it back.
+#[test]
+fn a_sweep_ends_with_a_file_that_is_gone() {
+    let mut s = written();
+    // As where its pages wait for sectors or for room.
+    s.slice.sweeps.push((SWEEP, 1));
+    let since = s.now;
+    let inode = s.slice.inode(INO);
+    let sequence = inode.pages.mark_goal();
+    inode.goals.push(Goal {
+        purpose: Purpose::Sweep(SWEEP),
+        sequence,
+        commit: 1,
+        since,
+    });
+    (inode.open_count, inode.writer_count) = (0, 0);
+    let attr = Attr { nlink: 0, ..s.attr };
+    (inode.attr, inode.is_freed, inode.lookup_count) = (Some(attr), true, 1);
+    let effects = s.ask(Operation::Forget { ino: INO, count: 1 });
+    assert!(s.slice.inodes.is_empty());
     assert!(sync_of(&effects).is_some(), "{effects:?}");
 }

@@ -30,6 +30,9 @@ impl Node {
             self.peer_began_anew(life.node);
         }
         self.links.insert(life.node);
+        let is_leaving = self.farewells.has_asked(life);
+        self.hands
+            .with(|hands| hands.set_away(life.node, is_leaving));
         self.ask_held();
         self.repeat_to(life.node);
         self.resend_to_servers();
@@ -107,8 +110,10 @@ impl Node {
             Message::Serving { epoch } => self.on_serving(peer, epoch),
             Message::AskFenced { life, .. } => self.on_ask_fenced(peer, life),
             Message::Fenced { life } => self.on_fenced(peer, life),
-            Message::Stopping {} => self.on_stopping(life, &mut items),
-            Message::WrittenBack { is_last } => self.farewells.on_written_back(life, is_last),
+            Message::Stopping { round } => self.on_stopping(life, round, &mut items),
+            Message::WrittenBack { round, is_last } => {
+                self.farewells.on_written_back(life, round, is_last);
+            }
         }
         self.run(items);
     }

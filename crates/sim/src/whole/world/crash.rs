@@ -16,7 +16,7 @@ use super::{Due, Machine, Outcome, World};
 use crate::kernel::Kernel;
 
 /// Ticks after which a node that stops is gone, whatever the others have said.
-const STOP_TICKS: u64 = 3000;
+const STOP_TICKS: u64 = 20_000;
 
 /// Whether a machine runs.
 #[derive(Debug)]
@@ -97,13 +97,15 @@ impl World {
             return;
         };
         let machine = &mut self.machines[index];
+        let has_asked = machine.node.has_asked_last();
         if !machine.has_files() {
             self.stopping = None;
         } else if machine.node.may_leave() || self.now > until {
+            self.late_stop_count += u64::from(!machine.node.may_leave());
             self.stopping = None;
             self.crash(index);
-        } else if self.prng.chance(1, 100) {
-            machine.node.ask_farewell();
+        } else if !has_asked && self.prng.chance(1, 50) {
+            machine.node.ask_last();
         }
     }
 

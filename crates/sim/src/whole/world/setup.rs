@@ -84,6 +84,7 @@ impl World {
             stopping: None,
             sweeps: BTreeMap::new(),
             sweep_count: 0,
+            late_stop_count: 0,
             dead: std::collections::BTreeSet::new(),
             holds: Vec::new(),
             lockers: super::locks::Lockers::default(),
