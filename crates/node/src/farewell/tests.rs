@@ -1,3 +1,5 @@
+//! Two nodes that stop, and those that stay.
+
 use std::collections::VecDeque;
 
 use stdx::prng::Prng;
