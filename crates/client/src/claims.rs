@@ -9,7 +9,7 @@
 //!   as does one with nothing left to write behind what it carries.
 //! - Another one tells no more than the end of what it carries: one more will come with what is behind it.
 //! - Bytes behind the end that the owner knows are not committed before those in front of them that go with another Commit (promised
-//!   bytes and others go apart), that were refused and wait (`crate::refused`) or, while nobody waits, that are being stored. That
+//!   bytes and others go apart), that were refused and wait (`crate::refused`) or, while nobody waits for an answer, that are being stored. That
 //!   holds up no more than `STORED_COUNT_MAX` extents and pieces, nothing where frames are short, and nobody for what was written
 //!   after he began to wait.
 
@@ -46,9 +46,15 @@ impl Front {
 }
 
 impl Inode {
-    /// Somebody waits for what is written back. A sweep does not: what it brings is to be as if nobody had asked, in the order of the
-    /// file, and to stay where it goes (what goes inside a Commit goes to sectors later).
+    /// Somebody waits for what is written back.
     pub(crate) fn is_waited_for(&self) -> bool {
+        let mut goals = self.goals.iter();
+        goals.any(|goal| !matches!(goal.purpose, Purpose::Background))
+    }
+
+    /// He waits for an answer. A sweep does not: what it brings is to be as if nobody had asked, in the order of the file, and to stay
+    /// where it goes (what goes inside a Commit goes to sectors later).
+    pub(crate) fn is_urgent(&self) -> bool {
         let is_patient =
             |goal: &Goal| matches!(goal.purpose, Purpose::Background | Purpose::Sweep(_));
         !self.goals.iter().all(is_patient)
@@ -72,7 +78,7 @@ impl Inode {
         if !self.is_size_dirty || is_short || stored >= STORED_COUNT_MAX {
             return front;
         }
-        let is_waited_for = self.is_waited_for();
+        let (is_waited_for, is_urgent) = (self.is_waited_for(), self.is_urgent());
         let until = self.awaited_until();
         let held_until = if is_waited_for { until } else { u64::MAX };
         if let Some(held) = self.first_held(known_end, held_until) {
@@ -81,7 +87,10 @@ impl Inode {
         let mut begin = u64::MAX;
         for batch in self.batches.iter().filter(|b| b.span.end > known_end) {
             match batch.state {
-                BatchState::Storing if !is_waited_for => {
+                BatchState::Storing
+                    if !is_waited_for
+                        || !is_urgent && self.pages.has_older(&batch.numbers, until) =>
+                {
                     front.storing = front.storing.min(batch.span.begin);
                 }
                 BatchState::Stored(_)
@@ -120,7 +129,7 @@ impl Inode {
                 && self.pages.has_older(&batch.numbers, until)
         };
         let left = self.pages.busy_end().unwrap_or(0).min(self.size);
-        let is_last = self.is_waited_for()
+        let is_last = self.is_urgent()
             && !self.batches.iter().any(is_left)
             && self.first_held(0, until).is_none();
         if left <= carried || is_last {

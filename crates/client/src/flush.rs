@@ -390,7 +390,7 @@ impl Slice {
             return;
         };
         let has_goal = !inode.goals.is_empty();
-        let is_urgent = inode.is_waited_for();
+        let is_urgent = inode.is_urgent();
         // What became dirty after the last goal goes by itself: a busy writer does not hold fsync up.
         let until = inode.awaited_until();
         if has_goal && inode.pages.dirty_count() > 0 && !inode.pages.is_reached(until) {

@@ -3,8 +3,12 @@
 //! A sweep is one goal (`crate::goals`) for each inode that is dirty when it begins, and then a sync of this node's own journal, which
 //! may lie on the other one's disks. What is written meanwhile does not hold it up. Errors are those of the files: the sweep ends.
 
+use types::{NsdId, ShardId};
+
+use crate::batch::Batch;
 use crate::env::Env;
-use crate::goals::Purpose;
+use crate::goals::{Goal, Purpose};
+use crate::inode::Inode;
 use crate::message::{Ask, Body};
 use crate::names::Continuation;
 use crate::slice::{Effect, Slice};
@@ -16,9 +20,30 @@ impl Slice {
         // One more, for the sweep itself: a goal may end as it comes.
         self.sweeps.push((sweep, dirty.len() + 1));
         for ino in dirty {
-            self.add_goal(env, ino, Purpose::Sweep(sweep));
+            match self.inodes.contains_key(&ino) {
+                true => self.add_goal(env, ino, Purpose::Sweep(sweep)),
+                // It went with one of those before.
+                false => self.end_swept(env, sweep),
+            }
         }
         self.end_swept(env, sweep);
+    }
+
+    /// This sweep is under way here, and each inode that is left of it waits for a node that is away: the owner of its shard, or who
+    /// serves an NSD that some of it is on its way to. `is_away` and `is_unreachable` say which.
+    pub fn is_sweep_stuck(
+        &self,
+        sweep: u64,
+        is_away: impl Fn(ShardId) -> bool,
+        is_unreachable: impl Fn(NsdId) -> bool,
+    ) -> bool {
+        let is_its = |goal: &Goal| matches!(goal.purpose, Purpose::Sweep(of) if of == sweep);
+        let has_run = |batch: &Batch| batch.runs.iter().any(|run| is_unreachable(run.at.nsd));
+        let is_stuck =
+            |inode: &Inode| is_away(inode.ino.shard()) || inode.batches.iter().any(has_run);
+        let inodes = self.inodes.values();
+        let mut left = inodes.filter(|inode| inode.goals.iter().any(is_its));
+        self.sweeps.iter().any(|(of, _)| *of == sweep) && left.all(|inode| is_stuck(inode))
     }
 
     /// An inode of a sweep is written back.

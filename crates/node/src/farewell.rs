@@ -15,7 +15,7 @@
 //! Invariants
 //! - A node that stops, too, answers only when it will write nothing any more (`is_last`), and waits for the others after that. So of
 //!   two that stop at once neither leaves before both have written, and neither waits for the other's answer with its own.
-//! - Who stays answers in bounded time: what cannot be written because a third node is away keeps nobody (`HINDERED_PATIENCE`).
+//! - Who stays answers in bounded time: what cannot be written because a third node is away keeps nobody (`STUCK_PATIENCE`).
 //! - Nothing here is kept longer than a life: who dies is not waited for, and is owed no answer.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,8 +25,8 @@ use types::{Duration, Instant};
 
 /// How long a member without a link is waited for: it may be on its way back.
 pub const LINK_PATIENCE: Duration = Duration::from_millis(2000);
-/// How long a sweep may get nowhere while some node is away: what is left then is for that one.
-pub const HINDERED_PATIENCE: Duration = Duration::from_millis(3000);
+/// How long a sweep waits of which all that is left is for nodes that are away.
+pub const STUCK_PATIENCE: Duration = Duration::from_millis(3000);
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,11 +57,11 @@ pub struct Farewells {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
-    /// So many slices have not ended this sweep; when one has last, or it began.
+    /// So many slices have not ended this sweep; since when what is left is for nodes that are away.
     Sweeping {
         sweep: u64,
         slices: usize,
-        since: Instant,
+        stuck: Option<Instant>,
     },
     /// All have, or what is left cannot be written.
     Swept,
@@ -131,13 +131,14 @@ impl Farewells {
     }
 
     /// Some time has passed: who is a member no more is not waited for, nor is who has had no link for `LINK_PATIENCE`; new members are.
-    /// `is_hindered`: some node is away, so that what is dirty may be for that one.
+    /// `is_stuck`: of this sweep, which so many slices have not ended, all that is left is for nodes that are away, and for others than who
+    /// has asked.
     pub fn on_tick(
         &mut self,
         now: Instant,
         members: &[NodeLife],
         is_linked: impl Fn(NodeLife) -> bool,
-        is_hindered: bool,
+        is_stuck: impl Fn(NodeLife, u64, usize) -> bool,
     ) -> Vec<Act> {
         if let Some(own) = &mut self.own {
             own.meet(members);
@@ -153,10 +154,19 @@ impl Farewells {
         }
         let mut acts = Vec::new();
         for (to, (round, asked)) in &mut self.asked {
-            if let Asked::Sweeping { since, .. } = asked
-                && is_hindered
-                && now.since(*since) >= HINDERED_PATIENCE
-            {
+            let Asked::Sweeping {
+                sweep,
+                slices,
+                stuck,
+            } = asked
+            else {
+                continue;
+            };
+            *stuck = match is_stuck(*to, *sweep, *slices) {
+                true => stuck.or(Some(now)),
+                false => None,
+            };
+            if stuck.is_some_and(|since| now.since(since) >= STUCK_PATIENCE) {
                 *asked = Asked::Swept;
                 acts.push(Act::Answer {
                     to: *to,
@@ -169,12 +179,7 @@ impl Farewells {
     }
 
     /// `from` stops, and asks for what this node holds; it may ask again. `slices`: how many tell `on_swept`.
-    pub fn on_stopping(
-        &mut self,
-        now: Instant,
-        (from, round): (NodeLife, u32),
-        slices: usize,
-    ) -> Option<Act> {
+    pub fn on_stopping(&mut self, (from, round): (NodeLife, u32), slices: usize) -> Option<Act> {
         let answer = |is_last| {
             Some(Act::Answer {
                 to: from,
@@ -204,7 +209,7 @@ impl Farewells {
                 let asked = Asked::Sweeping {
                     sweep,
                     slices,
-                    since: now,
+                    stuck: None,
                 };
                 self.asked.insert(from, (round, asked));
                 Some(Act::Sweep(sweep))
@@ -213,13 +218,11 @@ impl Farewells {
     }
 
     /// A slice has written back what was dirty in it when this sweep began.
-    pub fn on_swept(&mut self, now: Instant, sweep: u64) -> Option<Act> {
+    pub fn on_swept(&mut self, sweep: u64) -> Option<Act> {
         let is_stopping = self.own.is_some();
         let (to, round) = self.asked.iter_mut().find_map(|(life, (round, asked))| {
             let Asked::Sweeping {
-                sweep: of,
-                slices,
-                since,
+                sweep: of, slices, ..
             } = asked
             else {
                 return None;
@@ -228,7 +231,6 @@ impl Farewells {
                 return None;
             }
             *slices -= 1;
-            *since = now;
             if *slices > 0 {
                 return None;
             }
@@ -253,12 +255,18 @@ impl Farewells {
         }
     }
 
+    /// Who is no member has nothing to be told.
+    pub fn keep_members(&mut self, members: &[NodeLife]) {
+        self.asked.retain(|life, _| members.contains(life));
+    }
+
     /// A life is over.
     pub fn ended(&mut self, life: NodeLife) {
         self.asked.remove(&life);
         if let Some(own) = &mut self.own {
             own.missing.remove(&life);
             own.known.remove(&life);
+            own.done.remove(&life);
         }
     }
 

@@ -28,7 +28,7 @@ pub struct Hands {
     /// Sectors of writes without an answer, until their store is burnt.
     doubts: SectorSet,
     spare: Spare,
-    /// Owners that are no members: nothing is begun for them that can wait.
+    /// Owners and servers that are no members: nothing is begun that can wait.
     away: BTreeSet<NodeId>,
     nsds: Vec<NsdId>,
     striping: Striping,
@@ -83,7 +83,7 @@ impl Hands {
             .is_ok()
     }
 
-    /// The owner is not in the cluster, or about to leave it; or it is there.
+    /// This owner, or server of NSDs, is not in the cluster, or about to leave it; or it is there.
     pub fn set_away(&mut self, owner: NodeId, is_away: bool) {
         match is_away {
             true => self.away.insert(owner),
@@ -91,15 +91,15 @@ impl Hands {
         };
     }
 
-    /// Owners for which nothing is begun that can wait.
+    /// Owners and servers for which nothing is begun that can wait.
     pub fn away(&self) -> impl Iterator<Item = NodeId> {
         self.away.iter().copied()
     }
 
-    /// `Grants::reserve_spare`. None of an owner that is away: what lies well where it is would be dirty until that is back, and counted
-    /// as lost if this node stops before.
+    /// `Grants::reserve_spare`. None while some owner or server is away: what lies well where it is would be dirty until that is back,
+    /// for sectors lie on all NSDs, and counted as lost if this node stops before.
     pub fn reserve_spare(&mut self, owner: NodeId, sectors: u64) -> bool {
-        if self.away.contains(&owner) {
+        if !self.away.is_empty() {
             return false;
         }
         let hand = self.of(owner);

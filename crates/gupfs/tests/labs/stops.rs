@@ -148,9 +148,12 @@ fn small_files_that_were_synced_wait_for_nobody() {
     let bytes = vec![7; 8192];
     let synced = || {
         for number in 0..FILE_COUNT {
-            let mut file = fs::File::create(lab.file(2, 1, 2, number)).unwrap();
-            file.write_all(&bytes).unwrap();
-            file.sync_all().unwrap();
+            // Of the other owner, and of its own: those may go to the other one's NSDs.
+            for directory in [1, 2] {
+                let mut file = fs::File::create(lab.file(2, directory, 2, number)).unwrap();
+                file.write_all(&bytes).unwrap();
+                file.sync_all().unwrap();
+            }
         }
     };
     synced();
@@ -161,7 +164,10 @@ fn small_files_that_were_synced_wait_for_nobody() {
     lab.is_down(2, lab.begin_down(2));
     lab.gupfs(&["start", "n1", "n2"]);
     for number in 0..FILE_COUNT {
-        assert_eq!(fs::read(lab.file(1, 1, 2, number)).unwrap(), bytes);
+        for directory in [1, 2] {
+            let path = lab.file(1, directory, 2, number);
+            assert_eq!(fs::read(path).unwrap(), bytes);
+        }
     }
     lab.await_away(1, &[]);
     lab.await_away(2, &[]);

@@ -28,17 +28,15 @@ fn lives<const N: usize>(nodes: [u16; N]) -> [NodeLife; N] {
 #[test]
 fn who_stays_answers_when_all_slices_have_swept() {
     let mut node = Farewells::default();
-    let now = Instant(1);
-    let ask =
-        |node: &mut Farewells, from, round| node.on_stopping(now, (life(from), round), SLICES);
+    let ask = |node: &mut Farewells, from, round| node.on_stopping((life(from), round), SLICES);
     assert_eq!(ask(&mut node, 2, 0), Some(Act::Sweep(1)));
     assert_eq!(ask(&mut node, 2, 0), None, "a repeat");
     assert_eq!(ask(&mut node, 3, 0), Some(Act::Sweep(2)));
-    assert_eq!(node.on_swept(now, 1), None);
-    assert_eq!(node.on_swept(now, 1), None);
-    assert_eq!(node.on_swept(now, 2), None);
-    assert_eq!(node.on_swept(now, 1), answer(2, 0, false));
-    assert_eq!(node.on_swept(now, 1), None, "an old one");
+    assert_eq!(node.on_swept(1), None);
+    assert_eq!(node.on_swept(1), None);
+    assert_eq!(node.on_swept(2), None);
+    assert_eq!(node.on_swept(1), answer(2, 0, false));
+    assert_eq!(node.on_swept(1), None, "an old one");
     // The answer was lost.
     assert_eq!(ask(&mut node, 2, 0), answer(2, 0, false));
     // What was written since.
@@ -47,11 +45,11 @@ fn who_stays_answers_when_all_slices_have_swept() {
     // The second round comes before the first has ended.
     assert_eq!(ask(&mut node, 3, 1), Some(Act::Sweep(4)));
     for _ in 0..SLICES {
-        assert_eq!(node.on_swept(now, 2), None, "nobody waits for it");
+        assert_eq!(node.on_swept(2), None, "nobody waits for it");
     }
     assert!(node.has_asked(life(3)) && node.is_any());
     node.ended(life(3));
-    assert_eq!(node.on_swept(now, 4), None);
+    assert_eq!(node.on_swept(4), None);
     assert_eq!(node.missing().count(), 0, "it does not stop");
 }
 
@@ -59,17 +57,17 @@ fn who_stays_answers_when_all_slices_have_swept() {
 fn who_stops_too_answers_when_it_writes_nothing_any_more() {
     let mut node = Farewells::default();
     let now = Instant(1);
-    assert_eq!(node.on_stopping(now, (life(2), 0), 1), Some(Act::Sweep(1)));
-    assert_eq!(node.on_stopping(now, (life(3), 1), 1), Some(Act::Sweep(2)));
-    assert_eq!(node.on_swept(now, 1), answer(2, 0, false));
+    assert_eq!(node.on_stopping((life(2), 0), 1), Some(Act::Sweep(1)));
+    assert_eq!(node.on_stopping((life(3), 1), 1), Some(Act::Sweep(2)));
+    assert_eq!(node.on_swept(1), answer(2, 0, false));
     node.begin(now, &lives([2, 3, 4]));
-    assert_eq!(node.on_swept(now, 2), None, "its unmount brings more");
-    assert_eq!(node.on_stopping(now, (life(2), 1), 1), None);
-    assert_eq!(node.on_stopping(now, (life(4), 0), 1), None);
+    assert_eq!(node.on_swept(2), None, "its unmount brings more");
+    assert_eq!(node.on_stopping((life(2), 1), 1), None);
+    assert_eq!(node.on_stopping((life(4), 0), 1), None);
     let all = [(2, 1), (3, 1), (4, 0)];
     let all = all.map(|(to, round)| answer(to, round, true).expect("an answer"));
     assert_eq!(node.written(), all);
-    assert_eq!(node.on_stopping(now, (life(4), 1), 1), answer(4, 1, true));
+    assert_eq!(node.on_stopping((life(4), 1), 1), answer(4, 1, true));
 }
 
 #[test]
@@ -94,7 +92,7 @@ fn an_answer_counts_in_the_second_round_and_until_its_sender_stops_too() {
     assert_eq!(node.missing().count(), 0);
     assert!(node.waiters().is_empty());
     for from in [2, 3] {
-        let act = node.on_stopping(Instant(2), (life(from), 0), 1);
+        let act = node.on_stopping((life(from), 0), 1);
         assert_eq!(act, answer(from, 0, true));
     }
     let missing: Vec<NodeLife> = node.missing().collect();
@@ -113,7 +111,7 @@ fn who_is_no_member_or_has_no_link_is_not_waited_for() {
     let late = 10 * patience;
     let members = lives([3, 4]);
     assert!(
-        node.on_tick(Instant(late), &members, |_| false, true)
+        node.on_tick(Instant(late), &members, |_| false, |_, _, _| true)
             .is_empty()
     );
     assert_eq!(
@@ -125,13 +123,23 @@ fn who_is_no_member_or_has_no_link_is_not_waited_for() {
         Instant(late + patience - 1),
         &members,
         |life| life.node.0 == 3,
-        true,
+        |_, _, _| true,
     );
     assert_eq!(node.missing().count(), 2);
-    node.on_tick(Instant(late + patience), &members, |_| false, true);
+    node.on_tick(
+        Instant(late + patience),
+        &members,
+        |_| false,
+        |_, _, _| true,
+    );
     assert_eq!(node.missing().collect::<Vec<_>>(), lives([3]));
     // One that joins now.
-    node.on_tick(Instant(late + patience), &lives([3, 4, 5]), |_| true, true);
+    node.on_tick(
+        Instant(late + patience),
+        &lives([3, 4, 5]),
+        |_| true,
+        |_, _, _| true,
+    );
     assert_eq!(node.missing().collect::<Vec<_>>(), lives([3, 5]));
     node.ended(life(3));
     assert_eq!(node.missing().count(), 1);
@@ -139,25 +147,38 @@ fn who_is_no_member_or_has_no_link_is_not_waited_for() {
 
 /// What is left is for a node that is away: nobody waits for it but this one.
 #[test]
-fn a_sweep_that_gets_nowhere_keeps_nobody() {
+fn a_sweep_that_is_stuck_keeps_nobody() {
     let mut node = Farewells::default();
-    let patience = HINDERED_PATIENCE.0;
-    let tick = |node: &mut Farewells, now, is_hindered| {
-        node.on_tick(Instant(now), &lives([2]), |_| true, is_hindered)
+    let patience = STUCK_PATIENCE.0;
+    let tick = |node: &mut Farewells, now, is_it: bool| {
+        let is_stuck = |asker: NodeLife, sweep, left| {
+            assert_eq!((asker, sweep), (life(2), 1));
+            is_it && left == 1
+        };
+        node.on_tick(Instant(now), &lives([2]), |_| true, is_stuck)
     };
-    node.on_stopping(Instant(0), (life(2), 1), 2);
+    node.on_stopping((life(2), 1), 2);
     assert!(
-        tick(&mut node, 10 * patience, false).is_empty(),
-        "it is slow"
+        tick(&mut node, 10 * patience, true).is_empty(),
+        "one goes on"
     );
-    assert_eq!(node.on_swept(Instant(10 * patience), 1), None);
-    assert!(tick(&mut node, 11 * patience - 1, true).is_empty());
-    let acts = tick(&mut node, 11 * patience, true);
+    assert_eq!(node.on_swept(1), None);
+    assert!(tick(&mut node, 11 * patience, true).is_empty());
+    assert!(tick(&mut node, 12 * patience - 1, true).is_empty());
+    assert!(
+        tick(&mut node, 13 * patience, false).is_empty(),
+        "it goes on"
+    );
+    assert!(tick(&mut node, 14 * patience, true).is_empty(), "anew");
+    let acts = tick(&mut node, 15 * patience, true);
     assert_eq!(acts, [answer(2, 1, false).expect("an answer")]);
-    assert!(tick(&mut node, 20 * patience, true).is_empty(), "once");
-    let repeat = node.on_stopping(Instant(0), (life(2), 1), 2);
+    let repeat = node.on_stopping((life(2), 1), 2);
     assert_eq!(repeat, answer(2, 1, false));
-    assert_eq!(node.on_swept(Instant(0), 1), None, "it ends all the same");
+    assert_eq!(node.on_swept(1), None, "it ends all the same");
+    node.keep_members(&lives([2, 3]));
+    assert!(node.has_asked(life(2)));
+    node.keep_members(&lives([3]));
+    assert!(!node.is_any());
 }
 
 /// A node of the model: what it holds goes to another one, which must be there to take it.
@@ -219,7 +240,7 @@ impl World {
         if self.nodes[to].has_left || self.prng.below(4) == 0 {
             return;
         }
-        let (now, sender) = (Instant(self.now), life_of(from));
+        let sender = life_of(from);
         let node = &mut self.nodes[to];
         match message {
             Message::Stopping(round) => {
@@ -228,7 +249,7 @@ impl World {
                     node.heard[from].get_or_insert(self.now);
                 }
                 node.knows_of[from] = true;
-                let act = node.farewells.on_stopping(now, (sender, round), 1);
+                let act = node.farewells.on_stopping((sender, round), 1);
                 self.act(to, act);
             }
             Message::WrittenBack(round, is_last) => {
@@ -291,7 +312,7 @@ impl World {
                     .map(|(sweep, _)| sweep)
                     .collect();
                 for sweep in done {
-                    let act = self.nodes[at].farewells.on_swept(Instant(self.now), sweep);
+                    let act = self.nodes[at].farewells.on_swept(sweep);
                     self.act(at, act);
                 }
             }
@@ -324,7 +345,8 @@ impl World {
                 self.act(at, Some(act));
             }
         } else if round == 1 {
-            node.farewells.on_tick(now, &members, |_| true, false);
+            node.farewells
+                .on_tick(now, &members, |_| true, |_, _, _| false);
             if node.farewells.missing().count() == 0 {
                 node.has_left = true;
                 let gone = life_of(at);

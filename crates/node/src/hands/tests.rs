@@ -337,11 +337,15 @@ fn recalls_that_follow_one_another_are_held_up_once() {
     assert_eq!(hands.next(now, OWNER), None);
 }
 
-/// Nothing that can wait is begun for it, and what somebody waits for is.
+/// Nothing that can wait is begun while somebody is away, and what somebody waits for is.
 #[test]
-fn an_owner_that_is_away_gives_nothing_to_spare() {
+fn nothing_is_spare_while_a_node_is_away() {
     let mut hands = with_sectors(10);
+    let server = NodeId(OWNER.0 + 1);
+    hands.set_away(server, true);
+    assert!(!hands.reserve_spare(OWNER, 1), "it may have the sectors");
     hands.set_away(OWNER, true);
+    hands.set_away(server, false);
     assert!(!hands.reserve_spare(OWNER, 1));
     assert!(hands.reserve(OWNER, 1));
     assert_eq!(hands.away().collect::<Vec<_>>(), [OWNER]);

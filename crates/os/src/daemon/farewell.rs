@@ -1,12 +1,13 @@
 //! The stop of this node and of others, as the other members hear of it: `node::farewell` on the network.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use client::slice::Input;
-use node::Message;
 use node::farewell::Act;
-use types::{Duration, NodeLife};
+use node::{Farewells, Message};
+use types::{Duration, NodeId, NodeLife, NsdId};
 
 use super::{Daemon, TICK, lock};
 use crate::clock;
@@ -30,15 +31,17 @@ impl Daemon {
             let peer = net.and_then(|net| net.peer_incarnation(life.node));
             peer == Some(life.incarnation)
         };
-        let nodes = self.config.view.nodes.iter().map(|node| node.id);
-        let mut others = nodes.filter(|node| *node != self.me.node);
-        let is_hindered = others.any(|node| {
-            let life = members.iter().find(|life| life.node == node);
-            life.is_none_or(|life| !is_linked(*life))
-        });
+        let is_gone = |node: NodeId| {
+            let mut lives = members.iter().filter(|life| life.node == node);
+            node != self.me.node && !lives.any(|life| is_linked(*life))
+        };
+        let is_stuck = |asker: NodeLife, sweep: u64, left: usize| {
+            let is_gone = |node: NodeId| node != asker.node && is_gone(node);
+            self.stuck_slices(sweep, is_gone) == left
+        };
         let (acts, missing, round) = {
             let mut farewells = lock(&self.farewells);
-            let acts = farewells.on_tick(clock::now(), &members, is_linked, is_hindered);
+            let acts = farewells.on_tick(clock::now(), &members, is_linked, is_stuck);
             let missing: Vec<NodeLife> = farewells.missing().collect();
             (acts, missing, farewells.round())
         };
@@ -46,6 +49,20 @@ impl Daemon {
         for life in missing {
             self.send_to(life, &Message::Stopping { round });
         }
+    }
+
+    /// Slices of which all that is left of a sweep waits for nodes that are gone.
+    fn stuck_slices(&self, sweep: u64, is_gone: impl Fn(NodeId) -> bool) -> usize {
+        let view = &self.config.view;
+        let is_away = |shard| is_gone(self.owner(shard));
+        let is_unreachable = |id: NsdId| {
+            let nsd = view.nsds.iter().find(|nsd| nsd.id == id);
+            !self.disks.contains_key(&id)
+                && nsd.is_some_and(|nsd| nsd.servers.iter().all(|server| is_gone(*server)))
+        };
+        let slices = self.slices.iter();
+        let stuck = slices.filter(|s| lock(s).is_sweep_stuck(sweep, is_away, is_unreachable));
+        stuck.count()
     }
 
     /// This node writes nothing any more: who stops, too, may leave. Waits until the others hold nothing for this node, no longer than
@@ -102,10 +119,15 @@ impl Daemon {
 
     /// Another node stops.
     pub(super) fn on_stopping(self: &Arc<Self>, from: NodeLife, round: u32) {
-        // What would be moved to its sectors from now on might not be there in time.
-        self.hands.with(|hands| hands.set_away(from.node, true));
+        let members = self.membership.others();
         let slices = self.slices.len();
-        let act = lock(&self.farewells).on_stopping(clock::now(), (from, round), slices);
+        let act = {
+            let mut farewells = lock(&self.farewells);
+            let act = farewells.on_stopping((from, round), slices);
+            // What would be moved to its sectors from now on might not be there in time.
+            self.note_away(&farewells, &members);
+            act
+        };
         if let Some(Act::Sweep(_)) = act {
             tracing::info!(
                 node = from.node.0,
@@ -118,7 +140,7 @@ impl Daemon {
 
     /// A slice has ended a sweep.
     pub(super) fn on_swept(self: &Arc<Self>, sweep: u64) {
-        let act = lock(&self.farewells).on_swept(clock::now(), sweep);
+        let act = lock(&self.farewells).on_swept(sweep);
         act.into_iter().for_each(|act| self.act(act));
     }
 
@@ -128,16 +150,25 @@ impl Daemon {
         self.ends.tell();
     }
 
-    /// Who is not in the newest view, or has said that it stops, gets no work that can wait.
-    pub(super) fn note_away(&self, members: &[NodeLife]) {
-        let farewells = lock(&self.farewells);
-        let is_there = |node| {
+    /// A newer view: who has left is not waited for, and has nothing to be told.
+    pub(super) fn note_members(&self, members: &[NodeLife]) {
+        let mut farewells = lock(&self.farewells);
+        farewells.keep_members(members);
+        self.note_away(&farewells, members);
+    }
+
+    /// Owners and servers that are not in the newest view, or have said that they stop, get no work that can wait.
+    fn note_away(&self, farewells: &Farewells, members: &[NodeLife]) {
+        let view = &self.config.view;
+        let is_there = |node: NodeId| {
             let mut lives = members.iter().filter(|life| life.node == node);
-            lives.any(|life| !farewells.has_asked(*life))
+            node == self.me.node || lives.any(|life| !farewells.has_asked(*life))
         };
+        let servers = view.nsds.iter().flat_map(|nsd| &nsd.servers);
+        let needed: BTreeSet<NodeId> = view.owners.iter().chain(servers).copied().collect();
         self.hands.with(|hands| {
-            for node in &self.config.view.nodes {
-                hands.set_away(node.id, !is_there(node.id));
+            for node in needed.into_iter().filter(|n| *n != NodeId::default()) {
+                hands.set_away(node, !is_there(node));
             }
         });
     }

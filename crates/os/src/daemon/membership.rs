@@ -351,7 +351,7 @@ impl Daemon {
             self.life_ended(life, now.is_some(), &mut after.items);
             after.has_dead = true;
         }
-        self.note_away(&lives(&view).collect::<Vec<_>>());
+        self.note_members(&lives(&view).collect::<Vec<_>>());
         let mut out = Vec::new();
         match &mut core.grace {
             Some(grace) => grace.on_view(&view, &mut out),

@@ -162,3 +162,29 @@ fn a_sweep_ends_with_a_file_that_is_gone() {
     assert!(s.slice.inodes.is_empty());
     assert!(sync_of(&effects).is_some(), "{effects:?}");
 }
+
+/// What is left of it is for an owner or a server that is away, or is not.
+#[test]
+fn a_sweep_is_stuck_where_all_that_is_left_is_for_nodes_that_are_away() {
+    let mut s = written();
+    let is_stuck = |s: &Story, owner: bool, nsd: bool| {
+        let is_it = s.slice.is_sweep_stuck(SWEEP, |_| owner, |_| nsd);
+        assert!(!s.slice.is_sweep_stuck(SWEEP + 1, |_| true, |_| true));
+        is_it
+    };
+    assert!(!is_stuck(&s, true, true), "it has not begun");
+    let store = stores_of(&s.input(Input::Sweep(SWEEP)))[0];
+    assert!(!is_stuck(&s, false, false));
+    assert!(is_stuck(&s, true, false));
+    assert!(is_stuck(&s, false, true), "it is on its way there");
+    let effects = s.input(Input::Stored(store, Ok(vec![extent(0, 2)])));
+    let (call, _) = commit_of(&effects).expect("all of it is stored");
+    let effects = commit(&mut s, call, 2 * PAGE);
+    assert!(!is_stuck(&s, true, true), "its own journal is its own");
+    synced(
+        &mut s,
+        sync_of(&effects).expect("the journal"),
+        Body::Synced,
+    );
+    assert!(!is_stuck(&s, true, true), "it has ended");
+}

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use client::slice::Input;
 use node::Message;
 use node::farewell::Act;
-use types::NodeLife;
+use types::{NodeId, NodeLife};
 
 use super::{Item, Node, Out};
 
@@ -34,10 +34,22 @@ impl Node {
         }
         let members: Vec<NodeLife> = self.peers.values().copied().collect();
         let is_linked = |life: NodeLife| self.links.contains(&life.node);
-        let is_hindered = !members.iter().all(|life| is_linked(*life));
-        let acts = self
-            .farewells
-            .on_tick(self.now, &members, is_linked, is_hindered);
+        let mut farewells = std::mem::take(&mut self.farewells);
+        let is_stuck = |asker: NodeLife, sweep, left| {
+            let is_gone = |node: NodeId| {
+                node != asker.node && node != self.me.node && !self.links.contains(&node)
+            };
+            let is_away = |shard| is_gone(self.owner(shard));
+            let is_unreachable = |id| {
+                let nsd = self.view.nsds.iter().find(|nsd| nsd.id == id);
+                nsd.is_some_and(|nsd| nsd.servers.iter().all(|server| is_gone(*server)))
+            };
+            let slices = self.slices.iter();
+            let stuck = slices.filter(|s| s.is_sweep_stuck(sweep, is_away, is_unreachable));
+            stuck.count() == left
+        };
+        let acts = farewells.on_tick(self.now, &members, is_linked, is_stuck);
+        self.farewells = farewells;
         let mut items = VecDeque::new();
         for act in acts {
             self.act_farewell(Some(act), &mut items);
@@ -63,12 +75,12 @@ impl Node {
     pub(super) fn on_stopping(&mut self, from: NodeLife, round: u32, items: &mut VecDeque<Item>) {
         self.hands.with(|hands| hands.set_away(from.node, true));
         let slices = self.slices.len();
-        let act = self.farewells.on_stopping(self.now, (from, round), slices);
+        let act = self.farewells.on_stopping((from, round), slices);
         self.act_farewell(act, items);
     }
 
     pub(super) fn on_swept(&mut self, sweep: u64, items: &mut VecDeque<Item>) {
-        let act = self.farewells.on_swept(self.now, sweep);
+        let act = self.farewells.on_swept(sweep);
         if act.is_some() {
             self.out.push(Out::Swept(sweep));
         }
