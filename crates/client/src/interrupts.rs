@@ -98,7 +98,7 @@ impl Slice {
         self.abandon(env, ino, ticket);
         if was_opening {
             // A close may have been left to it.
-            self.tell_closed(ino);
+            self.tell_closed(env, ino);
         }
         // It tells nothing: also without a lease.
         self.yield_reply(ticket, Response::Error(Errno::EINTR));

@@ -227,7 +227,7 @@ impl Slice {
         self.take_set_attr(env, request, answer);
         if resizes {
             self.inode(ino).resizes.retain(|(t, _)| *t != ticket);
-            self.tell_closed(ino);
+            self.tell_closed(env, ino);
             self.served(env, ino, ticket);
             self.pump(env, ino);
         }
@@ -947,7 +947,7 @@ impl Slice {
         inode.exec_count -= u32::from(file.flags.exec);
         if inode.open_count == 0 {
             inode.activity.is_open = false;
-            self.tell_closed(ino);
+            self.tell_closed(env, ino);
             self.rest(ino);
         }
         self.drop_if_gone(env, ino);

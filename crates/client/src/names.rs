@@ -932,7 +932,7 @@ impl Slice {
                 if self.handles.remove(&handle).is_some() {
                     self.inode(ino).open_count -= 1;
                     // Removed elsewhere it is an orphan until then.
-                    self.tell_closed(ino);
+                    self.tell_closed(env, ino);
                 }
                 self.drop_if_gone(env, ino);
             }

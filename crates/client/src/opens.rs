@@ -261,7 +261,7 @@ impl Slice {
                 self.await_open(env, ino);
                 continue;
             }
-            self.tell_closed(ino);
+            self.tell_closed(env, ino);
             self.drop_if_gone(env, ino);
         }
     }
@@ -269,13 +269,29 @@ impl Slice {
     /// Tells the owner that nobody has the file open here, if it takes this node to have it open and hears of the end of
     /// that in no other way: under an inode token it hears with the release of that. Who waits for its open closes it
     /// later.
-    pub(crate) fn tell_closed(&mut self, ino: InodeId) {
+    ///
+    /// A token that came without attributes may be one of a file whose last name went just before: it was asked for with a name that led
+    /// to another file when it was looked up. Nobody ever revokes that, so it is given back where what is known is not known to be current.
+    pub(crate) fn tell_closed(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         let has_token = inode.inode_mode().is_some() || inode.directory_mode().is_some();
         let is_untold = inode.is_nameless() || !has_token;
         let is_closed = inode.open_count == 0 && !inode.is_opening() && inode.awaited_count == 0;
-        if inode.is_taken_open && is_untold && is_closed {
-            self.send_closed(ino);
+        if !inode.is_taken_open || !is_closed {
+            return;
+        }
+        if is_untold {
+            return self.send_closed(ino);
+        }
+        if inode.is_attr_fresh {
+            return;
+        }
+        if !inode.is_unused() {
+            // Looked at again.
+            return self.await_open(env, ino);
+        }
+        if let Some(plan) = inode.holder.give_up(ino) {
+            self.begin_release(env, ino, plan);
         }
     }
 
@@ -336,7 +352,7 @@ impl Slice {
             inode.is_gone |= inode.open_count == 0;
             inode.attr.iter_mut().for_each(|attr| attr.nlink = 0);
         }
-        self.tell_closed(ino);
+        self.tell_closed(env, ino);
         self.drop_if_gone(env, ino);
     }
 

@@ -129,7 +129,7 @@ impl Slice {
         }
         self.reply(ticket, response);
         self.inode(ino).resizes.retain(|(t, _)| *t != ticket);
-        self.tell_closed(ino);
+        self.tell_closed(env, ino);
         self.served(env, ino, ticket);
         self.pump(env, ino);
     }

@@ -87,8 +87,6 @@ const POPULATE_SIZE: u64 = 256 << 20;
 /// A stop waits for so many leases until dirty data is with its owners (30 s by default). Of that the second limit goes by before the
 /// unmount at most, as who goes on writing keeps data dirty; what the unmount brings has as long at least.
 const STOP_LEASES: u64 = 3;
-/// How long others may write back what they have for this node, however long it took itself.
-const FAREWELL_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 const UNMOUNT_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Why the daemon did not run, or ended.
@@ -675,10 +673,9 @@ impl Daemon {
         drop(session);
         let until = until.max(std::time::Instant::now() + UNMOUNT_PATIENCE);
         let is_written = self.write_all_back(until);
-        let now = std::time::Instant::now();
-        self.await_farewell(until.max(now + FAREWELL_PATIENCE));
+        self.await_farewell(until);
         // With what the others have brought.
-        let lost = match is_written || self.write_all_back(now) {
+        let lost = match is_written || self.write_all_back(begin) {
             true => {
                 self.checkpoint_before_end();
                 None

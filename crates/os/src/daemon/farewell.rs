@@ -12,6 +12,9 @@ use types::{Duration, NodeId, NodeLife, NsdId};
 use super::{Daemon, TICK, lock};
 use crate::clock;
 
+/// How long others may write back what they have for this node, however long it took itself.
+const PATIENCE_MIN: std::time::Duration = std::time::Duration::from_secs(5);
+
 impl Daemon {
     /// Says to all members that this node stops.
     pub(super) fn begin_farewell(self: &Arc<Self>) {
@@ -66,8 +69,9 @@ impl Daemon {
     }
 
     /// This node writes nothing any more: who stops, too, may leave. Waits until the others hold nothing for this node, no longer than
-    /// `until`. Without a lease only those count that stop as well: nobody else takes or gives anything then.
+    /// `until` or `PATIENCE_MIN`. Without a lease only those count that stop as well: nobody else takes or gives anything then.
     pub(super) fn await_farewell(self: &Arc<Self>, until: Instant) {
+        let until = until.max(Instant::now() + PATIENCE_MIN);
         let acts = lock(&self.farewells).written();
         acts.into_iter().for_each(|act| self.act(act));
         self.tick_farewell();

@@ -148,6 +148,32 @@ fn a_file_just_shown_is_kept_for_its_open() {
     assert_eq!(says_open(&effects), Some(false));
 }
 
+/// A name that led here was looked up while another node's rename took it away: the token was asked for along, and comes with an answer that
+/// leads elsewhere, when the file has no name any more. Nobody revokes it: the file was kept until its inode was evicted here.
+#[test]
+fn a_token_of_a_file_that_may_have_lost_its_name_is_given_back() {
+    for is_current in [false, true] {
+        let mut s = Story::new(PAGE);
+        look_up(&mut s);
+        assert_eq!(says_open(&revoke(&mut s, 1)), Some(true));
+        s.number += 1;
+        let kind = TokenKind::Inode {
+            mode: InodeMode::Read,
+        };
+        let granted = story::granted(INO, s.number, kind);
+        let effects = s.input(Input::Granted(Box::new(granted)));
+        assert_eq!(says_open(&effects), None, "its open may come");
+        s.slice.inode(INO).is_attr_fresh = is_current;
+        s.now = s.now + Duration::from_secs(1);
+        let effects = s.input(Input::Tick);
+        let effects = s.carry_out(effects);
+        // What has a name as far as is known now is revoked before that goes.
+        let expected = (!is_current).then_some(false);
+        assert_eq!(says_open(&effects), expected, "{effects:?}");
+        assert_eq!(closed_of(&effects), None);
+    }
+}
+
 /// The removal of another node revokes a token whose answer is still on its way: the name that it shows is opened yet.
 #[test]
 fn a_file_about_to_be_shown_is_kept_for_its_open() {

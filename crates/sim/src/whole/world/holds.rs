@@ -346,7 +346,16 @@ impl World {
                 return;
             }
             if self.now > until {
-                return self.fail(format!("{orphans:?} have no name and are kept"));
+                let shards = self.machines.iter().flat_map(|m| &m.node.shards).flatten();
+                let lives: Vec<_> = self.machines.iter().map(|m| m.node.me).collect();
+                let holders: Vec<_> = shards
+                    .flat_map(|s| s.shard.orphans().map(move |ino| (ino, s)))
+                    .map(|(ino, s)| {
+                        let holders = lives.iter().filter(|l| s.shard.is_open_at(ino, **l));
+                        (ino, holders.map(|l| l.node).collect::<Vec<_>>())
+                    })
+                    .collect();
+                return self.fail(format!("{holders:?} have no name and are kept"));
             }
             self.last_finished = self.now;
             self.step();
