@@ -215,10 +215,14 @@ impl Slice {
         let still_open = inode.says_open(env.now);
         let finish = inode.holder.finish_release(release, still_open);
         if matches!(finish, token::Finish::Release(_)) {
-            inode.is_taken_open = still_open;
+            let was_taken_open = std::mem::replace(&mut inode.is_taken_open, still_open);
             inode.is_overtaken = false;
             if still_open && (inode.open_count == 0 || inode.may_come(env.now)) {
                 self.await_open(env, ino);
+            } else if was_taken_open && !still_open && inode.is_nameless() {
+                // Nobody repeats a release that is lost with a link or an owner, and nobody revokes what has no name: the owner would
+                // keep the file as long as this node lives.
+                self.send_closed(ino);
             }
         }
         finish
@@ -293,6 +297,8 @@ impl Slice {
         if let Some(plan) = inode.holder.give_up(ino) {
             self.begin_release(env, ino, plan);
         }
+        // A release may be lost.
+        self.send_closed(ino);
     }
 
     /// Tells the owner that nobody has the inode open here. Opens wait until it has heard.

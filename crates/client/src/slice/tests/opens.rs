@@ -170,7 +170,38 @@ fn a_token_of_a_file_that_may_have_lost_its_name_is_given_back() {
         // What has a name as far as is known now is revoked before that goes.
         let expected = (!is_current).then_some(false);
         assert_eq!(says_open(&effects), expected, "{effects:?}");
-        assert_eq!(closed_of(&effects), None);
+        assert_eq!(closed_of(&effects).is_some(), !is_current, "{effects:?}");
+    }
+}
+
+/// Tokens of a file without a name that was open go without being asked for, and nobody knows whether that arrives: an owner that began anew
+/// kept the file as long as this node lived.
+#[test]
+fn a_release_of_what_has_no_name_is_told_once_more() {
+    for is_nameless in [true, false] {
+        let mut s = Story::new(PAGE);
+        look_up(&mut s);
+        assert_eq!(says_open(&revoke(&mut s, 1)), Some(true));
+        s.attr.nlink = u32::from(!is_nameless);
+        s.attr.change += 1;
+        let effects = s.ask(open());
+        let effects = s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+        assert!(is_opened(&effects), "{effects:?}");
+        // Closed while an open of another thread may come: that is told later.
+        s.slice.inode(INO).open_count = 0;
+        s.now = s.now + Duration::from_secs(1);
+        let effects = s.input(Input::Reclaim(INO.shard(), 1));
+        let effects = s.carry_out(effects);
+        assert_eq!(says_open(&effects), Some(false), "{effects:?}");
+        let call = closed_of(&effects);
+        assert_eq!(call.is_some(), is_nameless, "{effects:?}");
+        if let Some(call) = call {
+            s.slice.inode(INO).lookup_count = 0;
+            s.input(Input::Tick);
+            assert_eq!(s.slice.counts().0, 1, "it is known until that is answered");
+            s.answer(call, meta::Reply::Absent);
+            assert_eq!(s.slice.counts().0, 0);
+        }
     }
 }
 
