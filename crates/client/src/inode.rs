@@ -228,6 +228,9 @@ pub(crate) struct Inode {
     pub(crate) is_freed: bool,
     /// The owner takes this node to have it open, as the last release or this node's own removal said.
     pub(crate) is_taken_open: bool,
+    /// A token of it came without attributes, with an answer that may lead elsewhere: its last name may have gone before that, and
+    /// nobody revokes the token then.
+    pub(crate) is_name_unsure: bool,
     /// It was made here without a name (O_TMPFILE) and has not had one yet, but may be given one.
     pub(crate) is_linkable: bool,
     /// The revoke under way overtook the answer with the token that it is about.
@@ -293,6 +296,7 @@ impl Inode {
             unnamed_looks: 0,
             is_freed: false,
             is_taken_open: false,
+            is_name_unsure: false,
             is_linkable: false,
             is_overtaken: false,
             shown_at: crate::opens::Shown::default(),

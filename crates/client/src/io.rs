@@ -58,11 +58,11 @@ impl Slice {
             return self.resize(env, ino, request);
         }
         let inode = self.inode(ino);
-        if inode.inode_mode().is_none() || inode.is_revoking() {
+        let has_token = inode.inode_mode().is_some() && !inode.is_name_unsure;
+        if !has_token || inode.is_revoking() {
             // The owner must know of the open, or an unlink elsewhere would free the file under it: it
             // hears of it with the release of a token that was held while the file was open.
             let kind = RequestKind::Attributes;
-            let has_token = inode.inode_mode().is_some();
             match self.admit(env, ino, &request, kind, ByteRange::default(), has_token) {
                 Admission::Served => self.served(env, ino, request.ticket),
                 Admission::NeedsToken => {

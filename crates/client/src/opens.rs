@@ -219,11 +219,14 @@ impl Slice {
             inode.is_overtaken = false;
             if still_open && (inode.open_count == 0 || inode.may_come(env.now)) {
                 self.await_open(env, ino);
-            } else if was_taken_open && !still_open && inode.is_nameless() {
+            } else if was_taken_open && !still_open && (inode.is_nameless() || inode.is_name_unsure)
+            {
                 // Nobody repeats a release that is lost with a link or an owner, and nobody revokes what has no name: the owner would
                 // keep the file as long as this node lives.
                 self.send_closed(ino);
             }
+            let inode = self.inode(ino);
+            inode.is_name_unsure &= inode.inode_mode().is_some();
         }
         finish
     }
@@ -275,7 +278,7 @@ impl Slice {
     /// later.
     ///
     /// A token that came without attributes may be one of a file whose last name went just before: it was asked for with a name that led
-    /// to another file when it was looked up. Nobody ever revokes that, so it is given back where what is known is not known to be current.
+    /// to another file when it was looked up. Nobody ever revokes that, so it is given back, unless attributes have come since.
     pub(crate) fn tell_closed(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         let has_token = inode.inode_mode().is_some() || inode.directory_mode().is_some();
@@ -287,14 +290,19 @@ impl Slice {
         if is_untold {
             return self.send_closed(ino);
         }
-        if inode.is_attr_fresh {
+        if !inode.is_name_unsure {
             return;
         }
-        if !inode.is_unused() {
+        let is_quiet = inode.is_unused() && !inode.was_just_shown(env.now);
+        if !is_quiet || self.is_lapsed {
             // Looked at again.
-            return self.await_open(env, ino);
+            if !self.awaited_opens.iter().any(|awaited| awaited.ino == ino) {
+                self.await_open(env, ino);
+            }
+            return;
         }
-        if let Some(plan) = inode.holder.give_up(ino) {
+        let plan = self.inode(ino).holder.give_up(ino);
+        if let Some(plan) = plan {
             self.begin_release(env, ino, plan);
         }
         // A release may be lost.

@@ -228,6 +228,7 @@ impl Slice {
         if inode.loss_count == loss_count {
             inode.is_attr_fresh = true;
             inode.is_changed_unseen = false;
+            inode.is_name_unsure = false;
         }
         for granted in grants {
             self.adopt(env, granted, granted.ino == attr.ino);
@@ -254,7 +255,11 @@ impl Slice {
                 inode.is_attr_fresh = !inode.is_changed_unseen;
             }
             // What is known of the attributes may be older than this token.
-            token::Adopted::Current if !was_covered => inode.is_attr_fresh = false,
+            token::Adopted::Current if !was_covered => {
+                inode.is_attr_fresh = false;
+                // Directories come with what was done in them.
+                inode.is_name_unsure |= inode.inode_mode().is_some();
+            }
             token::Adopted::Current | token::Adopted::Stale => {}
         }
         inode.distrust_partial();

@@ -163,7 +163,16 @@ fn a_token_of_a_file_that_may_have_lost_its_name_is_given_back() {
         let granted = story::granted(INO, s.number, kind);
         let effects = s.input(Input::Granted(Box::new(granted)));
         assert_eq!(says_open(&effects), None, "its open may come");
-        s.slice.inode(INO).is_attr_fresh = is_current;
+        if is_current {
+            // Somebody asks for the attributes, and they say that it has a name.
+            s.attr.change += 1;
+            let effects = s.ask(Operation::GetAttr {
+                ino: INO,
+                handle: None,
+            });
+            s.grant(&effects, InodeMode::Read, ByteRange::default());
+            assert!(!s.slice.inode(INO).is_name_unsure);
+        }
         s.now = s.now + Duration::from_secs(1);
         let effects = s.input(Input::Tick);
         let effects = s.carry_out(effects);
@@ -172,6 +181,53 @@ fn a_token_of_a_file_that_may_have_lost_its_name_is_given_back() {
         assert_eq!(says_open(&effects), expected, "{effects:?}");
         assert_eq!(closed_of(&effects).is_some(), !is_current, "{effects:?}");
     }
+}
+
+/// An open of it asks for the attributes first: they say that it is gone.
+#[test]
+fn a_file_that_may_have_lost_its_name_is_asked_for_before_it_is_opened() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    assert_eq!(says_open(&revoke(&mut s, 1)), Some(true));
+    s.now = s.now + Duration::from_secs(1);
+    let call = closed_of(&s.input(Input::Tick)).expect("nothing was opened");
+    s.answer(call, meta::Reply::Done);
+    s.number += 1;
+    let kind = TokenKind::Inode {
+        mode: InodeMode::Read,
+    };
+    let granted = story::granted(INO, s.number, kind);
+    s.input(Input::Granted(Box::new(granted)));
+    let effects = s.ask(open());
+    assert!(!is_opened(&effects), "{effects:?}");
+    s.attr.nlink = 0;
+    s.attr.change += 1;
+    let effects = s.grant(&effects, InodeMode::Read, ByteRange::default());
+    assert!(is_stale(&effects), "{effects:?}");
+}
+
+/// Writers of two nodes share it, and it is closed here: it has a name, as far as is known, and nobody is told.
+#[test]
+fn a_close_of_a_shared_file_tells_nobody() {
+    let mut s = Story::new(PAGE);
+    look_up(&mut s);
+    let effects = s.ask(open());
+    assert!(is_opened(&effects), "{effects:?}");
+    let shared = Want::Inode {
+        mode: InodeMode::SharedWrite,
+    };
+    let effects = s.revoke(1, vec![shared]);
+    let effects = s.carry_out(effects);
+    assert_eq!(says_open(&effects), Some(true), "{effects:?}");
+    s.slice.inode(INO).open_count = 0;
+    s.now = s.now + Duration::from_secs(1);
+    let effects = s.input(Input::Tick);
+    let effects = s.carry_out(effects);
+    assert_eq!((closed_of(&effects), says_open(&effects)), (None, None));
+    assert_eq!(
+        s.slice.inode(INO).inode_mode(),
+        Some(InodeMode::SharedWrite)
+    );
 }
 
 /// Tokens of a file without a name that was open go without being asked for, and nobody knows whether that arrives: an owner that began anew
