@@ -173,6 +173,11 @@ impl Inode {
         self.open_count > 0 || (self.closing_count == 0 && (self.may_come(now) || self.is_kept()))
     }
 
+    /// A token under which nobody takes its last name without asking.
+    fn has_names_token(&self) -> bool {
+        self.inode_mode().is_some() || self.directory_mode().is_some()
+    }
+
     /// It lost its last name, and the owner keeps it here for opens that may be on their way.
     const fn is_kept(&self) -> bool {
         self.is_unnamed && self.is_taken_open && self.awaited_count > 0
@@ -213,14 +218,15 @@ impl Slice {
     ) -> token::Finish {
         let inode = self.inode(ino);
         let still_open = inode.says_open(env.now);
+        // Then it had a name until now, and who takes that waits for this release.
+        let is_named = !inode.is_nameless() && !inode.is_name_unsure && inode.has_names_token();
         let finish = inode.holder.finish_release(release, still_open);
         if matches!(finish, token::Finish::Release(_)) {
             let was_taken_open = std::mem::replace(&mut inode.is_taken_open, still_open);
             inode.is_overtaken = false;
             if still_open && (inode.open_count == 0 || inode.may_come(env.now)) {
                 self.await_open(env, ino);
-            } else if was_taken_open && !still_open && (inode.is_nameless() || inode.is_name_unsure)
-            {
+            } else if was_taken_open && !still_open && !is_named {
                 // Nobody repeats a release that is lost with a link or an owner, and nobody revokes what has no name: the owner would
                 // keep the file as long as this node lives.
                 self.send_closed(ino);
@@ -281,8 +287,7 @@ impl Slice {
     /// to another file when it was looked up. Nobody ever revokes that, so it is given back, unless attributes have come since.
     pub(crate) fn tell_closed(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
-        let has_token = inode.inode_mode().is_some() || inode.directory_mode().is_some();
-        let is_untold = inode.is_nameless() || !has_token;
+        let is_untold = inode.is_nameless() || !inode.has_names_token();
         let is_closed = inode.open_count == 0 && !inode.is_opening() && inode.awaited_count == 0;
         if !inode.is_taken_open || !is_closed {
             return;

@@ -183,6 +183,25 @@ fn a_token_of_a_file_that_may_have_lost_its_name_is_given_back() {
     }
 }
 
+/// The same where only tokens of its bytes are left: its last name may have gone since.
+#[test]
+fn a_release_without_an_inode_token_is_told_once_more() {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s.slice.inode(INO).lookup_count = 1;
+    let effects = revoke(&mut s, 1);
+    let effects = s.carry_out(effects);
+    assert_eq!(says_open(&effects), Some(true));
+    assert_eq!(s.slice.inode(INO).inode_mode(), None);
+    assert!(!s.slice.inode(INO).holder.held().is_empty(), "of its bytes");
+    // Another open was expected when it was closed.
+    s.slice.inode(INO).open_count = 0;
+    let effects = s.input(Input::Reclaim(INO.shard(), 1));
+    let effects = s.carry_out(effects);
+    assert_eq!(says_open(&effects), Some(false), "{effects:?}");
+    assert!(closed_of(&effects).is_some(), "{effects:?}");
+}
+
 /// An open of it asks for the attributes first: they say that it is gone.
 #[test]
 fn a_file_that_may_have_lost_its_name_is_asked_for_before_it_is_opened() {
