@@ -171,7 +171,9 @@ impl Inode {
     /// Nobody uses it here, and nothing of it has to be told or waited for. It may have tokens.
     fn is_spare(&self) -> bool {
         let is_nameless = self.is_gone || self.attr.is_some_and(|attr| attr.nlink == 0);
-        let is_kept = self.is_taken_open || self.is_linkable || self.errors.is_untold();
+        // What the owner takes to be open it hears otherwise of with the release of a token under which the name cannot go unseen.
+        let is_kept_open = self.is_taken_open && !self.is_surely_named();
+        let is_kept = is_kept_open || self.is_linkable || self.errors.is_untold();
         let is_told = self.unwritten_replies == 0 && self.unshown.is_empty();
         let has_work = !self.goals.is_empty() || !self.hasty.is_empty() || self.resize_count > 0;
         let is_asked = self.is_map_asked || self.is_on_dirty_list || self.starved_since.is_some();

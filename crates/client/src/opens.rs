@@ -178,6 +178,11 @@ impl Inode {
         self.inode_mode().is_some() || self.directory_mode().is_some()
     }
 
+    /// It has a name, and who takes that waits for a release.
+    pub(crate) fn is_surely_named(&self) -> bool {
+        !self.is_nameless() && !self.is_name_unsure && self.has_names_token()
+    }
+
     /// It lost its last name, and the owner keeps it here for opens that may be on their way.
     const fn is_kept(&self) -> bool {
         self.is_unnamed && self.is_taken_open && self.awaited_count > 0
@@ -219,7 +224,7 @@ impl Slice {
         let inode = self.inode(ino);
         let still_open = inode.says_open(env.now);
         // Then it had a name until now, and who takes that waits for this release.
-        let is_named = !inode.is_nameless() && !inode.is_name_unsure && inode.has_names_token();
+        let is_named = inode.is_surely_named();
         let finish = inode.holder.finish_release(release, still_open);
         if matches!(finish, token::Finish::Release(_)) {
             let was_taken_open = std::mem::replace(&mut inode.is_taken_open, still_open);

@@ -307,6 +307,42 @@ fn who_was_used_since_stays_for_another_turn() {
     assert!(!s.slice.inodes.contains_key(&other(1)));
 }
 
+/// Another node looked at it while it was open here, so the owner takes it to be open; it has been closed since, under a token.
+#[test]
+fn what_was_open_while_another_node_looked_goes_too() {
+    for (is_taken_open, has_token, goes) in [
+        (false, true, true),
+        (true, true, true),
+        (true, false, false),
+    ] {
+        let mut s = story();
+        let effects = s.ask(Operation::GetAttr {
+            ino: INO,
+            handle: None,
+        });
+        s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL);
+        if !has_token {
+            let want = Want::Inode {
+                mode: InodeMode::Exclusive,
+            };
+            let effects = s.revoke(1, vec![want]);
+            s.carry_out(effects);
+        }
+        let inode = s.slice.inode(INO);
+        (inode.is_taken_open, inode.lookup_count) = (is_taken_open, 0);
+        know(&mut s, 20, FileKind::File);
+        for _ in 0..50 {
+            let effects = tick(&mut s);
+            s.carry_out(effects);
+        }
+        assert_eq!(
+            !s.slice.inodes.contains_key(&INO),
+            goes,
+            "{is_taken_open} {has_token}"
+        );
+    }
+}
+
 /// Files that are made and removed below the limit.
 #[test]
 fn what_comes_and_goes_leaves_nothing_to_look_at() {
