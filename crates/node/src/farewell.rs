@@ -130,15 +130,23 @@ impl Farewells {
         self.own.is_some() || !self.asked.is_empty()
     }
 
+    /// Sweeps under way: who has asked, its number, and how many slices have not ended it.
+    pub fn sweeps(&self) -> Vec<(NodeLife, u64, usize)> {
+        let sweep = |(asker, (_, asked)): (&NodeLife, &(u32, Asked))| match asked {
+            Asked::Sweeping { sweep, slices, .. } => Some((*asker, *sweep, *slices)),
+            Asked::Swept | Asked::Later => None,
+        };
+        self.asked.iter().filter_map(sweep).collect()
+    }
+
     /// Some time has passed: who is a member no more is not waited for, nor is who has had no link for `LINK_PATIENCE`; new members are.
-    /// `is_stuck`: of this sweep, which so many slices have not ended, all that is left is for nodes that are away, and for others than who
-    /// has asked.
+    /// `stuck`: those of `sweeps` of which all that is left is for nodes that are away, and for others than who has asked.
     pub fn on_tick(
         &mut self,
         now: Instant,
         members: &[NodeLife],
         is_linked: impl Fn(NodeLife) -> bool,
-        is_stuck: impl Fn(NodeLife, u64, usize) -> bool,
+        stuck: &[(NodeLife, u64, usize)],
     ) -> Vec<Act> {
         if let Some(own) = &mut self.own {
             own.meet(members);
@@ -157,16 +165,17 @@ impl Farewells {
             let Asked::Sweeping {
                 sweep,
                 slices,
-                stuck,
+                stuck: since,
             } = asked
             else {
                 continue;
             };
-            *stuck = match is_stuck(*to, *sweep, *slices) {
-                true => stuck.or(Some(now)),
+            // One that has gone on since it was looked at is not.
+            *since = match stuck.contains(&(*to, *sweep, *slices)) {
+                true => since.or(Some(now)),
                 false => None,
             };
-            if stuck.is_some_and(|since| now.since(since) >= STUCK_PATIENCE) {
+            if since.is_some_and(|since| now.since(since) >= STUCK_PATIENCE) {
                 *asked = Asked::Swept;
                 acts.push(Act::Answer {
                     to: *to,

@@ -84,10 +84,10 @@ impl Hands {
     }
 
     /// This owner, or server of NSDs, is not in the cluster, or about to leave it; or it is there.
-    pub fn set_away(&mut self, owner: NodeId, is_away: bool) {
+    pub fn set_away(&mut self, node: NodeId, is_away: bool) {
         match is_away {
-            true => self.away.insert(owner),
-            false => self.away.remove(&owner),
+            true => self.away.insert(node),
+            false => self.away.remove(&node),
         };
     }
 

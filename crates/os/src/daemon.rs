@@ -675,7 +675,7 @@ impl Daemon {
         let is_written = self.write_all_back(until);
         self.await_farewell(until);
         // With what the others have brought.
-        let lost = match is_written || self.write_all_back(begin) {
+        let lost = match is_written || self.is_all_durable() {
             true => {
                 self.checkpoint_before_end();
                 None
@@ -791,13 +791,6 @@ impl Daemon {
         }
     }
 
-    fn relieve_if_short(self: &Arc<Self>) {
-        let pool: &dyn client::Pool = &*self.pool;
-        if pool.frame_counts().1 < pool.levels().low {
-            self.call_relief();
-        }
-    }
-
     fn tick_owners(&self, tick: u64, items: &mut VecDeque<Item>) {
         let env = self.owner_env();
         let mut out = Vec::new();
@@ -851,15 +844,11 @@ impl Daemon {
         self.kick_journal();
         loop {
             let seen = self.ends.count();
-            let is_dirty = self.slices.iter().any(|slice| lock(slice).is_dirty());
-            let is_behind = {
-                let log = lock(&self.log);
-                log.journal.durable_lsn() < log.journal.last_lsn() && !log.journal.is_poisoned()
-            };
+            let is_durable = self.is_all_durable();
             // Times of reads are nothing to lose a stop over.
             let is_telling = std::time::Instant::now() < told_until
                 && self.slices.iter().any(|slice| lock(slice).is_telling());
-            if !is_dirty && !is_behind && !is_telling {
+            if is_durable && !is_telling {
                 return true;
             }
             if std::time::Instant::now() > until {
@@ -872,6 +861,16 @@ impl Daemon {
                 self.tick_stopping(tick);
             }
         }
+    }
+
+    /// Nothing of this node is dirty, and the journal holds all that it will.
+    fn is_all_durable(&self) -> bool {
+        // In this order: the end of the one is work for the other.
+        if self.slices.iter().any(|slice| lock(slice).is_dirty()) {
+            return false;
+        }
+        let journal = &lock(&self.log).journal;
+        journal.durable_lsn() >= journal.last_lsn() || journal.is_poisoned()
     }
 
     /// What is dirty is lost.

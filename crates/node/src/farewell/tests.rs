@@ -111,7 +111,7 @@ fn who_is_no_member_or_has_no_link_is_not_waited_for() {
     let late = 10 * patience;
     let members = lives([3, 4]);
     assert!(
-        node.on_tick(Instant(late), &members, |_| false, |_, _, _| true)
+        node.on_tick(Instant(late), &members, |_| false, &[])
             .is_empty()
     );
     assert_eq!(
@@ -123,23 +123,13 @@ fn who_is_no_member_or_has_no_link_is_not_waited_for() {
         Instant(late + patience - 1),
         &members,
         |life| life.node.0 == 3,
-        |_, _, _| true,
+        &[],
     );
     assert_eq!(node.missing().count(), 2);
-    node.on_tick(
-        Instant(late + patience),
-        &members,
-        |_| false,
-        |_, _, _| true,
-    );
+    node.on_tick(Instant(late + patience), &members, |_| false, &[]);
     assert_eq!(node.missing().collect::<Vec<_>>(), lives([3]));
     // One that joins now.
-    node.on_tick(
-        Instant(late + patience),
-        &lives([3, 4, 5]),
-        |_| true,
-        |_, _, _| true,
-    );
+    node.on_tick(Instant(late + patience), &lives([3, 4, 5]), |_| true, &[]);
     assert_eq!(node.missing().collect::<Vec<_>>(), lives([3, 5]));
     node.ended(life(3));
     assert_eq!(node.missing().count(), 1);
@@ -151,11 +141,12 @@ fn a_sweep_that_is_stuck_keeps_nobody() {
     let mut node = Farewells::default();
     let patience = STUCK_PATIENCE.0;
     let tick = |node: &mut Farewells, now, is_it: bool| {
-        let is_stuck = |asker: NodeLife, sweep, left| {
-            assert_eq!((asker, sweep), (life(2), 1));
-            is_it && left == 1
-        };
-        node.on_tick(Instant(now), &lives([2]), |_| true, is_stuck)
+        let mut stuck = node.sweeps();
+        stuck.retain(|(asker, sweep, left)| {
+            assert_eq!((*asker, *sweep), (life(2), 1));
+            is_it && *left == 1
+        });
+        node.on_tick(Instant(now), &lives([2]), |_| true, &stuck)
     };
     node.on_stopping((life(2), 1), 2);
     assert!(
@@ -232,11 +223,12 @@ impl World {
         let Some(index) = self.draw(self.messages.len()) else {
             return;
         };
-        let (from, to, message) = self.messages[index];
+        let (from, to, _) = self.messages[index];
         // Links keep order; some messages are lost.
         let is_first = |m: &(usize, usize, Message)| (m.0, m.1) == (from, to);
-        let first = self.messages.iter().position(is_first).expect("this one");
-        let (_, _, message) = self.messages.remove(first).map_or((0, 0, message), |m| m);
+        let first = self.messages.iter().position(is_first);
+        let first = first.expect("the one that was drawn, or one before it");
+        let (_, _, message) = self.messages.remove(first).expect("its position");
         if self.nodes[to].has_left || self.prng.below(4) == 0 {
             return;
         }
@@ -345,8 +337,7 @@ impl World {
                 self.act(at, Some(act));
             }
         } else if round == 1 {
-            node.farewells
-                .on_tick(now, &members, |_| true, |_, _, _| false);
+            node.farewells.on_tick(now, &members, |_| true, &[]);
             if node.farewells.missing().count() == 0 {
                 node.has_left = true;
                 let gone = life_of(at);

@@ -1,4 +1,7 @@
 //! The stop of this node and of others, as the other members hear of it: `node::farewell` on the network.
+//!
+//! Lock order: the cluster's core before `farewells`, `farewells` before hands. Slices are not looked at under `farewells`: a view, and with it
+//! the lease, would wait for them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -38,13 +41,18 @@ impl Daemon {
             let mut lives = members.iter().filter(|life| life.node == node);
             node != self.me.node && !lives.any(|life| is_linked(*life))
         };
-        let is_stuck = |asker: NodeLife, sweep: u64, left: usize| {
-            let is_gone = |node: NodeId| node != asker.node && is_gone(node);
-            self.stuck_slices(sweep, is_gone) == left
+        let has_gone = self.config.view.nodes.iter().any(|node| is_gone(node.id));
+        let mut stuck = match has_gone {
+            true => lock(&self.farewells).sweeps(),
+            false => Vec::new(),
         };
+        stuck.retain(|(asker, sweep, left)| {
+            let is_gone = |node: NodeId| node != asker.node && is_gone(node);
+            self.stuck_slices(*sweep, is_gone) == *left
+        });
         let (acts, missing, round) = {
             let mut farewells = lock(&self.farewells);
-            let acts = farewells.on_tick(clock::now(), &members, is_linked, is_stuck);
+            let acts = farewells.on_tick(clock::now(), &members, is_linked, &stuck);
             let missing: Vec<NodeLife> = farewells.missing().collect();
             (acts, missing, farewells.round())
         };

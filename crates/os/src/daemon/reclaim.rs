@@ -120,6 +120,14 @@ impl Daemon {
         }
     }
 
+    /// Looks whether the pool is short, with each tick.
+    pub(super) fn relieve_if_short(self: &Arc<Self>) {
+        let pool: &dyn client::Pool = &*self.pool;
+        if pool.frame_counts().1 < pool.levels().low {
+            self.call_relief();
+        }
+    }
+
     /// One round.
     fn relieve_pool(self: &Arc<Self>) {
         let (_, free) = self.pool.frame_counts();

@@ -34,8 +34,8 @@ impl Node {
         }
         let members: Vec<NodeLife> = self.peers.values().copied().collect();
         let is_linked = |life: NodeLife| self.links.contains(&life.node);
-        let mut farewells = std::mem::take(&mut self.farewells);
-        let is_stuck = |asker: NodeLife, sweep, left| {
+        let mut stuck = self.farewells.sweeps();
+        stuck.retain(|(asker, sweep, left)| {
             let is_gone = |node: NodeId| {
                 node != asker.node && node != self.me.node && !self.links.contains(&node)
             };
@@ -45,11 +45,12 @@ impl Node {
                 nsd.is_some_and(|nsd| nsd.servers.iter().all(|server| is_gone(*server)))
             };
             let slices = self.slices.iter();
-            let stuck = slices.filter(|s| s.is_sweep_stuck(sweep, is_away, is_unreachable));
-            stuck.count() == left
-        };
-        let acts = farewells.on_tick(self.now, &members, is_linked, is_stuck);
-        self.farewells = farewells;
+            let stuck = slices.filter(|s| s.is_sweep_stuck(*sweep, is_away, is_unreachable));
+            stuck.count() == *left
+        });
+        let acts = self
+            .farewells
+            .on_tick(self.now, &members, is_linked, &stuck);
         let mut items = VecDeque::new();
         for act in acts {
             self.act_farewell(Some(act), &mut items);
