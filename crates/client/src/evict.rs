@@ -17,7 +17,7 @@
 //! - Only what is not open, dirty, gated or on its way anywhere is forgotten, and nothing of it is cached any more, in the
 //!   kernel neither, but attributes where no other node ever comes: its tokens are released as for any revoke.
 //! - An inode that is known again takes up no token of before ([`token::Holder::forgotten`]): the release may still be on
-//!   its way. Nor does it believe an answer that was asked for before (`forgotten_count` begins its counts).
+//!   its way. Nor does it believe an answer that was asked for before (`epoch_floor` begins its counts).
 //! - Of an inode that the kernel knows the number of its lookups stays: a later revoke must know that there is
 //!   something to notify. These are as many as the kernel's own inodes, each a hundredth of that.
 //! - At most `PER_TICK` at each tick. Which ones: a clock over all of them. Who was used since the hand passed stays for
@@ -36,7 +36,7 @@ use crate::belief::SEVERAL;
 use crate::env::Env;
 use crate::goals::Purpose;
 use crate::inode::Inode;
-use crate::names::Continuation;
+use crate::names::{Continuation, NAMES_TOKEN};
 use crate::request::Notice;
 use crate::slice::{Effect, SLICE_COUNT, Slice, home_inode};
 
@@ -86,8 +86,8 @@ pub(crate) struct Eviction {
     next: Instant,
     /// The newest states of each shard that were forgotten.
     floors: FxHashMap<ShardId, TokenNumber>,
-    /// So far.
-    forgotten_count: u64,
+    /// No inode that was forgotten had a count of losses or tokens as high as this.
+    epoch_floor: u64,
     /// Those of `Slice::cold`, oldest first; some have gone meanwhile.
     cold_order: VecDeque<InodeId>,
     /// The kernel is not asked to forget any of them before.
@@ -107,7 +107,7 @@ impl Eviction {
             prunes: false,
             next: Instant(0),
             floors: FxHashMap::default(),
-            forgotten_count: 0,
+            epoch_floor: 0,
             cold_order: VecDeque::new(),
             next_cold: Instant(0),
             now: Instant(0),
@@ -128,8 +128,8 @@ impl Eviction {
             inode.holder = token::Holder::forgotten(*floor);
         }
         inode.used_at = self.now;
-        inode.loss_count = self.forgotten_count;
-        inode.names_epoch = self.forgotten_count;
+        inode.loss_count = self.epoch_floor;
+        inode.names_epoch = self.epoch_floor * NAMES_TOKEN;
         if let Some(cold) = cold {
             inode.lookup_count = cold.lookup_count;
             inode.kind = Some(cold.kind);
@@ -454,7 +454,6 @@ impl Slice {
         };
         let floor = self.eviction.floors.entry(ino.shard()).or_default();
         *floor = (*floor).max(inode.holder.seen());
-        self.eviction.forgotten_count += 1;
         self.drop_inode(env, ino);
         if cold.lookup_count > 0 {
             self.note_cold(ino, cold);
@@ -467,7 +466,10 @@ impl Slice {
         let Some(mut inode) = self.inodes.remove(&ino) else {
             return;
         };
-        // Its epoch begins anew.
+        // Its counts begin anew, above these.
+        let floor = &mut self.eviction.epoch_floor;
+        *floor = (*floor).max(inode.loss_count);
+        *floor = (*floor).max(inode.names_epoch / NAMES_TOKEN) + 1;
         self.aheads.retain(|ahead| ahead.directory != ino);
         let Some(work) = inode.present_work() else {
             return;
@@ -516,6 +518,8 @@ impl Slice {
             return self.forget_cold(ino, count);
         };
         inode.lookup_count = inode.lookup_count.saturating_sub(count);
+        // What it forgets takes its pages along.
+        inode.may_have_pages &= inode.lookup_count > 0;
         let is_asked_for = inode.is_chosen && !inode.accessed.is_untold();
         let may_go = is_asked_for && inode.lookup_count == 0 && !self.is_lapsed;
         self.drop_if_gone(env, ino);

@@ -190,7 +190,7 @@ pub(crate) struct Inode {
     pub(crate) drops_rights: bool,
 
     pub(crate) holder: token::Holder,
-    pub(crate) gate: Option<Box<crate::tokens::RevokeState>>,
+    pub(crate) gate: Option<Box<crate::gates::RevokeState>>,
     pub(crate) activity: token::Activity,
     /// An Acquire is on its way.
     pub(crate) is_acquiring: bool,
@@ -208,6 +208,8 @@ pub(crate) struct Inode {
     pub(crate) has_read_pages: bool,
     /// The kernel may have pages.
     pub(crate) may_have_pages: bool,
+    /// Whether it is loaded for who will open it soon.
+    pub(crate) foreseen: crate::fill::Foreseen,
     /// It is being forgotten, and the kernel need not hear of that (`crate::evict`).
     pub(crate) goes_silently: bool,
     /// The kernel was told to believe attributes since the inode token was last revoked.
@@ -290,6 +292,7 @@ impl Inode {
             is_on_dirty_list: false,
             has_read_pages: false,
             may_have_pages: false,
+            foreseen: crate::fill::Foreseen::default(),
             goes_silently: false,
             is_gone: false,
             is_unnamed: false,

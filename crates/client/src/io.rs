@@ -76,7 +76,9 @@ impl Slice {
         }
         let mut opened = self.open_handle_for(env.readers, ino, request.caller, flags);
         opened.keep_cache &= flags.no_atime || !self.wants_read(env, ino);
-        self.answer_open(env, ino, request.ticket, Response::Opened(opened));
+        if !self.fill(env, ino, request.ticket, opened) {
+            self.answer_open(env, ino, request.ticket, Response::Opened(opened));
+        }
     }
 
     /// Answers an open whose handle is made. The first writable one waits until the kernel has dropped the pages that
@@ -88,7 +90,11 @@ impl Slice {
         ticket: Ticket,
         response: Response,
     ) {
-        if self.inode(ino).writer_count == 0 {
+        let inode = self.inode(ino);
+        if let Some(state) = inode.gate.as_mut().filter(|state| state.is_filling()) {
+            return state.fill_then((ticket, response));
+        }
+        if inode.writer_count == 0 {
             return self.reply_opened(ticket, response, ino);
         }
         self.reply_without_read_pages(env, ino, ticket, response);
@@ -632,6 +638,7 @@ impl Slice {
         self.retry(env, ino);
         if self.inodes.contains_key(&ino) {
             self.prefetch_mapped(env, ino);
+            self.fill_foreseen(env, ino);
         }
     }
 
@@ -675,6 +682,7 @@ impl Slice {
             Ok(()) => inode.look_count = 0,
             Err(_) if load.is_stale => {}
             Err(failure) => {
+                inode.foreseen = crate::fill::Foreseen::No;
                 let range = load.range();
                 // A mismatch may mean that the map we read by is old: ask the owner once more before
                 // the application hears of it.
@@ -695,6 +703,7 @@ impl Slice {
         if goes_on {
             self.go_on_loading(env, ino);
         }
+        self.fill_foreseen(env, ino);
         self.drop_if_gone(env, ino);
     }
 

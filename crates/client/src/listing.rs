@@ -23,7 +23,7 @@ use crate::ahead::{Behind, End, Found, Names};
 use crate::env::Env;
 use crate::inode::Inode;
 use crate::message::{Answer, Ask, Body};
-use crate::names::Continuation;
+use crate::names::{Continuation, is_same_token};
 use crate::request::{Listed, Notice, Operation, Request, Response, listed_size};
 use crate::slice::{Effect, Input, Pinned, Slice, Waiting, slice_of};
 use crate::walk::Turn;
@@ -284,7 +284,7 @@ impl Slice {
         let left = left.collect();
         listed.extend(behind);
         let end = is_end.then_some(End(Some(epoch)));
-        self.visit(env, request, (listed, end), (left, parent));
+        self.visit(env, request, (listed, end), (left, parent), true);
     }
 
     /// The owner's entries arrived.
@@ -302,7 +302,9 @@ impl Slice {
         };
         let mut grants = answer.grants;
         // As of a name, what it says holds with the token that comes along.
-        let is_unchanged = self.inode(ino).names_epoch == epoch;
+        let now = self.inode(ino).names_epoch;
+        let is_unchanged = now == epoch;
+        let is_vouched_for = is_same_token(epoch, now);
         self.take_directory_grant(env, ino, &mut grants);
         let epoch = self.settled_epoch(ino).filter(|_| is_unchanged);
         let (entries, parent, is_end) = match answer.body {
@@ -332,7 +334,7 @@ impl Slice {
             entry: None,
         }));
         let end = is_end.then_some(End(epoch));
-        self.visit(env, request, (listed, end), (left, parent));
+        self.visit(env, request, (listed, end), (left, parent), is_vouched_for);
     }
 
     /// Of the grants of an answer, that of the directory; the others stay in the order of the entries.
@@ -348,13 +350,14 @@ impl Slice {
         }
     }
 
-    /// Answers with these entries, once their slices have completed them.
+    /// Answers with these entries, once their slices have completed them; `is_vouched_for`: the token for names that is here vouches for them.
     fn visit(
         &mut self,
         env: &Env<'_>,
         request: Request,
         (listed, end): (Vec<Listed>, Option<End>),
         (mut left, parent): (Vec<Left>, InodeId),
+        is_vouched_for: bool,
     ) {
         let Operation::ReadDir {
             ino, size, plus, ..
@@ -379,7 +382,10 @@ impl Slice {
             end,
             parent,
         });
-        let entry_timeout_ns = self.entry_timeout(ino);
+        let entry_timeout_ns = match is_vouched_for {
+            true => self.entry_timeout(ino),
+            false => 0,
+        };
         let mut pinned = Pinned::new();
         if entry_timeout_ns > 0 && !left.is_empty() {
             // A notification that drops the names waits until they are written.

@@ -138,6 +138,14 @@ pub(crate) fn attribute_want(kind: FileKind) -> Want {
     }
 }
 
+/// What `Inode::names_epoch` grows by where a token for names comes or goes; changes of names count below.
+pub(crate) const NAMES_TOKEN: u64 = 1 << 32;
+
+/// No token for names has come or gone between two epochs.
+pub(crate) const fn is_same_token(before: u64, after: u64) -> bool {
+    before / NAMES_TOKEN == after / NAMES_TOKEN
+}
+
 impl Slice {
     /// Lookup, make, link, remove, rename, xattrs, statfs.
     pub(crate) fn name_operation(&mut self, env: &Env<'_>, request: Request) {
@@ -497,7 +505,7 @@ impl Slice {
     }
 
     /// Grows whenever a name of the request's directory changes as far as this node sees: an answer that was
-    /// made before and arrives after says nothing about names any more.
+    /// made before and arrives after says nothing about names any more. By [`NAMES_TOKEN`] where a token for them comes or goes.
     pub(crate) fn names_epoch(&self, request: &Request) -> u64 {
         let directory = directory_of(&request.operation).and_then(|d| self.inodes.get(&d));
         directory.map_or(0, |inode| inode.names_epoch)
@@ -536,7 +544,8 @@ impl Slice {
 
     /// The answer to a namespace operation.
     pub(crate) fn on_names(&mut self, env: &Env<'_>, request: Request, epoch: u64, answer: Answer) {
-        let is_current = self.names_epoch(&request) == epoch;
+        let now = self.names_epoch(&request);
+        let is_current = now == epoch;
         let reply = match answer.body {
             Body::Op(reply) => reply,
             Body::Refused(errno) => return self.fail(request.ticket, errno),
@@ -553,13 +562,17 @@ impl Slice {
         for granted in others.extract_if(.., |g| g.ino == own) {
             self.take_grant(env, &granted);
         }
+        // A token that came meanwhile with another answer says nothing of this one, which may be of before another node's change.
+        let timeout = match parent.filter(|_| is_same_token(epoch, now)) {
+            Some(parent) => self.entry_timeout(parent),
+            None => 0,
+        };
         match reply {
             meta::Reply::Error(errno) => {
                 self.take_all(env, others);
                 self.fail(request.ticket, errno);
             }
             meta::Reply::Absent => {
-                let timeout = parent.map_or(0, |p| self.entry_timeout(p));
                 if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {
                     let name = name.clone();
                     self.learn_name(parent, &name, None, is_current);
@@ -568,7 +581,7 @@ impl Slice {
             }
             meta::Reply::Entry { ino, kind, attr } => {
                 self.learn_found(env, &request, ino, is_current);
-                self.found(env, request, parent, (ino, kind, attr), others);
+                self.found(env, request, timeout, (ino, kind, attr), others);
             }
             meta::Reply::Made {
                 attr,
@@ -581,7 +594,7 @@ impl Slice {
                 }
                 let kind = attr.map_or(FileKind::File, |a| a.kind);
                 self.learn_found(env, &request, ino, is_current);
-                self.found(env, request, parent, (ino, kind, attr), others);
+                self.found(env, request, timeout, (ino, kind, attr), others);
             }
             meta::Reply::Removed {
                 ino,
@@ -694,11 +707,10 @@ impl Slice {
         &mut self,
         env: &Env<'_>,
         request: Request,
-        parent: Option<InodeId>,
+        timeout: u64,
         (ino, kind, attr): (InodeId, FileKind, Option<Attr>),
         grants: Vec<Granted>,
     ) {
-        let timeout = parent.map_or(0, |p| self.entry_timeout(p));
         let arrival = Arrival {
             ino,
             kind,

@@ -30,6 +30,7 @@ use meta::Op;
 use types::{Duration, FileKind, InodeId, Instant, ReleaseStamp};
 
 use crate::env::Env;
+use crate::fill::Foreseen;
 use crate::inode::Inode;
 use crate::names::{Arrival, Continuation};
 use crate::request::{Handle, OpenFlags, Opened, Operation, Request};
@@ -417,6 +418,10 @@ impl Slice {
             heard,
         };
         self.handles.insert(handle, file);
+        if std::mem::take(&mut self.inode(ino).foreseen) == Foreseen::Filled {
+            // No READ will say that it is read.
+            self.note_watched(ino);
+        }
         let inode = self.inode(ino);
         inode.open_count += 1;
         inode.activity.is_open = true;

@@ -2,7 +2,7 @@
 //!
 //! The kernel's page cache is a cache of ours that we can only reach by asking (INVAL_INODE), and the
 //! kernel answers only when no folio of the range is locked: so who parks a READ and then asks waits for
-//! himself. Twelve rules (docs/decisions/0004-revocation.md) keep that from happening; `Gate` (files) and
+//! himself. Rules (docs/decisions/0004-revocation.md, 0028) keep that from happening; `Gate` (files) and
 //! `DirectoryGate` (directories) hold them as pure values of the inode's client slice.
 //!
 //! One revoke of a file's range, seen from the outside:
@@ -27,6 +27,7 @@
 //! | R10 | a holder's Commit goes ahead of the operation that revokes it | owner |
 //! | R11 | a directory's revoke never waits for INVAL_ENTRY | `DirectoryGate` |
 //! | R12 | a truncate does not wait while mapped pages must be written back | `Gate` |
+//! | R13 | while bytes are put into the page cache nothing is notified or changed, and nobody else opens the file | `Gate`, `fill` |
 
 mod directory;
 mod gate;
@@ -45,7 +46,7 @@ pub const PAGE_SIZE: u64 = 4096;
 
 /// Rules that can be switched off, which only the simulator's canaries do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "twelve independent switches")]
+#[allow(clippy::struct_excessive_bools, reason = "independent switches")]
 #[allow(
     missing_docs,
     reason = "the table in the module's head says what each is"
@@ -63,6 +64,7 @@ pub struct Rules {
     pub r10: bool,
     pub r11: bool,
     pub r12: bool,
+    pub r13: bool,
 }
 
 impl Rules {
@@ -80,6 +82,7 @@ impl Rules {
         r10: true,
         r11: true,
         r12: true,
+        r13: true,
     };
 }
 

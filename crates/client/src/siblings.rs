@@ -12,7 +12,8 @@
 //! Invariants
 //! - What is loaded comes under tokens, as for any reader; those of the bytes are taken only if they are free: no node gives anything back for it. Where
 //!   they were not, a slice asks for none for a while.
-//! - What counts is a READ: for a file that the kernel has there is none, and nothing is loaded for who opens only those.
+//! - What counts is a READ: for a file that the kernel has there is none, and nothing is loaded for who opens only those. Once files are loaded an open counts, too,
+//!   of what was loaded and put into the kernel (`fill`); the files whose READs tell the order are not put there.
 //! - Of a directory that is listed and not read no file is loaded, or two steps where those that its reader listed before were read: `Readers` has how often,
 //!   and in which order.
 //! - The order of a listing is found once, by its first reads: later the first files of every order have been read. Where it is listed anew meanwhile, what was loaded in
@@ -31,6 +32,7 @@ use types::{
 };
 
 use crate::env::Env;
+use crate::fill::Foreseen;
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
 use crate::prefetch::has_spare_frames;
@@ -339,11 +341,21 @@ impl Slice {
 
     /// A request comes: if it reads a watched file, its directory's slice hears of it.
     pub(crate) fn note_watched_read(&mut self, operation: &Operation) {
-        let Operation::Read { ino, .. } = operation else {
-            return;
-        };
-        if let Some(watch) = self.watched.remove(ino) {
-            let input = Input::WatchedRead(watch.directory, *ino, watch.mark);
+        if let Operation::Read { ino, .. } = operation {
+            self.note_watched(*ino);
+        }
+    }
+
+    /// Whether and in which order the files of its directory are read is not known yet, and its READ may tell.
+    pub(crate) fn is_telling_order(&self, ino: InodeId) -> bool {
+        let watch = self.watched.get(&ino);
+        watch.is_some_and(|watch| watch.mark == Mark::First)
+    }
+
+    /// A file is read, or one is opened that was put into the kernel for that.
+    pub(crate) fn note_watched(&mut self, ino: InodeId) {
+        if let Some(watch) = self.watched.remove(&ino) {
+            let input = Input::WatchedRead(watch.directory, ino, watch.mark);
             self.out.push(Effect::ForSlice(watch.directory, input));
         }
     }
@@ -399,11 +411,13 @@ impl Slice {
             return;
         };
         if inode.pages.missing(&range).is_empty() {
-            return;
+            return self.fill_ahead(env, ino);
         }
         if inode.covers(RangeMode::Read, &range) {
             self.loaded_file_count += 1;
+            self.inode(ino).foreseen = Foreseen::Loaded;
             self.load_ahead(env, ino, vec![range]);
+            self.fill_foreseen(env, ino);
         } else if may_ask {
             let want = Want::Range {
                 mode: RangeMode::Read,

@@ -22,6 +22,7 @@ use types::frame::FRAME_BYTES;
 use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span, Timestamp};
 
 use crate::env::{Env, LoadPiece, SpaceNews, StorePiece};
+use crate::fill::Filled;
 use crate::inode::Inode;
 use crate::losses::Losses;
 use crate::message::{Answer, Ask};
@@ -143,6 +144,8 @@ pub enum Input {
     Arrive(Box<crate::names::Arrival>),
     /// A reply that told the kernel about an inode has been written.
     Replied(InodeId),
+    /// The kernel has returned from `Effect::Fill`.
+    Filled(InodeId, Filled),
     /// Sectors were loaded.
     Loaded(IoId, Result<(), IoFailure>),
     /// Sectors were written: the extents with their checksums.
@@ -235,6 +238,10 @@ pub enum Effect {
     Flush(IoId, Vec<IoId>),
     /// What these stores wrote is not wanted: no flush will name them.
     ForgetStores(Vec<IoId>),
+    /// Put these bytes of a file, from its beginning to its end, into the kernel's page cache, at once, and drop a reference of
+    /// each of their frames; then `Input::Filled`, whether it went well or not. Nothing of what the client does waits for anybody meanwhile,
+    /// so this may be done by any thread.
+    Fill(InodeId, Vec<Span>),
     /// Tell the kernel to drop something, on a notify thread.
     Notify(Option<NotifyId>, Notice),
     /// Tell the owner of a shard that a token was released.
@@ -288,6 +295,9 @@ pub struct Slice {
     pub(crate) scans: VecDeque<crate::siblings::Scan>,
     pub(crate) watched: FxHashMap<InodeId, crate::siblings::Watch>,
     pub(crate) loaded_file_count: u64,
+    pub(crate) filled_file_count: u64,
+    /// See `fill_kernel`.
+    pub(crate) fills_kernel: bool,
     /// Directories that have some, and who goes through them, oldest first.
     pub(crate) walks: VecDeque<crate::walk::Walk>,
     pub(crate) listed_directory_count: u64,
@@ -295,6 +305,8 @@ pub struct Slice {
     pub(crate) shown_directory_count: u64,
     /// See `show_old_names`.
     pub(crate) shows_old_names: bool,
+    /// See `overtake_fills`.
+    pub(crate) overtakes_fills: bool,
     pub(crate) losses: Losses,
     pub(crate) loads_written_files: bool,
     /// Tokens for files that will be read soon are not asked for before.
@@ -374,6 +386,8 @@ pub struct Gauges {
     pub rewrites: crate::rewrite::RewriteCounts,
     /// Small files that were loaded before they were opened.
     pub loaded_file_count: u64,
+    /// Small files that were put into the kernel as they were opened (`crate::fill`).
+    pub filled_file_count: u64,
     /// Directories that were listed before they were opened.
     pub listed_directory_count: u64,
     /// Those of them that were shown when they were.
@@ -402,9 +416,12 @@ impl Slice {
             listed_directory_count: 0,
             shown_directory_count: 0,
             shows_old_names: false,
+            overtakes_fills: false,
             scans: VecDeque::new(),
             watched: FxHashMap::default(),
             loaded_file_count: 0,
+            filled_file_count: 0,
+            fills_kernel: false,
             losses: Losses::default(),
             loads_written_files: false,
             next_file_ask: Instant(0),
@@ -494,6 +511,7 @@ impl Slice {
             Input::Revoke(from, revoke) => self.on_revoke(env, from, revoke),
             Input::Arrive(arrival) => self.on_arrival(env, *arrival),
             Input::Replied(ino) => self.on_replied(env, ino),
+            Input::Filled(ino, filled) => self.on_filled(env, ino, filled),
             Input::Loaded(io, result) => self.on_loaded(env, io, result),
             Input::Stored(io, result) => self.on_stored(env, io, result),
             Input::Flushed(io, result) => {
@@ -748,6 +766,7 @@ impl Slice {
             wait_counts: self.wait_counts,
             rewrites: self.rewrite_counts(),
             loaded_file_count: self.loaded_file_count,
+            filled_file_count: self.filled_file_count,
             listed_directory_count: self.listed_directory_count,
             shown_directory_count: self.shown_directory_count,
             refused_count: self.refused_count,

@@ -10,10 +10,11 @@ use token::message::{Granted, Revoke};
 use types::{Attr, ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
 
 use crate::env::Env;
+use crate::gates::RevokeState;
 use crate::goals::Purpose;
 use crate::io::{new_size, resize_kind};
 use crate::message::{Answer, Ask, Body};
-use crate::names::Continuation;
+use crate::names::{Continuation, NAMES_TOKEN};
 use crate::pages::PAGE_SIZE;
 use crate::request::{Notice, Operation, Request, Response, Ticket};
 use crate::revoke::{
@@ -45,7 +46,7 @@ pub(crate) enum Admission {
 
 /// A revoke under way.
 #[derive(Debug)]
-struct Leaving {
+pub(crate) struct Leaving {
     release: u64,
     lost: RangeSet,
     /// Of these the right to read stays.
@@ -53,47 +54,6 @@ struct Leaving {
     is_attr_lost: bool,
     /// Flushes that found something written after the revoke's own.
     late_count: u32,
-}
-
-/// What an inode keeps while tokens of it are being revoked.
-#[derive(Debug)]
-pub(crate) struct RevokeState {
-    gate: Gate,
-    directory: Option<DirectoryGate>,
-    leaving: BTreeMap<RevokeId, Leaving>,
-    parked: BTreeMap<Ticket, Request>,
-    /// Notifications held back until replies about the inode are written: before that the kernel may not
-    /// know the inode, and would take the old attributes afterwards.
-    held: Vec<(NotifyId, Notice)>,
-    /// Answers that wait until the kernel has dropped what a misplaced append changed, or what it got under read tokens
-    /// before mappings may be writable.
-    drops: BTreeMap<RevokeId, Vec<(Ticket, Response)>>,
-    /// Of the former: the bytes.
-    placed: BTreeMap<RevokeId, ByteRange>,
-    /// The latter among them.
-    clearing: Option<RevokeId>,
-    next_revoke: u64,
-}
-
-impl RevokeState {
-    /// A writable handle was opened while a revoke is under way.
-    pub(crate) fn set_mappable(&mut self) {
-        self.gate.set_mappable(true);
-    }
-
-    /// The number of a drop for an append to `range`, which is answered so when it is over.
-    pub(crate) fn add_placed(&mut self, range: ByteRange, answer: (Ticket, Response)) -> RevokeId {
-        self.next_revoke += 1;
-        let id = RevokeId(self.next_revoke);
-        self.placed.insert(id, range);
-        self.drops.insert(id, vec![answer]);
-        id
-    }
-
-    /// Requests that wait, for `gupfs waiters`.
-    pub(crate) fn parked(&self) -> impl Iterator<Item = &Request> {
-        self.parked.values()
-    }
 }
 
 /// Revokes of one slice that wait for the grants that they name.
@@ -265,7 +225,9 @@ impl Slice {
         inode.distrust_partial();
         // Who asked for a name before this token is here, and was answered with another one or none, may hear of a time
         // before another node's change.
-        inode.names_epoch += u64::from(!had_names && inode.directory_mode().is_some());
+        if !had_names && inode.directory_mode().is_some() {
+            inode.names_epoch += NAMES_TOKEN;
+        }
         if inode.is_contended != granted.contended {
             inode.is_contended = granted.contended;
             inode.forget_entries();
@@ -469,9 +431,13 @@ impl Slice {
     }
 
     pub(crate) fn gate_of(&mut self, ino: InodeId) -> &mut RevokeState {
+        let rules = Rules {
+            r13: !self.overtakes_fills,
+            ..Rules::DEFAULT
+        };
         let inode = self.inode(ino);
         if inode.gate.is_none() {
-            let mut gate = Gate::new(Rules::DEFAULT, inode.writer_count > 0);
+            let mut gate = Gate::new(rules, inode.writer_count > 0);
             // Reads that wait for their sectors are in service; the revoke waits for them.
             let mut out = Vec::new();
             for parked in inode.parked.iter().filter(|p| p.is_admitted) {
@@ -528,6 +494,7 @@ impl Slice {
                 drops: BTreeMap::new(),
                 placed: BTreeMap::new(),
                 clearing: None,
+                filling: Vec::new(),
                 next_revoke: 0,
             }));
         }
@@ -545,7 +512,7 @@ impl Slice {
         }
         // Until the kernel has dropped what it got under read tokens, mappings are not writable yet.
         let is_clearing = inode.gate.as_ref().is_some_and(|s| s.gate.is_clearing());
-        let is_mappable = inode.writer_count > 0 && !is_clearing;
+        let is_mappable = inode.writer_count > 0 && !is_clearing && !inode.has_read_pages;
         let pages_of = |ranges: &RangeSet| {
             let mut pages = RangeSet::new();
             for range in ranges.ranges() {
@@ -607,7 +574,7 @@ impl Slice {
     fn begin_directory_revoke(&mut self, env: &Env<'_>, ino: InodeId, plan: &token::Plan) {
         let inode = self.inode(ino);
         inode.forget_entries();
-        inode.names_epoch += 1;
+        inode.names_epoch += NAMES_TOKEN;
         let state = self.gate_of(ino);
         state.next_revoke += 1;
         let id = RevokeId(state.next_revoke);
@@ -824,6 +791,7 @@ impl Slice {
                 && state.parked.is_empty()
                 && state.held.is_empty()
                 && state.drops.is_empty()
+                && state.filling.is_empty()
         });
         if is_idle {
             inode.gate = None;
@@ -890,6 +858,9 @@ impl Slice {
         self.hasty_count -= forgotten;
         self.give_back(env, ino, dropped);
         let finish = self.finish_release_of(env, ino, leaving.release);
+        let inode = self.inode(ino);
+        // What no token covers the kernel has dropped.
+        inode.may_have_pages &= !cached_pages(inode, &ByteRange::ALL, true).is_empty();
         self.drop_gate_if_idle(ino);
         self.on_finish(env, ino, finish);
         self.retry(env, ino);

@@ -17,6 +17,8 @@ pub enum Wait {
     Token(InodeId, Option<CallId>),
     /// The kernel and the pages of this node, which a revoke takes something from.
     Revoke,
+    /// The kernel, which takes the file's bytes (`crate::fill`).
+    Fill,
     /// Sectors that are being read.
     Load,
     /// Sectors that are being written, or made durable.
@@ -100,6 +102,10 @@ impl Slice {
                     ),
                 ),
             });
+        }
+        let gate = inode.gate.as_ref();
+        if gate.is_some_and(|gate| gate.is_filling_for(ticket)) {
+            return Some(Wait::Fill);
         }
         let mut gated = inode.gate.iter().flat_map(|gate| gate.parked());
         if gated.any(|request| request.ticket == ticket) {

@@ -18,6 +18,9 @@ pub const KERNEL_MINOR_VERSION: u32 = 45;
 pub const KERNEL_MINOR_VERSION_MIN: u32 = 36;
 /// The first one that takes notifications of inodes to forget.
 pub const PRUNE_MINOR_VERSION: u32 = 45;
+/// From this one on the kernel clears what lies behind the end in a page that it is given a part of (Linux 6.12; earlier ones show what was there in memory,
+/// CVE-2024-44947).
+pub const STORE_MINOR_VERSION: u32 = 41;
 
 macro_rules! abi_struct {
     ($(#[$doc:meta])* $name:ident = $size:literal { $($field:ident: $type:ty,)* }) => {
@@ -170,6 +173,8 @@ abi_struct!(/// Notification: forget inodes that nobody uses; their numbers foll
 PruneOut = 16 { count: u32, padding: u32, spare: u64, });
 abi_struct!(/// Notification: send me cached pages.
 RetrieveOut = 32 { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32, });
+abi_struct!(/// Notification: put bytes into the page cache; they follow.
+StoreOut = 24 { nodeid: u64, offset: u64, size: u32, padding: u32, });
 abi_struct!(/// Part of a ring entry's header: what the ring itself says of the request.
 RingEntryInOut = 32 { flags: u64, commit_id: u64, payload_sz: u32, padding: u32, reserved: u64, });
 abi_struct!(/// Header of a ring entry: request or answer header, operation header, ring part.

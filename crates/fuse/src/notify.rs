@@ -99,6 +99,24 @@ pub fn retrieve(notify_unique: u64, ino: InodeId, offset: u64, size: u32) -> Vec
     notification(notify_code::RETRIEVE, &[body.as_bytes()])
 }
 
+/// What goes before `size` bytes that the kernel is to put into the page cache of `ino`, from its beginning on. It may block on folios that are
+/// locked, and drops the attributes that it knows where the file gets longer by it.
+pub fn store_head(ino: InodeId, size: u32) -> Vec<u8> {
+    let body = abi::StoreOut {
+        nodeid: node::number_of(ino),
+        offset: 0,
+        size,
+        padding: 0,
+    };
+    let size_of_head = size_of::<OutHeader>() + size_of::<abi::StoreOut>();
+    let header = OutHeader {
+        len: u32::try_from(size_of_head).expect("40") + size,
+        error: notify_code::STORE,
+        unique: 0,
+    };
+    [header.as_bytes(), body.as_bytes()].concat()
+}
+
 /// Asks the kernel to send again what it sent and has no answer to.
 pub fn resend() -> Vec<u8> {
     notification(notify_code::RESEND, &[])

@@ -17,6 +17,8 @@ mod checkpoints;
 mod damage;
 #[path = "labs/directories.rs"]
 mod directories;
+#[path = "labs/fills.rs"]
+mod fills;
 #[path = "labs/fsck.rs"]
 mod fsck;
 #[path = "labs/lab.rs"]

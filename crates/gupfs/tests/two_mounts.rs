@@ -27,6 +27,8 @@ mod direct;
 mod du;
 #[path = "two_mounts/evict.rs"]
 mod evict;
+#[path = "two_mounts/fills.rs"]
+mod fills;
 #[path = "two_mounts/fixture.rs"]
 mod fixture;
 #[path = "two_mounts/lapse.rs"]

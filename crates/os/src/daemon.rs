@@ -706,18 +706,7 @@ impl Daemon {
         let _ = self.notifier.set(Arc::clone(session.notifier()));
         self.connection
             .store(u64::from(session.connection().number()), Ordering::Relaxed);
-        for slice in &self.slices {
-            let mut slice = lock(slice);
-            if session.is_async() {
-                slice.expect_async_writes();
-            }
-            if session.is_over_ring() {
-                slice.expect_late_answers();
-            }
-            if session.takes_prune() {
-                slice.prune_inodes();
-            }
-        }
+        self.suit(&session);
         Ok(session)
     }
 

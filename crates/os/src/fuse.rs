@@ -28,6 +28,7 @@ mod session;
 pub use memory::{Memory, Slabs};
 pub use mount::{Connection, MountError};
 pub use notifier::{Done, Notifier, NotifyError};
+pub(crate) use session::serve_without_reclaim;
 pub use session::{
     Follow, Handler, InterruptOutcome, Replier, Session, SessionConfig, SessionError, TransportKind,
 };

@@ -250,6 +250,28 @@ impl Kernel {
         }
     }
 
+    /// Takes a page of `cells`, a file from its beginning on, as fuse_notify_store does; `false`: it waits for the folio's lock. The last page of
+    /// a file that is longer here is not taken for whole.
+    pub fn fill_page(&mut self, file: usize, page: usize, cells: &[Value]) -> bool {
+        if self.files[file].size < cells.len() {
+            self.drop_attributes(file);
+            self.files[file].size = cells.len();
+        }
+        let inode = &mut self.files[file];
+        let part = &cells[page * PAGE_CELLS..cells.len().min((page + 1) * PAGE_CELLS)];
+        let is_end = part.len() == PAGE_CELLS || inode.size == cells.len();
+        let folio = inode.folios.entry(page).or_default();
+        if folio.is_locked {
+            return false;
+        }
+        folio.data[..part.len()].copy_from_slice(part);
+        if !folio.is_uptodate && is_end {
+            folio.data[part.len()..].fill(0);
+            folio.is_uptodate = true;
+        }
+        true
+    }
+
     /// INVAL_INODE's part that needs no lock: attributes, and answers under way that carry some.
     pub fn drop_attributes(&mut self, file: usize) {
         self.files[file].version += 1;

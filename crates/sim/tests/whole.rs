@@ -493,6 +493,49 @@ fn files_that_are_loaded_before_they_are_opened_are_what_they_are() {
     assert!(loaded > 100, "{loaded} files");
 }
 
+/// Applications close files and open them again, and kernels are given what they may read.
+fn closing(seed: u64, canary: Canary) -> Options {
+    let drawn = whole::options(seed, canary);
+    Options {
+        has_doors: true,
+        load_ticks: 1,
+        name_percent: 0,
+        call_count: 60,
+        has_truncate: true,
+        // What does not look at the attributes, by which a kernel drops pages as well.
+        has_splice: true,
+        has_mappings: !drawn.has_little_space(),
+        frame_count: 1 << 14,
+        ..drawn
+    }
+}
+
+#[test]
+fn files_that_are_put_into_kernels_are_what_they_are() {
+    let mut filled = 0;
+    for seed in 1..=40 {
+        let options = closing(seed, Canary::default());
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        filled += report.fill_count;
+    }
+    eprintln!("{filled} files filled");
+    assert!(filled > 100, "{filled} files");
+}
+
+#[test]
+fn tokens_that_overtake_what_kernels_are_given_are_noticed() {
+    let canary = Canary {
+        overtakes_fills: true,
+        ..Canary::default()
+    };
+    let is_caught = |seed| {
+        let options = closing(seed, canary);
+        survive(|| World::new(seed, options, false).run().0.violation).is_some()
+    };
+    assert!((20..=60).any(is_caught), "nobody notices");
+}
+
 /// Nodes that say that they stop, and others that lose their power after it.
 fn stopping(seed: u64, canary: Canary) -> Options {
     Options {

@@ -5,7 +5,8 @@
 //! - a revoke is released only when nothing in service overlaps it, every page of its scope has been notified
 //!   since it was last READ (twice, if mappings may be writable), and its last flush began after that;
 //! - no page of a parked page-cache READ is in a notification that was begun after it was parked;
-//! - a write-back is never parked while a revoke or a drop is under way, of whatever pages.
+//! - a write-back is never parked while a revoke or a drop is under way, of whatever pages;
+//! - while bytes are on their way into the page cache (`begin_fill`) nothing is notified, no token goes and nothing changes them.
 //!
 //! Life cycle of a revoke: `Draining` -> `Notifying` -> `Draining` -> .. -> `Flushing` -> `Leaving` -> released (or back
 //! to `Draining`, if something had to be served meanwhile). From the third pass on a flush lies between two passes.
@@ -121,6 +122,8 @@ pub struct Gate {
     lapse: Option<Lapse>,
     /// Notifications of a suspension that ended before they returned.
     late: Vec<(NotifyId, ByteRange)>,
+    /// Between `begin_fill` and `end_fill`.
+    is_filling: bool,
     notify_next: u64,
 }
 
@@ -136,6 +139,7 @@ impl Gate {
             drops: Vec::new(),
             lapse: None,
             late: Vec::new(),
+            is_filling: false,
             notify_next: 0,
         }
     }
@@ -148,6 +152,33 @@ impl Gate {
             && self.drops.is_empty()
             && self.lapse.is_none()
             && self.late.is_empty()
+            && !self.is_filling
+    }
+
+    /// Bytes of the file, taken from the pagepool under the tokens of now, are being put into the kernel's page cache
+    /// (rule R13): until `end_fill` no token goes and nothing is notified, for what would arrive after that would stay; and
+    /// who changes bytes or the size waits. The caller has all answers to opens wait, too, and nobody has the file open: so no
+    /// folio is locked by a request, and the kernel takes the bytes without waiting for anybody.
+    pub fn begin_fill(&mut self) {
+        assert!(self.is_idle(), "nothing else is under way");
+        self.is_filling = true;
+    }
+
+    /// The kernel has returned from it.
+    pub fn end_fill(&mut self, out: &mut Outbox) {
+        self.is_filling = false;
+        self.advance_lapse(out);
+        self.advance_drops(out);
+        // Without a lease they wait for that.
+        if self.lapse.is_none() {
+            self.retry_unblocked(|_| true, out);
+        }
+        self.advance(out);
+    }
+
+    /// Between `begin_fill` and `end_fill`.
+    pub const fn is_filling(&self) -> bool {
+        self.is_filling
     }
 
     /// Between `suspend` and `resume`.
@@ -480,7 +511,7 @@ impl Gate {
         for revoke in &self.revokes {
             match &revoke.state {
                 State::Draining => assert!(
-                    self.is_used(revoke) || self.lapse.is_some(),
+                    self.is_used(revoke) || self.lapse.is_some() || self.is_filling,
                     "{:?} drains, and nothing is in use",
                     revoke.id
                 ),
@@ -505,8 +536,13 @@ impl Gate {
         if entry.kind == RequestKind::WriteBack && self.rules.r5 && self.may_await_write_back() {
             return Verdict::Serve;
         }
+        let changes = matches!(entry.kind, RequestKind::Write | RequestKind::SetSize);
+        if self.is_filling && changes && self.rules.r13 {
+            return Verdict::Park;
+        }
         let is_blocked = self.revokes.iter().any(|r| blocks(r, entry));
-        let is_awaited = || self.rules.r2 && self.is_notifying(&entry.range);
+        // A fill would wait for the folios of a READ; nobody has the file open, so there is none.
+        let is_awaited = || self.rules.r2 && (self.is_filling || self.is_notifying(&entry.range));
         let no_revoke = match entry.kind {
             _ if has_token => Verdict::Serve,
             RequestKind::Read if is_awaited() => Verdict::Fail(Failure::Again),
@@ -671,7 +707,11 @@ impl Gate {
     }
 
     fn is_in_use(&self, index: usize) -> bool {
-        self.is_used(&self.revokes[index])
+        self.must_await_fill() || self.is_used(&self.revokes[index])
+    }
+
+    const fn must_await_fill(&self) -> bool {
+        self.is_filling && self.rules.r13
     }
 
     fn is_used(&self, revoke: &Revoke) -> bool {
@@ -793,6 +833,9 @@ impl Gate {
     }
 
     fn advance_drops(&mut self, out: &mut Outbox) {
+        if self.must_await_fill() {
+            return;
+        }
         let is_twice = self.is_mappable && self.rules.r6;
         let parked = self.parked.iter().filter(|e| e.kind == RequestKind::Read);
         let parked: Vec<ByteRange> = parked.map(|e| round_out(&e.range)).collect();
@@ -837,6 +880,9 @@ impl Gate {
     }
 
     fn advance_lapse(&mut self, out: &mut Outbox) {
+        if self.must_await_fill() {
+            return;
+        }
         let Some(lapse) = &mut self.lapse else {
             return;
         };

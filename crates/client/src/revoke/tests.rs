@@ -645,3 +645,61 @@ fn a_part_of_a_page_that_is_notified_waits() {
     s.gate.on_notified(NotifyId(0), &mut s.out);
     s.expect(&[release(1), notify(1, pages(3, 4))]);
 }
+
+/// R13: what is on its way into the page cache would stay there.
+#[test]
+fn nothing_goes_while_bytes_are_on_their_way() {
+    let mut s = Script::new(false);
+    s.gate.begin_fill();
+    s.gate
+        .begin_revoke(RevokeId(1), lost(ALL_PAGES), &mut s.out);
+    s.gate
+        .begin_drop(RevokeId(2), RangeSet::of(pages(0, 1)), &mut s.out);
+    s.expect(&[]);
+    assert!(!s.gate.is_idle());
+    s.gate.end_fill(&mut s.out);
+    s.expect(&[notify(0, pages(0, 1)), notify(1, ALL_PAGES)]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[release(2)]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.expect(&[flush(1, ALL_PAGES)]);
+}
+
+#[test]
+fn who_changes_the_file_waits_for_bytes_on_their_way() {
+    let mut s = Script::new(false);
+    s.gate.begin_fill();
+    assert_eq!(s.ask(1, RequestKind::Write, pages(0, 1)), Verdict::Park);
+    assert_eq!(s.ask(2, RequestKind::SetSize, ALL_PAGES), Verdict::Park);
+    // These hold nothing up, or must not be held up.
+    assert_eq!(
+        s.ask(3, RequestKind::Attributes, ByteRange::default()),
+        Verdict::Serve
+    );
+    assert_eq!(s.ask(4, RequestKind::Read, pages(2, 3)), Verdict::Serve);
+    s.gate.on_token_granted(&mut s.out);
+    s.expect(&[retry(1), retry(2)]);
+    assert_eq!(s.ask(1, RequestKind::Write, pages(0, 1)), Verdict::Park);
+    assert_eq!(s.ask(2, RequestKind::SetSize, ALL_PAGES), Verdict::Park);
+    s.gate.end_fill(&mut s.out);
+    s.expect(&[retry(1), retry(2)]);
+    assert_eq!(s.ask(1, RequestKind::Write, pages(0, 1)), Verdict::Serve);
+}
+
+#[test]
+fn a_lease_that_is_over_waits_for_bytes_on_their_way() {
+    let mut s = Script::new(false);
+    s.gate.begin_fill();
+    s.gate.suspend(&mut s.out);
+    s.expect(&[]);
+    s.gate.end_fill(&mut s.out);
+    s.expect(&[notify(0, ByteRange::ALL)]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[Effect::LapseDone]);
+    let mut s = Script::new(false);
+    s.gate.begin_fill();
+    s.gate.begin_lapse(&mut s.out);
+    s.expect(&[]);
+    s.gate.end_fill(&mut s.out);
+    s.expect(&[notify(0, ByteRange::ALL)]);
+}

@@ -7,6 +7,7 @@ mod attributes;
 mod claims;
 mod destage;
 mod evict;
+mod fill;
 mod idle;
 mod interrupts;
 mod late;

@@ -345,7 +345,7 @@ impl Daemon {
         let kept = self.checkpoints.counters();
         let pages = lock(&self.log).space.pages().counts();
         let (mut known, mut cold, mut loaded, mut refused) = (0, 0, 0, 0);
-        let (mut listed, mut shown) = (0, 0);
+        let (mut listed, mut shown, mut filled) = (0, 0, 0);
         let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
@@ -353,6 +353,7 @@ impl Daemon {
             known += seen.inode_count as u64;
             rewrites.add(seen.rewrites);
             loaded += seen.loaded_file_count;
+            filled += seen.filled_file_count;
             listed += seen.listed_directory_count;
             shown += seen.shown_directory_count;
             refused += seen.refused_count;
@@ -375,6 +376,7 @@ impl Daemon {
             ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
             ("files_loaded_ahead", loaded),
+            ("files_filled", filled),
             ("directories_listed_ahead", listed),
             ("directories_shown_ahead", shown),
             ("refused_commits", refused),

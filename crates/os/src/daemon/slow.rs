@@ -373,6 +373,7 @@ impl Daemon {
             Some(Wait::Load) => self.cause_of_io("read"),
             Some(Wait::Store) => self.cause_of_io("write"),
             Some(Wait::Space) => Cause::new("free sectors"),
+            Some(Wait::Fill) => Cause::new("the kernel, which takes the file's bytes"),
             Some(Wait::Frames) => Cause::new("frames of the pagepool"),
             None => Cause::new("another inode (gupfs waiters shows it)"),
         }

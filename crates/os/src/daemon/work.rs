@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, TryLockError};
 
+use client::Filled;
 use client::message::{Answer, Body};
 use client::request::{Notice, Response};
 use client::slice::{CallId, Effect, Input, NotifyId, frames_of, slice_of};
@@ -288,6 +289,10 @@ impl Daemon {
             Effect::Flush(io, stores) => self.flush_stores(io, &stores),
             Effect::ForgetStores(stores) => self.forget_stores(&stores),
             Effect::Notify(id, notice) => self.notify(id, notice),
+            Effect::Fill(ino, spans) => {
+                let filled = self.fill(ino, spans);
+                items.push_front(Item::Client(slice_of(ino), Input::Filled(ino, filled)));
+            }
             Effect::Release(shard, released) => self.release_token(shard, released, items),
             // Before what follows: who is answered that a file was unlinked must not be shown its link count of before.
             Effect::ForSlice(ino, input) => items.push_front(Item::Client(slice_of(ino), input)),
@@ -316,6 +321,43 @@ impl Daemon {
         let (index, daemon) = (slice_of(coming.ino), Arc::clone(self));
         let list = move || daemon.input(index, Input::ListComing(coming));
         self.loops.post(index, Box::new(list));
+    }
+
+    /// Has the slices do as this session's kernel and transport can.
+    pub(super) fn suit(&self, session: &crate::fuse::Session) {
+        for slice in &self.slices {
+            let mut slice = lock(slice);
+            if session.is_async() {
+                slice.expect_async_writes();
+            }
+            if session.is_over_ring() {
+                slice.expect_late_answers();
+            }
+            if session.takes_prune() {
+                slice.prune_inodes();
+            }
+            if session.takes_fills() {
+                slice.fill_kernel();
+            }
+        }
+    }
+
+    /// Puts bytes into the kernel's page cache, unless the lease is over or nothing is to be read any more. What it does not take a READ asks for.
+    fn fill(&self, ino: InodeId, spans: Vec<types::Span>) -> Filled {
+        let is_allowed = !self.must_park() && !self.is_shut_down();
+        let outcome = is_allowed.then(|| self.notifier().fill(&*self.pool, ino, &spans));
+        for span in spans {
+            frames_of(span).for_each(|frame| self.pool.release(frame));
+        }
+        match outcome {
+            Some(Ok(())) => Filled::Whole,
+            // It does not know the inode.
+            None | Some(Err(Errno::ENOENT)) => Filled::Nothing,
+            Some(Err(errno)) => {
+                tracing::debug!(?errno, "the kernel has not taken all bytes of a file");
+                Filled::Some
+            }
+        }
     }
 
     /// Has the kernel drop something, on a notify thread (rule R1).

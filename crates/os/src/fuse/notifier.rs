@@ -1,13 +1,15 @@
 //! Threads that write notifications to the kernel, so that no other thread ever waits for them (R1).
 
-use super::session::SessionError;
+use super::memory::Memory;
+use super::session::{self, SessionError};
 use client::request::Notice;
+use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use types::Errno;
+use types::{Errno, InodeId, Span};
 
 /// Notifications that may wait for a thread.
 const QUEUE_COUNT_MAX: usize = 4096;
@@ -74,7 +76,10 @@ impl Notifier {
             let shared = made.shared.clone();
             let thread = std::thread::Builder::new()
                 .name(format!("fuse-notify-{index}"))
-                .spawn(move || shared.run())
+                .spawn(move || {
+                    session::serve_without_reclaim();
+                    shared.run();
+                })
                 .map_err(|source| SessionError::Io {
                     call: "spawn",
                     source,
@@ -115,6 +120,28 @@ impl Notifier {
         drop(queue);
         self.shared.wake.notify_one();
         Ok(())
+    }
+
+    /// Puts the bytes of `spans`, whose frames the caller holds, into the kernel's page cache as those of `ino` from its beginning on, by the
+    /// thread that calls. It blocks while a folio there is locked: to be called only where no request has one.
+    ///
+    /// # Errors
+    /// ENOENT: the kernel does not know the inode. What it has taken stays, otherwise.
+    pub fn fill(&self, memory: &dyn Memory, ino: InodeId, spans: &[Span]) -> Result<(), Errno> {
+        let size: u32 = spans.iter().map(|span| span.length).sum();
+        let head = fuse::notify::store_head(ino, size);
+        // SAFETY: the caller holds them.
+        let bytes = |span: &Span| IoSlice::new(unsafe { memory.slice(*span) });
+        let mut pieces: SmallVec<[IoSlice<'_>; 8]> = smallvec![IoSlice::new(&head)];
+        pieces.extend(spans.iter().map(bytes));
+        match (&self.shared.file).write_vectored(&pieces) {
+            // The kernel takes a message as a whole.
+            Ok(written) => {
+                debug_assert_eq!(written, head.len() + size as usize);
+                Ok(())
+            }
+            Err(error) => Err(Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+        }
     }
 
     /// Notifications in the kernel, and waiting for a thread.

@@ -309,7 +309,7 @@ impl Serving {
 
 /// Tells the kernel that this thread serves a file system: its memory allocations must not wait for
 /// write-back to that very file system. Without the right to (CAP_SYS_RESOURCE) it goes on without.
-pub(super) fn serve_without_reclaim() {
+pub(crate) fn serve_without_reclaim() {
     /// From linux/prctl.h; libc lacks it.
     const PR_SET_IO_FLUSHER: libc::c_int = 57;
     // SAFETY: no pointers.
@@ -416,6 +416,11 @@ impl Session {
     /// The kernel takes `Notice::Prune`.
     pub const fn takes_prune(&self) -> bool {
         self.kernel_minor >= fuse::abi::PRUNE_MINOR_VERSION
+    }
+
+    /// The kernel may be given bytes of files, and has them before the answer that is written after that.
+    pub fn takes_fills(&self) -> bool {
+        self.kernel_minor >= fuse::abi::STORE_MINOR_VERSION && !self.is_over_ring()
     }
 
     /// Answers requests, from any thread.

@@ -235,6 +235,7 @@ pub(super) fn spawn(
     let thread = std::thread::Builder::new()
         .name(format!("loop{index}"))
         .spawn(move || {
+            crate::fuse::serve_without_reclaim();
             let ring = match Ring::new() {
                 Ok(ring) => ring,
                 Err(error) => {

@@ -259,3 +259,44 @@ fn extending_direct_writes_are_exclusive() {
         arrives(writer).unwrap();
     }
 }
+
+/// STORE: the kernel takes a small file whole, believes its attributes as before, and asks for nothing when it is read. A page that
+/// does not reach the end of the file as the kernel knows it is not taken for whole, and one behind makes the file longer.
+#[test]
+fn bytes_that_are_stored_are_not_asked_for() {
+    let fixture = fixture!();
+    let length = 5000;
+    let ino = fixture.file("file", &vec![3; length]);
+    let store = |bytes: &[u8]| {
+        let size = u32::try_from(bytes.len()).unwrap();
+        let mut message = fuse::notify::store_head(ino, size);
+        message.extend_from_slice(bytes);
+        arrives(&fixture.notify_bytes(message))
+    };
+    let attributes = || fixture.count(is!(GetAttr { .. }));
+    let reads = || fixture.count(is!(Read { .. }));
+    // The kernel knows it from here on.
+    let before = std::fs::metadata(fixture.path("file")).unwrap();
+    let (asked, read) = (attributes(), reads());
+    assert_eq!(store(&vec![3; length]), Ok(()));
+    let file = File::open(fixture.path("file")).unwrap();
+    let mut bytes = vec![0; 2 * length];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), length);
+    assert!(bytes[..length].iter().all(|byte| *byte == 3));
+    assert_eq!(file.metadata().unwrap().len(), before.len());
+    assert_eq!((attributes(), reads()), (asked, read), "nothing is asked");
+    assert_eq!(fixture.cached(ino, 4096, 4096).len(), length - 4096);
+    // A part of the last page: dropped and stored so, it is asked for.
+    let (offset, size) = (0, 0);
+    let dropped = Notice::Data {
+        ino,
+        offset,
+        length: size,
+    };
+    assert_eq!(arrives(&fixture.notify(&dropped)), Ok(()));
+    assert_eq!(store(&[3; 100]), Ok(()));
+    assert_eq!(byte_at(&file, 50), 3);
+    assert!(reads() > read, "not whole");
+    assert_eq!(store(&vec![4; 8192]), Ok(()));
+    assert_eq!(fixture.cached(ino, 0, 8192).len(), 8192, "it is longer now");
+}

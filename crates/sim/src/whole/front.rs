@@ -19,7 +19,8 @@ use crate::model::{
 
 /// Tickets of requests that no task of the kernel model makes.
 pub const OWN_TICKET: u64 = 1 << 40;
-const CELL_BYTES: usize = 1024;
+/// Bytes of a cell.
+pub const CELL_BYTES: usize = 1024;
 
 /// A file that the node has open.
 #[derive(Clone, Copy, Debug)]
@@ -180,7 +181,8 @@ impl Front {
             }
             Ask::SetSize(size) => Operation::SetAttr {
                 ino,
-                handle: Some(writer),
+                // By its name, where nobody has it open.
+                handle: (writer != Handle(0)).then_some(writer),
                 set: SetAttr {
                     size: Some(at(*size)),
                     ..no_change()

@@ -120,6 +120,8 @@ pub enum Out {
     Later(u64, Later),
     /// An answer to the kernel; then `Input::Replied` of the inodes.
     Reply(Ticket, Response, Vec<InodeId>),
+    /// Bytes of a file for the kernel; then their frames are given back, and `Input::Filled`.
+    Fill(InodeId, Vec<Span>),
     /// A notification for the kernel.
     Notify(Option<NotifyId>, Notice),
     /// All that is dirty now is written back for a node that stops.
@@ -168,6 +170,8 @@ pub struct Canary {
     pub old_parts: bool,
     /// Names that were listed ahead are shown although they have changed.
     pub shows_old_names: bool,
+    /// Tokens go while bytes that they cover are on their way into a page cache.
+    pub overtakes_fills: bool,
     /// Who is asked to write back for a node that stops says at once that it has.
     pub skips_sweeps: bool,
 }
@@ -194,6 +198,7 @@ impl Canary {
             "stale-rewrites" => &mut self.stale_rewrites,
             "old-parts" => &mut self.old_parts,
             "shows-old-names" => &mut self.shows_old_names,
+            "overtakes-fills" => &mut self.overtakes_fills,
             "skips-sweeps" => &mut self.skips_sweeps,
             _ => return false,
         };
@@ -229,6 +234,8 @@ pub struct Setting {
     pub evict_ticks: u64,
     /// Files are loaded before anybody opens them every so many ticks; 0: only where the client sees that they are read in turn.
     pub load_ticks: u64,
+    /// Which reads change access times.
+    pub access_times: client::AccessTimes,
     /// Which blocks are rewritten; none without.
     pub rewrites: Option<client::rewrite::Rules>,
     /// When directories are split and joined; `None`: never.
@@ -270,6 +277,8 @@ pub struct Node {
     next_call: u64,
     tick_count: u64,
     is_relief_due: bool,
+    /// Fills that the kernel has not returned from.
+    filling_count: usize,
     load_ticks: u64,
     checkpoints: checkpoints::Checkpoints,
     keys: keys::Keys,
@@ -292,6 +301,7 @@ impl Node {
             round_ticks,
             evict_ticks,
             load_ticks,
+            access_times,
             rewrites,
             part_bounds,
             canary,
@@ -313,12 +323,7 @@ impl Node {
             placements.rotate_left(index * 5 % count);
             let mut slice = Slice::new(index, placements);
             slice.limit_inodes(inode_count_max);
-            if load_ticks > 0 {
-                slice.load_written_files();
-            }
-            if canary.shows_old_names {
-                slice.show_old_names();
-            }
+            ahead::prepare(&mut slice, load_ticks > 0, canary);
             if view.nodes.len() <= 1 {
                 slice.believe(Duration::from_millis(
                     types::limits::KERNEL_TIMEOUT_ALONE_MS,
@@ -329,7 +334,7 @@ impl Node {
             }
             // Told soon, while other things are under way.
             let patience = Duration::from_millis(30);
-            slice.keep_access_times(client::AccessTimes::Strict, true, patience);
+            slice.keep_access_times(access_times, true, patience);
             if let Some(rules) = rewrites {
                 slice.rewrite_aged(rules);
             }
@@ -369,6 +374,7 @@ impl Node {
             next_call: 0,
             tick_count: 0,
             is_relief_due: false,
+            filling_count: 0,
             load_ticks,
             checkpoints: checkpoints::Checkpoints::new(round_ticks),
         };
@@ -525,6 +531,10 @@ impl Node {
                     None if is_skipped => {}
                     _ => self.out.push(Out::Notify(id, notice)),
                 }
+            }
+            Effect::Fill(ino, spans) => {
+                self.filling_count += 1;
+                self.out.push(Out::Fill(ino, spans));
             }
             Effect::Release(..) if self.canary.loses_releases => {}
             Effect::Release(shard, released) => self.release_token(shard, released, items),
@@ -871,11 +881,6 @@ impl Node {
         }
     }
 
-    /// Drops the front end's references of a payload that it has handed over.
-    pub fn release_payload(&self, span: Span) {
-        frames_of(span).for_each(|frame| self.memory.release(frame));
-    }
-
     /// No question, fact, release or wait is open.
     pub fn is_idle(&self) -> bool {
         self.calls.count() == 0
@@ -903,8 +908,8 @@ impl Node {
             );
             let free = self.memory.frame_counts().1;
             let is_cached = self.slices.iter().any(|slice| slice.counts().1 > 0);
-            let is_hopeful =
-                is_cached || self.transfers.is_busy() || free > self.memory.levels().reserve;
+            let is_moving = self.transfers.is_busy() || self.filling_count > 0;
+            let is_hopeful = is_cached || is_moving || free > self.memory.levels().reserve;
             assert!(is_hopeful, "something will free frames");
         }
         for slice in self.shards.iter().flatten() {

@@ -48,6 +48,8 @@ pub struct Options {
     pub crash_count: usize,
     /// Some of these say so before, and wait for the others.
     pub says_farewell: bool,
+    /// Applications close files and open them again.
+    pub has_doors: bool,
     /// Pages that read-ahead adds at most.
     pub read_ahead: usize,
     /// Files are mapped, loaded from and stored to.
@@ -199,6 +201,7 @@ impl Options {
             load_ticks: draw_load_ticks(&mut aside, is_little, canary),
             refuses_pieces: draw_refuses_pieces(&mut aside, canary),
             says_farewell: draw_farewell(&mut aside, canary),
+            has_doors: draw_doors(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -274,6 +277,11 @@ fn draw_refuses_pieces(aside: &mut Prng, canary: Canary) -> bool {
 fn draw_farewell(aside: &mut Prng, canary: Canary) -> bool {
     let says = aside.chance(1, 2);
     says && (canary == Canary::default() || canary.skips_sweeps)
+}
+
+fn draw_doors(aside: &mut Prng, canary: Canary) -> bool {
+    let has_doors = aside.chance(1, 2);
+    has_doors && (canary == Canary::default() || canary.overtakes_fills)
 }
 
 /// There are few names: the smallest bounds split and join them all the time.

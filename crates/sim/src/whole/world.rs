@@ -6,6 +6,7 @@
 
 mod apps;
 mod crash;
+mod doors;
 mod holds;
 mod locks;
 mod pages;
@@ -64,6 +65,8 @@ pub struct Report {
     pub key_counts: [u64; 3],
     /// Files that were loaded before they were opened, of all lives.
     pub loaded_file_count: u64,
+    /// Files that were put into kernels.
+    pub fill_count: u64,
     /// Parts of directories that there were at the ends of all lives.
     pub part_count: u64,
     /// Reads of pages that failed, and calls that failed for it.
@@ -103,6 +106,11 @@ struct Machine {
     unwritten: Vec<(Ticket, Response, Vec<InodeId>)>,
     notifications: Vec<(Program, Option<NotifyId>)>,
     notifying: Vec<Notifying>,
+    fillings: Vec<doors::Filling>,
+    /// When a direct read ended last.
+    last_direct_read: u64,
+    /// How each file is open.
+    doors: Vec<doors::Door>,
     /// Answers to requests of no task, until they are taken.
     own_answers: BTreeMap<Ticket, Response>,
     power: Power,
@@ -170,6 +178,7 @@ pub struct World {
     refused_count: u64,
     key_counts: [u64; 3],
     loaded_file_count: u64,
+    fill_count: u64,
     part_count: u64,
     page_faults: pages::PageFaults,
     /// The last step in which it was nearly full.
@@ -215,6 +224,7 @@ impl World {
             refused_count: self.refused_count,
             key_counts: self.key_counts,
             loaded_file_count: self.loaded_file_count,
+            fill_count: self.fill_count,
             part_count: self.part_count,
             page_fault_counts: self.page_faults.counts,
             lock_counts: self.lockers.counts,
@@ -356,6 +366,9 @@ impl World {
         if self.lockers.has_seats() {
             actors.extend([(usize::MAX, 4), (usize::MAX, 4)]);
         }
+        if self.options.has_doors {
+            actors.push((usize::MAX, 5));
+        }
         self.prng.shuffle(&mut actors);
         actors
             .into_iter()
@@ -364,7 +377,11 @@ impl World {
                 (usize::MAX, 1) => self.end_some(),
                 (usize::MAX, 2) => self.act_hold(),
                 (usize::MAX, 3) => self.reclaim_some(),
-                (usize::MAX, _) => self.act_lock(),
+                (usize::MAX, 4) => self.act_lock(),
+                (usize::MAX, _) => {
+                    let index = self.number(self.machines.len());
+                    self.act_door(index)
+                }
                 (index, usize::MAX) => {
                     let pick = usize::try_from(self.prng.below(1 << 20)).expect("small");
                     self.machines[index].node.act(pick)
@@ -512,6 +529,7 @@ impl World {
                 machine.unwritten.push((ticket, response, pinned));
             }
             Out::Notify(id, notice) => self.notify(index, id, &notice),
+            Out::Fill(ino, spans) => self.fill_begins(index, ino, spans),
             Out::Sweep(sweep) => self.sweep_begins(index, sweep),
             Out::Swept(sweep) => self.sweep_ends(index, sweep),
         }

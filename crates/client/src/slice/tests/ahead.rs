@@ -451,3 +451,23 @@ fn the_end_is_known_from_the_first_listing() {
     let effects = list(&mut s, 100 + COUNT);
     assert_eq!(shown(&effects).map(Vec::len), Some(0));
 }
+
+/// The token for names went and came back with another answer while these entries were on their way: what they say may be of before another node's
+/// change, and the kernel must not believe it.
+#[test]
+fn entries_of_before_a_token_are_shown_for_once() {
+    for is_new in [false, true] {
+        let mut s = story();
+        let effects = list(&mut s, 0);
+        let (call, cookie) = asked(&effects).expect("the owner is asked");
+        if is_new {
+            s.slice.inode(DIRECTORY).names_epoch += crate::names::NAMES_TOKEN;
+        }
+        let effects = answer(&mut s, call, cookie, true);
+        let listed = shown(&effects).expect("it is answered");
+        let timeouts = listed.iter().filter_map(|entry| entry.entry.as_ref());
+        let timeouts: Vec<u64> = timeouts.map(|entry| entry.entry_timeout_ns).collect();
+        assert!(!timeouts.is_empty(), "{listed:?}");
+        assert_eq!(timeouts.iter().all(|ns| *ns == 0), is_new, "{timeouts:?}");
+    }
+}

@@ -308,6 +308,25 @@ fn who_was_used_since_stays_for_another_turn() {
 }
 
 /// Another node looked at it while it was open here, so the owner takes it to be open; it has been closed since, under a token.
+/// What was asked for when an inode had other counts must not be taken for news of what they are later.
+#[test]
+fn counts_of_an_inode_that_is_known_again_are_new() {
+    let names = 700 * crate::names::NAMES_TOKEN + 3;
+    for (epoch, losses) in [(names, 0), (0, 900)] {
+        let mut s = story();
+        know(&mut s, 20, FileKind::File);
+        let inode = s.slice.inode(other(1));
+        (inode.names_epoch, inode.loss_count) = (epoch, losses);
+        for _ in 0..4 {
+            tick(&mut s);
+        }
+        assert!(!s.slice.inodes.contains_key(&other(1)), "it is forgotten");
+        let inode = s.slice.inode(other(1));
+        assert!(inode.loss_count > losses && inode.names_epoch > epoch);
+        assert!(!crate::names::is_same_token(inode.names_epoch, epoch));
+    }
+}
+
 #[test]
 fn what_was_open_while_another_node_looked_goes_too() {
     for (is_taken_open, has_token, goes) in [

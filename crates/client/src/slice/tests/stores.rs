@@ -76,7 +76,10 @@ fn open_again(s: &mut Story, write: bool) -> Handle {
         write,
         ..OpenFlags::default()
     };
-    let effects = s.ask(Operation::Open { ino: INO, flags });
+    let mut effects = s.ask(Operation::Open { ino: INO, flags });
+    if matches!(effects[..], [Effect::Fill(..)]) {
+        effects = s.input(Input::Filled(INO, Filled::Whole));
+    }
     let handle = effects.iter().find_map(|effect| match effect {
         Effect::Reply(_, Response::Opened(opened), _) => Some(opened.handle),
         _ => None,

@@ -227,8 +227,10 @@ impl Story {
             size,
             ..Attr::new(INO, 7, types::FileKind::File, 0o644, now)
         };
+        let mut slice = Slice::new(slice_of(INO), vec![ShardId(0)]);
+        slice.fill_kernel();
         Self {
-            slice: Slice::new(slice_of(INO), vec![ShardId(0)]),
+            slice,
             memory: Memory::default(),
             has_sectors: false,
             are_promised: false,

@@ -148,6 +148,7 @@ impl Shape {
             round_ticks: self.round_ticks,
             evict_ticks: 0,
             load_ticks: 0,
+            access_times: client::AccessTimes::Strict,
             rewrites: self.rewrites.then_some(Rules {
                 parts_max: 1,
                 rest: Duration(0),
@@ -391,6 +392,7 @@ impl Machine {
                 }
             }
             // There is no kernel that could keep anything.
+            Out::Fill(ino, spans) => self.node.filled(ino, &spans, client::Filled::Whole),
             Out::Notify(Some(id), _) => self.node.input(id.slice(), Input::Notified(id)),
             Out::Notify(None, _) | Out::Sweep(_) | Out::Swept(_) => {}
             Out::Send(to, ..) => unreachable!("there is no {to:?}"),

@@ -1,13 +1,34 @@
 //! The driver of what is loaded and listed before it is opened (the twin of a part of `os::daemon::work`), and guesses at random.
 
-use client::Coming;
 use client::siblings::Order;
 use client::slice::{Input, Slice, slice_of};
-use types::InodeId;
+use client::{Coming, Filled};
+use types::{InodeId, Span};
 
-use super::{Item, Node};
+use super::{Canary, Item, Node};
+
+/// A slice that guesses, or is broken on purpose.
+pub(super) fn prepare(slice: &mut Slice, loads_written_files: bool, canary: Canary) {
+    slice.fill_kernel();
+    if loads_written_files {
+        slice.load_written_files();
+    }
+    if canary.shows_old_names {
+        slice.show_old_names();
+    }
+    if canary.overtakes_fills {
+        slice.overtake_fills();
+    }
+}
 
 impl Node {
+    /// The kernel has returned from `Out::Fill`.
+    pub fn filled(&mut self, ino: InodeId, spans: &[Span], filled: Filled) {
+        spans.iter().for_each(|span| self.release(*span));
+        self.filling_count -= 1;
+        self.input(slice_of(ino), Input::Filled(ino, filled));
+    }
+
     /// Files will be opened soon, on a loop of the daemon: a run of its own.
     pub(super) fn load_files(&mut self, files: Vec<InodeId>) {
         let load = |ino| Item::Client(slice_of(ino), Input::LoadFile(ino));

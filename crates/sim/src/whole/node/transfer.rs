@@ -407,4 +407,9 @@ impl Node {
             self.sectors(Kind::Flush, at, Source::Bytes(Vec::new()), done);
         }
     }
+
+    /// Drops the front end's references of a payload that it has handed over.
+    pub fn release_payload(&self, span: Span) {
+        client::slice::frames_of(span).for_each(|frame| self.memory.release(frame));
+    }
 }

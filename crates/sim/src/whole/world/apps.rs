@@ -9,9 +9,9 @@ use super::{
 use crate::model::{Action, CELL_COUNT};
 
 impl Machine {
-    /// Threads, notifications, and: request reader, answer writer, starter of notifications.
+    /// Threads, notifications, and: request reader, answer writer, starter of notifications, filler of page caches.
     pub(super) fn actor_count(&self) -> usize {
-        self.threads.len() + self.notifying.len() + 3
+        self.threads.len() + self.notifying.len() + 4
     }
 
     pub(super) fn describe(&self) -> Vec<String> {
@@ -53,6 +53,7 @@ impl World {
         match actor - machine.notifying.len() {
             0 => self.read_request(index),
             1 => self.write_answer(index),
+            2 => self.act_filling(index),
             _ => {
                 let is_full = machine.notifying.len() >= self.options.notify_thread_count;
                 if is_full || machine.notifications.is_empty() {
@@ -191,10 +192,18 @@ impl World {
 
     fn act_notifying(&mut self, index: usize, actor: usize) -> bool {
         let machine = &mut self.machines[index];
+        // A folio is busy where somebody has stored to it again.
+        let is_stored_to = match &machine.notifying[actor].task.program {
+            Program::NotifyPages(file, _) => machine.may_store(*file),
+            _ => false,
+        };
         let mut context = Context {
             now: self.now,
             prng: &mut self.prng,
-            busy_percent: self.options.busy_percent,
+            busy_percent: match is_stored_to {
+                true => self.options.busy_percent,
+                false => 0,
+            },
             read_ahead: 0,
         };
         let notifying = &mut machine.notifying[actor];
@@ -258,6 +267,7 @@ impl World {
         let file = self.number(self.options.file_count);
         let action = self.draw();
         let action = self.avoid_overlap(index, file, action);
+        let action = self.as_open(index, file, action);
         self.note(|| format!("node {index}: call {file} {action:?}"));
         let task = Task::new(Program::Call(file, action));
         self.machines[index].threads[actor].task = Some((task, self.step_count));
@@ -325,7 +335,7 @@ impl World {
         start..(start + count).min(CELL_COUNT)
     }
 
-    fn number(&mut self, below: usize) -> usize {
+    pub(super) fn number(&mut self, below: usize) -> usize {
         usize::try_from(self.prng.below(below as u64)).expect("below a usize")
     }
 

@@ -200,6 +200,8 @@ impl World {
         machine.unwritten.clear();
         machine.notifications.clear();
         machine.notifying.clear();
+        machine.fillings.clear();
+        machine.doors.fill(super::doors::Door::default());
         machine.own_answers.clear();
         // Lives of nodes that are down are still members: their tokens are theirs until they are said to be over.
         let lives: Vec<_> = self.machines.iter().map(|m| m.node.me).collect();

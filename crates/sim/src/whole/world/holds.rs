@@ -323,6 +323,10 @@ impl World {
                 let count = std::mem::take(&mut self.holds[at].seats[index].lookup_count);
                 self.forget(index, self.holds[at].ino, count);
             }
+            // It may have crashed a moment ago.
+            while self.violation.is_none() && !self.machines[0].has_files() {
+                self.step();
+            }
             self.begin_act(at, 0, Act::Remove);
             self.await_seat(at, 0);
         }

@@ -26,16 +26,25 @@ impl World {
             return;
         }
         match action {
-            Action::ReadCached(cells) | Action::Splice(cells) | Action::ReadDirect(cells) => {
+            Action::ReadDirect(cells) => {
                 for (cell, value) in cells.clone().zip(&task.result) {
                     if let Some(value) = value {
                         self.saw((file, cell), *value, seen, who);
                     }
                 }
+                self.machines[who].last_direct_read = self.step_count;
+            }
+            Action::ReadCached(cells) | Action::Splice(cells) => {
+                for (cell, value) in cells.clone().zip(&task.result) {
+                    if let Some(value) = value.filter(|_| !self.is_seen_early(who, file, cell)) {
+                        self.saw((file, cell), value, seen, who);
+                    }
+                }
             }
             Action::Load(cell) => {
-                if let Some(Some(value)) = task.result.first() {
-                    self.saw((file, *cell), *value, seen, who);
+                let value = task.result.first().copied().flatten();
+                if let Some(value) = value.filter(|_| !self.is_seen_early(who, file, *cell)) {
+                    self.saw((file, *cell), value, seen, who);
                 }
             }
             Action::Write(cells, value) => {
@@ -89,6 +98,21 @@ impl World {
             | Action::Stat => {}
             Action::Bind(..) => unreachable!("not in this world"),
         }
+    }
+
+    /// A write of this node that has not returned covers the cell, and a direct read may have seen it: the kernel drops the page once more
+    /// only before it returns (docs/tokens.md, "Limits of the kernel"), so what the page cache shows is not judged.
+    fn is_seen_early(&self, who: usize, file: usize, cell: usize) -> bool {
+        let machine = &self.machines[who];
+        machine.threads.iter().any(|thread| {
+            let Some((task, begin)) = &thread.task else {
+                return false;
+            };
+            let Program::Call(of, Action::Write(cells, _)) = &task.program else {
+                return false;
+            };
+            *of == file && cells.contains(&cell) && machine.last_direct_read > *begin
+        })
     }
 
     fn record_change(

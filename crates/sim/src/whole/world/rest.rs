@@ -14,6 +14,7 @@ impl World {
     pub(super) fn rest(&mut self) {
         self.end_locks();
         self.end_holds();
+        self.open_doors();
         self.sync_mappings();
         self.end_outage();
         self.settle();
@@ -60,6 +61,7 @@ impl World {
             machine.kernel = Kernel::new(self.options.file_count);
             machine.front = Front::new();
             machine.own_answers.clear();
+            machine.fillings.clear();
         }
         let lives: Vec<_> = self.machines.iter().map(|m| m.node.me).collect();
         for machine in &mut self.machines {
@@ -104,6 +106,7 @@ impl World {
             m.unwritten.is_empty()
                 && m.notifications.is_empty()
                 && m.notifying.is_empty()
+                && m.fillings.is_empty()
                 && m.kernel.queue.is_empty()
                 && m.kernel.in_flight.is_empty()
                 && !m.node.is_busy()

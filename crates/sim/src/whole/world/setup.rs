@@ -97,6 +97,7 @@ impl World {
             refused_count: 0,
             key_counts: [0; 3],
             loaded_file_count: 0,
+            fill_count: 0,
             part_count: 0,
             page_faults: super::pages::PageFaults::default(),
             was_full_at: 0,
@@ -121,6 +122,9 @@ impl World {
                     unwritten: Vec::new(),
                     notifications: Vec::new(),
                     notifying: Vec::new(),
+                    fillings: Vec::new(),
+                    last_direct_read: 0,
+                    doors: vec![super::doors::Door::default(); options.file_count],
                     own_answers: BTreeMap::new(),
                     power: super::Power::On,
                 }),
@@ -159,6 +163,11 @@ impl World {
             round_ticks: options.round_ticks,
             evict_ticks: options.evict_ticks,
             load_ticks: options.load_ticks,
+            // A read that changes one always comes as a READ.
+            access_times: match options.has_doors {
+                true => client::AccessTimes::Never,
+                false => client::AccessTimes::Strict,
+            },
             rewrites: (options.rewrite_ms > 0).then(|| Rules {
                 parts_max: 1,
                 rest: Duration::from_millis(options.rewrite_ms),
