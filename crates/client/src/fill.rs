@@ -87,6 +87,8 @@ impl Slice {
         }
         self.gate_of(ino)
             .fill_then((ticket, Response::Opened(opened)));
+        // No READ will say that it is read; those whose READs tell the order are not filled.
+        self.note_watched(ino);
         true
     }
 
@@ -135,7 +137,7 @@ impl Slice {
         };
         // Where it does not know the inode the answer that shows it may be on its way: again when somebody opens it. And it may have forgotten
         // the one that it knew before it took this.
-        inode.may_have_pages = filled != Filled::Nothing;
+        inode.may_have_pages = filled != Filled::Nothing && inode.lookup_count > 0;
         inode.has_read_pages |= inode.may_have_pages;
         if filled == Filled::Nothing {
             inode.foreseen = Foreseen::No;

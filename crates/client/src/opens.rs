@@ -418,7 +418,7 @@ impl Slice {
             heard,
         };
         self.handles.insert(handle, file);
-        if std::mem::take(&mut self.inode(ino).foreseen) == Foreseen::Filled {
+        if std::mem::take(&mut self.inode(ino).foreseen) == Foreseen::Filled && flags.read {
             // No READ will say that it is read.
             self.note_watched(ino);
         }

@@ -217,6 +217,8 @@ impl Slice {
             // What is known of the attributes may be older than this token.
             token::Adopted::Current if !was_covered => {
                 inode.is_attr_fresh = false;
+                // So is an answer that is on its way, and was asked for before this token.
+                inode.loss_count += 1;
                 // Directories come with what was done in them.
                 inode.is_name_unsure |= inode.inode_mode().is_some();
             }

@@ -307,7 +307,6 @@ fn who_was_used_since_stays_for_another_turn() {
     assert!(!s.slice.inodes.contains_key(&other(1)));
 }
 
-/// Another node looked at it while it was open here, so the owner takes it to be open; it has been closed since, under a token.
 /// What was asked for when an inode had other counts must not be taken for news of what they are later.
 #[test]
 fn counts_of_an_inode_that_is_known_again_are_new() {
@@ -327,6 +326,7 @@ fn counts_of_an_inode_that_is_known_again_are_new() {
     }
 }
 
+/// Another node looked at it while it was open here, so the owner takes it to be open; it has been closed since, under a token.
 #[test]
 fn what_was_open_while_another_node_looked_goes_too() {
     for (is_taken_open, has_token, goes) in [

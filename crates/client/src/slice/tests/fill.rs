@@ -163,6 +163,19 @@ fn a_file_whose_read_tells_the_order_is_read() {
     );
 }
 
+/// Nor does the kernel ask for one that is put there as it is opened.
+#[test]
+fn the_open_of_a_file_that_is_filled_tells_of_its_read() {
+    let mut s = closed(SIZE);
+    let order = crate::siblings::Order::Name;
+    let mark = crate::siblings::Mark::Step(order, 1);
+    s.input(Input::Watch(INO, InodeId::ROOT, mark));
+    let effects = ask_open(&mut s, reader());
+    assert!(filled(&effects).is_some());
+    let tells = |e: &Effect| matches!(e, Effect::ForSlice(_, Input::WatchedRead(_, INO, of)) if *of == mark);
+    assert!(effects.iter().any(tells), "{effects:?}");
+}
+
 /// Of a file that was loaded ahead and put into the kernel the open tells that it is read.
 #[test]
 fn the_open_of_a_file_that_was_filled_before_tells_of_its_read() {

@@ -375,6 +375,27 @@ fn attributes_of_before_a_loss_are_not_current() {
     assert!(!s.slice.inode(INO).is_attr_fresh);
 }
 
+/// Nor under one that came with another answer, and where no token was here that could be lost.
+#[test]
+fn attributes_of_before_a_token_are_not_current() {
+    let mut s = Story::new(PAGE);
+    let late = s.attr;
+    let question = s.ask(Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    });
+    let mode = InodeMode::Read;
+    let token = super::story::granted(INO, 9, TokenKind::Inode { mode });
+    s.input(Input::Granted(Box::new(token)));
+    let call = question.iter().find_map(|effect| match effect {
+        Effect::Call(call, ..) => Some(*call),
+        _ => None,
+    });
+    let answer = Answer::bare(Body::Acquired { attr: Some(late) });
+    s.input(Input::Answer(call.expect("asked"), Box::new(answer)));
+    assert!(!s.slice.inode(INO).is_attr_fresh);
+}
+
 /// Answers the question among `effects`, and hands on what goes to another inode; what follows from both.
 fn answer_all(s: &mut Story, effects: &[Effect], reply: meta::Reply) -> Vec<Effect> {
     let call = effects.iter().find_map(|effect| match effect {
