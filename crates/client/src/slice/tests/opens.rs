@@ -385,7 +385,7 @@ fn attributes_of_before_a_token_are_not_current() {
         handle: None,
     });
     let mode = InodeMode::Read;
-    let token = super::story::granted(INO, 9, TokenKind::Inode { mode });
+    let token = story::granted(INO, 9, TokenKind::Inode { mode });
     s.input(Input::Granted(Box::new(token)));
     let call = question.iter().find_map(|effect| match effect {
         Effect::Call(call, ..) => Some(*call),
