@@ -2,11 +2,16 @@
 //!
 //! A READ of a small file is a request like any other, with two changes of threads, and brings what the pagepool often has when the
 //! file is opened: `siblings` has loaded it, or it was read or written here before. The kernel takes the bytes with one notification
-//! (FUSE_NOTIFY_STORE), which takes a tenth of that, and believes its attributes as before as long as the file does not get longer by it.
+//! (FUSE_NOTIFY_STORE) without a change of threads, and believes its attributes as before as long as the file does not get longer by it.
+//! docs/decisions/0028 has why nothing waits for it and nothing overtakes it.
 //!
+//! ```text
+//! loaded ahead --Fill--> Filled                                    (whoever opens it meanwhile is answered then)
+//! opened, not in the kernel --Fill--> Filled --> the open is answered
+//! ```
 //! Invariants
 //! - What is put there is what a READ would be answered with now, under the same tokens, and the kernel drops it for the same reasons.
-//! - It is put there between the open and its answer, where nobody else has the file open here, and other opens are answered after it: no request of
+//! - Nobody has the file open here when that begins, but for the open that waits for it, and opens that come meanwhile are answered after it: no request of
 //!   anybody has a folio of the file, so the kernel takes the bytes without waiting for an answer of ours. Any thread may do it.
 //! - Until the kernel has returned no token of the file goes, nothing of it is notified, and neither its bytes nor its size change (rule R13, `Gate`).
 //! - A read that changes the access time comes as a READ.
@@ -50,15 +55,18 @@ pub(crate) enum Foreseen {
 }
 
 impl Inode {
-    /// The bytes that the reader who has just opened it may find in the kernel before he asks for them.
+    /// The bytes to put into the kernel, if nobody has it open but the `open_count` whose answers wait for that.
     fn content_to_fill(&self, open_count: u32) -> Option<ByteRange> {
-        let content = ByteRange::new(0, self.size);
         let is_small = (1..=SIZE_MAX).contains(&self.size);
         let is_alone = self.open_count == open_count && self.writer_count == 0;
         // A change of size under way would be answered while older bytes are still on their way.
         let is_quiet = self.gate.is_none() && self.parked.is_empty() && self.resizes.is_empty();
-        let is_known = self.is_attr_current() && self.covers(RangeMode::Read, &round_out(&content));
-        (is_small && is_alone && is_quiet && is_known && !self.may_have_pages).then_some(content)
+        if !is_small || !is_alone || !is_quiet || self.may_have_pages || !self.is_attr_current() {
+            return None;
+        }
+        let content = ByteRange::new(0, self.size);
+        self.covers(RangeMode::Read, &round_out(&content))
+            .then_some(content)
     }
 }
 
@@ -81,7 +89,7 @@ impl Slice {
         ticket: Ticket,
         opened: Opened,
     ) -> bool {
-        // Over a transport that writes answers late the bytes might come after the answer.
+        // An open that drops what the kernel has would drop these.
         if opened.direct || !opened.keep_cache || !self.begin_fill(env, ino, 1) {
             return false;
         }

@@ -1,4 +1,9 @@
-//! What an inode keeps while something of it is on its way to or from the kernel: its gate, and who waits for that.
+//! What an inode keeps while something of it is on its way to the kernel or out of it: its gate, and who waits for that.
+//!
+//! Invariants
+//! - There is one as long as the gate is not idle, or somebody waits for it; `tokens` makes it and drops it.
+//! - A request that the gate has parked is here until it is served, tried again or failed.
+//! - Opens wait in `filling` only between `begin_fill` and `Input::Filled`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +14,7 @@ use crate::revoke::{DirectoryGate, Gate, RevokeId};
 use crate::slice::NotifyId;
 use crate::tokens::Leaving;
 
-/// What an inode keeps while tokens of it are being revoked.
+/// What an inode keeps while tokens of it are being revoked, or bytes of it put into the kernel.
 #[derive(Debug)]
 pub(crate) struct RevokeState {
     pub(crate) gate: Gate,
@@ -66,9 +71,9 @@ impl RevokeState {
         std::mem::take(&mut self.filling)
     }
 
-    /// An open that waits until the kernel has the file's bytes.
-    pub(crate) fn is_filling_for(&self, ticket: Ticket) -> bool {
-        self.filling.iter().any(|(of, _)| *of == ticket)
+    /// Opens that wait until the kernel has the file's bytes.
+    pub(crate) fn filling(&self) -> impl Iterator<Item = Ticket> {
+        self.filling.iter().map(|(ticket, _)| *ticket)
     }
 
     /// Requests that wait, for `gupfs waiters`.

@@ -239,8 +239,8 @@ pub enum Effect {
     /// What these stores wrote is not wanted: no flush will name them.
     ForgetStores(Vec<IoId>),
     /// Put these bytes of a file, from its beginning to its end, into the kernel's page cache, at once, and drop a reference of
-    /// each of their frames; then `Input::Filled`, whether it went well or not. Nothing of what the client does waits for anybody meanwhile,
-    /// so this may be done by any thread.
+    /// each of their frames; then `Input::Filled`, whether it went well or not. No request has a folio of the file locked, so this waits for no
+    /// answer, and may be done by any thread.
     Fill(InodeId, Vec<Span>),
     /// Tell the kernel to drop something, on a notify thread.
     Notify(Option<NotifyId>, Notice),
@@ -386,7 +386,7 @@ pub struct Gauges {
     pub rewrites: crate::rewrite::RewriteCounts,
     /// Small files that were loaded before they were opened.
     pub loaded_file_count: u64,
-    /// Small files that were put into the kernel as they were opened (`crate::fill`).
+    /// Small files that were put into the kernel whole before their open was answered (`crate::fill`).
     pub filled_file_count: u64,
     /// Directories that were listed before they were opened.
     pub listed_directory_count: u64,
@@ -745,6 +745,10 @@ impl Slice {
             }
             for request in inode.gate.iter().flat_map(|state| state.parked()) {
                 let what = format!("{:?} waits for a revoke of this inode", request.operation);
+                all.push((*ino, what, Instant(0)));
+            }
+            for ticket in inode.gate.iter().flat_map(|state| state.filling()) {
+                let what = format!("open {ticket:?} waits until the kernel has taken the bytes");
                 all.push((*ino, what, Instant(0)));
             }
             for goal in &inode.goals {

@@ -862,7 +862,9 @@ impl Slice {
         let finish = self.finish_release_of(env, ino, leaving.release);
         let inode = self.inode(ino);
         // What no token covers the kernel has dropped.
-        inode.may_have_pages &= !cached_pages(inode, &ByteRange::ALL, true).is_empty();
+        if inode.may_have_pages {
+            inode.may_have_pages = !cached_pages(inode, &ByteRange::ALL, true).is_empty();
+        }
         self.drop_gate_if_idle(ino);
         self.on_finish(env, ino, finish);
         self.retry(env, ino);

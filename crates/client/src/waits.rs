@@ -103,8 +103,8 @@ impl Slice {
                 ),
             });
         }
-        let gate = inode.gate.as_ref();
-        if gate.is_some_and(|gate| gate.is_filling_for(ticket)) {
+        let mut filling = inode.gate.iter().flat_map(|gate| gate.filling());
+        if filling.any(|of| of == ticket) {
             return Some(Wait::Fill);
         }
         let mut gated = inode.gate.iter().flat_map(|gate| gate.parked());

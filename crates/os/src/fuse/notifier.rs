@@ -1,4 +1,5 @@
-//! Threads that write notifications to the kernel, so that no other thread ever waits for them (R1).
+//! Notifications to the kernel: written by threads that do nothing else, so that no other thread ever waits for them (R1); but for bytes that the
+//! kernel takes without waiting for anybody (R13, `Notifier::fill`).
 
 use super::memory::Memory;
 use super::session::{self, SessionError};

@@ -214,6 +214,10 @@ fn other_opens_wait_for_a_fill() {
     let mut s = filling();
     assert!(opened(&ask_open(&mut s, reader())).is_empty());
     assert!(opened(&ask_open(&mut s, writer())).is_empty());
+    // All three can say for what.
+    assert_eq!(s.slice.waiters().len(), 3, "{:?}", s.slice.waiters());
+    let waits = s.slice.wait_of(INO, Ticket(s.ticket));
+    assert_eq!(waits, Some(crate::waits::Wait::Fill));
     let effects = returns(&mut s, Filled::Whole);
     // The writer's mappings must not meet pages of read tokens.
     assert_eq!(notices(&effects), 1, "{effects:?}");
