@@ -43,7 +43,7 @@ use crate::env::SpaceNews;
 use crate::message::Body;
 use crate::request::{Caller, OpenFlags};
 pub(crate) use story::Memory;
-use story::{INO, PAGE, Story, commit_of, is_released, write_want};
+use story::{INO, PAGE, Story, call_of, commit_of, holes_to, is_released, write_want};
 
 fn fsync(s: &mut Story) -> Vec<Effect> {
     s.ask(Operation::Fsync {
@@ -258,13 +258,7 @@ fn a_page_cache_read_needs_no_size() {
         Effect::Call(_, _, ask) => panic!("{ask:?}: no token is missing"),
         _ => None,
     });
-    let map = meta::Reply::Map {
-        extents: Vec::new(),
-        pieces: Vec::new(),
-        end: u64::MAX,
-        map_version: 1,
-        attr: s.attr,
-    };
+    let map = holes_to(&s, u64::MAX);
     let effects = s.answer(call.expect("the second page is loaded"), map);
     let mut replies = Vec::new();
     for effect in effects {

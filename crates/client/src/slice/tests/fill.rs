@@ -4,6 +4,7 @@ use super::located::read;
 use super::*;
 use crate::fill::Filled;
 use crate::request::{Opened, Response};
+use crate::siblings::{Mark, Order};
 use types::SetAttr;
 
 const SIZE: u64 = PAGE + 100;
@@ -20,13 +21,7 @@ fn closed_with(size: u64, inode: InodeMode, mode: RangeMode) -> Story {
     let effects = s.grant_ranges(&effects, inode, &[(mode, ByteRange::ALL)]);
     let handle = opened(&effects)[0].handle;
     let effects = read(&mut s, handle, ByteRange::new(0, size));
-    let map = meta::Reply::Map {
-        extents: Vec::new(),
-        pieces: Vec::new(),
-        end: u64::MAX,
-        map_version: 1,
-        attr: s.attr,
-    };
+    let map = holes_to(&s, u64::MAX);
     let effects = s.answer(map_question(&effects).expect("where it lies"), map);
     s.settle(effects);
     s.ask(Operation::Release { ino: INO, handle });
@@ -150,11 +145,7 @@ fn what_goes_during_a_fill_is_dropped_after_it() {
 #[test]
 fn a_file_whose_read_tells_the_order_is_read() {
     let mut s = closed(SIZE);
-    s.input(Input::Watch(
-        INO,
-        InodeId::ROOT,
-        crate::siblings::Mark::First,
-    ));
+    s.input(Input::Watch(INO, InodeId::ROOT, Mark::First));
     let effects = ask_open(&mut s, reader());
     assert_eq!(
         (filled(&effects), opened(&effects).len()),
@@ -163,31 +154,35 @@ fn a_file_whose_read_tells_the_order_is_read() {
     );
 }
 
+/// The directory's slice hears that the file with this mark is read.
+fn tells_of_read(effects: &[Effect], mark: Mark) -> bool {
+    let tells = |e: &Effect| matches!(e, Effect::ForSlice(_, Input::WatchedRead(_, INO, of)) if *of == mark);
+    effects.iter().any(tells)
+}
+
 /// Nor does the kernel ask for one that is put there as it is opened.
 #[test]
 fn the_open_of_a_file_that_is_filled_tells_of_its_read() {
     let mut s = closed(SIZE);
-    let order = crate::siblings::Order::Name;
-    let mark = crate::siblings::Mark::Step(order, 1);
+    let order = Order::Name;
+    let mark = Mark::Step(order, 1);
     s.input(Input::Watch(INO, InodeId::ROOT, mark));
     let effects = ask_open(&mut s, reader());
     assert!(filled(&effects).is_some());
-    let tells = |e: &Effect| matches!(e, Effect::ForSlice(_, Input::WatchedRead(_, INO, of)) if *of == mark);
-    assert!(effects.iter().any(tells), "{effects:?}");
+    assert!(tells_of_read(&effects, mark), "{effects:?}");
 }
 
 /// Of a file that was loaded ahead and put into the kernel the open tells that it is read.
 #[test]
 fn the_open_of_a_file_that_was_filled_before_tells_of_its_read() {
     let mut s = closed(SIZE);
-    let order = crate::siblings::Order::Listed;
-    let mark = crate::siblings::Mark::Step(order, 0);
+    let order = Order::Listed;
+    let mark = Mark::Step(order, 0);
     s.input(Input::Watch(INO, InodeId::ROOT, mark));
     assert!(filled(&s.input(Input::LoadFile(INO))).is_some());
     returns(&mut s, Filled::Whole);
     let effects = ask_open(&mut s, reader());
-    let tells = |e: &Effect| matches!(e, Effect::ForSlice(_, Input::WatchedRead(_, INO, of)) if *of == mark);
-    assert!(effects.iter().any(tells), "{effects:?}");
+    assert!(tells_of_read(&effects, mark), "{effects:?}");
 }
 
 #[test]

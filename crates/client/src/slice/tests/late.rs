@@ -108,11 +108,7 @@ fn set_attribute(s: &mut Story) -> CallId {
         flags: 0,
     });
     assert!(!is_told(&effects), "the owner has not changed it yet");
-    let call = effects.iter().find_map(|e| match e {
-        Effect::Call(call, ..) => Some(*call),
-        _ => None,
-    });
-    call.expect("the owner is asked")
+    call_of(&effects)
 }
 
 #[test]

@@ -36,17 +36,6 @@ pub(super) fn read(s: &mut Story, handle: Handle, range: ByteRange) -> Vec<Effec
     })
 }
 
-/// Holes up to `end`.
-fn holes_to(s: &Story, end: u64) -> meta::Reply {
-    meta::Reply::Map {
-        extents: Vec::new(),
-        pieces: Vec::new(),
-        end,
-        map_version: 1,
-        attr: s.attr,
-    }
-}
-
 fn load_of(effects: &[Effect]) -> Option<(IoId, FrameRef)> {
     effects.iter().find_map(|effect| match effect {
         Effect::Load(io, pieces) => Some((*io, pieces[0].frames[0])),

@@ -38,13 +38,7 @@ fn read(s: &mut Story, first: u64, count: u64) -> Vec<Effect> {
 
 /// Answers the question for the map among `effects` with a hole, and has it loaded.
 fn load(s: &mut Story, effects: &[Effect]) -> Vec<Effect> {
-    let map = meta::Reply::Map {
-        extents: Vec::new(),
-        pieces: Vec::new(),
-        end: u64::MAX,
-        map_version: 1,
-        attr: s.attr,
-    };
+    let map = holes_to(s, u64::MAX);
     let mut done = Vec::new();
     for effect in s.answer(map_question(effects).expect("the map is asked for"), map) {
         match effect {

@@ -17,14 +17,6 @@ fn lookup(s: &mut Story, text: &str) -> Vec<Effect> {
     })
 }
 
-fn call_of(effects: &[Effect]) -> CallId {
-    let call = effects.iter().find_map(|effect| match effect {
-        Effect::Call(call, ..) => Some(*call),
-        _ => None,
-    });
-    call.unwrap_or_else(|| panic!("the owner is asked: {effects:?}"))
-}
-
 /// The owner says that there is no such name, and grants the right to cache names in the state of this number.
 fn absent(s: &mut Story, call: CallId, number: u64) -> Vec<Effect> {
     let number = TokenNumber(number);

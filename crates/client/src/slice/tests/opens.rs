@@ -366,12 +366,9 @@ fn attributes_of_before_a_loss_are_not_current() {
     look_up(&mut s);
     assert!(s.slice.inode(INO).is_attr_fresh);
     assert!(is_released(&revoke(&mut s, 1)));
-    let call = question.iter().find_map(|effect| match effect {
-        Effect::Call(call, ..) => Some(*call),
-        _ => None,
-    });
+    let call = call_of(&question);
     let answer = Answer::bare(Body::Acquired { attr: Some(late) });
-    s.input(Input::Answer(call.expect("asked"), Box::new(answer)));
+    s.input(Input::Answer(call, Box::new(answer)));
     assert!(!s.slice.inode(INO).is_attr_fresh);
 }
 
@@ -387,22 +384,16 @@ fn attributes_of_before_a_token_are_not_current() {
     let mode = InodeMode::Read;
     let token = story::granted(INO, 9, TokenKind::Inode { mode });
     s.input(Input::Granted(Box::new(token)));
-    let call = question.iter().find_map(|effect| match effect {
-        Effect::Call(call, ..) => Some(*call),
-        _ => None,
-    });
+    let call = call_of(&question);
     let answer = Answer::bare(Body::Acquired { attr: Some(late) });
-    s.input(Input::Answer(call.expect("asked"), Box::new(answer)));
+    s.input(Input::Answer(call, Box::new(answer)));
     assert!(!s.slice.inode(INO).is_attr_fresh);
 }
 
 /// Answers the question among `effects`, and hands on what goes to another inode; what follows from both.
 fn answer_all(s: &mut Story, effects: &[Effect], reply: meta::Reply) -> Vec<Effect> {
-    let call = effects.iter().find_map(|effect| match effect {
-        Effect::Call(call, ..) => Some(*call),
-        _ => None,
-    });
-    let effects = s.answer(call.expect("asked"), reply);
+    let call = call_of(effects);
+    let effects = s.answer(call, reply);
     s.settle(effects)
 }
 

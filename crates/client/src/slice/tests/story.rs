@@ -465,6 +465,26 @@ pub(super) fn granted(ino: InodeId, number: u64, kind: TokenKind) -> Granted {
     }
 }
 
+/// The question to an owner among `effects`.
+pub(super) fn call_of(effects: &[Effect]) -> CallId {
+    let call = effects.iter().find_map(|effect| match effect {
+        Effect::Call(call, ..) => Some(*call),
+        _ => None,
+    });
+    call.unwrap_or_else(|| panic!("the owner is asked: {effects:?}"))
+}
+
+/// Holes up to `end`.
+pub(super) fn holes_to(s: &Story, end: u64) -> meta::Reply {
+    meta::Reply::Map {
+        extents: Vec::new(),
+        pieces: Vec::new(),
+        end,
+        map_version: 1,
+        attr: s.attr,
+    }
+}
+
 pub(super) fn write_want(range: ByteRange) -> Want {
     let required = Pattern::plain(range);
     Want::Range {

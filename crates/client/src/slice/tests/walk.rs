@@ -128,15 +128,6 @@ fn coming(effects: &[Effect]) -> Option<Coming> {
     })
 }
 
-/// The question among `effects`.
-fn call_of(effects: &[Effect]) -> CallId {
-    let call = effects.iter().find_map(|effect| match effect {
-        Effect::Call(call, ..) => Some(*call),
-        _ => None,
-    });
-    call.expect("the owner is asked")
-}
-
 fn shown(effects: &[Effect]) -> Option<&Vec<Listed>> {
     effects.iter().find_map(|effect| match effect {
         Effect::Reply(_, Response::Listing(listed), _) => Some(listed),
