@@ -105,6 +105,18 @@ impl Slice {
         })
     }
 
+    /// A name has moved into `directory` from another one, with the time that the kernel may believe it: under the token of where it was. A
+    /// token of `directory` covers it from now on, and takes it along when it goes. Without one nobody would: all names are to be looked up
+    /// again (not this one alone: that would wait for the directory's lock, rule R11). Names that were asked for before the rename was answered
+    /// are older than this, whenever the kernel gets to moving them.
+    pub(crate) fn note_moved_into(&mut self, directory: InodeId) {
+        let held = self.inodes.get(&directory);
+        let is_covered = held.is_some_and(|d| d.directory_mode().is_some() && !d.is_revoking());
+        if !is_covered && !self.is_alone() {
+            self.out.push(Effect::Notify(None, Notice::Epoch));
+        }
+    }
+
     /// A call of `thread` has changed attributes of `ino`, and the kernel lets in what it asked for before.
     pub(crate) fn note_changed(&mut self, ino: InodeId, thread: u32) {
         let is_believed = match self.inodes.get_mut(&ino) {

@@ -493,6 +493,28 @@ fn files_that_are_loaded_before_they_are_opened_are_what_they_are() {
     assert!(loaded > 100, "{loaded} files");
 }
 
+/// Names move from one directory to another, which other nodes change.
+fn moving(seed: u64, canary: Canary) -> Options {
+    Options {
+        has_two_directories: true,
+        publishes: true,
+        name_percent: 90,
+        call_count: 40,
+        crash_count: 0,
+        ..whole::options(seed, canary)
+    }
+}
+
+/// The last four have shown a name at its new place that another node had removed there: no token of that directory had come with the rename.
+#[test]
+fn names_that_move_to_another_directory_are_where_they_are() {
+    for seed in (1..=16).chain([1479, 1601, 2041, 2365]) {
+        let options = moving(seed, Canary::default());
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+    }
+}
+
 /// Applications close files and open them again, and kernels are given what they may read.
 fn closing(seed: u64, canary: Canary) -> Options {
     let drawn = whole::options(seed, canary);

@@ -171,6 +171,60 @@ fn flags(fixture: &Fixture) -> Outcome {
     expect("left", listed(fixture, "left")?, &[])
 }
 
+/// The kernel takes a name's time-out along when the name moves to another directory: it may be one that other nodes change.
+#[test]
+fn what_moves_to_a_shared_directory_is_not_believed_there() {
+    let fixture = lab!();
+    let outcome = published(&fixture);
+    finish(&fixture, outcome);
+}
+
+fn published(fixture: &Fixture) -> Result<String, String> {
+    make(fixture, 1, "own")?;
+    make(fixture, 2, "shared")?;
+    let of = |node: usize, path: &str| fixture.path(node, path);
+    let is_there = |node, path: &str| of(node, path).symlink_metadata().is_ok();
+    for round in 0..40 {
+        // Both nodes change it, so that its names are nobody's to keep.
+        for node in [1, 2] {
+            let path = of(node, &format!("shared/by{node}"));
+            text("write", fs::write(&path, b""))?;
+            text("remove", fs::remove_file(&path))?;
+        }
+        let [new, public, taken] = [
+            format!("own/new{round}"),
+            format!("shared/public{round}"),
+            format!("shared/taken{round}"),
+        ];
+        text("new", fs::write(of(1, &new), new.as_bytes()))?;
+        if !is_there(1, &new) {
+            return Err(format!("{new} is not there"));
+        }
+        let exchanges = round % 2 == 1;
+        if exchanges {
+            text("public", fs::write(of(2, &public), public.as_bytes()))?;
+            let swapped = rename_with(&of(1, &public), &of(1, &new), RENAME_EXCHANGE);
+            text("exchange", swapped)?;
+        } else {
+            text("publish", fs::rename(of(1, &new), of(1, &public)))?;
+        }
+        text("take", fs::rename(of(2, &public), of(2, &taken)))?;
+        if is_there(1, &public) {
+            let how = if exchanges { "exchanged" } else { "moved" };
+            return Err(format!("{public}, {how} by node 1, is there still"));
+        }
+        let bytes = text("read", fs::read(of(1, &taken)))?;
+        if bytes != new.as_bytes() {
+            return Err(format!("{taken} is {bytes:?}"));
+        }
+        if exchanges {
+            text("back", fs::remove_file(of(1, &new)))?;
+        }
+        text("clean", fs::remove_file(of(2, &taken)))?;
+    }
+    Ok("40 names".to_owned())
+}
+
 fn links(fixture: &Fixture) -> Outcome {
     make(fixture, 1, "near")?;
     make(fixture, 2, "far")?;

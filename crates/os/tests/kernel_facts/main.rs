@@ -100,6 +100,29 @@ fn inc_epoch_makes_the_kernel_look_up_all_names_again() {
     assert_eq!(lookups(&fixture), 2, "INC_EPOCH left a name cached");
 }
 
+/// A name that moves takes its time-out along; INC_EPOCH ends that too, also before the kernel has moved it (`Slice::note_moved_into`).
+#[test]
+fn inc_epoch_before_the_answer_to_a_rename_counts_for_the_new_name() {
+    for is_told in [false, true] {
+        let fixture = fixture!();
+        fixture.file("known", b"");
+        std::fs::metadata(fixture.path("known")).unwrap();
+        fixture.hold(is!(Rename { .. }));
+        let (from, to) = (fixture.path("known"), fixture.path("moved"));
+        let renamed = in_thread(move || std::fs::rename(from, to));
+        fixture.wait_held(1);
+        if is_told {
+            assert_eq!(arrives(&fixture.notify(&Notice::Epoch)), Ok(()));
+        }
+        fixture.release();
+        arrives(&renamed).unwrap();
+        let lookups = || fixture.count(is!(Lookup { .. }));
+        let before = lookups();
+        std::fs::metadata(fixture.path("moved")).unwrap();
+        assert_eq!(lookups() - before, usize::from(is_told));
+    }
+}
+
 /// T6: an interrupt reaches the server, and its EINTR the caller.
 fn interrupted(transport: TransportKind) {
     let fixture = fixture!(transport);

@@ -444,6 +444,19 @@ impl Server {
                 parent.names.remove(name.bytes()).ok_or(Errno::ENOENT)?;
                 Response::Done
             }
+            Operation::Rename {
+                parent,
+                name,
+                new_parent,
+                new_name,
+                ..
+            } => {
+                let from = state.nodes.get_mut(parent).ok_or(Errno::ESTALE)?;
+                let ino = from.names.remove(name.bytes()).ok_or(Errno::ENOENT)?;
+                let to = state.nodes.get_mut(new_parent).ok_or(Errno::ESTALE)?;
+                to.names.insert(new_name.bytes().to_vec(), ino);
+                Response::Done
+            }
             Operation::Open { flags, .. } => Response::Opened(opened(flags.write)),
             Operation::OpenDir { .. } => Response::Opened(opened(false)),
             Operation::Read {

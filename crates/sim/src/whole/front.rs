@@ -14,7 +14,7 @@ use types::{Attr, Errno, InodeId, Name, SetAttr, Span};
 
 use super::memory::Memory;
 use crate::model::{
-    Answer, Ask, Attributes, CELL_COUNT, CELL_SIZE, FuseRequest, PAGE_CELLS, Value,
+    Answer, Ask, Attributes, CELL_COUNT, CELL_SIZE, FuseRequest, NAME_COUNT, PAGE_CELLS, Value,
 };
 
 /// Tickets of requests that no task of the kernel model makes.
@@ -38,8 +38,10 @@ pub struct File {
 pub struct Front {
     /// Files that stay open.
     pub files: Vec<File>,
-    /// The directory of the names.
+    /// The directory of the files and names.
     pub directory: InodeId,
+    /// The directory of the last name, where it is in one of its own.
+    pub second: Option<InodeId>,
     /// Lookups that the kernel has not forgotten.
     pub lookups: BTreeMap<InodeId, u64>,
     /// Handles to be closed.
@@ -106,6 +108,7 @@ impl Front {
         Self {
             files: Vec::new(),
             directory: InodeId::ROOT,
+            second: None,
             lookups: BTreeMap::new(),
             to_close: Vec::new(),
             last_error: None,
@@ -128,6 +131,19 @@ impl Front {
         }
     }
 
+    /// The directory of the name number `index`.
+    pub fn parent_of(&self, index: usize) -> InodeId {
+        match self.second {
+            Some(second) if index + 1 == NAME_COUNT => second,
+            _ => self.directory,
+        }
+    }
+
+    /// All directories.
+    pub fn directories(&self) -> impl Iterator<Item = InodeId> + use<> {
+        [self.directory].into_iter().chain(self.second)
+    }
+
     /// The file with this inode.
     pub fn file_of(&self, ino: InodeId) -> Option<usize> {
         self.files.iter().position(|f| f.ino == ino)
@@ -140,7 +156,6 @@ impl Front {
             reader,
             writer,
         } = self.files[request.file];
-        let parent = self.directory;
         let at = |cell: usize| cell as u64 * CELL_SIZE;
         let length = |cells: usize| u32::try_from(at(cells)).expect("small");
         let write = |first: usize, cells: &[Value], is_write_back: bool, append: bool| {
@@ -195,11 +210,11 @@ impl Front {
                 data_only: false,
             },
             Ask::Lookup(index) => Operation::Lookup {
-                parent,
+                parent: self.parent_of(*index),
                 name: name(*index),
             },
             Ask::Create(index) => Operation::Create {
-                parent,
+                parent: self.parent_of(*index),
                 name: name(*index),
                 permissions: 0o644,
                 flags: OpenFlags {
@@ -210,13 +225,13 @@ impl Front {
                 },
             },
             Ask::Remove(index) => Operation::Unlink {
-                parent,
+                parent: self.parent_of(*index),
                 name: name(*index),
             },
             Ask::Move(from, to) => Operation::Rename {
-                parent,
+                parent: self.parent_of(*from),
                 name: name(*from),
-                new_parent: parent,
+                new_parent: self.parent_of(*to),
                 new_name: name(*to),
                 flags: RenameFlags::default(),
             },

@@ -48,6 +48,10 @@ pub struct Options {
     pub crash_count: usize,
     /// Some of these say so before, and wait for the others.
     pub says_farewell: bool,
+    /// The last name is in a directory of its own.
+    pub has_two_directories: bool,
+    /// Where there are two, node 0 alone makes names and moves them to the second one; the others take them from there.
+    pub publishes: bool,
     /// Applications close files and open them again.
     pub has_doors: bool,
     /// Pages that read-ahead adds at most.
@@ -202,6 +206,8 @@ impl Options {
             refuses_pieces: draw_refuses_pieces(&mut aside, canary),
             says_farewell: draw_farewell(&mut aside, canary),
             has_doors: draw_doors(&mut aside, canary),
+            has_two_directories: draw_two_directories(&mut aside, canary),
+            publishes: aside.chance(1, 2),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -282,6 +288,11 @@ fn draw_farewell(aside: &mut Prng, canary: Canary) -> bool {
 fn draw_doors(aside: &mut Prng, canary: Canary) -> bool {
     let has_doors = aside.chance(1, 2);
     has_doors && (canary == Canary::default() || canary.overtakes_fills)
+}
+
+fn draw_two_directories(aside: &mut Prng, canary: Canary) -> bool {
+    let has_two = aside.chance(1, 2);
+    has_two && canary == Canary::default()
 }
 
 /// There are few names: the smallest bounds split and join them all the time.

@@ -560,7 +560,7 @@ impl World {
             Notice::Entry { parent, name } => {
                 let number = (0..NAME_COUNT).find(|n| super::front::name(*n) == *name);
                 number
-                    .filter(|_| *parent == machine.front.directory)
+                    .filter(|n| *parent == machine.front.parent_of(*n))
                     .map(Program::NotifyEntry)
             }
             Notice::Epoch => {
@@ -597,7 +597,7 @@ impl World {
             return;
         };
         let files = first.front.files.iter().map(|f| f.ino);
-        let inos: Vec<InodeId> = files.chain([first.front.directory]).collect();
+        let inos: Vec<InodeId> = files.chain(first.front.directories()).collect();
         for ino in inos {
             let slice = slice_of(ino);
             for (index, machine) in self.machines.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::story::granted;
 use super::*;
-use crate::request::Response;
+use crate::request::{Notice, RenameFlags, Response};
 
 const DIRECTORY: InodeId = INO;
 
@@ -88,6 +88,20 @@ fn a_rename_brings_the_tokens_of_both_directories() {
 
 fn rename_brings_tokens(fails: bool) {
     let mut s = Story::new(PAGE);
+    let (directories, _) = rename(&mut s, RenameFlags::default(), fails, [true, true]);
+    for ino in directories {
+        let inode = s.slice.inode(ino);
+        assert!(inode.directory_mode().is_some(), "{ino:?}");
+    }
+}
+
+/// A rename to another directory, answered with the tokens of some of the two; and what the answer led to.
+fn rename(
+    s: &mut Story,
+    flags: RenameFlags,
+    fails: bool,
+    comes: [bool; 2],
+) -> ([InodeId; 2], Vec<Effect>) {
     let ids = (INO.index() + 1..).map(|index| InodeId::new(INO.shard(), index));
     let mut here = ids.filter(|ino| slice_of(*ino) == slice_of(INO));
     let mut next = || here.next().expect("one in 16");
@@ -97,7 +111,7 @@ fn rename_brings_tokens(fails: bool) {
         name: name("a"),
         new_parent: to,
         new_name: name("b"),
-        flags: crate::request::RenameFlags::default(),
+        flags,
     });
     let source = meta::Reply::Entry {
         ino: moved,
@@ -129,19 +143,43 @@ fn rename_brings_tokens(fails: bool) {
         hash_begin: 0,
         hash_end: u64::MAX,
     };
-    let grants = [(from, 1), (to, 2)].map(|(ino, number)| granted(ino, number, kind.clone()));
+    let tokens = [(from, 1), (to, 2)].into_iter().zip(comes);
+    let tokens = tokens.filter(|(_, comes)| *comes);
+    let grants = tokens.map(|((ino, number), _)| granted(ino, number, kind.clone()));
     let reply = match fails {
         true => meta::Reply::Error(Errno::EEXIST),
         false => renamed,
     };
     let answer = Answer {
         body: Body::Op(reply),
-        grants: grants.to_vec(),
+        grants: grants.collect(),
     };
     let effects = s.input(Input::Answer(call_of(&effects), Box::new(answer)));
-    s.settle(effects);
-    for ino in [from, to] {
-        let inode = s.slice.inode(ino);
-        assert!(inode.directory_mode().is_some(), "{ino:?}");
+    ([from, to], s.settle(effects))
+}
+
+/// What moves takes its time-out along, and only a token of the directory that it moves to takes that back when it goes.
+#[test]
+fn what_moves_to_where_no_token_is_held_is_not_believed_there() {
+    let dropped = |exchange, comes, believed_s| {
+        let mut s = Story::new(PAGE);
+        s.slice.believe(Duration::from_secs(believed_s));
+        let flags = RenameFlags {
+            exchange,
+            ..RenameFlags::default()
+        };
+        let (_, effects) = rename(&mut s, flags, false, comes);
+        let is_epoch = |e: &&Effect| matches!(e, Effect::Notify(None, Notice::Epoch));
+        effects.iter().filter(is_epoch).count()
+    };
+    for exchange in [false, true] {
+        assert_eq!(dropped(exchange, [true, true], 1), 0);
+        assert_eq!(dropped(exchange, [true, false], 1), 1);
+        assert_eq!(dropped(exchange, [false, true], 1), usize::from(exchange));
+        assert_eq!(
+            dropped(exchange, [false, false], 600),
+            0,
+            "nobody else comes"
+        );
     }
 }

@@ -182,7 +182,7 @@ impl World {
         let fixed: Vec<_> = machine.front.files.iter().map(|f| f.ino).collect();
         let is_known = |ino: types::InodeId| {
             let dentries = machine.kernel.dentries.iter().flatten();
-            ino == machine.front.directory
+            machine.front.directories().any(|d| d == ino)
                 || fixed.contains(&ino)
                 || dentries.into_iter().any(|d| d.value == ino.raw())
         };
@@ -266,11 +266,28 @@ impl World {
     fn begin_call(&mut self, index: usize, actor: usize) {
         let file = self.number(self.options.file_count);
         let action = self.draw();
+        let action = self.publish(index, action);
         let action = self.avoid_overlap(index, file, action);
         let action = self.as_open(index, file, action);
         self.note(|| format!("node {index}: call {file} {action:?}"));
         let task = Task::new(Program::Call(file, action));
         self.machines[index].threads[actor].task = Some((task, self.step_count));
+    }
+
+    /// Where one node publishes, it makes names in its own directory and moves them to the second one, from where the others take them.
+    fn publish(&self, index: usize, action: Action) -> Action {
+        let last = NAME_COUNT - 1;
+        match action {
+            _ if !self.options.has_two_directories || !self.options.publishes => action,
+            Action::Lookup(_) => Action::Lookup(last),
+            Action::Create(name) if index == 0 => Action::Create(name % last),
+            Action::Remove(name) | Action::Move(name, _) if index == 0 => {
+                Action::Move(name % last, last)
+            }
+            Action::Create(_) => Action::Lookup(last),
+            Action::Remove(_) | Action::Move(..) => Action::Remove(last),
+            _ => action,
+        }
     }
 
     fn draw(&mut self) -> Action {

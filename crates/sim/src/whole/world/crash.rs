@@ -33,6 +33,7 @@ pub(super) enum Power {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Opening {
     Directory,
+    Second,
     File(usize),
     Reader(usize),
     Writer(usize),
@@ -191,6 +192,7 @@ impl World {
         let machine = &mut self.machines[index];
         let mut front = Front::new();
         front.directory = machine.front.directory;
+        front.second = machine.front.second;
         front.files.clone_from(&machine.front.files);
         front.skip_tickets(&machine.front);
         machine.front = front;
@@ -222,12 +224,20 @@ impl World {
         for crash in self.crashes.iter_mut().filter(|c| c.who == index) {
             crash.span.1 = crash.span.1.min(until);
         }
-        let front = &mut self.machines[index].front;
-        let ino = front.directory;
-        let request = front.own(Operation::LookupSelf { ino });
-        let opening = BTreeMap::from([(request.ticket, Opening::Directory)]);
-        self.machines[index].power = Power::Opening(opening);
-        self.machines[index].node.request(request);
+        let machine = &mut self.machines[index];
+        let mut opening = BTreeMap::new();
+        for ino in machine.front.directories() {
+            let request = machine.front.own(Operation::LookupSelf { ino });
+            let is_first = ino == machine.front.directory;
+            let step = if is_first {
+                Opening::Directory
+            } else {
+                Opening::Second
+            };
+            opening.insert(request.ticket, step);
+            machine.node.request(request);
+        }
+        machine.power = Power::Opening(opening);
         for peer in 0..self.machines.len() {
             if peer != index && self.machines[peer].is_up() {
                 let peer = self.machines[peer].id;
@@ -257,6 +267,7 @@ impl World {
                     next.push((Opening::File(file), Operation::Lookup { parent, name }));
                 }
             }
+            (Opening::Second, Response::Entry(Some(_), _)) => {}
             (Opening::File(file), Response::Entry(Some(entry), _)) => {
                 let ino = entry.attr.ino;
                 let flags = |write| OpenFlags {

@@ -166,7 +166,7 @@ impl World {
                 }
                 let start = self.step_count;
                 let operation = Operation::Lookup {
-                    parent: self.machines[index].front.directory,
+                    parent: self.machines[index].front.parent_of(number),
                     name: name(number),
                 };
                 let found = match self.own_request(index, operation) {

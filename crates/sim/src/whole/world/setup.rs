@@ -266,15 +266,20 @@ impl World {
         self.link_all();
         let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
         let home = self.options.home;
-        let kind = NewKind::Directory { permissions: 0o755 };
-        let directory = self.entry(
-            home,
-            Operation::Make {
+        let has_two = self.options.has_two_directories;
+        let mut make = |text: &str| {
+            let kind = NewKind::Directory { permissions: 0o755 };
+            let operation = Operation::Make {
                 parent: InodeId::ROOT,
-                name: name("d"),
+                name: name(text),
                 kind,
-            },
-        );
+            };
+            self.entry(home, operation)
+        };
+        let directory = make("d");
+        if has_two {
+            make("e");
+        }
         for file in 0..self.options.file_count {
             let kind = NewKind::Node {
                 mode: 0o100_644,
@@ -316,6 +321,10 @@ impl World {
             };
             let directory = self.entry(index, lookup(InodeId::ROOT, "d"));
             self.machines[index].front.directory = directory;
+            if self.options.has_two_directories {
+                let second = self.entry(index, lookup(InodeId::ROOT, "e"));
+                self.machines[index].front.second = Some(second);
+            }
             for file in 0..self.options.file_count {
                 let ino = self.entry(index, lookup(directory, &format!("f{file}")));
                 let reader = self.open(index, ino, false);

@@ -322,7 +322,7 @@ impl World {
         }
         for number in 0..NAME_COUNT {
             let operation = Operation::Unlink {
-                parent: self.machines[0].front.directory,
+                parent: self.machines[0].front.parent_of(number),
                 name: name(number),
             };
             match self.own_request(0, operation) {
