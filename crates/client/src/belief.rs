@@ -9,7 +9,7 @@
 use types::{Duration, FileKind, InodeId};
 
 use crate::inode::Inode;
-use crate::names::TIMEOUT_NS;
+use crate::names::{Arrival, TIMEOUT_NS};
 use crate::request::{Entry, Notice};
 use crate::slice::{Effect, Slice};
 
@@ -105,14 +105,20 @@ impl Slice {
         })
     }
 
-    /// A name has moved into `directory` from another one, with the time that the kernel may believe it: under the token of where it was. A
-    /// token of `directory` covers it from now on, and takes it along when it goes. Without one nobody would: all names are to be looked up
+    /// A lesson has come; it may be that a name has moved to that directory.
+    pub(crate) fn note_moved_into(&mut self, lesson: &Arrival) {
+        let is_moved = lesson.kind == FileKind::Directory && !lesson.is_removal;
+        self.drop_uncovered(lesson.ino, is_moved);
+    }
+
+    /// If a name `has_moved` to `directory` from another one, then with the time that the kernel may believe it, under the token of where it was.
+    /// A token of `directory` covers it from now on, and takes it along when it goes. Without one nobody would: all names are to be looked up
     /// again (not this one alone: that would wait for the directory's lock, rule R11). Names that were asked for before the rename was answered
     /// are older than this, whenever the kernel gets to moving them.
-    pub(crate) fn note_moved_into(&mut self, directory: InodeId) {
+    pub(crate) fn drop_uncovered(&mut self, directory: InodeId, has_moved: bool) {
         let held = self.inodes.get(&directory);
         let is_covered = held.is_some_and(|d| d.directory_mode().is_some() && !d.is_revoking());
-        if !is_covered && !self.is_alone() {
+        if has_moved && !is_covered && !self.is_alone() {
             self.out.push(Effect::Notify(None, Notice::Epoch));
         }
     }

@@ -666,9 +666,7 @@ impl Slice {
         let changer = request.caller.pid;
         self.learn_directory(*parent, &directory, changer);
         if parent != new_parent {
-            if flags.exchange {
-                self.note_moved_into(*parent);
-            }
+            self.drop_uncovered(*parent, flags.exchange);
             let mut lesson = Arrival::lesson(*new_parent, new_directory, false, (changer, false));
             lesson.kind = FileKind::Directory;
             others.retain(|granted| granted.ino == *new_parent);
@@ -736,10 +734,7 @@ impl Slice {
         let Some(request) = arrival.request.take() else {
             self.learn_lesson(env, &arrival);
             grants.iter().for_each(|g| self.take_grant(env, g));
-            // Not what was removed.
-            if arrival.kind == FileKind::Directory && !arrival.is_removal {
-                self.note_moved_into(ino);
-            }
+            self.note_moved_into(&arrival);
             return;
         };
         let attr = arrival.attr.take();

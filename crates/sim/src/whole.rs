@@ -16,7 +16,7 @@ pub mod node;
 pub mod options;
 pub mod world;
 
-pub use options::Options;
+pub use options::{Names, Options};
 pub use world::{Report, World};
 
 /// Those of a seed in which blocks of more than one extent are rewritten as soon as they rest, while nodes write, cut and revoke, links break

@@ -6,7 +6,7 @@ use client::rewrite::RewriteCounts;
 use node::meta::parts::Bounds;
 use sim::survive;
 use sim::whole::node::Canary;
-use sim::whole::{self, Options, Report, World};
+use sim::whole::{self, Names, Options, Report, World};
 
 fn must_pass(seed: u64) -> Report {
     let report = whole::run(seed, Canary::default());
@@ -496,8 +496,7 @@ fn files_that_are_loaded_before_they_are_opened_are_what_they_are() {
 /// Names move from one directory to another, which other nodes change.
 fn moving(seed: u64, canary: Canary) -> Options {
     Options {
-        has_two_directories: true,
-        publishes: true,
+        names: Names::Published,
         name_percent: 90,
         call_count: 40,
         crash_count: 0,

@@ -48,10 +48,8 @@ pub struct Options {
     pub crash_count: usize,
     /// Some of these say so before, and wait for the others.
     pub says_farewell: bool,
-    /// The last name is in a directory of its own.
-    pub has_two_directories: bool,
-    /// Where there are two, node 0 alone makes names and moves them to the second one; the others take them from there.
-    pub publishes: bool,
+    /// Where names are.
+    pub names: Names,
     /// Applications close files and open them again.
     pub has_doors: bool,
     /// Pages that read-ahead adds at most.
@@ -110,6 +108,17 @@ pub struct Options {
     pub page_outage_ticks: u64,
     /// How the nodes are broken.
     pub canary: Canary,
+}
+
+/// In which directories names are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Names {
+    /// All in that of the files.
+    Together,
+    /// The last one is in a directory of its own.
+    Apart,
+    /// So it is, and node 0 alone makes names and moves them there; the others take them from there.
+    Published,
 }
 
 impl Options {
@@ -206,8 +215,7 @@ impl Options {
             refuses_pieces: draw_refuses_pieces(&mut aside, canary),
             says_farewell: draw_farewell(&mut aside, canary),
             has_doors: draw_doors(&mut aside, canary),
-            has_two_directories: draw_two_directories(&mut aside, canary),
-            publishes: aside.chance(1, 2),
+            names: draw_names(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -290,9 +298,18 @@ fn draw_doors(aside: &mut Prng, canary: Canary) -> bool {
     has_doors && (canary == Canary::default() || canary.overtakes_fills)
 }
 
-fn draw_two_directories(aside: &mut Prng, canary: Canary) -> bool {
-    let has_two = aside.chance(1, 2);
-    has_two && canary == Canary::default()
+fn draw_names(aside: &mut Prng, canary: Canary) -> Names {
+    let all = [
+        Names::Together,
+        Names::Together,
+        Names::Apart,
+        Names::Published,
+    ];
+    let names = pick(aside, &all);
+    match canary == Canary::default() {
+        true => names,
+        false => Names::Together,
+    }
 }
 
 /// There are few names: the smallest bounds split and join them all the time.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use super::super::options::Names;
 use super::{
     Answer, Context, Errno, Input, Machine, NAME_COUNT, Notifying, OWN_TICKET, Operation, Outcome,
     Program, Response, Step, Task, World, slice_of,
@@ -278,7 +279,7 @@ impl World {
     fn publish(&self, index: usize, action: Action) -> Action {
         let last = NAME_COUNT - 1;
         match action {
-            _ if !self.options.has_two_directories || !self.options.publishes => action,
+            _ if self.options.names != Names::Published => action,
             Action::Lookup(_) => Action::Lookup(last),
             Action::Create(name) if index == 0 => Action::Create(name % last),
             Action::Remove(name) | Action::Move(name, _) if index == 0 => {

@@ -15,6 +15,7 @@ use super::super::boot;
 use super::super::disk::Disk;
 use super::super::front::File;
 use super::super::node::{Node, Rations, Setting};
+use super::super::options::Names;
 use super::{
     Directory, Front, History, Kernel, Machine, Network, OWN_TICKET, Options, Thread, World,
 };
@@ -266,7 +267,7 @@ impl World {
         self.link_all();
         let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
         let home = self.options.home;
-        let has_two = self.options.has_two_directories;
+        let has_two = self.options.names != Names::Together;
         let mut make = |text: &str| {
             let kind = NewKind::Directory { permissions: 0o755 };
             let operation = Operation::Make {
@@ -321,7 +322,7 @@ impl World {
             };
             let directory = self.entry(index, lookup(InodeId::ROOT, "d"));
             self.machines[index].front.directory = directory;
-            if self.options.has_two_directories {
+            if self.options.names != Names::Together {
                 let second = self.entry(index, lookup(InodeId::ROOT, "e"));
                 self.machines[index].front.second = Some(second);
             }
