@@ -209,8 +209,8 @@ impl World {
                 end: pages * PAGE_BYTES,
                 keeps_size: self.prng.chance(1, 2),
             };
-            // As many again are held back for writing over them.
-            let all = 2 * pages + self.for_pages();
+            // As many again are held back for writing over them, and of regions that come its owner grants no reserve.
+            let all = 2 * pages + self.options.space_reserve + self.for_pages();
             match self.own_request(0, allocate) {
                 Some(Response::Done) => promised.push(pages),
                 Some(Response::Error(Errno::ENOSPC)) if number > 0 || there < all => break,
