@@ -17,6 +17,7 @@ impl Slice {
         };
         match then {
             Continuation::Names(request, epoch) => self.on_names(env, request, epoch, answer),
+            Continuation::Rename(request, at) => self.on_rename(env, (request, at), answer),
             Continuation::Unlink(request, epoch, told) => {
                 self.on_unlink_answer(env, (request, epoch, told), answer);
             }

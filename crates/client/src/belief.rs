@@ -9,7 +9,7 @@
 use types::{Duration, FileKind, InodeId};
 
 use crate::inode::Inode;
-use crate::names::{Arrival, TIMEOUT_NS};
+use crate::names::TIMEOUT_NS;
 use crate::request::{Entry, Notice};
 use crate::slice::{Effect, Slice};
 
@@ -51,6 +51,11 @@ impl Slice {
         self.timeout_ns = timeout.0;
     }
 
+    /// The kernel cannot be told to drop names (`Notice::Epoch`): where other nodes may come it is not to keep any.
+    pub fn keep_no_names(&mut self) {
+        self.keeps_no_names = true;
+    }
+
     /// No other node ever comes.
     pub(crate) const fn is_alone(&self) -> bool {
         self.timeout_ns > TIMEOUT_NS
@@ -65,7 +70,8 @@ impl Slice {
     /// For how long the kernel may keep names of `parent`.
     pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
         let directory = self.inodes.get(&parent);
-        match directory.is_some_and(|directory| directory.may_keep_names()) {
+        let may_drop = !self.keeps_no_names || self.is_alone();
+        match may_drop && directory.is_some_and(|directory| directory.may_keep_names()) {
             true => self.timeout_ns,
             false => 0,
         }
@@ -103,24 +109,6 @@ impl Slice {
             entry_timeout_ns,
             attr_timeout_ns,
         })
-    }
-
-    /// A lesson has come; it may be that a name has moved to that directory.
-    pub(crate) fn note_moved_into(&mut self, lesson: &Arrival) {
-        let is_moved = lesson.kind == FileKind::Directory && !lesson.is_removal;
-        self.drop_uncovered(lesson.ino, is_moved);
-    }
-
-    /// If a name `has_moved` to `directory` from another one, then with the time that the kernel may believe it, under the token of where it was.
-    /// A token of `directory` covers it from now on, and takes it along when it goes. Without one nobody would: all names are to be looked up
-    /// again (not this one alone: that would wait for the directory's lock, rule R11). Names that were asked for before the rename was answered
-    /// are older than this, whenever the kernel gets to moving them.
-    pub(crate) fn drop_uncovered(&mut self, directory: InodeId, has_moved: bool) {
-        let held = self.inodes.get(&directory);
-        let is_covered = held.is_some_and(|d| d.directory_mode().is_some() && !d.is_revoking());
-        if has_moved && !is_covered && !self.is_alone() {
-            self.out.push(Effect::Notify(None, Notice::Epoch));
-        }
     }
 
     /// A call of `thread` has changed attributes of `ino`, and the kernel lets in what it asked for before.

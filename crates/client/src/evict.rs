@@ -571,6 +571,7 @@ impl Slice {
 fn concerned(then: &Continuation) -> Option<InodeId> {
     match then {
         Continuation::Names(request, _)
+        | Continuation::Rename(request, _)
         | Continuation::Unlink(request, _, _)
         | Continuation::RenameSource(request)
         | Continuation::SetAttr(_, request)

@@ -103,17 +103,17 @@ impl Slice {
             let purpose = Purpose::Rename(Box::new(request));
             self.add_goal(env, ino, purpose);
         } else {
-            self.send_rename(request);
+            self.send_rename(env, request);
         }
     }
 
-    fn send_rename(&mut self, request: Request) {
+    fn send_rename(&mut self, env: &Env<'_>, request: Request) {
         let Operation::Rename { parent, .. } = &request.operation else {
             return;
         };
         let parent = *parent;
         if slice_of(parent) as u64 == self.index {
-            self.rename_now(request);
+            self.rename_now(env, request);
         } else {
             self.out.push(Effect::ForSlice(
                 parent,
@@ -185,7 +185,7 @@ impl Slice {
                 // What it would replace may be good.
                 Purpose::Rename(request) => match self.inode(ino).errors.take_untold() {
                     Some(errno) => self.fail(request.ticket, errno),
-                    None => self.send_rename(*request),
+                    None => self.send_rename(env, *request),
                 },
                 Purpose::Sweep(sweep) => self.end_swept(env, sweep),
                 Purpose::Background => {}

@@ -10,8 +10,8 @@ pub(crate) use work::Work;
 use rustc_hash::FxHashMap;
 use types::attr::set_ids_taken;
 use types::{
-    Attr, ByteRange, Extent, FrameRef, InodeId, InodeMode, Name, Piece, RangeMode, RangeSet,
-    Timestamp,
+    Attr, ByteRange, Extent, FrameRef, InodeId, InodeMode, Instant, Name, Piece, RangeMode,
+    RangeSet, Timestamp,
 };
 
 use crate::request::Operation;
@@ -130,7 +130,7 @@ fn extent_bytes(extent: &Extent) -> ByteRange {
 pub(crate) struct Load {
     pub(crate) io: IoId,
     /// When it was asked for, if the disks have to do with it.
-    pub(crate) begun: Option<types::Instant>,
+    pub(crate) begun: Option<Instant>,
     /// Page and the frame that its bytes go to.
     pub(crate) pages: Vec<(u64, FrameRef)>,
     /// Pieces that lie over what is loaded.
@@ -166,7 +166,7 @@ pub(crate) struct Inode {
     /// How many inodes of the slice have that.
     work_count: Arc<AtomicUsize>,
     /// When a request about it came last.
-    pub(crate) used_at: types::Instant,
+    pub(crate) used_at: Instant,
     /// On its way out (`evict`).
     pub(crate) is_chosen: bool,
     /// What it was when it was forgotten, if the kernel knew it.
@@ -257,6 +257,8 @@ pub(crate) struct Inode {
     /// Replies that tell the kernel about this inode and are not written yet.
     pub(crate) unwritten_replies: u32,
     pub(crate) names_epoch: u64,
+    /// Since when a token for names is held, where one is.
+    pub(crate) names_since: Instant,
 }
 
 // Some ten thousand are remembered that nobody uses.
@@ -269,7 +271,7 @@ impl Inode {
             ino,
             work: None,
             work_count,
-            used_at: types::Instant(0),
+            used_at: Instant(0),
             is_chosen: false,
             kind: None,
             attr: None,
@@ -318,6 +320,7 @@ impl Inode {
             lookup_count: 0,
             unwritten_replies: 0,
             names_epoch: 0,
+            names_since: Instant(0),
         }
     }
 

@@ -39,6 +39,7 @@ pub mod readers;
 mod reading;
 pub mod reclaim;
 mod refused;
+mod renames;
 pub mod request;
 pub mod revoke;
 pub mod rewrite;

@@ -8,7 +8,7 @@ use meta::Op;
 use smallvec::smallvec;
 use token::message::Granted;
 use types::layout::LAYOUT_XATTR;
-use types::{Attr, Errno, FileKind, InodeId, Name, SmallBytes, Want, limits};
+use types::{Attr, Errno, FileKind, InodeId, Instant, Name, SmallBytes, Want, limits};
 
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
@@ -24,6 +24,8 @@ pub(crate) const TIMEOUT_NS: u64 = limits::KERNEL_TIMEOUT_MS_MAX * 1_000_000;
 pub(crate) enum Continuation {
     /// A namespace operation.
     Names(Request, u64),
+    /// A rename whose source is written back, and when it was sent.
+    Rename(Request, Instant),
     /// An unlink; the inode that its owner was told nobody has open here, if it was told that.
     Unlink(Request, u64, Option<InodeId>),
     /// GetAttr: an Acquire for the attributes; who is answered, unless it was given up; the inode's count of losses when it
@@ -392,29 +394,6 @@ impl Slice {
         }
     }
 
-    /// Before a rename its source's data goes to the owner, so that a crash never shows the new name
-    /// with less than what was written before.
-    fn rename_source(&mut self, request: Request) {
-        let Operation::Rename { parent, name, .. } = &request.operation else {
-            unreachable!("only renames come here");
-        };
-        match self.known_target(*parent, name) {
-            Some(ino) => {
-                self.out.push(Effect::ForSlice(
-                    ino,
-                    Input::FlushThen(ino, Box::new(request)),
-                ));
-            }
-            None => {
-                let op = Op::Lookup {
-                    parent: *parent,
-                    name: name.clone(),
-                };
-                self.send_op(op, Continuation::RenameSource(request));
-            }
-        }
-    }
-
     /// What the inode of a link is, as far as it is known here.
     fn link_target(&self, ino: InodeId) -> LinkTarget {
         let inode = self.inodes.get(&ino);
@@ -439,31 +418,6 @@ impl Slice {
                 name,
             },
             LinkTarget::Nameless => Op::LinkNameless { ino, parent, name },
-        };
-        let epoch = self.names_epoch(&request);
-        self.send_op(op, Continuation::Names(request, epoch));
-    }
-
-    /// Sends a rename whose source is written back.
-    pub(crate) fn rename_now(&mut self, request: Request) {
-        let Operation::Rename {
-            parent,
-            name,
-            new_parent,
-            new_name,
-            flags,
-        } = &request.operation
-        else {
-            unreachable!("only renames come here");
-        };
-        let op = Op::Rename {
-            parent: *parent,
-            name: name.clone(),
-            new_parent: *new_parent,
-            new_name: new_name.clone(),
-            no_replace: flags.no_replace,
-            exchange: flags.exchange,
-            known: None,
         };
         let epoch = self.names_epoch(&request);
         self.send_op(op, Continuation::Names(request, epoch));
@@ -613,17 +567,6 @@ impl Slice {
                 self.out.push(Effect::ForSlice(ino, Input::Arrive(lesson)));
                 self.reply(request.ticket, Response::Done);
             }
-            meta::Reply::Renamed {
-                ino,
-                replaced,
-                kept_open,
-                directory,
-                new_directory,
-            } => {
-                self.on_renamed(&request, directory, new_directory, others);
-                self.teach_moved(&request, ino, replaced, kept_open);
-                self.reply(request.ticket, Response::Done);
-            }
             meta::Reply::Bytes(bytes) => self.reply_bytes(&request, bytes),
             meta::Reply::Attr(attr) => {
                 self.note_changed(attr.ino, request.caller.pid);
@@ -631,68 +574,13 @@ impl Slice {
             }
             meta::Reply::Done => self.reply(request.ticket, Response::Done),
             meta::Reply::Stale
+            | meta::Reply::Renamed { .. }
             | meta::Reply::Resized(_)
             | meta::Reply::Listing { .. }
             | meta::Reply::Map { .. }
             | meta::Reply::Promised { .. }
             | meta::Reply::Chain(_)
             | meta::Reply::Statistics { .. } => self.fail(request.ticket, Errno::EPROTO),
-        }
-    }
-
-    fn on_renamed(
-        &mut self,
-        request: &Request,
-        directory: Attr,
-        new_directory: Option<Attr>,
-        mut others: Vec<Granted>,
-    ) {
-        let Operation::Rename {
-            parent,
-            name,
-            new_parent,
-            new_name,
-            flags,
-        } = &request.operation
-        else {
-            return;
-        };
-        let inode = self.inode(*parent);
-        inode.forget_entry(name);
-        if parent == new_parent {
-            inode.forget_entry(new_name);
-        }
-        self.inode(*parent).names_epoch += 1;
-        let changer = request.caller.pid;
-        self.learn_directory(*parent, &directory, changer);
-        if parent != new_parent {
-            self.drop_uncovered(*parent, flags.exchange);
-            let mut lesson = Arrival::lesson(*new_parent, new_directory, false, (changer, false));
-            lesson.kind = FileKind::Directory;
-            others.retain(|granted| granted.ino == *new_parent);
-            lesson.grants = others;
-            self.out
-                .push(Effect::ForSlice(*new_parent, Input::Arrive(lesson)));
-        }
-    }
-
-    /// What moved has a new ctime, and so has what changed places with it.
-    fn teach_moved(
-        &mut self,
-        request: &Request,
-        ino: InodeId,
-        replaced: Option<InodeId>,
-        kept_open: bool,
-    ) {
-        let is_exchange =
-            matches!(&request.operation, Operation::Rename { flags, .. } if flags.exchange);
-        let changer = request.caller.pid;
-        let moved = Arrival::lesson(ino, None, false, (changer, false));
-        let of_other = (changer, !is_exchange);
-        let other = replaced.map(|ino| Arrival::lesson(ino, None, kept_open, of_other));
-        for lesson in std::iter::once(moved).chain(other) {
-            self.out
-                .push(Effect::ForSlice(lesson.ino, Input::Arrive(lesson)));
         }
     }
 
@@ -734,7 +622,6 @@ impl Slice {
         let Some(request) = arrival.request.take() else {
             self.learn_lesson(env, &arrival);
             grants.iter().for_each(|g| self.take_grant(env, g));
-            self.note_moved_into(&arrival);
             return;
         };
         let attr = arrival.attr.take();

@@ -27,6 +27,7 @@ use crate::inode::Inode;
 use crate::losses::Losses;
 use crate::message::{Answer, Ask};
 use crate::names::Continuation;
+use crate::renames::MovedInto;
 use crate::request::{Handle, Notice, Operation, Request, Response, Ticket, TicketPart};
 
 /// Slices of a client half.
@@ -163,6 +164,8 @@ pub enum Input {
     FlushThen(InodeId, Box<Request>),
     /// A rename whose source is written back.
     RenameNow(Box<Request>),
+    /// A rename has moved a name to a directory.
+    MovedInto(Box<MovedInto>),
     /// A link whose inode is known.
     LinkNow(Box<Request>, crate::names::LinkTarget),
     /// An unlink whose name leads to an inode of this slice, which knows whether it is open.
@@ -306,6 +309,8 @@ pub struct Slice {
     /// See `show_old_names`.
     pub(crate) shows_old_names: bool,
     /// See `overtake_fills`.
+    /// See `Slice::keep_no_names`.
+    pub(crate) keeps_no_names: bool,
     pub(crate) overtakes_fills: bool,
     pub(crate) losses: Losses,
     pub(crate) loads_written_files: bool,
@@ -416,6 +421,7 @@ impl Slice {
             listed_directory_count: 0,
             shown_directory_count: 0,
             shows_old_names: false,
+            keeps_no_names: false,
             overtakes_fills: false,
             scans: VecDeque::new(),
             watched: FxHashMap::default(),
@@ -523,7 +529,8 @@ impl Slice {
             Input::Scarce(owner) => self.on_scarce(env, owner),
             Input::Space(owner, news) => self.on_space(env, owner, news),
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
-            Input::RenameNow(request) => self.rename_now(*request),
+            Input::RenameNow(request) => self.rename_now(env, *request),
+            Input::MovedInto(moved) => self.on_moved_into(env, *moved),
             Input::LinkNow(request, target) => self.link_now(*request, target),
             Input::UnlinkTarget(ino, request) => self.unlink_target(env, ino, request),
             Input::UnlinkNow(parent, request, told) => self.unlink_now(parent, request, told),

@@ -200,16 +200,18 @@ impl Slice {
         self.adopt(env, granted, false);
     }
 
-    /// Takes tokens; `is_told`: the attributes that came with them are learnt.
-    fn adopt(&mut self, env: &Env<'_>, granted: &Granted, is_told: bool) {
+    /// Takes tokens; `is_told`: the attributes that came with them are learnt. Whether they are held now.
+    pub(crate) fn adopt(&mut self, env: &Env<'_>, granted: &Granted, is_told: bool) -> bool {
         let ino = granted.ino;
         let inode = self.inode(ino);
         let had_names = inode.directory_mode().is_some();
         let was_covered = inode.inode_mode().is_some() || had_names;
-        match inode.holder.on_granted(granted, true) {
+        let adopted = inode.holder.on_granted(granted, true);
+        let is_held = matches!(adopted, token::Adopted::Current);
+        match adopted {
             token::Adopted::Unasked(released) => {
                 self.out.push(Effect::Release(ino.shard(), released));
-                return;
+                return false;
             }
             token::Adopted::Current if is_told && !granted.holdings.is_empty() => {
                 inode.is_attr_fresh = !inode.is_changed_unseen;
@@ -229,12 +231,14 @@ impl Slice {
         // before another node's change.
         if !had_names && inode.directory_mode().is_some() {
             inode.names_epoch += NAMES_TOKEN;
+            inode.names_since = env.now;
         }
         if inode.is_contended != granted.contended {
             inode.is_contended = granted.contended;
             inode.forget_entries();
         }
         self.gate_call(env, ino, Gate::on_token_granted);
+        is_held
     }
 
     /// Whether a request may be served now; parks it if not.

@@ -131,6 +131,7 @@ impl Slice {
 fn ticket_of(then: &Continuation) -> Option<Ticket> {
     match then {
         Continuation::Names(request, _)
+        | Continuation::Rename(request, _)
         | Continuation::Unlink(request, ..)
         | Continuation::RenameSource(request)
         | Continuation::SetAttr(_, request)

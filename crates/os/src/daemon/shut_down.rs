@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use client::request::{Caller, Notice, Operation, Response};
+use client::request::{Caller, Operation, Response};
 use client::slice::Input;
 use types::{Errno, Lsn};
 
@@ -185,7 +185,7 @@ impl Daemon {
     /// Has the kernel drop all that it has cached, open files first, and write back what mappings have changed. False: not
     /// in time.
     fn drop_all(self: &Arc<Self>) -> bool {
-        self.notify(None, Notice::Epoch);
+        self.drop_names();
         let until = Instant::now() + DROP_PATIENCE;
         let outstanding = Arc::new(AtomicU64::new(0));
         let mut known = Vec::new();

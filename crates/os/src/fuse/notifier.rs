@@ -123,6 +123,18 @@ impl Notifier {
         Ok(())
     }
 
+    /// Has the kernel look all names of the mount up again (INC_EPOCH), by the thread that calls: the kernel counts up and waits for nobody.
+    ///
+    /// # Errors
+    /// EINVAL: it does not know that, before Linux 6.16.
+    pub fn drop_names(&self) -> Result<(), Errno> {
+        let bytes = fuse::notify::encode_notice(&Notice::Epoch);
+        match (&self.shared.file).write(&bytes) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+        }
+    }
+
     /// Puts the bytes of `spans`, whose frames the caller holds, into the kernel's page cache as those of `ino` from its beginning on, by the
     /// thread that calls. It blocks while a folio there is locked: to be called only where no request has one.
     ///

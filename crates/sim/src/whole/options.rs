@@ -112,13 +112,11 @@ pub struct Options {
 
 /// In which directories names are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Names {
-    /// All in that of the files.
-    Together,
-    /// The last one is in a directory of its own.
-    Apart,
-    /// So it is, and node 0 alone makes names and moves them there; the others take them from there.
-    Published,
+pub struct Names {
+    /// The last one is in a directory of its own, which this node makes; else all are in that of the files.
+    pub second: Option<usize>,
+    /// Where there are two, node 0 alone makes names and moves them to the second one; the others take them from there.
+    pub is_published: bool,
 }
 
 impl Options {
@@ -215,7 +213,7 @@ impl Options {
             refuses_pieces: draw_refuses_pieces(&mut aside, canary),
             says_farewell: draw_farewell(&mut aside, canary),
             has_doors: draw_doors(&mut aside, canary),
-            names: draw_names(&mut aside, canary),
+            names: draw_names(&mut aside, canary, home),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -298,17 +296,12 @@ fn draw_doors(aside: &mut Prng, canary: Canary) -> bool {
     has_doors && (canary == Canary::default() || canary.overtakes_fills)
 }
 
-fn draw_names(aside: &mut Prng, canary: Canary) -> Names {
-    let all = [
-        Names::Together,
-        Names::Together,
-        Names::Apart,
-        Names::Published,
-    ];
-    let names = pick(aside, &all);
-    match canary == Canary::default() {
-        true => names,
-        false => Names::Together,
+/// What a crash loses is judged by one owner's order, so both directories are its.
+fn draw_names(aside: &mut Prng, canary: Canary, home: usize) -> Names {
+    let has_two = aside.chance(1, 2) && canary == Canary::default();
+    Names {
+        second: has_two.then_some(home),
+        is_published: aside.chance(1, 2),
     }
 }
 

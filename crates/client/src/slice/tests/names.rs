@@ -89,9 +89,11 @@ fn a_rename_brings_the_tokens_of_both_directories() {
 fn rename_brings_tokens(fails: bool) {
     let mut s = Story::new(PAGE);
     let (directories, _) = rename(&mut s, RenameFlags::default(), fails, [true, true]);
+    let now = s.now;
     for ino in directories {
         let inode = s.slice.inode(ino);
         assert!(inode.directory_mode().is_some(), "{ino:?}");
+        assert_eq!(inode.names_since, now);
     }
 }
 
@@ -181,5 +183,42 @@ fn what_moves_to_where_no_token_is_held_is_not_believed_there() {
             0,
             "nobody else comes"
         );
+    }
+}
+
+/// A token that has come between the question and the answer says nothing of what others did before it; and the kernel is told before the rename
+/// returns.
+#[test]
+fn what_moves_is_covered_by_a_token_of_before_the_question() {
+    for (held_before, count) in [(true, 0), (false, 1)] {
+        let mut s = Story::new(PAGE);
+        let asked_at = s.now + Duration::from_millis(5);
+        s.now = s.now + Duration::from_millis(if held_before { 1 } else { 7 });
+        s.hold_directory();
+        s.slice.inode(INO).names_since = s.now;
+        s.now = asked_at + Duration::from_millis(10);
+        let ticket = crate::request::Ticket(7);
+        let moved = crate::renames::MovedInto::of(INO, asked_at, ticket);
+        let effects = s.input(Input::MovedInto(Box::new(moved)));
+        let is_epoch = |e: &Effect| matches!(e, Effect::Notify(None, Notice::Epoch));
+        let told = effects.iter().position(is_epoch);
+        assert_eq!(usize::from(told.is_some()), count);
+        let answer = effects.iter().position(|e| matches!(e, Effect::Reply(..)));
+        let answer = answer.expect("it is answered");
+        assert!(told.is_none_or(|told| told < answer));
+    }
+}
+
+/// A kernel that cannot be told to drop names is not to keep any, unless nobody else changes them.
+#[test]
+fn kernels_without_an_epoch_keep_no_names() {
+    for (seconds, kept) in [(1, false), (600, true)] {
+        let mut s = Story::new(PAGE);
+        s.slice.believe(Duration::from_secs(seconds));
+        s.attr.kind = types::FileKind::Directory;
+        s.hold_directory();
+        assert!(s.slice.entry_timeout(DIRECTORY) > 0);
+        s.slice.keep_no_names();
+        assert_eq!(s.slice.entry_timeout(DIRECTORY) > 0, kept);
     }
 }

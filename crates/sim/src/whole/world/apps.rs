@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use super::super::options::Names;
 use super::{
     Answer, Context, Errno, Input, Machine, NAME_COUNT, Notifying, OWN_TICKET, Operation, Outcome,
     Program, Response, Step, Task, World, slice_of,
@@ -277,9 +276,9 @@ impl World {
 
     /// Where one node publishes, it makes names in its own directory and moves them to the second one, from where the others take them.
     fn publish(&self, index: usize, action: Action) -> Action {
-        let last = NAME_COUNT - 1;
+        let (last, names) = (NAME_COUNT - 1, self.options.names);
         match action {
-            _ if self.options.names != Names::Published => action,
+            _ if names.second.is_none() || !names.is_published => action,
             Action::Lookup(_) => Action::Lookup(last),
             Action::Create(name) if index == 0 => Action::Create(name % last),
             Action::Remove(name) | Action::Move(name, _) if index == 0 => {

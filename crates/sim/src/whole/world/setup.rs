@@ -15,7 +15,6 @@ use super::super::boot;
 use super::super::disk::Disk;
 use super::super::front::File;
 use super::super::node::{Node, Rations, Setting};
-use super::super::options::Names;
 use super::{
     Directory, Front, History, Kernel, Machine, Network, OWN_TICKET, Options, Thread, World,
 };
@@ -267,8 +266,8 @@ impl World {
         self.link_all();
         let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
         let home = self.options.home;
-        let has_two = self.options.names != Names::Together;
-        let mut make = |text: &str| {
+        let second = self.options.names.second;
+        let mut make = |home, text: &str| {
             let kind = NewKind::Directory { permissions: 0o755 };
             let operation = Operation::Make {
                 parent: InodeId::ROOT,
@@ -277,9 +276,9 @@ impl World {
             };
             self.entry(home, operation)
         };
-        let directory = make("d");
-        if has_two {
-            make("e");
+        let directory = make(home, "d");
+        if let Some(second) = second {
+            make(second, "e");
         }
         for file in 0..self.options.file_count {
             let kind = NewKind::Node {
@@ -322,7 +321,7 @@ impl World {
             };
             let directory = self.entry(index, lookup(InodeId::ROOT, "d"));
             self.machines[index].front.directory = directory;
-            if self.options.names != Names::Together {
+            if self.options.names.second.is_some() {
                 let second = self.entry(index, lookup(InodeId::ROOT, "e"));
                 self.machines[index].front.second = Some(second);
             }
