@@ -373,16 +373,25 @@ impl Keeper {
             return Act::Idle;
         }
         let mut sizes = std::mem::take(&mut self.sizes);
-        // Those whose trees cannot be read come last.
+        // Those whose trees cannot be read come last. After failures the smallest come first: there may be room for these, and they leave more.
+        let is_failing = self.failure_count > 0;
         sizes.sort_unstable_by_key(|size| {
             let is_last = self.unreadable.contains(&size.shard);
-            (is_last, std::cmp::Reverse(size.unsaved))
+            let order = if is_failing {
+                size.unsaved
+            } else {
+                !size.unsaved
+            };
+            (is_last, order)
         });
         let enough = if self.is_requested { 0 } else { due / 8 };
         let mut left: u64 = sizes.iter().map(|size| size.unsaved).sum();
         let mut round = VecDeque::new();
         for size in sizes {
-            if left <= enough || size.unsaved == 0 {
+            if size.unsaved == 0 {
+                continue;
+            }
+            if left <= enough {
                 break;
             }
             left -= size.unsaved;

@@ -167,7 +167,7 @@ impl OwnerLog {
 
     /// There is room for the record of what takes `bytes` and frees `freed` runs, and for the records before it.
     fn has_room(&self, bytes: usize, freed: usize, urgency: Urgency) -> bool {
-        if urgency == Urgency::Normal && self.is_starved() {
+        if urgency == Urgency::Normal && (self.is_starved() || self.is_poor_of_pages()) {
             return false;
         }
         if freed <= FREED_COUNT_MAX {

@@ -3,11 +3,11 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::lab::{Lab, can_run};
+use crate::lab::{Lab, can_run, fsck};
 use crate::node::Node;
 
 /// After so many files some of them are synced.
@@ -204,6 +204,55 @@ fn more_files_than_the_journal_holds_outlive_kills_and_a_full_disk() {
     lab.settle_empty();
     lab.check_walk();
     assert_eq!(lab.sum("used"), 0);
+}
+
+/// Makes names, links and attributes until there is no room for any.
+const METADATA: &str = r#"python3 - "$M1/w" <<'END'
+import errno, os, sys
+top = sys.argv[1]
+os.mkdir(top)
+made = 0
+try:
+    while True:
+        path = f"{top}/{made}"
+        os.mkdir(path)
+        os.symlink("q" * 4000, path + "/s")
+        os.setxattr(path, "user.x", b"v" * 30000)
+        made += 1
+except OSError as error:
+    if error.errno != errno.ENOSPC:
+        raise
+print(made)
+END"#;
+
+/// A disk that is full of metadata can be emptied by who filled it, also after a kill, and its room comes back while it is mounted: what adds to
+/// trees leaves them the room that their checkpoints need.
+#[test]
+fn metadata_that_fills_the_disk_can_be_removed() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::of_nodes(1, "256M", "ram");
+    let before = lab.stat_fs(1, "%f");
+    for kills in [false, true] {
+        let made: u64 = lab.sh(200, METADATA).trim().parse().unwrap();
+        assert!(made > 4000, "{made}");
+        if kills {
+            lab.gupfs(&["kill", "n1"]);
+            lab.gupfs(&["start", "n1"]);
+        }
+        lab.sh(100, "rm -rf $M1/w && test ! -e $M1/w");
+        let begin = Instant::now();
+        while lab.stat_fs(1, "%f") < before / 10 * 9 {
+            let waited = begin.elapsed();
+            assert!(waited < Duration::from_secs(40), "{}", lab.logs());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        eprintln!("{made} made and removed, room after {:?}", begin.elapsed());
+    }
+    lab.gupfs(&["kill", "n1"]);
+    let (found, code) = fsck(&Path::new(lab.root()).join("n1"), &[]);
+    assert_eq!(code, 0, "{found}");
 }
 
 /// What the last start replayed, as its log says.

@@ -18,7 +18,7 @@ impl Lab {
         self.stat_fs(node, "%f")
     }
 
-    fn stat_fs(&self, node: usize, what: &str) -> u64 {
+    pub(crate) fn stat_fs(&self, node: usize, what: &str) -> u64 {
         let mount = self.mount(node);
         let words = ["stat", "-f", "-c", what, mount.to_str().unwrap()];
         let output = bounded(LIMIT, &words);

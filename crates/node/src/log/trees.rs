@@ -25,6 +25,9 @@ const FIXED_SIZE: u64 = 1 << 20;
 const SETTLE_COUNT: usize = 256;
 /// No more than one part in so many of the NSDs is kept free for pages.
 const SHARE: u64 = 4;
+/// Trees that have more than one part in so many of the NSDs may not grow into the room that their checkpoints need. Where files have the rest,
+/// removing some makes room for these, too.
+const MUCH: u64 = 8;
 /// Room in the journal that a change of page regions needs.
 const CHANGE_SIZE: usize = 16 << 10;
 /// Page regions that are taken or given back in one record.
@@ -47,6 +50,12 @@ pub(crate) struct Trees {
     pub(super) is_checkpointing: bool,
     /// Checkpoints fail, for want of room or otherwise.
     is_failing: bool,
+    /// Free sectors for pages that writing the largest tree anew takes, with all that trees lack now.
+    need_now: u64,
+    /// There are fewer than `need_now`, as far as it was looked at, and trees have much of the NSDs: what fills these is metadata.
+    is_poor: bool,
+    /// Sectors of the NSDs where pages may lie.
+    sector_count: u64,
     /// Since they fail all owners were asked for regions for pages, and had none.
     is_exhausted: bool,
     /// Since they fail a region has become one for pages, which the keeper has not heard of.
@@ -91,13 +100,16 @@ impl OwnerLog {
         let all: u64 = (self.trees.nsds.iter())
             .map(|nsd| self.space.sector_count_of(*nsd))
             .sum();
-        self.trees.need = match may_come {
-            true => pages * u64::from(PAGE_SECTORS) + sectors_for(unsaved.max(due)),
+        // A small file system is for files, too.
+        let needed = |unsaved| match may_come {
+            true => (pages * u64::from(PAGE_SECTORS) + sectors_for(unsaved)).min(all / SHARE),
             false => 0,
         };
-        // A small file system is for files, too.
-        self.trees.need = self.trees.need.min(all / SHARE);
+        self.trees.sector_count = all;
+        self.trees.need = needed(unsaved.max(due));
         self.balance_pages();
+        self.trees.need_now = needed(unsaved);
+        self.judge_page_room();
     }
 
     /// Bytes of a snapshot beside those of the shards.
@@ -132,6 +144,19 @@ impl OwnerLog {
         self.trees.is_failing && self.journal.overlay_size() > limit
     }
 
+    /// There is so little room for pages that what adds to the trees might leave none for the checkpoints that make room. Removals go on, and
+    /// the checkpoints that make trees smaller.
+    pub fn is_poor_of_pages(&self) -> bool {
+        self.trees.is_poor
+    }
+
+    /// To be called when pages have become free, or regions for pages have come.
+    fn judge_page_room(&mut self) {
+        let counts = self.space.pages().counts();
+        let is_much = counts.total > self.trees.sector_count / MUCH;
+        self.trees.is_poor = is_much && counts.free < self.trees.need_now;
+    }
+
     /// The keeper says whether rounds are under way, and whether they have done something since it said so last.
     pub fn note_checkpoints(&mut self, now: Instant, is_checkpointing: bool, has_moved: bool) {
         self.trees.is_checkpointing = is_checkpointing;
@@ -145,7 +170,7 @@ impl OwnerLog {
     /// The keeper says whether the last checkpoint failed.
     pub fn note_starving(&mut self, is_failing: bool) {
         self.trees.is_failing = is_failing;
-        self.trees.is_exhausted &= is_failing;
+        self.trees.is_exhausted &= is_failing || self.is_poor_of_pages();
         self.trees.has_room_come &= is_failing;
     }
 
@@ -269,6 +294,7 @@ impl OwnerLog {
     /// Frees pages that the newest durable snapshot does not name, some at a time.
     pub fn settle(&mut self, run_count_max: usize) {
         self.space.pages_mut().settle(run_count_max);
+        self.judge_page_room();
     }
 
     /// There is room in the journal for a change of regions: of what does not fit, nothing is taken and nothing given.
@@ -283,8 +309,14 @@ impl OwnerLog {
 
     /// NSDs of which regions for pages should be taken, and whether others should give some up for that: checkpoints fail.
     pub fn page_shortage(&self) -> Option<(Vec<NsdId>, bool)> {
-        (self.lacks_page_room() && !self.trees.nsds.is_empty() && self.has_room_for_regions())
-            .then(|| (self.trees.nsds.clone(), self.trees.is_failing))
+        (self.lacks_page_room() && !self.trees.nsds.is_empty() && self.has_room_for_regions()).then(
+            || {
+                (
+                    self.trees.nsds.clone(),
+                    self.trees.is_failing || self.trees.is_poor,
+                )
+            },
+        )
     }
 
     /// Uses regions that are entirely free for pages where these need some, and gives back what is far more than they need.
@@ -329,6 +361,7 @@ impl OwnerLog {
                 free -= if given.is_ok() { size } else { 0 };
             }
         }
+        self.judge_page_room();
         // Before the journal serves, its first snapshot has it.
         if is_serving && !mutations.is_empty() {
             self.append_space(mutations);

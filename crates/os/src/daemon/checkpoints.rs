@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use node::keeper::{Counters, Disks, Host, Keeper, Pending, ShardSize, Write};
 use node::store::tree::{Fetch, Unreadable};
 use node::{OwnerLog, OwnerSlice};
-use types::{Instant, NsdId, SECTOR_SIZE, ShardId};
+use types::{Duration, Instant, NsdId, SECTOR_SIZE, ShardId};
 
 use super::{Daemon, Error, TICK, lock};
 use crate::clock;
@@ -27,6 +27,10 @@ use crate::disk::{Disk, DiskError};
 const WRITE_SIZE_MAX: usize = 1 << 20;
 /// A stop makes a round where trees lack so many bytes: some thousand inodes.
 const LAST_ROUND_SIZE_MIN: u64 = 1 << 20;
+/// Trees are written anew when nothing has changed for so long, and they lack so much.
+const QUIET: Duration = Duration::from_secs(2);
+/// See `QUIET`.
+const QUIET_SIZE_MIN: u64 = 16 << 10;
 /// It waits so long for the begin of that round.
 const BEGIN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// And takes so long in all at the most.
@@ -38,6 +42,8 @@ pub(super) struct Checkpoints {
     keeper: Mutex<Keeper>,
     state: Mutex<State>,
     wake: Condvar,
+    /// Bytes that trees lacked when that changed last, and when.
+    unsaved: Mutex<(u64, Instant)>,
     /// As the last tick saw it: who asks must not wait for the keeper, which may wait for a shard.
     seen: Mutex<Seen>,
 }
@@ -256,10 +262,14 @@ impl Daemon {
         let sizes = shards.map(|slice| ShardSize::of(&lock(slice).shard));
         let sizes: Vec<ShardSize> = sizes.collect();
         let is_wanted = self.evict_keys();
+        let is_late = self.is_late(&sizes);
         let is_busy = {
             let mut keeper = lock(&self.checkpoints.keeper);
             if is_wanted {
                 keeper.wish_round();
+            }
+            if is_late && !keeper.is_busy() {
+                keeper.request_round();
             }
             keeper.on_tick(clock::now(), sizes, &mut lock(&self.log));
             if let Some((shard, failure)) = keeper.take_report() {
@@ -274,6 +284,21 @@ impl Daemon {
         if is_busy {
             self.checkpoints.wake();
         }
+    }
+
+    /// Trees have pages and lack something, and nothing has changed for a while, or there is little room for pages: what was removed is in
+    /// them still, and keeps its room until they are written anew.
+    fn is_late(&self, sizes: &[ShardSize]) -> bool {
+        let unsaved: u64 = sizes.iter().map(|size| size.unsaved).sum();
+        let now = clock::now();
+        let mut seen = lock(&self.checkpoints.unsaved);
+        if seen.0 != unsaved {
+            *seen = (unsaved, now);
+        }
+        let is_quiet = unsaved >= QUIET_SIZE_MIN && now.since(seen.1) >= QUIET;
+        let log = lock(&self.log);
+        (is_quiet || (unsaved > 0 && log.is_poor_of_pages()))
+            && log.roots().any(|root| root.pages > 0)
     }
 
     /// Nothing is dirty any more: moves what the journal holds to the trees, so that the next start need not replay it.

@@ -2,7 +2,8 @@
 
 use super::story::granted;
 use super::*;
-use crate::request::{Notice, RenameFlags, Response};
+use crate::renames::MovedInto;
+use crate::request::{Notice, RenameFlags, Response, Ticket};
 
 const DIRECTORY: InodeId = INO;
 
@@ -197,8 +198,8 @@ fn what_moves_is_covered_by_a_token_of_before_the_question() {
         s.hold_directory();
         s.slice.inode(INO).names_since = s.now;
         s.now = asked_at + Duration::from_millis(10);
-        let ticket = crate::request::Ticket(7);
-        let moved = crate::renames::MovedInto::of(INO, asked_at, ticket);
+        let ticket = Ticket(7);
+        let moved = MovedInto::of(INO, asked_at, ticket);
         let effects = s.input(Input::MovedInto(Box::new(moved)));
         let is_epoch = |e: &Effect| matches!(e, Effect::Notify(None, Notice::Epoch));
         let told = effects.iter().position(is_epoch);
