@@ -129,10 +129,8 @@ impl Notifier {
     /// EINVAL: it does not know that, before Linux 6.16.
     pub fn drop_names(&self) -> Result<(), Errno> {
         let bytes = fuse::notify::encode_notice(&Notice::Epoch);
-        match (&self.shared.file).write(&bytes) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Errno(error.raw_os_error().unwrap_or(libc::EIO))),
-        }
+        let told = (&self.shared.file).write_all(&bytes);
+        told.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
     }
 
     /// Puts the bytes of `spans`, whose frames the caller holds, into the kernel's page cache as those of `ino` from its beginning on, by the
