@@ -498,7 +498,7 @@ fn moving(seed: u64) -> Options {
     let drawn = whole::options(seed, Canary::default());
     Options {
         names: Names {
-            second: Some(drawn.home),
+            are_apart: true,
             is_published: true,
         },
         name_percent: 90,

@@ -28,6 +28,8 @@ const SHARE: u64 = 4;
 /// Trees that have more than one part in so many of the NSDs may not grow into the room that their checkpoints need. Where files have the rest,
 /// removing some makes room for these, too.
 const MUCH: u64 = 8;
+/// Nor is less than this much, in sectors: the journal has room for what trees of 4 MiB hold.
+const MUCH_MIN: u64 = (4 << 20) / types::SECTOR_SIZE;
 /// Room in the journal that a change of page regions needs.
 const CHANGE_SIZE: usize = 16 << 10;
 /// Page regions that are taken or given back in one record.
@@ -153,7 +155,7 @@ impl OwnerLog {
     /// To be called when pages have become free, or regions for pages have come.
     fn judge_page_room(&mut self) {
         let counts = self.space.pages().counts();
-        let is_much = counts.total > self.trees.sector_count / MUCH;
+        let is_much = counts.total > MUCH_MIN.max(self.trees.sector_count / MUCH);
         self.trees.is_poor = is_much && counts.free < self.trees.need_now;
     }
 

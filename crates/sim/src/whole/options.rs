@@ -113,8 +113,8 @@ pub struct Options {
 /// In which directories names are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Names {
-    /// The last one is in a directory of its own, which this node makes; else all are in that of the files.
-    pub second: Option<usize>,
+    /// The last one is in a directory of its own, of the same node; else all are in that of the files.
+    pub are_apart: bool,
     /// Where there are two, node 0 alone makes names and moves them to the second one; the others take them from there.
     pub is_published: bool,
 }
@@ -213,7 +213,7 @@ impl Options {
             refuses_pieces: draw_refuses_pieces(&mut aside, canary),
             says_farewell: draw_farewell(&mut aside, canary),
             has_doors: draw_doors(&mut aside, canary),
-            names: draw_names(&mut aside, canary, home),
+            names: draw_names(&mut aside, canary),
             page_fault_per_mille,
             page_delay_max,
             page_outage_ticks,
@@ -297,10 +297,9 @@ fn draw_doors(aside: &mut Prng, canary: Canary) -> bool {
 }
 
 /// What a crash loses is judged by one owner's order, so both directories are its.
-fn draw_names(aside: &mut Prng, canary: Canary, home: usize) -> Names {
-    let has_two = aside.chance(1, 2) && canary == Canary::default();
+fn draw_names(aside: &mut Prng, canary: Canary) -> Names {
     Names {
-        second: has_two.then_some(home),
+        are_apart: aside.chance(1, 2) && canary == Canary::default(),
         is_published: aside.chance(1, 2),
     }
 }

@@ -278,7 +278,7 @@ impl World {
     fn publish(&self, index: usize, action: Action) -> Action {
         let (last, names) = (NAME_COUNT - 1, self.options.names);
         match action {
-            _ if names.second.is_none() || !names.is_published => action,
+            _ if !names.are_apart || !names.is_published => action,
             Action::Lookup(_) => Action::Lookup(last),
             Action::Create(name) if index == 0 => Action::Create(name % last),
             Action::Remove(name) | Action::Move(name, _) if index == 0 => {

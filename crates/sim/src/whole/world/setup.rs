@@ -266,8 +266,8 @@ impl World {
         self.link_all();
         let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
         let home = self.options.home;
-        let second = self.options.names.second;
-        let mut make = |home, text: &str| {
+        let are_apart = self.options.names.are_apart;
+        let mut make = |text: &str| {
             let kind = NewKind::Directory { permissions: 0o755 };
             let operation = Operation::Make {
                 parent: InodeId::ROOT,
@@ -276,9 +276,9 @@ impl World {
             };
             self.entry(home, operation)
         };
-        let directory = make(home, "d");
-        if let Some(second) = second {
-            make(second, "e");
+        let directory = make("d");
+        if are_apart {
+            make("e");
         }
         for file in 0..self.options.file_count {
             let kind = NewKind::Node {
@@ -321,7 +321,7 @@ impl World {
             };
             let directory = self.entry(index, lookup(InodeId::ROOT, "d"));
             self.machines[index].front.directory = directory;
-            if self.options.names.second.is_some() {
+            if self.options.names.are_apart {
                 let second = self.entry(index, lookup(InodeId::ROOT, "e"));
                 self.machines[index].front.second = Some(second);
             }
