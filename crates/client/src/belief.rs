@@ -70,8 +70,8 @@ impl Slice {
     /// For how long the kernel may keep names of `parent`.
     pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
         let directory = self.inodes.get(&parent);
-        let may_drop = !self.keeps_no_names || self.is_alone();
-        match may_drop && directory.is_some_and(|directory| directory.may_keep_names()) {
+        let can_be_dropped = !self.keeps_no_names || self.is_alone();
+        match can_be_dropped && directory.is_some_and(|directory| directory.may_keep_names()) {
             true => self.timeout_ns,
             false => 0,
         }

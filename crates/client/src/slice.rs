@@ -308,9 +308,9 @@ pub struct Slice {
     pub(crate) shown_directory_count: u64,
     /// See `show_old_names`.
     pub(crate) shows_old_names: bool,
-    /// See `overtake_fills`.
-    /// See `Slice::keep_no_names`.
+    /// See `keep_no_names`.
     pub(crate) keeps_no_names: bool,
+    /// See `overtake_fills`.
     pub(crate) overtakes_fills: bool,
     pub(crate) losses: Losses,
     pub(crate) loads_written_files: bool,

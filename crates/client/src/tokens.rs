@@ -200,7 +200,7 @@ impl Slice {
         self.adopt(env, granted, false);
     }
 
-    /// Takes tokens; `is_told`: the attributes that came with them are learnt. Whether they are held now.
+    /// Takes tokens; `is_told`: the attributes that came with them are learnt. Whether what came is the newest that is known.
     pub(crate) fn adopt(&mut self, env: &Env<'_>, granted: &Granted, is_told: bool) -> bool {
         let ino = granted.ino;
         let inode = self.inode(ino);

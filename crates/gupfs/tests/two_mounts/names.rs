@@ -171,7 +171,8 @@ fn flags(fixture: &Fixture) -> Outcome {
     expect("left", listed(fixture, "left")?, &[])
 }
 
-/// The kernel takes a name's time-out along when the name moves to another directory: it may be one that other nodes change.
+/// The kernel takes a name's time-out along when the name moves to another directory: it may be one that other nodes change. (Mostly a token comes
+/// with the answer and takes that back when it goes; what is left where none came is shown by the simulator and `client::renames`.)
 #[test]
 fn what_moves_to_a_shared_directory_is_not_believed_there() {
     let fixture = lab!();

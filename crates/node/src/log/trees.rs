@@ -58,7 +58,7 @@ pub(crate) struct Trees {
     is_poor: bool,
     /// Sectors of the NSDs where pages may lie.
     sector_count: u64,
-    /// Since they fail all owners were asked for regions for pages, and had none.
+    /// Since they fail, or there is little room for them, all owners were asked for regions for pages, and had none.
     is_exhausted: bool,
     /// Since they fail a region has become one for pages, which the keeper has not heard of.
     has_room_come: bool,
@@ -152,7 +152,7 @@ impl OwnerLog {
         self.trees.is_poor
     }
 
-    /// To be called when pages have become free, or regions for pages have come.
+    /// To be called at each tick, and when regions for pages have come. O(page regions).
     fn judge_page_room(&mut self) {
         let counts = self.space.pages().counts();
         let is_much = counts.total > MUCH_MIN.max(self.trees.sector_count / MUCH);
@@ -296,7 +296,6 @@ impl OwnerLog {
     /// Frees pages that the newest durable snapshot does not name, some at a time.
     pub fn settle(&mut self, run_count_max: usize) {
         self.space.pages_mut().settle(run_count_max);
-        self.judge_page_room();
     }
 
     /// There is room in the journal for a change of regions: of what does not fit, nothing is taken and nothing given.
@@ -309,16 +308,11 @@ impl OwnerLog {
         self.space.pages().counts().free < self.trees.need
     }
 
-    /// NSDs of which regions for pages should be taken, and whether others should give some up for that: checkpoints fail.
+    /// NSDs of which regions for pages should be taken, and whether others should give some up for that: checkpoints fail, or would soon.
     pub fn page_shortage(&self) -> Option<(Vec<NsdId>, bool)> {
-        (self.lacks_page_room() && !self.trees.nsds.is_empty() && self.has_room_for_regions()).then(
-            || {
-                (
-                    self.trees.nsds.clone(),
-                    self.trees.is_failing || self.trees.is_poor,
-                )
-            },
-        )
+        let must_others_give = self.trees.is_failing || self.trees.is_poor;
+        (self.lacks_page_room() && !self.trees.nsds.is_empty() && self.has_room_for_regions())
+            .then(|| (self.trees.nsds.clone(), must_others_give))
     }
 
     /// Uses regions that are entirely free for pages where these need some, and gives back what is far more than they need.

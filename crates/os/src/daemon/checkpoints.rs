@@ -27,10 +27,10 @@ use crate::disk::{Disk, DiskError};
 const WRITE_SIZE_MAX: usize = 1 << 20;
 /// A stop makes a round where trees lack so many bytes: some thousand inodes.
 const LAST_ROUND_SIZE_MIN: u64 = 1 << 20;
-/// Trees are written anew when nothing has changed for so long, and they lack so much.
+/// Trees are written anew when nothing has changed for so long.
 const QUIET: Duration = Duration::from_secs(2);
-/// See `QUIET`.
-const QUIET_SIZE_MIN: u64 = 16 << 10;
+/// If they lack so many bytes: each time costs a snapshot of the journal.
+const LATE_SIZE_MIN: u64 = 16 << 10;
 /// It waits so long for the begin of that round.
 const BEGIN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// And takes so long in all at the most.
@@ -291,14 +291,19 @@ impl Daemon {
     fn is_late(&self, sizes: &[ShardSize]) -> bool {
         let unsaved: u64 = sizes.iter().map(|size| size.unsaved).sum();
         let now = clock::now();
-        let mut seen = lock(&self.checkpoints.unsaved);
-        if seen.0 != unsaved {
-            *seen = (unsaved, now);
+        let changed_at = {
+            let mut seen = lock(&self.checkpoints.unsaved);
+            if seen.0 != unsaved {
+                *seen = (unsaved, now);
+            }
+            seen.1
+        };
+        if unsaved < LATE_SIZE_MIN {
+            return false;
         }
-        let is_quiet = unsaved >= QUIET_SIZE_MIN && now.since(seen.1) >= QUIET;
         let log = lock(&self.log);
-        (is_quiet || (unsaved > 0 && log.is_poor_of_pages()))
-            && log.roots().any(|root| root.pages > 0)
+        let is_time = now.since(changed_at) >= QUIET || log.is_poor_of_pages();
+        is_time && log.roots().any(|root| root.pages > 0)
     }
 
     /// Nothing is dirty any more: moves what the journal holds to the trees, so that the next start need not replay it.

@@ -100,7 +100,7 @@ fn inc_epoch_makes_the_kernel_look_up_all_names_again() {
     assert_eq!(lookups(&fixture), 2, "INC_EPOCH left a name cached");
 }
 
-/// A name that moves takes its time-out along; INC_EPOCH ends that too, also before the kernel has moved it (`Slice::note_moved_into`).
+/// A name that moves takes its time-out along; INC_EPOCH ends that too, also before the kernel has moved it (`client::renames`).
 #[test]
 fn inc_epoch_before_the_answer_to_a_rename_counts_for_the_new_name() {
     for is_told in [false, true] {
