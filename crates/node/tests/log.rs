@@ -797,3 +797,66 @@ fn a_keeper_without_hope_tries_again_at_once_when_room_has_come() {
     assert_eq!(keeper.counters().rounds, rounds + 1, "it tries at once");
     assert_eq!(keeper.counters().failures, 8);
 }
+
+/// A disk that fills with metadata keeps the room that writing its largest tree anew takes: without it nothing that is removed would ever come back.
+#[test]
+fn what_adds_to_trees_leaves_room_for_writing_them_anew() {
+    let area = area(16 << 10);
+    let mut disk = formatted(area);
+    let mut log = open(&mut disk, area);
+    let pages = 4000;
+    let root = store::tree::Root {
+        pages,
+        ..store::tree::Root::empty(SHARD, 4)
+    };
+    log.set_trees([root], vec![NSD]);
+    log.adopt_regions(&[RegionId { nsd: NSD, index: 0 }]);
+    let sizes = || {
+        vec![node::keeper::ShardSize {
+            shard: SHARD,
+            unsaved: 1000,
+            all: 1000,
+        }]
+    };
+    let set = SetAttr {
+        permissions: Some(0o600),
+        ..SetAttr::default()
+    };
+    let (ino, mode) = (
+        InodeId::ROOT,
+        Op::SetAttr {
+            ino: InodeId::ROOT,
+            set,
+        },
+    );
+    let cut = Op::SetAttr {
+        ino,
+        set: SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        },
+    };
+    log.note_sizes(&sizes(), false);
+    assert_eq!(log.admit(LIFE, &mode, 0), Ok(()));
+    let mut taken = Vec::new();
+    while log.space.pages().counts().free > pages * 4 {
+        // Most of them at once.
+        let free = log.space.pages().counts().free;
+        let count = if free > 1 << 16 { 1 << 15 } else { 512 };
+        taken.push(log.space.pages_mut().take(count, &|_| true).unwrap());
+    }
+    log.note_sizes(&sizes(), false);
+    assert!(log.is_poor_of_pages());
+    assert_eq!(log.admit(LIFE, &mode, 0), Err(Errno::ENOSPC));
+    assert!(log.may_have_room_soon(), "others may have regions");
+    for (op, freed) in [(&cut, 1), (&closed(), 0)] {
+        assert_eq!(log.admit(LIFE, op, freed), Ok(()), "{op:?}");
+    }
+    let (_, must_others_give) = log.page_shortage().unwrap();
+    assert!(must_others_give);
+    for run in taken {
+        log.space.pages_mut().give_back(run);
+    }
+    log.note_sizes(&sizes(), false);
+    assert_eq!(log.admit(LIFE, &mode, 0), Ok(()));
+}
