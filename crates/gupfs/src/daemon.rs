@@ -15,7 +15,7 @@ use types::{Incarnation, NodeId};
 use crate::failure::{Failure, Result};
 use crate::state::{self, LogFormat, LogLevel, Place, State};
 use crate::system;
-use crate::{files, filesystem, mount, service, settings, size};
+use crate::{files, filesystem, mount, seconds, service, settings, size};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.
 ///
@@ -28,10 +28,14 @@ pub fn run(
     source: Option<String>,
 ) -> Result<()> {
     os::leave_starter();
+    let turns = os::priority::take_short_turns();
     let mount_flags = mount::flags(mount_options)?;
     let place = Place::new(path)?;
     let (state, settings) = settings::for_daemon(&place, place.require()?, overrides)?;
     start_log(state.log_format, state.log_level)?;
+    if let Err(error) = turns {
+        tracing::info!(%error, "the kernel gives no short turns: fsyncs wait longer beside streams");
+    }
     system::require_root("gupfs daemon")?;
     system::require_fuse()?;
     // Released by the kernel when this process is gone, and by nothing before: whoever waits for the lock
@@ -58,7 +62,9 @@ pub fn run(
 
 /// Hands over to the daemon proper; returns when it was stopped.
 fn launch(place: &Place, config: Config) -> Result<()> {
-    os::daemon::run(config).map_err(|error| {
+    let first = config.mount.clone();
+    let on_mounted = || seconds::bring_back(place, &first);
+    os::daemon::run(config, on_mounted).map_err(|error| {
         let failure = Failure::new(error.to_string());
         if matches!(error, os::daemon::Error::Lost { .. })
             && let Err(failure) = files::replace(&place.lost(), format!("{error}\n").as_bytes())

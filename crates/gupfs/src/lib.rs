@@ -35,6 +35,7 @@ pub mod lab;
 pub mod layout;
 pub mod locate;
 pub mod mount;
+pub mod seconds;
 pub mod service;
 pub mod settings;
 pub mod size;

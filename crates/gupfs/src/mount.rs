@@ -72,7 +72,7 @@ const NO_SYMBOLIC_LINKS: libc::c_ulong = 256;
 const NETWORK: &str = "_netdev";
 
 /// The flag of mount(2) that an option stands for.
-fn flag(option: &str) -> Option<libc::c_ulong> {
+pub fn flag(option: &str) -> Option<libc::c_ulong> {
     let found = KERNEL.iter().find(|(name, _)| *name == option);
     found.map(|(_, flag)| *flag)
 }

@@ -549,3 +549,108 @@ fn who_mounts_at_the_same_time_meets_in_one_daemon() {
         node.up(&[]).unwrap();
     }
 }
+
+/// What a daemon that died has left mounted elsewhere is there again as it was, however the next one is started.
+#[test]
+fn second_mounts_come_back_after_a_crash() {
+    let Some(node) = Node::new("1G") else { return };
+    let beside = |name: &str| {
+        let path = node.state().with_file_name(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let (first, state) = (node.mount(), node.state());
+    let [second, bound, part] = ["second", "bound", "part"].map(beside);
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let [source, two] = [&state, &second].map(|path| path.to_str().unwrap());
+    let succeed = |program: &Path, words: &[&str]| {
+        let output = run(program, words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+    };
+    let bind = |from: &Path, to: &Path| {
+        let [from, to] = [from, to].map(|path| path.to_str().unwrap());
+        succeed(Path::new("mount"), &["--bind", from, to]);
+    };
+    succeed(
+        gupfs,
+        &["mount", source, two, "-o", "nosuid,noatime,x-mine=1"],
+    );
+    bind(&first, &bound);
+    fs::create_dir(first.join("inner")).unwrap();
+    bind(&first.join("inner"), &part);
+    let before = (options(&second), options(&bound), entered(&second));
+    assert!(before.2.as_ref().unwrap().contains("x-mine=1"));
+
+    for round in 0..3 {
+        let kept = format!("round {round}");
+        fs::write(second.join("kept"), &kept).unwrap();
+        File::open(second.join("kept")).unwrap().sync_all().unwrap();
+        // Once somebody is in it: a directory that is used does not keep the mount from going and coming.
+        let inside = (round == 2).then(|| Inside::begin(&second));
+        let pid = fs::read_to_string(state.join("pid")).unwrap();
+        succeed(Path::new("kill"), &["-9", pid.trim()]);
+        await_end(pid.trim());
+        match round {
+            0 => drop(node.up(&[]).unwrap()),
+            _ => succeed(gupfs, &["mount", source]),
+        }
+        for path in [&first, &second, &bound] {
+            let found = fs::read_to_string(path.join("kept")).unwrap();
+            assert_eq!(found, kept, "{}, round {round}", path.display());
+        }
+        assert_eq!(line(&part), None, "round {round}");
+        assert_eq!(
+            (options(&second), options(&bound)),
+            (before.0.clone(), before.1.clone())
+        );
+        await_entry(&second, before.2.as_deref());
+        drop(inside);
+    }
+    // They are whole mounts of the one that runs: it ends with the last of them.
+    let done = node.gupfs(&["down"]);
+    assert!(done.contains("wrote back"), "{done}");
+    assert_eq!(
+        (line(&first), line(&second), line(&bound)),
+        (None, None, None)
+    );
+    assert_eq!(entered(&second), None);
+    // What was unmounted in good order does not come back.
+    node.up(&[]).unwrap();
+    assert!(line(&first).is_some());
+    assert_eq!((line(&second), line(&bound)), (None, None));
+}
+
+/// The line in mount(8)'s table comes a moment after the mount.
+fn await_entry(point: &Path, expected: Option<&str>) {
+    let begin = std::time::Instant::now();
+    while entered(point).as_deref() != expected {
+        assert!(begin.elapsed().as_secs() < 20, "{:?}", entered(point));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+fn await_end(pid: &str) {
+    let begin = std::time::Instant::now();
+    while Path::new("/proc").join(pid).exists() {
+        assert!(begin.elapsed().as_secs() < 20, "{pid} does not end");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+/// A process whose working directory this is.
+struct Inside(std::process::Child);
+
+impl Inside {
+    fn begin(directory: &Path) -> Self {
+        let mut command = Command::new("sleep");
+        command.arg("60").current_dir(directory);
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -389,11 +389,11 @@ struct Daemon {
     stop: Stop,
 }
 
-/// Runs a daemon until it is told to stop, or its mount is gone.
+/// Runs a daemon until it is told to stop, or its mount is gone. `on_mounted` is called once it is mounted, before anybody hears so.
 ///
 /// # Errors
 /// It could not start; nothing is mounted then.
-pub fn run(config: Config) -> Result<(), Error> {
+pub fn run(config: Config, on_mounted: impl FnOnce()) -> Result<(), Error> {
     if let Some(name) = &config.netns {
         netns::enter(name)?;
     }
@@ -424,7 +424,7 @@ pub fn run(config: Config) -> Result<(), Error> {
     let membership = membership::Membership::start(&config, former);
     let daemon = Daemon::new(config, disks, (state, membership), &pool, &loops, &hub);
     let _ = hub.daemon.set(Arc::downgrade(&daemon));
-    let result = daemon.serve(&hub);
+    let result = daemon.serve(&hub, on_mounted);
     if let Some(net) = daemon.net.get() {
         net.stop();
     }
@@ -629,7 +629,7 @@ impl Daemon {
         daemon
     }
 
-    fn serve(self: &Arc<Self>, hub: &Arc<Hub>) -> Result<(), Error> {
+    fn serve(self: &Arc<Self>, hub: &Arc<Hub>, on_mounted: impl FnOnce()) -> Result<(), Error> {
         let listener = control::listen(&self.config.control_socket)?;
         self.begin_network(hub)?;
         self.end_lives_of_this_node();
@@ -640,6 +640,7 @@ impl Daemon {
         let _ended = (self.start_checkpoints()?, self.start_keys()?);
         let mut session = self.mount()?;
         session.start(hub.clone())?;
+        on_mounted();
         let (daemon, listener) = (Arc::clone(self), Arc::new(listener));
         let listening = Arc::clone(&listener);
         let control = std::thread::Builder::new()

@@ -23,6 +23,8 @@ pub struct Mount {
     pub root: PathBuf,
     /// Where it is mounted.
     pub point: PathBuf,
+    /// What the kernel allows there, such as `rw,nosuid,relatime`.
+    pub options: String,
     /// Type, such as `fuse.gupfs`.
     pub kind: String,
     /// Source, as given to mount.
@@ -46,6 +48,7 @@ impl Mount {
         let mut words = line.split(' ');
         let (major, minor) = words.nth(2)?.split_once(':')?;
         let (root, point) = (words.next()?, words.next()?);
+        let options = words.next()?.to_owned();
         let mut rest = words.skip_while(|word| *word != "-").skip(1);
         let read = |word: &str| OsString::from_vec(unescape(word.as_bytes()));
         Some(Self {
@@ -53,6 +56,7 @@ impl Mount {
             minor: minor.parse().ok()?,
             root: read(root).into(),
             point: read(point).into(),
+            options,
             kind: rest.next()?.to_owned(),
             source: read(rest.next()?),
             is_read_only: rest.next()?.split(',').any(|word| word == "ro"),

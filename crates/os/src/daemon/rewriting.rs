@@ -69,6 +69,7 @@ mod tests {
             minor,
             root: "/".into(),
             point: "/mnt".into(),
+            options: "rw,relatime".to_owned(),
             kind: mountinfo::KIND.to_owned(),
             source: "gupfs".into(),
             is_read_only,
