@@ -22,7 +22,7 @@ use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::service::{self, Liveness};
 use crate::state::{self, Backing, Peer, Place, State, Transport};
 use crate::system::{self, mounts, netns, process};
-use crate::{files, up};
+use crate::{files, size, up};
 
 /// Port that every daemon of a lab listens on, each on its own address.
 const PORT: u16 = 7077;
@@ -53,6 +53,14 @@ pub struct Plan {
     /// Milliseconds of a node's lease.
     #[serde(default = "lease_ms_default")]
     pub lease_ms: u64,
+}
+
+impl Plan {
+    /// Whether both make the same disks and nodes.
+    fn is_as(&self, other: &Self) -> bool {
+        let disks = |plan: &Self| (plan.node_count, plan.size, plan.backing);
+        disks(self) == disks(other)
+    }
 }
 
 const fn lease_ms_default() -> u64 {
@@ -237,6 +245,14 @@ pub fn up(lab: &Lab, wanted: &Plan) -> Result<Vec<String>> {
                 plan.node_count,
                 lab.root.display()
             ));
+            if !plan.is_as(wanted) {
+                done.push(format!(
+                    "it stays as it was made ({} nodes, {} in all, backing {}): another one needs another directory, or `gupfs lab down` first",
+                    plan.node_count,
+                    size::show(plan.size),
+                    plan.backing,
+                ));
+            }
             check_whole(lab, &plan)?;
             plan
         }

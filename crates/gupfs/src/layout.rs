@@ -15,6 +15,7 @@ use crate::size;
 
 /// Arguments of `gupfs layout set`.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("layout").args(["nsds", "block_size", "default"]).required(true).multiple(true))]
 pub struct SetArgs {
     /// A directory, or a file without bytes.
     path: PathBuf,
@@ -25,7 +26,7 @@ pub struct SetArgs {
     #[arg(long, value_parser = size::parse_argument, value_name = "SIZE")]
     block_size: Option<u64>,
     /// Go back to the file system's own layout.
-    #[arg(long, conflicts_with_all = ["nsds", "block_size"], required_unless_present_any = ["nsds", "block_size"])]
+    #[arg(long, conflicts_with_all = ["nsds", "block_size"])]
     default: bool,
 }
 

@@ -155,7 +155,7 @@ fn unknown(key: &str) -> Failure {
             (whole.min(begin + 1), known)
         })
         .min()
-        .filter(|(distance, _)| *distance <= 1 + key.len() / 3);
+        .filter(|(distance, _)| *distance <= 1 + key.len() / 4);
     let failure = Failure::new(format!("there is no setting {key:?}"));
     match nearest {
         Some((_, known)) => failure.help(format!("did you mean {known}? There are: {}", keys())),
@@ -533,7 +533,8 @@ mod tests {
             ("pagepol", "did you mean pagepool_size?"),
             ("direct", "did you mean direct_from?"),
             ("Mount", "did you mean mount?"),
-            ("colour-of-the-sky", "there are: mount"),
+            ("colour-of-the-sky", "help: there are: mount"),
+            ("foo", "help: there are: mount"),
         ] {
             let said = unknown(wrong).to_string();
             assert!(said.contains(right) && said.contains(wrong), "{said}");

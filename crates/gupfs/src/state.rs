@@ -46,6 +46,17 @@ pub enum Backing {
     Volatile,
 }
 
+impl std::fmt::Display for Backing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = clap::ValueEnum::to_possible_value(self);
+        f.write_str(
+            value
+                .as_ref()
+                .map_or("", clap::builder::PossibleValue::get_name),
+        )
+    }
+}
+
 /// How requests travel between the kernel and the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

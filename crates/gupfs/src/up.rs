@@ -306,7 +306,19 @@ pub fn make_file(path: &Path, size: u64) -> Result<()> {
         .mode(0o600)
         .open(path)
         .and_then(|file| file.set_len(size).and_then(|()| file.sync_all()))
-        .map_err(|e| Failure::io("make", path, &e))
+        .map_err(|e| {
+            let failure = Failure::io("make", path, &e);
+            match e.kind() {
+                std::io::ErrorKind::FileTooLarge => failure.help(format!(
+                    "the file system below takes no file of {}: choose a smaller size, or another directory",
+                    size::show(size)
+                )),
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                    failure.help("`df` says what room is there: make some, or choose another directory")
+                }
+                _ => failure,
+            }
+        })
 }
 
 /// The devices over `paths`, or the paths themselves.

@@ -321,6 +321,10 @@ fn what_is_not_there_is_named() {
     refused(&["lab", "status", "--dir", none], &[none, "no lab"]);
     refused(&["lab", "kill", "n1", "--dir", none], &[none, "no lab"]);
     refused(&["lab", "up", "--dir", none, "--nodes", "0"], &["0 nodes"]);
+    refused(
+        &["layout", "set", none],
+        &["--nsds", "--block-size", "--default"],
+    );
     refused(&["demo", "--on", none], &["two directories"]);
     assert!(!Path::new(none).exists());
 }

@@ -79,6 +79,12 @@ fn what_a_crash_left_is_used_again_or_removed() {
     lab.crash();
     lab.gupfs(&["up"]);
     lab.reads("$M2/kept", "kept");
+    // Asked for another one, it says that it is as it was.
+    let output = lab.try_gupfs(&["up", "--nodes", "3", "--size", "1G"]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    let as_made = "as it was made (2 nodes, 512.0 MiB in all, backing loop)";
+    assert!(said.contains(as_made), "{said}");
     // Half of the name spaces is gone.
     lab.crash();
     let output = bounded(LIMIT, &["ip", "netns", "delete", &names[1]]);
