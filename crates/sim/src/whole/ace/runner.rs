@@ -110,7 +110,8 @@ impl Runner {
                 (Err(expected), Err(Failed::Refused(errno))) if expected == errno => {
                     return self.nothing_done();
                 }
-                (Ok(_), Err(Failed::Refused(Errno::ENOSPC))) if self.may_be_full => {
+                // Where two things are in its way, POSIX leaves open which one a call names.
+                (_, Err(Failed::Refused(Errno::ENOSPC))) if self.may_be_full => {
                     self.refused.push(op.clone());
                     return self.nothing_done();
                 }
