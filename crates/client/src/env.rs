@@ -28,6 +28,9 @@ pub trait Grants {
     fn reserve_promised(&self, owner: NodeId, sectors: u64) -> Option<SetAside>;
     /// Gives back what was reserved and is not needed.
     fn unreserve(&self, owner: NodeId, part: SetAside);
+    /// So many of what is set aside come back when what is dirty is committed: its bytes go into metadata. Said when an owner has too few
+    /// (`Input::Scarce`): nobody is refused meanwhile.
+    fn note_returning(&self, owner: NodeId, sectors: u64);
     /// Cuts dirty sectors into runs: each of `wanted` becomes one or more runs. The sectors are used up
     /// and what was `reserved` with them. `None`: not enough in hand (nothing taken).
     fn take(

@@ -835,7 +835,9 @@ impl Slice {
         };
         match stored {
             Ok(()) => {}
-            Err(NoRoom::Yet(why)) if why != Waiting::Space || !self.is_often_short(ticket) => {
+            Err(NoRoom::Yet(why))
+                if why != Waiting::Space || !self.is_often_short(env.now, ticket) =>
+            {
                 return self.park_again(env, ino, request, why);
             }
             Err(refused) => {

@@ -8,18 +8,25 @@
 //! - After a round that found frames short every inode with dirty pages has a goal, so that its pages get clean and
 //!   a later round evicts them.
 
-use types::{ByteRange, Duration, Errno, InodeId, NodeId};
+use types::{ByteRange, Duration, Errno, InodeId, Instant, NodeId, limits};
 
 use crate::appends::NoRoom;
 use crate::batch::numbers_of;
 use crate::env::{Env, SpaceNews};
 use crate::flush::{BATCH_PAGES_MAX, STARVED_MAX};
 use crate::goals::Purpose;
+use crate::inode::Inode;
 use crate::request::Ticket;
 use crate::slice::{Effect, Slice, Waiting};
 
 /// A write hears so often that there are too few sectors without being there to be refused: its token had been taken.
 const SHORT_COUNT_MAX: u32 = 3;
+
+/// A write hears that there are no sectors when it has waited so long for some that came back, and others were quicker each time.
+const SCARCE_MAX: Duration = Duration::from_secs(20);
+
+/// Between two counts of what comes back.
+const COUNT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Of `STARVED_MAX` at least the rest is left when an owner could not say whether it has sectors.
 const HEARD_AFTER_UNKNOWN: Duration = Duration::from_secs(15);
@@ -90,9 +97,56 @@ impl Slice {
     /// A write has heard so often that there are too few sectors that it is refused when it next finds none in
     /// hand, although the news is old: nodes that write to one file take its tokens from one another, and what one
     /// gives up to the others is recalled for the next.
-    pub(crate) fn is_often_short(&self, ticket: Ticket) -> bool {
-        let payload = self.payloads.get(&ticket);
-        payload.is_some_and(|payload| payload.short_count >= SHORT_COUNT_MAX)
+    pub(crate) fn is_often_short(&self, now: Instant, ticket: Ticket) -> bool {
+        self.payloads.get(&ticket).is_some_and(|payload| {
+            let since = payload.scarce_since;
+            payload.short_count >= SHORT_COUNT_MAX
+                || since.is_some_and(|since| now.since(since) > SCARCE_MAX)
+        })
+    }
+
+    /// An owner has too few sectors. What is set aside for bytes that go into metadata comes back with their Commits, so they go now: many
+    /// small files that were just written have a sector each until then. O(inodes), at the most every `COUNT_PAUSE`.
+    pub(crate) fn write_small_back(&mut self, env: &Env<'_>, owner: NodeId) {
+        self.note_scarce(env, owner);
+        let counted = self
+            .returning
+            .filter(|(of, at, _)| *of == owner && env.now.since(*at) < COUNT_PAUSE);
+        if let Some((_, _, sectors)) = counted {
+            return env.grants.note_returning(owner, sectors);
+        }
+        let (mut sectors, mut inos) = (0, Vec::new());
+        for (ino, inode) in &self.inodes {
+            if env.owner(ino.shard()) != owner {
+                continue;
+            }
+            let returning = inode.returning_sectors(env.now);
+            sectors += returning;
+            if returning > 0 && inode.is_dirty() {
+                inos.push(*ino);
+            }
+        }
+        self.returning = Some((owner, env.now, sectors));
+        env.grants.note_returning(owner, sectors);
+        inos.sort_unstable();
+        for ino in inos {
+            self.add_goal(env, ino, Purpose::Background);
+        }
+    }
+
+    /// Writes that wait for sectors of this owner have done so since.
+    fn note_scarce(&mut self, env: &Env<'_>, owner: NodeId) {
+        for ino in &self.starved {
+            let inode = self.inodes.get(ino);
+            let Some(inode) = inode.filter(|_| env.owner(ino.shard()) == owner) else {
+                continue;
+            };
+            for parked in &inode.parked {
+                if let Some(payload) = self.payloads.get_mut(&parked.request.ticket) {
+                    payload.scarce_since.get_or_insert(env.now);
+                }
+            }
+        }
     }
 
     /// What a write hears that waits no longer.
@@ -219,5 +273,17 @@ impl Slice {
                 assert!(self.frameless.contains(ino), "{ino} is tried again");
             }
         }
+    }
+}
+
+impl Inode {
+    /// Sectors set aside for bytes that go into metadata, as all of a small file does: they come back with its Commits.
+    fn returning_sectors(&self, now: Instant) -> u64 {
+        let is_small = self.size <= limits::INLINE_SIZE_MAX;
+        if !is_small || !self.has_work() || self.are_pieces_refused(now) {
+            return 0;
+        }
+        let in_batches = self.batches.iter().map(|batch| batch.aside.plain);
+        self.reserved.plain + in_batches.sum::<u64>()
     }
 }

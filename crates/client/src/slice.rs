@@ -352,6 +352,8 @@ pub struct Slice {
     pub(crate) frameless: Vec<InodeId>,
     /// This owner has just said that it has no more sectors, or can give none: who wants some now does not wait.
     pub(crate) short: Option<(NodeId, Errno)>,
+    /// What came back with Commits when it was last counted, and of whom (`Slice::write_small_back`).
+    pub(crate) returning: Option<(NodeId, Instant, u64)>,
     /// Shard for the directories this node makes: chosen round robin by the driver.
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
@@ -450,6 +452,7 @@ impl Slice {
             load_time: crate::reading::LoadTime::default(),
             frameless: Vec::new(),
             short: None,
+            returning: None,
             placements,
             misplaced: FxHashMap::default(),
             signalled: VecDeque::new(),
@@ -526,7 +529,10 @@ impl Slice {
                 }
             }
             Input::Notified(notify) => self.on_notified(env, notify),
-            Input::Scarce(owner) => self.on_scarce(env, owner),
+            Input::Scarce(owner) => {
+                self.on_scarce(env, owner);
+                self.write_small_back(env, owner);
+            }
             Input::Space(owner, news) => self.on_space(env, owner, news),
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
             Input::RenameNow(request) => self.rename_now(env, *request),
@@ -715,6 +721,7 @@ impl Slice {
         let held = Payload {
             span: payload,
             short_count: 0,
+            scarce_since: None,
             short: Errno::ENOSPC,
         };
         self.payloads.insert(request.ticket, held);
@@ -884,6 +891,8 @@ pub(crate) struct Payload {
     pub(crate) span: Span,
     /// Times that an owner had too few sectors for it while it waited for some.
     pub(crate) short_count: u32,
+    /// An owner has had too few since, while it waited.
+    pub(crate) scarce_since: Option<Instant>,
     /// What it said last.
     pub(crate) short: Errno,
 }

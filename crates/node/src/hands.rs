@@ -125,8 +125,19 @@ impl Hands {
     /// `Grants::unreserve`.
     pub fn unreserve(&mut self, owner: NodeId, part: SetAside) {
         if part.sectors() > 0 {
+            self.spare.note_return(owner);
             self.of(owner).unreserve(part);
         }
+    }
+
+    /// An owner has too few sectors, and all slices are told so: they say what comes back (`note_returning`).
+    pub fn begin_scarce(&mut self, owner: NodeId) {
+        self.spare.begin_telling(owner);
+    }
+
+    /// `Grants::note_returning`.
+    pub fn note_returning(&mut self, owner: NodeId, sectors: u64) {
+        self.spare.note_returning(owner, sectors);
     }
 
     /// `Grants::take`: sectors for dirty runs of one file.

@@ -464,7 +464,8 @@ impl OwnerLog {
                 || !self.journal.can_begin_snapshot()
                 || self.journal.needs_snapshot()
                 || self.trees.is_checkpointing
-                || self.may_page_room_come())
+                || self.may_page_room_come()
+                || self.may_page_room_return())
     }
 
     /// A transaction's step, which frees `freed` runs at the most, fits the journal now.

@@ -185,6 +185,15 @@ impl Regions {
             is_short,
             is_for_pages: true,
         };
+        if is_short {
+            // Others are asked by the table; what this owner has granted lies in hands that may not use it.
+            let mut effects = Vec::new();
+            let clients = clients(log);
+            if self.gather.begin_pages(env.now, &clients, &mut effects) {
+                log.begin_recall_for_pages();
+            }
+            self.perform(env, log, effects, out);
+        }
         self.put(env, log, asked, out);
     }
 
@@ -560,6 +569,7 @@ impl Regions {
                 }
                 GatherEffect::Run(question) => out.push(RegionEffect::Run(question)),
                 GatherEffect::Give(name) => self.give(env, log, name, out),
+                GatherEffect::Pages => log.end_recall_for_pages(),
             }
         }
     }

@@ -314,6 +314,8 @@ enum Waiter {
     },
     /// The table wants regions of this owner for another one: its name for that.
     Give(u64),
+    /// Pages of trees need regions, of which this node's clients may have the sectors in hand.
+    Pages,
 }
 
 /// Who asks for sectors has none to spare itself, and may be waiting for us. Who wants some promised may have.
@@ -337,6 +339,8 @@ pub enum GatherEffect {
     Run(Box<Question>),
     /// Give regions up for another owner, if there are any to spare; the table's name for it.
     Give(u64),
+    /// All clients have given back what they do not use, for pages.
+    Pages,
 }
 
 #[derive(Debug)]
@@ -414,6 +418,26 @@ impl Gather {
         self.end_if_over(out);
     }
 
+    /// Pages of trees are short: clients are to give back what they do not use. False: a round of another kind is under way; later.
+    pub fn begin_pages(
+        &mut self,
+        now: Instant,
+        clients: &[NodeLife],
+        out: &mut Vec<GatherEffect>,
+    ) -> bool {
+        match &mut self.round {
+            Some(round) if !round.is_thorough => return false,
+            Some(round) => {
+                if !round.waiters.iter().any(|w| matches!(w, Waiter::Pages)) {
+                    round.waiters.push(Waiter::Pages);
+                }
+            }
+            None => self.start(now, Waiter::Pages, true, clients, out),
+        }
+        self.end_if_over(out);
+        true
+    }
+
     fn start(
         &mut self,
         now: Instant,
@@ -426,7 +450,7 @@ impl Gather {
         self.counters.0 += 1;
         let asker = match &waiter {
             Waiter::Question { question, .. } => busy_asker(question),
-            Waiter::Give(_) => None,
+            Waiter::Give(_) | Waiter::Pages => None,
         };
         let awaits_regions = matches!(waiter, Waiter::Question { .. });
         let lives: BTreeSet<NodeLife> = clients
@@ -517,10 +541,12 @@ impl Gather {
             return;
         }
         // Who gives does not wait for regions itself, or two owners would wait for one another.
-        let is_giving = |w: &mut Waiter| matches!(w, Waiter::Give(_));
+        let is_giving = |w: &mut Waiter| matches!(w, Waiter::Give(_) | Waiter::Pages);
         for waiter in round.waiters.extract_if(.., is_giving) {
-            if let Waiter::Give(name) = waiter {
-                out.push(GatherEffect::Give(name));
+            match waiter {
+                Waiter::Give(name) => out.push(GatherEffect::Give(name)),
+                Waiter::Pages => out.push(GatherEffect::Pages),
+                Waiter::Question { .. } => unreachable!("not taken out"),
             }
         }
         if round.awaits_regions && !round.waiters.is_empty() {

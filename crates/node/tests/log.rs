@@ -849,6 +849,14 @@ fn what_adds_to_trees_leaves_room_for_writing_them_anew() {
     assert!(log.is_poor_of_pages());
     assert_eq!(log.admit(LIFE, &mode, 0), Err(Errno::ENOSPC));
     assert!(log.may_have_room_soon(), "others may have regions");
+    // Also where they have not: a round of checkpoints may make room, and none is about to begin only after some ticks.
+    for _ in 0..2 {
+        log.note_checkpoints(Instant(1), false, false);
+        assert!(log.may_have_room_soon(), "a round may begin");
+    }
+    log.note_checkpoints(Instant(1), true, false);
+    log.note_checkpoints(Instant(1), false, false);
+    assert!(log.may_have_room_soon(), "one was under way just now");
     for (op, freed) in [(&cut, 1), (&closed(), 0)] {
         assert_eq!(log.admit(LIFE, op, freed), Ok(()), "{op:?}");
     }

@@ -1,14 +1,18 @@
-//! Sectors that work nobody waits for has taken: who finds none hears so when these are back, or are not for long.
+//! Sectors that are on their way back: taken by work that nobody waits for, or set aside for bytes that go into metadata and come back
+//! with their Commits. Who finds none hears so when these are back, or are not for long.
 //!
-//! Invariant: what is noted was taken, and neither committed nor given back nor burnt.
+//! Invariant: what is noted as taken was taken, and neither committed nor given back nor burnt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use data::SectorSet;
 use types::{Duration, Instant, NodeId, Run};
 
 /// Who finds no sectors waits so long for those: a disk that does not answer keeps nobody from hearing that there are none.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// As long as an operation waits for room in the journal: for those that come back with Commits, which may wait for checkpoints.
+const COMMIT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Who asks so long after somebody began to wait is another one.
 const FORGET: Duration = Duration::from_secs(60);
@@ -19,6 +23,10 @@ pub(super) struct Spare {
     taken: BTreeMap<NodeId, SectorSet>,
     /// Since when somebody waits for some of an owner: once for all rounds of recalls and questions that follow one another.
     awaited: BTreeMap<NodeId, Instant>,
+    /// Set aside for bytes that go into metadata, as it was told when the owner had too few last.
+    returning: BTreeMap<NodeId, u64>,
+    /// Some have come back since somebody who waits was told so last.
+    has_returned: BTreeSet<NodeId>,
 }
 
 impl Spare {
@@ -41,32 +49,63 @@ impl Spare {
         }
     }
 
-    /// An owner has fewer sectors than somebody wants. True: he is to ask again, for more will be there soon: what is taken, or what is on
-    /// its way back (`has_spent`).
+    /// An owner has too few: what comes back is told anew (`note_returning`).
+    pub(super) fn begin_telling(&mut self, owner: NodeId) {
+        self.returning.remove(&owner);
+    }
+
+    /// So many will come back with Commits.
+    pub(super) fn note_returning(&mut self, owner: NodeId, sectors: u64) {
+        if sectors > 0 {
+            *self.returning.entry(owner).or_default() += sectors;
+        }
+    }
+
+    /// Some have come back.
+    pub(super) fn note_return(&mut self, owner: NodeId) {
+        if self.returning.contains_key(&owner) {
+            self.has_returned.insert(owner);
+        }
+    }
+
+    /// Something of the owner is on its way back.
+    fn is_coming(&self, owner: NodeId) -> bool {
+        self.taken.contains_key(&owner) || self.returning.contains_key(&owner)
+    }
+
+    /// An owner has fewer sectors than somebody wants. True: he is to ask again, for more will be there soon: what is taken or set aside,
+    /// or what is on its way to the owner (`has_spent`). As long as some come back he is patient: each write has a bound of its own
+    /// (`client::pressure`).
     pub(super) fn is_worth_waiting(
         &mut self,
         now: Instant,
         owner: NodeId,
         has_spent: bool,
     ) -> bool {
-        if !self.taken.contains_key(&owner) && !has_spent {
+        if !self.is_coming(owner) && !has_spent {
             self.end_wait(owner);
             return false;
         }
         let since = self.awaited.entry(owner).or_insert(now);
-        if now.since(*since) > FORGET {
+        if now.since(*since) > FORGET || self.has_returned.remove(&owner) {
             *since = now;
         }
-        now.since(*since) <= PATIENCE
+        let patience = match self.returning.contains_key(&owner) {
+            true => COMMIT_PATIENCE,
+            false => PATIENCE,
+        };
+        now.since(*since) <= patience
     }
 
     /// There are enough.
     pub(super) fn end_wait(&mut self, owner: NodeId) {
         self.awaited.remove(&owner);
+        self.returning.remove(&owner);
+        self.has_returned.remove(&owner);
     }
 
-    /// The owner wants what lies unused: true, it is answered when what is taken is back.
+    /// The owner wants what lies unused: true, it is answered when something is back.
     pub(super) fn holds_up(&mut self, now: Instant, owner: NodeId) -> bool {
-        self.taken.contains_key(&owner) && self.is_worth_waiting(now, owner, false)
+        self.is_coming(owner) && self.is_worth_waiting(now, owner, false)
     }
 }

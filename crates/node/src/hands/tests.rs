@@ -265,6 +265,38 @@ fn a_lack_is_heard_of_in_time_whatever_a_rewrite_does() {
     assert!(!hands.is_worth_waiting(later, OWNER), "nor the next one");
 }
 
+/// Small files have a sector each until their bytes are in metadata: who finds none waits for those, as long as some come, and not for
+/// ever where none do.
+#[test]
+fn what_comes_back_with_commits_is_waited_for() {
+    let mut hands = Hands::new(&[NsdId(1)], 1 << 20);
+    let at = |seconds| Instant(1) + Duration::from_secs(seconds);
+    let mut scarce = |hands: &mut Hands, seconds, returning| {
+        hands.begin_scarce(OWNER);
+        for part in [returning, 0] {
+            hands.note_returning(OWNER, part);
+        }
+        hands.is_worth_waiting(at(seconds), OWNER)
+    };
+    assert!(!scarce(&mut hands, 0, 0));
+    assert!(scarce(&mut hands, 1, 40));
+    assert!(
+        scarce(&mut hands, 15, 40),
+        "a Commit may wait for checkpoints"
+    );
+    assert!(!scarce(&mut hands, 22, 40), "but not for ever");
+    // Some are back.
+    hands.of(OWNER);
+    hands.spare.note_return(OWNER);
+    assert!(scarce(&mut hands, 30, 39));
+    assert!(scarce(&mut hands, 49, 39));
+    assert!(!scarce(&mut hands, 51, 39));
+    // When all are back there is nothing to wait for.
+    hands.spare.note_return(OWNER);
+    assert!(!scarce(&mut hands, 52, 0));
+    assert!(scarce(&mut hands, 53, 1), "another wait");
+}
+
 /// The same with nothing else in hand.
 fn empty_beside_a_rewrite() -> (Hands, Vec<Run>) {
     let (mut hands, runs, _) = short_beside_a_rewrite();

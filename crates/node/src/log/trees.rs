@@ -30,10 +30,24 @@ const SHARE: u64 = 4;
 const MUCH: u64 = 8;
 /// Nor is less than this much, in sectors: the journal has room for what trees of 4 MiB hold.
 const MUCH_MIN: u64 = (4 << 20) / types::SECTOR_SIZE;
+/// Who is poor of pages for so many ticks without a round of checkpoints will not have one: at the first the driver sees that one is needed.
+const POOR_TICKS: u32 = 3;
 /// Room in the journal that a change of page regions needs.
 const CHANGE_SIZE: usize = 16 << 10;
 /// Page regions that are taken or given back in one record.
 const REGION_COUNT_MAX: usize = 256;
+
+/// What clients have in hand and do not use, wanted for pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Recall {
+    /// Not asked for.
+    #[default]
+    None,
+    /// Asked for.
+    Asked,
+    /// Given back: free when the journal is written, and taken for pages with the next tick.
+    GivenBack,
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -56,10 +70,14 @@ pub(crate) struct Trees {
     need_now: u64,
     /// There are fewer than `need_now`, as far as it was looked at, and trees have much of the NSDs: what fills these is metadata.
     is_poor: bool,
+    /// For so many ticks it was poor and nothing was under way that could have changed that.
+    poor_ticks: u32,
     /// Sectors of the NSDs where pages may lie.
     sector_count: u64,
     /// Since they fail, or there is little room for them, all owners were asked for regions for pages, and had none.
     is_exhausted: bool,
+    /// Clients are asked for what they have in hand and do not use, for pages.
+    recall: Recall,
     /// Since they fail a region has become one for pages, which the keeper has not heard of.
     has_room_come: bool,
     /// Snapshots that had ended when it was looked at last.
@@ -110,6 +128,9 @@ impl OwnerLog {
         self.trees.sector_count = all;
         self.trees.need = needed(unsaved.max(due));
         self.balance_pages();
+        if self.trees.recall == Recall::GivenBack && !self.has_pending_space() {
+            self.trees.recall = Recall::None;
+        }
         self.trees.need_now = needed(unsaved);
         self.judge_page_room();
     }
@@ -152,6 +173,12 @@ impl OwnerLog {
         self.trees.is_poor
     }
 
+    /// It is poor of pages and may not be any more soon: a round of checkpoints may be about to begin, or what one has written is not durable
+    /// yet, and the pages of before are not free.
+    pub(super) fn may_page_room_return(&self) -> bool {
+        self.trees.is_poor && self.trees.poor_ticks < POOR_TICKS
+    }
+
     /// To be called at each tick, and when regions for pages have come. O(page regions).
     fn judge_page_room(&mut self) {
         let counts = self.space.pages().counts();
@@ -162,6 +189,11 @@ impl OwnerLog {
     /// The keeper says whether rounds are under way, and whether they have done something since it said so last.
     pub fn note_checkpoints(&mut self, now: Instant, is_checkpointing: bool, has_moved: bool) {
         self.trees.is_checkpointing = is_checkpointing;
+        let is_stuck = self.trees.is_poor && !is_checkpointing && !self.has_new_roots();
+        self.trees.poor_ticks = match is_stuck {
+            true => self.trees.poor_ticks.saturating_add(1),
+            false => 0,
+        };
         let snapshot_count = self.journal.counters().snapshots;
         if has_moved || snapshot_count != self.trees.snapshot_count {
             self.trees.moved = now;
@@ -181,6 +213,18 @@ impl OwnerLog {
         self.trees.is_exhausted = were_all_asked && !has_some;
     }
 
+    /// All clients are asked to give back what they do not use, for pages.
+    pub(crate) fn begin_recall_for_pages(&mut self) {
+        if self.trees.recall != Recall::GivenBack {
+            self.trees.recall = Recall::Asked;
+        }
+    }
+
+    /// They have, or are not waited for any longer.
+    pub(crate) fn end_recall_for_pages(&mut self) {
+        self.trees.recall = Recall::GivenBack;
+    }
+
     /// Whether failing checkpoints have got a region for pages since this was asked last.
     pub(crate) fn take_room_come(&mut self) -> bool {
         std::mem::take(&mut self.trees.has_room_come)
@@ -190,7 +234,8 @@ impl OwnerLog {
     pub(super) fn may_page_room_come(&self) -> bool {
         let is_wanted =
             (self.page_shortage()).is_some_and(|(_, must_others_give)| must_others_give);
-        self.trees.has_room_come || (is_wanted && !self.trees.is_exhausted)
+        let is_coming = !self.trees.is_exhausted || self.trees.recall != Recall::None;
+        self.trees.has_room_come || (is_wanted && is_coming)
     }
 
     /// How long nothing has been done that makes room in the journal, at the most since `since`.

@@ -434,6 +434,16 @@ impl World {
         assert!(self.cores[at].pages_not_before > self.now, "it pauses");
     }
 
+    /// A tick of the keeper, which takes what has become free.
+    fn tick_keeper(&mut self, at: usize) {
+        let size = crate::keeper::ShardSize {
+            shard: ShardId(0),
+            unsaved: 1 << 20,
+            all: 1 << 20,
+        };
+        self.logs[at].note_sizes(&[size], true);
+    }
+
     /// Ticks until this owner's operations need not wait for room any more; how long that took.
     fn wait_for_pages(&mut self, at: usize) -> Duration {
         let begin = self.now;
@@ -443,6 +453,7 @@ impl World {
             for at in 0..2 {
                 self.act(at, |core, env, log, out| core.on_tick(env, log, out));
             }
+            self.tick_keeper(at);
             self.deliver_all();
         }
         self.now.since(begin)
@@ -467,6 +478,60 @@ fn failing_checkpoints_ask_the_others_at_once_and_operations_wait_for_the_answer
         assert!(world.logs[other].take_room_come());
         assert!(!world.logs[other].may_have_room_soon());
     }
+}
+
+/// A disk was once called full of metadata while the node's own hand had half of it, set aside for files that had long been written.
+#[test]
+fn pages_get_what_clients_of_the_owner_itself_do_not_use() {
+    let mut world = with_all_at(0);
+    let life = world.lives[0];
+    let mut ask = SpaceAsk {
+        number: 1,
+        need: 2 * REGION_COUNT * u64::from(REGION_SECTORS),
+        ..SpaceAsk::default()
+    };
+    let every = crate::supply::Gathered {
+        is_all: true,
+        is_of_layout: true,
+        is_freed: true,
+    };
+    let supply = world.logs[0].supply(life, &mut ask, every);
+    let crate::supply::Supply::Answer(answer, _) = supply else {
+        panic!("{supply:?}");
+    };
+    world.lack_pages(0);
+    world.logs[0].note_starving(true);
+    let mut out = Vec::new();
+    let env_now = world.now;
+    world.act(0, |core, env, log, effects| {
+        assert_eq!(env.now, env_now);
+        core.on_tick(env, log, effects);
+        out.extend(effects.iter().filter_map(|effect| match effect {
+            RegionEffect::RecallHere(id) => Some(*id),
+            _ => None,
+        }));
+    });
+    let [id] = out[..] else {
+        panic!("its own hand is asked once: {out:?}");
+    };
+    assert!(world.logs[0].may_have_room_soon(), "it is waited for");
+    let mut back = SpaceAsk {
+        number: 2,
+        back: answer.grants.iter().map(|grant| grant.run).collect(),
+        recall: id,
+        ..SpaceAsk::default()
+    };
+    world.logs[0].supply(life, &mut back, every);
+    world.act(0, |core, env, log, effects| {
+        core.on_recalled(env, log, (life, id), effects);
+    });
+    assert!(
+        world.logs[0].may_have_room_soon(),
+        "free when it is durable"
+    );
+    flush(&mut world.logs[0]);
+    world.tick_keeper(0);
+    assert!(!world.logs[0].lacks_page_room());
 }
 
 /// Where no owner has any the operations are refused, and the owners are asked again from time to time.

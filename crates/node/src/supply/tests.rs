@@ -38,6 +38,7 @@ fn parts(out: Vec<GatherEffect>) -> (Vec<NodeLife>, u64, Vec<Question>) {
             GatherEffect::Regions(id, _) => round = id,
             GatherEffect::Run(question) => run.push(*question),
             GatherEffect::Give(name) => panic!("nobody wants regions: {name}"),
+            GatherEffect::Pages => panic!("no pages are short"),
         }
     }
     (recalled, round, run)
@@ -108,4 +109,34 @@ fn who_joins_twice_is_answered() {
         second = parts(out).2.pop().expect("it runs");
         assert_eq!((second.from, second.space_round), (life(2), expected));
     }
+}
+
+/// Everybody is asked to give back what he does not use, and nobody waits for regions of others; who is short of sectors meanwhile shares
+/// the round, and has his own regions to wait for.
+#[test]
+fn pages_want_what_all_clients_have_in_hand() {
+    let clients = [life(1), life(2)];
+    let (mut gather, mut out) = (Gather::default(), Vec::new());
+    assert!(gather.begin_pages(Instant(1), &clients, &mut out));
+    let recalls: Vec<(NodeLife, u64)> = std::mem::take(&mut out)
+        .into_iter()
+        .map(|effect| match effect {
+            GatherEffect::Recall(life, id) => (life, id),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(recalls.iter().map(|r| r.0).collect::<Vec<_>>(), clients);
+    let round = recalls[0].1;
+    assert!(gather.begin_pages(Instant(2), &clients, &mut out), "once");
+    gather.on_recalled(life(1), round, &mut out);
+    assert!(out.is_empty(), "{out:?}");
+    gather.on_recalled(life(2), round, &mut out);
+    assert!(matches!(out[..], [GatherEffect::Pages]), "{out:?}");
+    out.clear();
+
+    // One that asks for regions alone recalls nothing: pages come later.
+    gather.begin(Instant(3), question(1, 0), &clients, &mut out);
+    out.clear();
+    assert!(!gather.begin_pages(Instant(4), &clients, &mut out));
+    assert!(out.is_empty(), "{out:?}");
 }

@@ -69,6 +69,10 @@ impl Grants for Hands {
         self.with(|hands| hands.unreserve(owner, part));
     }
 
+    fn note_returning(&self, owner: NodeId, sectors: u64) {
+        self.with(|hands| hands.note_returning(owner, sectors));
+    }
+
     fn take(
         &self,
         owner: NodeId,
@@ -174,6 +178,7 @@ impl Daemon {
     /// An owner has too few sectors: before anybody hears so, and before the owner hears what lies unused here, all slices give back what
     /// nobody waits for.
     fn tell_scarce(&self, owner: NodeId, items: &mut Items) {
+        self.hands.with(|hands| hands.begin_scarce(owner));
         let mut effects = Vec::new();
         for slice in 0..SLICE_COUNT {
             self.run_slice(slice, Input::Scarce(owner), &mut effects);

@@ -83,6 +83,10 @@ impl Grants for Hands {
         self.with(|hands| hands.unreserve(owner, part));
     }
 
+    fn note_returning(&self, owner: NodeId, sectors: u64) {
+        self.with(|hands| hands.note_returning(owner, sectors));
+    }
+
     fn take(
         &self,
         owner: NodeId,

@@ -124,3 +124,54 @@ fn a_write_that_is_never_there_to_hear_of_it_is_refused_all_the_same() {
         assert_eq!(error_of(&effects), Some(errno), "{effects:?}");
     }
 }
+
+/// Each small file that was just written has a sector set aside until its bytes are in metadata: a disk was once full of those, with half of
+/// it free. They are committed before anybody hears that there are none, and count as on their way.
+#[test]
+fn what_small_files_have_set_aside_comes_back_before_a_write_is_refused() {
+    let mut s = Story::new(0);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    write_page(&mut s, 0, 100);
+    let effects = s.input(Input::Scarce(NodeId(2)));
+    assert_eq!(s.spare.get().returning, 1);
+    let (call, commit) = commit_of(&effects).expect("its bytes go now");
+    assert_eq!((commit.pieces.len(), commit.extents.len()), (1, 0));
+    // Counted once in a while only.
+    s.input(Input::Scarce(NodeId(2)));
+    assert_eq!(s.spare.get().returning, 1);
+    s.attr.change += 1;
+    s.attr.size = 100;
+    s.answer(call, meta::Reply::Attr(s.attr));
+    s.now = s.now + Duration::from_millis(200);
+    s.input(Input::Scarce(NodeId(2)));
+    assert_eq!(s.spare.get().returning, 0);
+    // Of another owner nothing is, and bytes that go to sectors bring none back.
+    write_page(&mut s, 0, 100);
+    s.input(Input::Scarce(NodeId(3)));
+    assert_eq!(s.spare.get().returning, 0);
+    write_page(&mut s, 9, 4096);
+    s.now = s.now + Duration::from_millis(200);
+    let effects = s.input(Input::Scarce(NodeId(2)));
+    assert_eq!(s.spare.get().returning, 0);
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+}
+
+/// Some come back all the time, and others get them: a write is not kept for ever.
+#[test]
+fn a_write_that_others_overtake_all_the_time_is_refused_in_the_end() {
+    let mut s = full();
+    write_page(&mut s, 0, 4096);
+    let begun = s.now;
+    loop {
+        s.input(Input::Scarce(NodeId(2)));
+        s.now = s.now + Duration::from_millis(50);
+        let effects = s.input(Input::Space(NodeId(2), SpaceNews::There));
+        let waited = s.now.since(begun);
+        if is_refused(&effects) {
+            assert!(waited > Duration::from_secs(15), "{waited:?}");
+            break;
+        }
+        assert!(wants_space(&effects), "{effects:?}");
+        assert!(waited < Duration::from_secs(25), "it is kept");
+    }
+}

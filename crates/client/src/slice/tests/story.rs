@@ -119,6 +119,8 @@ pub(super) struct Spare {
     pub(super) discarded: u64,
     /// Sectors given back where there are no others.
     pub(super) in_hand: u64,
+    /// As the slice said last.
+    pub(super) returning: u64,
 }
 
 impl Plenty<'_> {
@@ -148,6 +150,9 @@ impl Grants for Plenty<'_> {
         if self.is_full {
             self.note(|spare| spare.in_hand += part.sectors());
         }
+    }
+    fn note_returning(&self, _owner: NodeId, sectors: u64) {
+        self.note(|spare| spare.returning = sectors);
     }
     fn take(
         &self,

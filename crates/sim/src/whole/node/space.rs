@@ -69,6 +69,7 @@ impl Node {
     }
 
     fn tell_scarce(&mut self, owner: NodeId, items: &mut Items) {
+        self.hands.with(|hands| hands.begin_scarce(owner));
         for slice in 0..SLICE_COUNT {
             let effects = self.run_slice(slice, Input::Scarce(owner));
             items.extend(effects.into_iter().map(Item::Effect));
