@@ -30,6 +30,11 @@ impl Slice {
         if inode.hasty.is_empty() || inode.is_revoking() {
             return false;
         }
+        if inode.is_freed || (inode.is_nameless() && inode.open_count == 0) {
+            // Where its bytes lie is nobody's concern any more.
+            self.hasty_count -= std::mem::take(&mut inode.hasty).len();
+            return false;
+        }
         let owner = env.owner(ino.shard());
         let whole = RangeSet::of(ByteRange::new(0, PAGE_SIZE));
         let mut has_some = false;

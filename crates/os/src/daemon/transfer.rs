@@ -2,6 +2,7 @@
 //!
 //! Checksums are computed outside of every slice's lock, on the thread that started the store or ended the load.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use client::env::{LoadPiece, StorePiece};
@@ -22,8 +23,32 @@ use super::{Daemon, lock};
 pub(super) struct Transfers {
     crcs: Mutex<ChecksumCache>,
     unflushed: Mutex<Unflushed<Verifier>>,
-    /// Where a checksum did not match last.
-    mismatch: Mutex<Option<Location>>,
+    mismatches: Mutex<Mismatches>,
+}
+
+/// Where checksums did not match of late, oldest first, and how often.
+///
+/// Once is no fault of a disk: the owner may have freed the place while it was read, and somebody else has written to it. The slice
+/// asks for the map and reads again; a place that the map still names, and that mismatches once more, is damaged.
+#[derive(Debug, Default)]
+struct Mismatches(VecDeque<(Location, u32)>);
+
+/// Places of mismatches that are remembered.
+const MISMATCH_COUNT_MAX: usize = 64;
+
+impl Mismatches {
+    /// It has not matched. True: for the second time, which is to be told.
+    fn note(&mut self, at: Location) -> bool {
+        if let Some((_, count)) = self.0.iter_mut().find(|(place, _)| *place == at) {
+            *count = count.saturating_add(1);
+            return *count == 2;
+        }
+        if self.0.len() == MISMATCH_COUNT_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((at, 1));
+        false
+    }
 }
 
 impl Default for Transfers {
@@ -31,7 +56,7 @@ impl Default for Transfers {
         Self {
             crcs: Mutex::new(checksum_cache()),
             unflushed: Mutex::default(),
-            mismatch: Mutex::default(),
+            mismatches: Mutex::default(),
         }
     }
 }
@@ -95,17 +120,18 @@ impl Daemon {
         self.io_ended(io, Input::Loaded(io, result));
     }
 
-    /// The slice asks for the map and reads again, since the owner may have moved the file's bytes: one place is
-    /// named once in a row.
+    /// See `Mismatches`: one place is named once.
     fn log_mismatch(&self, fetch: &Fetch) {
         let Some(at) = fetch.locations.first().copied() else {
             return;
         };
-        let before = lock(&self.transfers.mismatch).replace(at);
-        if before != Some(at) {
-            let Location { nsd, sector } = at;
-            let (count, file_sector) = (fetch.count, fetch.file_sector);
+        let is_damaged = lock(&self.transfers.mismatches).note(at);
+        let Location { nsd, sector } = at;
+        let (count, file_sector) = (fetch.count, fetch.file_sector);
+        if is_damaged {
             tracing::error!(%nsd, sector, count, file_sector, "these sectors are not what was written");
+        } else {
+            tracing::debug!(%nsd, sector, count, file_sector, "what was read is not what was written: the map is asked for anew");
         }
     }
 
@@ -173,5 +199,33 @@ impl Daemon {
             );
             self.sectors(Kind::Flush, nsd, 0, Vec::new(), done);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use types::NsdId;
+
+    use super::*;
+
+    fn at(sector: u64) -> Location {
+        Location {
+            nsd: NsdId(1),
+            sector,
+        }
+    }
+
+    #[test]
+    fn a_place_is_named_when_it_mismatches_again_and_once() {
+        let mut mismatches = Mismatches::default();
+        let noted = [7, 8, 7, 7, 8].map(|sector| mismatches.note(at(sector)));
+        assert_eq!(noted, [false, false, true, false, true]);
+        // Not forgotten for what others do, within bounds.
+        let mut mismatches = Mismatches::default();
+        mismatches.note(at(1000));
+        (0..MISMATCH_COUNT_MAX as u64 - 1).for_each(|sector| _ = mismatches.note(at(sector)));
+        assert!(mismatches.note(at(1000)));
+        (0..MISMATCH_COUNT_MAX as u64 * 2).for_each(|sector| _ = mismatches.note(at(sector)));
+        assert_eq!(mismatches.0.len(), MISMATCH_COUNT_MAX);
     }
 }

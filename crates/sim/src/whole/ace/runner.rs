@@ -26,6 +26,8 @@ pub(super) struct Runner {
     may_be_full: bool,
     /// Calls that found no room.
     pub(super) refused: Vec<Op>,
+    /// Those of them, by their place, that would have cut a file which has no bytes.
+    pub(super) cuts_of_nothing: Vec<usize>,
     /// Directories that are listed before each step, and the milliseconds that pass then.
     pub(super) ahead: Option<(Directories, u64)>,
 }
@@ -41,6 +43,7 @@ impl Runner {
             bounds: Bounds::default(),
             may_be_full,
             refused: Vec::new(),
+            cuts_of_nothing: Vec::new(),
             ahead: None,
         }
     }
@@ -112,6 +115,15 @@ impl Runner {
                 }
                 // Where two things are in its way, POSIX leaves open which one a call names.
                 (_, Err(Failed::Refused(Errno::ENOSPC))) if self.may_be_full => {
+                    if let Op::Truncate(path, 0) = op
+                        && self
+                            .history
+                            .now()
+                            .content(path)
+                            .is_none_or(<[u8]>::is_empty)
+                    {
+                        self.cuts_of_nothing.push(self.refused.len());
+                    }
                     self.refused.push(op.clone());
                     return self.nothing_done();
                 }
