@@ -1,6 +1,7 @@
 //! The one error of the command: what went wrong, where, and what the user can do about it.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::path::Path;
 
 /// Shown to the user as two lines; the process then ends with a non-zero status.
@@ -24,7 +25,14 @@ impl Failure {
 
     /// An operation on `path` that the system refused.
     pub fn io(doing: &str, path: &Path, error: &std::io::Error) -> Self {
-        Self::new(format!("cannot {doing} {}: {error}", path.display()))
+        let failure = Self::new(format!("cannot {doing} {}: {error}", path.display()));
+        match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => failure.help(format!(
+                "make room in the file system of {} (`df` says which) and call it again",
+                path.parent().unwrap_or(path).display()
+            )),
+            _ => failure,
+        }
     }
 
     /// Adds what the user can do.

@@ -347,7 +347,12 @@ pub fn umount(point: &Path) -> Result<Vec<String>> {
     // Before: afterwards it says of no mount that it serves it.
     let place = service::server_of(&found)?;
     let connection = mounts::connection(&found);
-    mounts::umount(point)?;
+    mounts::umount(point).map_err(|failure| {
+        failure.help(format!(
+            "`fuser -vm {0}` names who uses it; `gupfs down` ends it in any case",
+            point.display()
+        ))
+    })?;
     let mut done = vec![format!("unmounted {}", point.display())];
     if mounts::is_alive(&found, connection)? {
         done.push("it is mounted elsewhere, too: the daemon goes on".to_owned());

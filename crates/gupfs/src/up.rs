@@ -21,8 +21,8 @@ pub const PAGEPOOL_SIZE_DEFAULT: u64 = 1 << 30;
 /// What `gupfs up` was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Mount point.
-    pub mount: PathBuf,
+    /// Mount point; none: where the state directory says.
+    pub mount: Option<PathBuf>,
     /// State directory.
     pub state: PathBuf,
     /// Bytes of all disks together, if a file system has to be made.
@@ -46,8 +46,18 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     system::require_root("gupfs up")?;
     system::require_fuse()?;
     let place = Place::new(&request.state)?;
-    let mount = system::absolute(&request.mount)?;
     let found = place.load()?;
+    let mount = match (&request.mount, &found) {
+        (Some(mount), _) => system::absolute(mount)?,
+        (None, Some(state)) => state.mount.clone(),
+        (None, None) => {
+            return Err(Failure::new(format!(
+                "{} has no file system yet, and no mount point was named",
+                place.root().display()
+            ))
+            .help("say where to mount a new one: --mount DIR"));
+        }
+    };
     let mut done = Vec::new();
     let mut lock = None;
     if let Some(state) = &found {
@@ -74,11 +84,15 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
                 state.fs,
                 place.root().display()
             ));
-            place.store(&State {
+            let wanted = State {
                 mount: mount.clone(),
                 direct_from: request.direct_from.or(state.direct_from),
-                ..state
-            })?;
+                ..state.clone()
+            };
+            // A full disk below keeps nobody from mounting what is there.
+            if wanted != state {
+                place.store(&wanted)?;
+            }
         }
         None => done.extend(create(&place, &mount, request)?),
     }
@@ -313,9 +327,6 @@ pub fn make_file(path: &Path, size: u64) -> Result<()> {
                     "the file system below takes no file of {}: choose a smaller size, or another directory",
                     size::show(size)
                 )),
-                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                    failure.help("`df` says what room is there: make some, or choose another directory")
-                }
                 _ => failure,
             }
         })

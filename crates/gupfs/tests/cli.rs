@@ -318,6 +318,7 @@ fn what_is_not_there_is_named() {
     refused(&["down", "--state", none], &[none, "does not exist"]);
     refused(&["status", "--state", none], &[none, "no gupfs.toml"]);
     refused(&["daemon", "--state", none], &[none, "no gupfs.toml"]);
+    refused(&["up", "--state", none], &[none, "--mount"]);
     refused(&["lab", "status", "--dir", none], &[none, "no lab"]);
     refused(&["lab", "kill", "n1", "--dir", none], &[none, "no lab"]);
     refused(&["lab", "up", "--dir", none, "--nodes", "0"], &["0 nodes"]);

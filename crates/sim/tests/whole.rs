@@ -214,6 +214,10 @@ fn what_is_believed_for_minutes_is_true() {
     let mut accesses = 0;
     for seed in 1..=24 {
         let mut options = whole::options(seed, Canary::default());
+        if options.has_little_space() {
+            // Where the others have their disks there is none: the set-up of seed 18 found no room.
+            options.data_sectors *= 2;
+        }
         (options.node_count, options.home) = (1, 0);
         let (report, _) = World::new(seed, options, false).run();
         assert_eq!(report.violation, None, "seed {seed}");

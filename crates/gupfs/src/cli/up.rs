@@ -12,9 +12,9 @@ use crate::up;
 
 #[derive(Debug, Args)]
 pub(super) struct UpArgs {
-    /// Where to mount: an empty directory.
+    /// Where to mount: an empty directory [default: where it was mounted last].
     #[arg(long)]
-    mount: PathBuf,
+    mount: Option<PathBuf>,
     /// State directory; made if it does not exist.
     #[arg(long)]
     state: PathBuf,
@@ -55,10 +55,11 @@ pub(super) fn run(args: UpArgs, json: bool) -> Result<()> {
         is_degraded: args.degraded,
     });
     report(done, json)?;
-    if json {
+    // Who does not say where has been here before.
+    let Some(mount) = args.mount.filter(|_| !json) else {
         return Ok(());
-    }
-    let (mount, state) = (args.mount.display(), args.state.display());
+    };
+    let (mount, state) = (mount.display(), args.state.display());
     say!("\nfive things to try:");
     say!("  cp -a /usr/share/doc {mount}/ && diff -r /usr/share/doc {mount}/doc");
     say!("  dd if=/dev/zero of={mount}/big bs=1M count=1024 conv=fsync");

@@ -210,7 +210,7 @@ fn a_full_state_directory_is_said_and_nothing_is_made() {
         "--state",
         text(&state),
     ];
-    refused(&set, &["No space left", "gupfs.toml"]);
+    refused(&set, &["No space left", "gupfs.toml", "help: make room"]);
     assert_eq!(fs::read(state.join("gupfs.toml")).expect("there"), config);
 }
 
