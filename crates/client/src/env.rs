@@ -10,6 +10,8 @@ use crate::{Pace, Pool, Readers};
 pub enum SpaceNews {
     /// Some have come.
     There,
+    /// There are too few, and more will be there soon: what somebody has set aside or taken is on its way back.
+    Soon,
     /// The owner could not say: it is asked again, and nobody is refused meanwhile.
     Unknown,
     /// It has none (ENOSPC), or can give none (EIO: its journal has failed): writes that find none in hand hear so.

@@ -22,8 +22,8 @@ use crate::slice::{Effect, Slice, Waiting};
 /// A write hears so often that there are too few sectors without being there to be refused: its token had been taken.
 const SHORT_COUNT_MAX: u32 = 3;
 
-/// A write hears that there are no sectors when it has waited so long for some that came back, and others were quicker each time.
-const SCARCE_MAX: Duration = Duration::from_secs(20);
+/// A write hears that there are no sectors when it has heard for so long that there will be some soon, and others were quicker each time.
+const SOON_MAX: Duration = Duration::from_secs(20);
 
 /// Between two counts of what comes back.
 const COUNT_PAUSE: Duration = Duration::from_millis(100);
@@ -37,16 +37,19 @@ impl Slice {
     pub(crate) fn on_space(&mut self, env: &Env<'_>, owner: NodeId, news: SpaceNews) {
         let none = match news {
             SpaceNews::None(errno) => Some(errno),
-            SpaceNews::There | SpaceNews::Unknown => None,
+            SpaceNews::There | SpaceNews::Soon | SpaceNews::Unknown => None,
         };
         self.short = none.map(|errno| (owner, errno));
+        self.is_soon = news == SpaceNews::Soon;
         for ino in std::mem::take(&mut self.starved) {
             if env.owner(ino.shard()) != owner {
                 self.starved.push(ino);
                 continue;
             }
-            if let Some(errno) = none {
-                self.count_short(ino, errno);
+            match news {
+                SpaceNews::None(errno) => self.count_short(ino, errno),
+                SpaceNews::Soon => self.note_soon(env, ino),
+                SpaceNews::There | SpaceNews::Unknown => self.end_soon(ino),
             }
             if let Some(inode) = self.inodes.get_mut(&ino) {
                 if inode.pages.dirty_count() == 0 {
@@ -67,7 +70,7 @@ impl Slice {
                 self.lose_dirty(env, ino, none.unwrap_or(Errno::ENOSPC));
             }
         }
-        self.short = None;
+        (self.short, self.is_soon) = (None, false);
         if none.is_some() {
             self.write_promised_back(env);
         }
@@ -96,24 +99,49 @@ impl Slice {
 
     /// A write has heard so often that there are too few sectors that it is refused when it next finds none in
     /// hand, although the news is old: nodes that write to one file take its tokens from one another, and what one
-    /// gives up to the others is recalled for the next.
+    /// gives up to the others is recalled for the next. So is one that hears once more that there will be some soon, and has
+    /// heard nothing else for long: others are quicker each time.
     pub(crate) fn is_often_short(&self, now: Instant, ticket: Ticket) -> bool {
         self.payloads.get(&ticket).is_some_and(|payload| {
-            let since = payload.scarce_since;
-            payload.short_count >= SHORT_COUNT_MAX
-                || since.is_some_and(|since| now.since(since) > SCARCE_MAX)
+            let is_overtaken = |since: Instant| self.is_soon && now.since(since) > SOON_MAX;
+            payload.short_count >= SHORT_COUNT_MAX || payload.soon_since.is_some_and(is_overtaken)
         })
+    }
+
+    /// What waits on `ino` for sectors hears that there will be some soon.
+    fn note_soon(&mut self, env: &Env<'_>, ino: InodeId) {
+        let Some(inode) = self.inodes.get(&ino) else {
+            return;
+        };
+        for parked in &inode.parked {
+            if let Some(payload) = self.payloads.get_mut(&parked.request.ticket)
+                && parked.why == Waiting::Space
+            {
+                payload.soon_since.get_or_insert(env.now);
+            }
+        }
+    }
+
+    /// There are some, or nobody can say: who waits begins anew.
+    fn end_soon(&mut self, ino: InodeId) {
+        let Some(inode) = self.inodes.get(&ino) else {
+            return;
+        };
+        for parked in &inode.parked {
+            if let Some(payload) = self.payloads.get_mut(&parked.request.ticket) {
+                payload.soon_since = None;
+            }
+        }
     }
 
     /// An owner has too few sectors. What is set aside for bytes that go into metadata comes back with their Commits, so they go now: many
     /// small files that were just written have a sector each until then. O(inodes), at the most every `COUNT_PAUSE`.
     pub(crate) fn write_small_back(&mut self, env: &Env<'_>, owner: NodeId) {
-        self.note_scarce(env, owner);
-        let counted = self
-            .returning
-            .filter(|(of, at, _)| *of == owner && env.now.since(*at) < COUNT_PAUSE);
-        if let Some((_, _, sectors)) = counted {
-            return env.grants.note_returning(owner, sectors);
+        let is_new = |(of, at, _): &&(NodeId, Instant, u64)| {
+            *of == owner && env.now.since(*at) < COUNT_PAUSE
+        };
+        if let Some((.., sectors)) = self.returning.iter().find(is_new) {
+            return env.grants.note_returning(owner, *sectors);
         }
         let (mut sectors, mut inos) = (0, Vec::new());
         for (ino, inode) in &self.inodes {
@@ -126,26 +154,12 @@ impl Slice {
                 inos.push(*ino);
             }
         }
-        self.returning = Some((owner, env.now, sectors));
+        self.returning.retain(|(of, ..)| *of != owner);
+        self.returning.push((owner, env.now, sectors));
         env.grants.note_returning(owner, sectors);
         inos.sort_unstable();
         for ino in inos {
             self.add_goal(env, ino, Purpose::Background);
-        }
-    }
-
-    /// Writes that wait for sectors of this owner have done so since.
-    fn note_scarce(&mut self, env: &Env<'_>, owner: NodeId) {
-        for ino in &self.starved {
-            let inode = self.inodes.get(ino);
-            let Some(inode) = inode.filter(|_| env.owner(ino.shard()) == owner) else {
-                continue;
-            };
-            for parked in &inode.parked {
-                if let Some(payload) = self.payloads.get_mut(&parked.request.ticket) {
-                    payload.scarce_since.get_or_insert(env.now);
-                }
-            }
         }
     }
 

@@ -352,8 +352,10 @@ pub struct Slice {
     pub(crate) frameless: Vec<InodeId>,
     /// This owner has just said that it has no more sectors, or can give none: who wants some now does not wait.
     pub(crate) short: Option<(NodeId, Errno)>,
-    /// What came back with Commits when it was last counted, and of whom (`Slice::write_small_back`).
-    pub(crate) returning: Option<(NodeId, Instant, u64)>,
+    /// An owner has just said that there will be some soon.
+    pub(crate) is_soon: bool,
+    /// What is to come back with Commits, of whom, and when it was counted (`Slice::write_small_back`): a few owners.
+    pub(crate) returning: Vec<(NodeId, Instant, u64)>,
     /// Shard for the directories this node makes: chosen round robin by the driver.
     pub(crate) placements: Vec<ShardId>,
     /// Appends that go elsewhere than the kernel thought.
@@ -452,7 +454,8 @@ impl Slice {
             load_time: crate::reading::LoadTime::default(),
             frameless: Vec::new(),
             short: None,
-            returning: None,
+            is_soon: false,
+            returning: Vec::new(),
             placements,
             misplaced: FxHashMap::default(),
             signalled: VecDeque::new(),
@@ -698,6 +701,11 @@ impl Slice {
         is_admitted: bool,
     ) {
         self.keep_payload(env, &request);
+        if why != Waiting::Space
+            && let Some(payload) = self.payloads.get_mut(&request.ticket)
+        {
+            payload.soon_since = None;
+        }
         self.wait_counts[why as usize] += 1;
         let parked = Parked {
             request,
@@ -721,7 +729,7 @@ impl Slice {
         let held = Payload {
             span: payload,
             short_count: 0,
-            scarce_since: None,
+            soon_since: None,
             short: Errno::ENOSPC,
         };
         self.payloads.insert(request.ticket, held);
@@ -891,8 +899,8 @@ pub(crate) struct Payload {
     pub(crate) span: Span,
     /// Times that an owner had too few sectors for it while it waited for some.
     pub(crate) short_count: u32,
-    /// An owner has had too few since, while it waited.
-    pub(crate) scarce_since: Option<Instant>,
+    /// Since when it has heard nothing but that there will be some soon.
+    pub(crate) soon_since: Option<Instant>,
     /// What it said last.
     pub(crate) short: Errno,
 }

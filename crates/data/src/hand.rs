@@ -509,6 +509,16 @@ impl Hand {
         self.asked.as_ref().is_some_and(needs)
     }
 
+    /// Sectors that the question under way needs at once; none: nobody waits for it.
+    pub fn asked_need(&self) -> u64 {
+        self.asked.as_ref().map_or(0, |ask| ask.need)
+    }
+
+    /// Somebody waits for sectors that no question has asked for yet.
+    pub const fn has_need(&self) -> bool {
+        self.need > 0 || self.need_promised.is_some()
+    }
+
     /// A question is under way.
     pub const fn is_asking(&self) -> bool {
         self.asked.is_some()

@@ -28,6 +28,8 @@ pub struct Hands {
     /// Sectors of writes without an answer, until their store is burnt.
     doubts: SectorSet,
     spare: Spare,
+    /// What the question that was answered last had needed.
+    needs: BTreeMap<NodeId, u64>,
     /// Owners and servers that are no members: nothing is begun that can wait.
     away: BTreeSet<NodeId>,
     nsds: Vec<NsdId>,
@@ -41,6 +43,7 @@ impl Hands {
             owners: BTreeMap::new(),
             doubts: SectorSet::new(),
             spare: Spare::default(),
+            needs: BTreeMap::new(),
             away: BTreeSet::new(),
             nsds: nsds.to_vec(),
             striping: Striping::even(nsds, block_size),
@@ -125,7 +128,6 @@ impl Hands {
     /// `Grants::unreserve`.
     pub fn unreserve(&mut self, owner: NodeId, part: SetAside) {
         if part.sectors() > 0 {
-            self.spare.note_return(owner);
             self.of(owner).unreserve(part);
         }
     }
@@ -221,6 +223,10 @@ impl Hands {
     /// `Grants::committed`.
     pub fn committed(&mut self, owner: NodeId, runs: &[Run]) {
         self.spare.end(owner, runs);
+        if runs.is_empty() {
+            // All of it went into metadata.
+            self.spare.note_return(owner);
+        }
         let hand = self.of(owner);
         runs.iter().for_each(|run| hand.committed(*run));
     }
@@ -270,9 +276,12 @@ impl Hands {
         // What lies unused is wanted now, whatever else will come.
         let counts = hand.pool().counts();
         let has_some = hand.pool().has(1) || counts.promised > 0 || counts.spent > 0;
-        if hand.is_recalled() && !has_some && self.spare.holds_up(now, owner) {
+        // Who needs some himself is not kept from asking.
+        let has_need = hand.has_need();
+        if hand.is_recalled() && !has_some && self.spare.holds_up(now, owner, has_need) {
             return None;
         }
+        self.spare.end_holding(owner);
         self.of(owner).next(now)
     }
 
@@ -281,7 +290,7 @@ impl Hands {
     /// be asked.
     pub fn on_answer(&mut self, now: Instant, owner: NodeId, answer: &Answer) -> Option<SpaceNews> {
         let hand = self.of(owner);
-        let was_needed = hand.needs_answer();
+        let (was_needed, need) = (hand.needs_answer(), hand.asked_need());
         let news = match &answer.body {
             Body::Space(answer) => match hand.on_answer(now, answer)? {
                 true => SpaceNews::There,
@@ -296,14 +305,20 @@ impl Hands {
         if news == SpaceNews::There && was_needed {
             self.spare.end_wait(owner);
         }
+        self.needs.insert(owner, need);
         Some(news)
     }
 
     /// The owner has too few sectors. True: nobody hears so yet, but all who wait for some ask again, because some are on
     /// their way back to it.
     pub fn is_worth_waiting(&mut self, now: Instant, owner: NodeId) -> bool {
-        let has_spent = self.of(owner).pool().counts().spent > 0;
-        let is_worth = self.spare.is_worth_waiting(now, owner, has_spent);
+        let pool = self.of(owner).pool();
+        let (has_spent, in_hand) = (pool.counts().spent > 0, pool.unreserved());
+        let missing = self
+            .needs
+            .get(&owner)
+            .map_or(0, |need| need.saturating_sub(in_hand));
+        let is_worth = (self.spare).is_worth_waiting(now, owner, has_spent, missing);
         if is_worth {
             self.of(owner).ask_later(now);
         }

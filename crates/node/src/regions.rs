@@ -42,6 +42,8 @@ const PAGES_PAUSE_MIN: Duration = Duration::from_millis(200);
 const PAGES_PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The same while checkpoints fail: creates are refused, and room that others have got is to help soon.
 const PAGES_PAUSE_SHORT_MAX: Duration = Duration::from_secs(5);
+/// Pages are short for long: clients are asked again for what they have in hand after so long. Each time they have nothing ahead for a second.
+const PAGES_RECALL_PAUSE: Duration = Duration::from_secs(30);
 /// Another owner that does not give regions up for so long is not waited for.
 const GIVE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -118,6 +120,8 @@ pub struct Regions {
     pages_pause: Duration,
     /// Those that were needed last were wanted of others, too.
     were_pages_short: bool,
+    /// When clients were asked for what they have in hand and do not use, since pages are short.
+    pages_recalled_at: Option<Instant>,
 }
 
 type Outbox = Vec<RegionEffect>;
@@ -162,6 +166,7 @@ impl Regions {
         }
         let Some((nsds, is_short)) = log.page_shortage() else {
             (self.pages_pause, self.were_pages_short) = (PAGES_PAUSE_MIN, false);
+            self.pages_recalled_at = None;
             return;
         };
         // That the table had none says nothing of what the other owners have.
@@ -171,6 +176,20 @@ impl Regions {
         }
         if env.now < self.pages_not_before {
             return;
+        }
+        let is_recall_due =
+            (self.pages_recalled_at).is_none_or(|at| env.now.since(at) >= PAGES_RECALL_PAUSE);
+        if is_short && is_recall_due {
+            // Others are asked by the table; what this owner has granted lies in hands that may not use it.
+            let mut effects = Vec::new();
+            let clients = clients(log);
+            if !self.gather.begin_pages(env.now, &clients, &mut effects) {
+                // A round that asks for regions alone is soon over.
+                return;
+            }
+            self.pages_recalled_at = Some(env.now);
+            log.begin_recall_for_pages();
+            self.perform(env, log, effects, out);
         }
         let most = match is_short {
             true => PAGES_PAUSE_SHORT_MAX,
@@ -185,15 +204,6 @@ impl Regions {
             is_short,
             is_for_pages: true,
         };
-        if is_short {
-            // Others are asked by the table; what this owner has granted lies in hands that may not use it.
-            let mut effects = Vec::new();
-            let clients = clients(log);
-            if self.gather.begin_pages(env.now, &clients, &mut effects) {
-                log.begin_recall_for_pages();
-            }
-            self.perform(env, log, effects, out);
-        }
         self.put(env, log, asked, out);
     }
 

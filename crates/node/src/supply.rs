@@ -350,6 +350,8 @@ struct Round {
     /// Clients that have not answered the recall.
     lives: BTreeSet<NodeLife>,
     awaits_regions: bool,
+    /// The table was asked for regions.
+    has_asked: bool,
     has_regions: bool,
     is_table_silent: bool,
     /// Everybody was asked to give back; before, only regions that nobody holds were asked for.
@@ -380,6 +382,11 @@ impl Gather {
             Some(round) => {
                 if let Some(from) = busy_asker(&question) {
                     round.lives.remove(&from);
+                }
+                if !round.has_asked {
+                    // It was begun for somebody who wants none of the table's: who hears that there are none has asked there, too.
+                    (round.has_asked, round.awaits_regions) = (true, true);
+                    out.push(GatherEffect::Regions(round.id, round.is_thorough));
                 }
                 round.waiters.push(Waiter::Question {
                     question,
@@ -464,6 +471,7 @@ impl Gather {
             waiters: vec![waiter],
             lives,
             awaits_regions,
+            has_asked: awaits_regions,
             has_regions: false,
             is_table_silent: false,
             is_thorough,

@@ -25,6 +25,8 @@ pub(super) struct Spare {
     awaited: BTreeMap<NodeId, Instant>,
     /// Set aside for bytes that go into metadata, as it was told when the owner had too few last.
     returning: BTreeMap<NodeId, u64>,
+    /// Since when a recall is not answered because of those.
+    held_up: BTreeMap<NodeId, Instant>,
     /// Some have come back since somebody who waits was told so last.
     has_returned: BTreeSet<NodeId>,
 }
@@ -68,29 +70,28 @@ impl Spare {
         }
     }
 
-    /// Something of the owner is on its way back.
-    fn is_coming(&self, owner: NodeId) -> bool {
-        self.taken.contains_key(&owner) || self.returning.contains_key(&owner)
-    }
-
-    /// An owner has fewer sectors than somebody wants. True: he is to ask again, for more will be there soon: what is taken or set aside,
-    /// or what is on its way to the owner (`has_spent`). As long as some come back he is patient: each write has a bound of its own
-    /// (`client::pressure`).
+    /// An owner has fewer sectors than somebody wants, who has all but `missing` of them in hand. True: he is to ask again, for more will be
+    /// there soon: what is taken, what is on its way to the owner (`has_spent`), or as many as he misses of those that are set aside. As long
+    /// as some of these come back he is patient: each write has a bound of its own (`client::pressure`).
     pub(super) fn is_worth_waiting(
         &mut self,
         now: Instant,
         owner: NodeId,
         has_spent: bool,
+        missing: u64,
     ) -> bool {
-        if !self.is_coming(owner) && !has_spent {
+        let returning = self.returning.get(&owner);
+        let is_returning = returning.is_some_and(|sectors| *sectors >= missing.max(1));
+        if !self.taken.contains_key(&owner) && !has_spent && !is_returning {
             self.end_wait(owner);
             return false;
         }
+        let has_returned = self.has_returned.remove(&owner) && is_returning;
         let since = self.awaited.entry(owner).or_insert(now);
-        if now.since(*since) > FORGET || self.has_returned.remove(&owner) {
+        if now.since(*since) > FORGET || has_returned {
             *since = now;
         }
-        let patience = match self.returning.contains_key(&owner) {
+        let patience = match is_returning {
             true => COMMIT_PATIENCE,
             false => PATIENCE,
         };
@@ -104,8 +105,19 @@ impl Spare {
         self.has_returned.remove(&owner);
     }
 
-    /// The owner wants what lies unused: true, it is answered when something is back.
-    pub(super) fn holds_up(&mut self, now: Instant, owner: NodeId) -> bool {
-        self.is_coming(owner) && self.is_worth_waiting(now, owner, false)
+    /// The owner wants what lies unused: true, it is answered when something is back. `has_need`: this node needs some itself, and hears
+    /// from the owner whether there are any.
+    pub(super) fn holds_up(&mut self, now: Instant, owner: NodeId, has_need: bool) -> bool {
+        if self.taken.contains_key(&owner) {
+            return self.is_worth_waiting(now, owner, false, u64::MAX);
+        }
+        let is_returning = self.returning.contains_key(&owner);
+        let since = *self.held_up.entry(owner).or_insert(now);
+        is_returning && !has_need && now.since(since) <= PATIENCE
+    }
+
+    /// A recall is answered, or there is none.
+    pub(super) fn end_holding(&mut self, owner: NodeId) {
+        self.held_up.remove(&owner);
     }
 }

@@ -265,36 +265,63 @@ fn a_lack_is_heard_of_in_time_whatever_a_rewrite_does() {
     assert!(!hands.is_worth_waiting(later, OWNER), "nor the next one");
 }
 
+/// Hears that there are too few for `need`, `returning` being on their way back.
+fn scarce(hands: &mut Hands, at: Instant, need: u64, returning: u64) -> bool {
+    assert!(!hands.reserve(OWNER, need));
+    let number = hands.next(at, OWNER).expect("some are needed").number;
+    assert_eq!(answer(hands, at.0, number, (0, 0)), Some(NONE));
+    hands.begin_scarce(OWNER);
+    for part in [returning, 0] {
+        hands.note_returning(OWNER, part);
+    }
+    hands.is_worth_waiting(at, OWNER)
+}
+
 /// Small files have a sector each until their bytes are in metadata: who finds none waits for those, as long as some come, and not for
 /// ever where none do.
 #[test]
 fn what_comes_back_with_commits_is_waited_for() {
     let mut hands = Hands::new(&[NsdId(1)], 1 << 20);
     let at = |seconds| Instant(1) + Duration::from_secs(seconds);
-    let mut scarce = |hands: &mut Hands, seconds, returning| {
-        hands.begin_scarce(OWNER);
-        for part in [returning, 0] {
-            hands.note_returning(OWNER, part);
-        }
-        hands.is_worth_waiting(at(seconds), OWNER)
-    };
-    assert!(!scarce(&mut hands, 0, 0));
-    assert!(scarce(&mut hands, 1, 40));
+    assert!(!scarce(&mut hands, at(0), 8, 0));
+    assert!(!scarce(&mut hands, at(1), 8, 7), "that would not do");
+    assert!(scarce(&mut hands, at(2), 8, 8));
     assert!(
-        scarce(&mut hands, 15, 40),
+        scarce(&mut hands, at(15), 8, 8),
         "a Commit may wait for checkpoints"
     );
-    assert!(!scarce(&mut hands, 22, 40), "but not for ever");
-    // Some are back.
-    hands.of(OWNER);
-    hands.spare.note_return(OWNER);
-    assert!(scarce(&mut hands, 30, 39));
-    assert!(scarce(&mut hands, 49, 39));
-    assert!(!scarce(&mut hands, 51, 39));
+    assert!(!scarce(&mut hands, at(23), 8, 8), "but not for ever");
+    // Some are back; not with bytes that have gone to sectors.
+    hands.committed(OWNER, &[]);
+    assert!(scarce(&mut hands, at(30), 8, 8));
+    assert!(scarce(&mut hands, at(49), 8, 8));
+    assert!(!scarce(&mut hands, at(51), 8, 8));
     // When all are back there is nothing to wait for.
-    hands.spare.note_return(OWNER);
-    assert!(!scarce(&mut hands, 52, 0));
-    assert!(scarce(&mut hands, 53, 1), "another wait");
+    hands.committed(OWNER, &[]);
+    assert!(!scarce(&mut hands, at(52), 8, 0));
+    assert!(scarce(&mut hands, at(53), 1, 1), "another wait");
+}
+
+/// A recall is answered when something is back, or soon, and at once by who needs some himself.
+#[test]
+fn what_comes_back_holds_up_a_recall_for_a_moment() {
+    let at = |seconds| Instant(1) + Duration::from_secs(seconds);
+    for has_need in [false, true] {
+        let mut hands = Hands::new(&[NsdId(1)], 1 << 20);
+        hands.begin_scarce(OWNER);
+        hands.note_returning(OWNER, 5);
+        hands.of(OWNER).on_recall(at(1), 9);
+        if has_need {
+            assert!(!hands.reserve(OWNER, 8));
+        } else {
+            for seconds in [1, 2] {
+                assert_eq!(hands.next(at(seconds), OWNER), None);
+                hands.committed(OWNER, &[]);
+            }
+        }
+        let ask = hands.next(at(4), OWNER).expect("it is answered");
+        assert_eq!((ask.recall, ask.need > 0), (9, has_need));
+    }
 }
 
 /// The same with nothing else in hand.

@@ -45,8 +45,8 @@ enum Recall {
     None,
     /// Asked for.
     Asked,
-    /// Given back: free when the journal is written, and taken for pages with the next tick.
-    GivenBack,
+    /// Given back: free when the journal is durable up to here, and taken for pages with the next tick.
+    GivenBack(Lsn),
 }
 
 /// See the module.
@@ -128,7 +128,8 @@ impl OwnerLog {
         self.trees.sector_count = all;
         self.trees.need = needed(unsaved.max(due));
         self.balance_pages();
-        if self.trees.recall == Recall::GivenBack && !self.has_pending_space() {
+        let durable = self.journal.durable_lsn();
+        if matches!(self.trees.recall, Recall::GivenBack(lsn) if lsn <= durable) {
             self.trees.recall = Recall::None;
         }
         self.trees.need_now = needed(unsaved);
@@ -215,14 +216,12 @@ impl OwnerLog {
 
     /// All clients are asked to give back what they do not use, for pages.
     pub(crate) fn begin_recall_for_pages(&mut self) {
-        if self.trees.recall != Recall::GivenBack {
-            self.trees.recall = Recall::Asked;
-        }
+        self.trees.recall = Recall::Asked;
     }
 
     /// They have, or are not waited for any longer.
     pub(crate) fn end_recall_for_pages(&mut self) {
-        self.trees.recall = Recall::GivenBack;
+        self.trees.recall = Recall::GivenBack(self.journal.last_lsn());
     }
 
     /// Whether failing checkpoints have got a region for pages since this was asked last.

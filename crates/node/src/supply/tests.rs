@@ -140,3 +140,30 @@ fn pages_want_what_all_clients_have_in_hand() {
     assert!(!gather.begin_pages(Instant(4), &clients, &mut out));
     assert!(out.is_empty(), "{out:?}");
 }
+
+/// A question that joins what was begun for pages, or for another owner, has the table asked before it hears that there is nothing.
+#[test]
+fn who_joins_a_round_without_regions_has_them_asked_for() {
+    for is_for_pages in [true, false] {
+        let clients = [life(1), life(2)];
+        let (mut gather, mut out) = (Gather::default(), Vec::new());
+        match is_for_pages {
+            true => _ = gather.begin_pages(Instant(1), &clients, &mut out),
+            false => gather.begin_give(Instant(1), 7, &clients, &mut out),
+        }
+        out.clear();
+        gather.begin(Instant(2), question(1, 1), &clients, &mut out);
+        let [GatherEffect::Regions(round, true)] = out[..] else {
+            panic!("{out:?}");
+        };
+        out.clear();
+        gather.on_recalled(life(2), round, &mut out);
+        let goes_on =
+            |effect: &GatherEffect| matches!(effect, GatherEffect::Pages | GatherEffect::Give(7));
+        assert!(out.len() == 1 && goes_on(&out[0]), "{out:?}");
+        out.clear();
+        gather.on_regions(round, true, &mut out);
+        let (_, _, run) = parts(out);
+        assert_eq!(run.len(), 1);
+    }
+}

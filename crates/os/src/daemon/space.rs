@@ -154,7 +154,7 @@ impl Daemon {
         if news == SpaceNews::None(Errno::ENOSPC) {
             self.tell_scarce(owner, items);
             if (self.hands).with(|hands| hands.is_worth_waiting(now, owner)) {
-                news = SpaceNews::There;
+                news = SpaceNews::Soon;
             }
         }
         if owner == self.me.node && matches!(news, SpaceNews::None(_)) {

@@ -165,7 +165,7 @@ fn a_write_that_others_overtake_all_the_time_is_refused_in_the_end() {
     loop {
         s.input(Input::Scarce(NodeId(2)));
         s.now = s.now + Duration::from_millis(50);
-        let effects = s.input(Input::Space(NodeId(2), SpaceNews::There));
+        let effects = s.input(Input::Space(NodeId(2), SpaceNews::Soon));
         let waited = s.now.since(begun);
         if is_refused(&effects) {
             assert!(waited > Duration::from_secs(15), "{waited:?}");
@@ -173,5 +173,33 @@ fn a_write_that_others_overtake_all_the_time_is_refused_in_the_end() {
         }
         assert!(wants_space(&effects), "{effects:?}");
         assert!(waited < Duration::from_secs(25), "it is kept");
+    }
+}
+
+/// What refuses it is the owner's word, and no clock: who cannot say, or has some, or does not answer, has it wait on.
+#[test]
+fn a_write_that_waits_for_what_comes_soon_is_not_refused_by_the_clock() {
+    for news in [Some(SpaceNews::Unknown), Some(SpaceNews::There), None] {
+        let mut s = full();
+        write_page(&mut s, 0, 4096);
+        s.input(Input::Scarce(NodeId(2)));
+        s.input(Input::Space(NodeId(2), SpaceNews::Soon));
+        for _ in 0..60 {
+            s.now = s.now + Duration::from_secs(1);
+            let told = news.map_or(Vec::new(), |news| s.input(Input::Space(NodeId(2), news)));
+            let ticked = s.input(Input::Tick);
+            assert_eq!(
+                (error_of(&told), error_of(&ticked)),
+                (None, None),
+                "{news:?}"
+            );
+        }
+        // Where it has heard something else meanwhile, it begins to wait anew.
+        let effects = s.input(Input::Space(NodeId(2), SpaceNews::Soon));
+        assert_eq!(
+            is_refused(&effects),
+            news.is_none(),
+            "{news:?}: {effects:?}"
+        );
     }
 }

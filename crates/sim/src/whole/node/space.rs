@@ -52,7 +52,7 @@ impl Node {
         if news == SpaceNews::None(Errno::ENOSPC) {
             self.tell_scarce(owner, items);
             if (self.hands).with(|hands| hands.is_worth_waiting(now, owner)) {
-                news = SpaceNews::There;
+                news = SpaceNews::Soon;
             }
         }
         for slice in 0..SLICE_COUNT {
