@@ -72,7 +72,7 @@ const NO_SYMBOLIC_LINKS: libc::c_ulong = 256;
 const NETWORK: &str = "_netdev";
 
 /// The flag of mount(2) that an option stands for.
-pub fn flag(option: &str) -> Option<libc::c_ulong> {
+fn flag(option: &str) -> Option<libc::c_ulong> {
     let found = KERNEL.iter().find(|(name, _)| *name == option);
     found.map(|(_, flag)| *flag)
 }
@@ -209,7 +209,7 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     };
     // Said before anything is touched.
     settings::for_daemon(&place, found.clone(), &options.settings)?;
-    let mut done = service::unmount_dead(&found.mount)?;
+    let mut done: Vec<String> = Vec::new();
     done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
     done.extend(service::clear_point(&point)?);
     if found.mount != point {

@@ -2,115 +2,69 @@
 //! the next one brings them back as they were.
 //!
 //! ```text
-//!  the daemon has mounted its own place ---- what is dead is unmounted, and bound there again ---- it says that it is mounted
+//!  the daemon has mounted its own place ---- what is dead is unmounted, and mounted there again ---- it says that it is mounted
 //! ```
 //!
 //! Invariants:
-//! - Only whole file systems come back: what was a directory of it is unmounted, and said.
-//! - A mount that allowed less than the first one is restricted before anybody is told that the file system is mounted, or is not there.
+//! - Only what root has mounted comes back (anybody may call a FUSE mount of his own by our name), and only whole file systems: a directory
+//!   of it stays dead, for whoever writes there must not write to the disk below.
 //! - Nothing that the daemon waits for asks its file system anything, and what cannot be brought back keeps nobody from using the rest.
 
-use std::path::{Path, PathBuf};
-
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Result};
 use crate::state::Place;
 use crate::system::mounts::{self, Mount};
-use crate::{locate, mount, service};
+use crate::{locate, service};
+
+/// Mounts that do not say whether they are dead keep a daemon from its work for so long, all together.
+const LIMIT: Duration = Duration::from_secs(6);
 
 /// Brings back what a daemon of `place` that died has left anywhere but at `first`, where the file system is mounted now.
 pub fn bring_back(place: &Place, first: &Path) {
-    let mut left = match service::mounts_of(place) {
-        Ok(left) => left,
+    let found = mounts::at(first).and_then(|own| Ok((own, service::mounts_of(place)?)));
+    let (own, left) = match found {
+        Ok((Some(own), left)) if own.is_gupfs() => (own, left),
+        Ok(_) => return,
         Err(failure) => {
             tracing::error!(%failure, "what a dead daemon has left mounted is not brought back: gupfs mount");
             return;
         }
     };
-    left.retain(|mount| mount.point != first);
-    let mut entering = Vec::new();
+    let begin = Instant::now();
+    let is_own = |mount: &Mount| (mount.major, mount.minor) == (own.major, own.minor);
     for mount in left {
-        let point = mount.point.clone();
-        match renew(first, mount) {
-            Ok(table) => entering.extend(table),
+        if is_own(&mount) || mount.user != Some(0) || mount.point == first {
+            continue;
+        }
+        let point = mount.point.display();
+        let outcome = match begin.elapsed() < LIMIT {
+            true => renew(&own, &mount),
+            false => Err(Failure::new(
+                "others took too long to say whether they are dead",
+            )),
+        };
+        match outcome {
+            Ok(true) => tracing::info!(%point, "mounted there again, too"),
+            Ok(false) => {}
             Err(failure) => {
-                let point = point.display();
-                tracing::error!(%point, %failure, "is not mounted there any more: gupfs mount");
+                tracing::error!(%point, %failure, "what a dead daemon has left there is not mounted anew");
             }
         }
     }
-    if entering.is_empty() {
-        return;
-    }
-    // mount(8) looks at the file system, which may wait for what this daemon does next.
-    let entering = move || entering.iter().for_each(enter);
-    let started = std::thread::Builder::new()
-        .name("mount table".to_owned())
-        .spawn(entering);
-    if let Err(error) = started {
-        tracing::warn!(%error, "{NOT_IN_TABLE}");
-    }
 }
 
-/// Mounts what is mounted at `first` in place of `left`, if that is dead. Returns the line that mount(8)'s table had.
-fn renew(first: &Path, left: Mount) -> Result<Option<Line>> {
+/// Mounts what is mounted as `own` in place of `left`. False: that is not dead.
+fn renew(own: &Mount, left: &Mount) -> Result<bool> {
     if !locate::is_ended(&left.point)? {
-        return Ok(None);
+        return Ok(false);
     }
-    let table = mounts::entered(&left.point);
-    service::unmount_dead(&left.point)?;
     if !left.is_whole() {
         let root = left.root.display();
-        return Err(
-            Failure::new(format!("it was the directory {root} of the file system"))
-                .help("mount --bind"),
-        );
+        let what = format!("it was the directory {root} of the file system: umount, mount --bind");
+        return Err(Failure::new(what));
     }
-    bind(first, &left)?;
-    tracing::info!(point = %left.point.display(), "mounted there again, too");
-    Ok(table.map(|options| Line {
-        point: left.point,
-        source: left.source.into(),
-        options,
-    }))
-}
-
-/// As `gupfs mount` says it.
-const NOT_IN_TABLE: &str = "umount(8) will not wait until all is written back";
-
-/// A line of mount(8)'s own table.
-struct Line {
-    source: PathBuf,
-    point: PathBuf,
-    options: String,
-}
-
-fn enter(line: &Line) {
-    if let Err(failure) = mounts::enter(&line.source, &line.point, &line.options) {
-        tracing::warn!(point = %line.point.display(), %failure, "{NOT_IN_TABLE}");
-    }
-}
-
-/// Mounts what is mounted at `first` where `left` was, and as it was.
-fn bind(first: &Path, left: &Mount) -> Result<()> {
-    let point = &left.point;
-    if let Some(there) = mounts::at(point)? {
-        return Err(Failure::new(format!("{} is mounted there", there.kind)));
-    }
-    let failed = |what: &str, error: Errno| Failure::io(what, point, &error.into());
-    rustix::mount::mount_bind(first, point).map_err(|e| failed("mount at", e))?;
-    let flags = MountFlags::BIND | MountFlags::from_bits_retain(flags_of(&left.options));
-    let Err(error) = rustix::mount::mount_remount(point, flags, "") else {
-        return Ok(());
-    };
-    // Without its restrictions it would allow more.
-    rustix::mount::unmount(point, UnmountFlags::DETACH).map_err(|e| failed("unmount", e))?;
-    Err(failed("restrict", error))
-}
-
-fn flags_of(options: &str) -> u32 {
-    let flags = options.split(',').filter_map(mount::flag);
-    flags.fold(0, |all, flag| all | u32::try_from(flag).unwrap_or(0))
+    os::mounting::renew(own, left).map_err(|e| Failure::io("mount at", &left.point, &e))?;
+    Ok(true)
 }

@@ -70,7 +70,6 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
             Claim::Ours(ours) => lock = Some(ours),
         }
         // What it has left elsewhere is brought back by the next one.
-        done = service::unmount_dead(&state.mount)?;
     }
     done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
     if request.make_mount_point && mounts::at(&mount)?.is_none() {

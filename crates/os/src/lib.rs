@@ -14,6 +14,7 @@ mod http;
 pub mod interrupt;
 pub mod loops;
 pub mod mountinfo;
+pub mod mounting;
 pub mod net;
 pub mod netns;
 pub mod pool;

@@ -31,6 +31,8 @@ pub struct Mount {
     pub source: OsString,
     /// Nobody may write to the file system, wherever it is mounted.
     pub is_read_only: bool,
+    /// Who mounted it, as FUSE says; none: no FUSE file system.
+    pub user: Option<u32>,
 }
 
 impl Mount {
@@ -51,15 +53,19 @@ impl Mount {
         let options = words.next()?.to_owned();
         let mut rest = words.skip_while(|word| *word != "-").skip(1);
         let read = |word: &str| OsString::from_vec(unescape(word.as_bytes()));
+        let (kind, source) = (rest.next()?, rest.next()?);
+        let super_options = rest.next()?;
+        let user = (super_options.split(',')).find_map(|word| word.strip_prefix("user_id="));
         Some(Self {
             major: major.parse().ok()?,
             minor: minor.parse().ok()?,
             root: read(root).into(),
             point: read(point).into(),
             options,
-            kind: rest.next()?.to_owned(),
-            source: read(rest.next()?),
-            is_read_only: rest.next()?.split(',').any(|word| word == "ro"),
+            kind: kind.to_owned(),
+            source: read(source),
+            is_read_only: super_options.split(',').any(|word| word == "ro"),
+            user: user.and_then(|user| user.parse().ok()),
         })
     }
 }

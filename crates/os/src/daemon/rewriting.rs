@@ -73,6 +73,7 @@ mod tests {
             kind: mountinfo::KIND.to_owned(),
             source: "gupfs".into(),
             is_read_only,
+            user: Some(0),
         }
     }
 

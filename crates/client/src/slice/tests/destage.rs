@@ -59,3 +59,29 @@ fn what_was_lost_does_not_go_with_the_rest_of_its_page() {
     write_some(&mut s, 20);
     assert_eq!(stores_when_old(&mut s), 0);
 }
+
+/// Its file has lost its last name and nobody has it open: nothing is asked for its sake.
+#[test]
+fn pages_of_a_file_that_is_gone_stay_where_they_are() {
+    for (is_gone, store_count) in [(false, 1), (true, 0)] {
+        let mut s = two_pages();
+        s.write_back(1);
+        let effects = fsync(&mut s);
+        let (call, _) = commit_of(&effects).expect("fsync commits");
+        s.attr.change += 1;
+        s.attr.nlink = u32::from(!is_gone);
+        s.answer(call, meta::Reply::Attr(s.attr));
+        s.slice.inode(INO).open_count = u32::from(!is_gone);
+        s.now = s.now + Duration::from_secs(6);
+        let asked = s.spare.get().asked;
+        let effects = s.input(Input::Tick);
+        let is_store = |effect: &&Effect| matches!(effect, Effect::Store(..));
+        assert_eq!(
+            effects.iter().filter(is_store).count(),
+            store_count,
+            "{is_gone}"
+        );
+        assert_eq!(s.spare.get().asked > asked, !is_gone);
+        assert_eq!(s.slice.hasty_count, 0, "counted once");
+    }
+}

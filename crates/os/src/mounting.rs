@@ -1,0 +1,151 @@
+//! Mounting a file system once more, in the place of a mount that is dead.
+//!
+//! Invariants:
+//! - Users may own directories on the way to the place: no symbolic link is followed, and what is unmounted is the mount that was meant.
+//! - It is restricted before anybody can see it, in whichever mount name space.
+//! - Neither file system is asked anything.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+
+use crate::mountinfo::Mount;
+
+/// Of mount_setattr(2), as linux/mount.h has them.
+const ATTRIBUTES: [(&str, u64); 7] = [
+    ("ro", 0x1),
+    ("nosuid", 0x2),
+    ("nodev", 0x4),
+    ("noexec", 0x8),
+    ("noatime", 0x10),
+    ("nodiratime", 0x80),
+    ("nosymfollow", 0x20_0000),
+];
+/// All that says when access times change; none of them: relatime.
+const ACCESS_TIMES: u64 = 0x70;
+/// Access times always change; the kernel shows no word for it.
+const ALWAYS: u64 = 0x20;
+
+/// struct mount_attr.
+#[repr(C)]
+struct Attributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    name_space: u64,
+}
+
+/// Mounts what is mounted as `first` in the place of `dead`, which is unmounted for whoever does not use it, with the restrictions of `dead`.
+///
+/// # Errors
+/// One of the two is not there any more, or the kernel refuses. Where the place has gone in between, nothing is mounted there.
+pub fn renew(first: &Mount, dead: &Mount) -> io::Result<()> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = rustix::mount::open_tree(CWD, &first.point, flags)?;
+    check(&tree, first)?;
+    restrict(&tree, &dead.options)?;
+    let left = open(&dead.point)?;
+    check(&left, dead)?;
+    let path = format!("/proc/self/fd/{}", left.as_raw_fd());
+    rustix::mount::unmount(path, UnmountFlags::DETACH)?;
+    let point = open(&dead.point)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(&tree, "", &point, "", flags)?)
+}
+
+fn open(point: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS;
+    Ok(rustix::fs::openat2(
+        CWD,
+        point,
+        flags,
+        Mode::empty(),
+        resolve,
+    )?)
+}
+
+/// `found` lies in the file system of `mount`.
+fn check(found: impl AsFd, mount: &Mount) -> io::Result<()> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let seen = rustix::fs::statx(found, "", flags, StatxFlags::empty())?;
+    if (seen.stx_dev_major, seen.stx_dev_minor) == (mount.major, mount.minor) {
+        return Ok(());
+    }
+    let point = mount.point.display();
+    Err(io::Error::other(format!(
+        "something else is mounted on {point} by now"
+    )))
+}
+
+/// As `options`, which the kernel has shown, say.
+fn restrict(tree: &OwnedFd, options: &str) -> io::Result<()> {
+    let (mut set, mut has_times) = (0, false);
+    for word in options.split(',') {
+        let found = ATTRIBUTES.iter().find(|(name, _)| *name == word);
+        set |= found.map_or(0, |(_, flag)| *flag);
+        has_times |= matches!(word, "relatime" | "noatime");
+    }
+    if !has_times {
+        set |= ALWAYS;
+    }
+    let attributes = Attributes {
+        set,
+        clear: ACCESS_TIMES | ATTRIBUTES.iter().fold(0, |all, (_, flag)| all | flag),
+        propagation: 0,
+        name_space: 0,
+    };
+    let size = size_of::<Attributes>();
+    // SAFETY: an open descriptor, an empty string, and a structure of the size that is said.
+    let outcome = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size,
+        )
+    };
+    match outcome {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mountinfo;
+
+    /// A user has put a link in the way, or the place is another file system's: nothing is unmounted, and nothing mounted.
+    #[test]
+    fn nothing_is_mounted_where_a_link_leads_or_something_else_is() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let list = || mountinfo::list().expect("listed");
+        let root = list()
+            .into_iter()
+            .rfind(|mount| mount.point == Path::new("/"));
+        let root = root.expect("a root");
+        let directory = tempfile::tempdir().expect("a directory");
+        let (real, link) = (directory.path().join("real"), directory.path().join("link"));
+        std::fs::create_dir(&real).expect("made");
+        std::os::unix::fs::symlink(&real, &link).expect("made");
+        let dead = |point: &Path| Mount {
+            minor: u32::MAX,
+            point: point.to_owned(),
+            ..root.clone()
+        };
+        let before = list();
+        let error = renew(&root, &dead(&link)).expect_err("a link");
+        assert_eq!(error.raw_os_error(), Some(libc::ELOOP), "{error}");
+        let error = renew(&root, &dead(&real)).expect_err("not dead");
+        assert!(error.to_string().contains("something else"), "{error}");
+        assert_eq!(list(), before);
+    }
+}
