@@ -17,6 +17,7 @@ use types::{FrameRef, Location, Run, Span};
 use super::reclaim::FrameUser;
 use super::sectors::Kind;
 use super::{Daemon, lock};
+use crate::clock;
 
 /// Checksums of runs, and what stores wrote under which verifier.
 #[derive(Debug)]
@@ -26,27 +27,30 @@ pub(super) struct Transfers {
     mismatches: Mutex<Mismatches>,
 }
 
-/// Where checksums did not match of late, oldest first, and how often.
+/// Where checksums did not match of late, oldest first, when, and how often.
 ///
 /// Once is no fault of a disk: the owner may have freed the place while it was read, and somebody else has written to it. The slice
-/// asks for the map and reads again; a place that the map still names, and that mismatches once more, is damaged.
+/// asks for the map and reads again, at once; a place that the map still names, and that mismatches once more, is damaged.
 #[derive(Debug, Default)]
-struct Mismatches(VecDeque<(Location, u32)>);
+struct Mismatches(VecDeque<(Location, types::Instant, u32)>);
 
-/// Places of mismatches that are remembered.
-const MISMATCH_COUNT_MAX: usize = 64;
+/// Places of mismatches that are remembered: more than are read at a time.
+const MISMATCH_COUNT_MAX: usize = 1024;
+/// For so long: what mismatches later may have been written to since.
+const MISMATCH_AGE_MAX: types::Duration = types::Duration::from_secs(60);
 
 impl Mismatches {
     /// It has not matched. True: for the second time, which is to be told.
-    fn note(&mut self, at: Location) -> bool {
-        if let Some((_, count)) = self.0.iter_mut().find(|(place, _)| *place == at) {
+    fn note(&mut self, now: types::Instant, at: Location) -> bool {
+        let is_old = |(_, since, _): &(_, types::Instant, _)| now.since(*since) > MISMATCH_AGE_MAX;
+        while self.0.front().is_some_and(is_old) || self.0.len() == MISMATCH_COUNT_MAX {
+            self.0.pop_front();
+        }
+        if let Some((.., count)) = self.0.iter_mut().find(|(place, ..)| *place == at) {
             *count = count.saturating_add(1);
             return *count == 2;
         }
-        if self.0.len() == MISMATCH_COUNT_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back((at, 1));
+        self.0.push_back((at, now, 1));
         false
     }
 }
@@ -125,7 +129,7 @@ impl Daemon {
         let Some(at) = fetch.locations.first().copied() else {
             return;
         };
-        let is_damaged = lock(&self.transfers.mismatches).note(at);
+        let is_damaged = lock(&self.transfers.mismatches).note(clock::now(), at);
         let Location { nsd, sector } = at;
         let (count, file_sector) = (fetch.count, fetch.file_sector);
         if is_damaged {
@@ -218,14 +222,19 @@ mod tests {
     #[test]
     fn a_place_is_named_when_it_mismatches_again_and_once() {
         let mut mismatches = Mismatches::default();
-        let noted = [7, 8, 7, 7, 8].map(|sector| mismatches.note(at(sector)));
+        let noted = [7, 8, 7, 7, 8].map(|sector| mismatches.note(types::Instant(1), at(sector)));
         assert_eq!(noted, [false, false, true, false, true]);
-        // Not forgotten for what others do, within bounds.
+        // What was remembered is forgotten with time: it is told anew.
+        let later = types::Instant(2) + MISMATCH_AGE_MAX;
+        let noted = [7, 7].map(|sector| mismatches.note(later, at(sector)));
+        assert_eq!(noted, [false, true]);
+        // Not for what others do, within bounds.
         let mut mismatches = Mismatches::default();
-        mismatches.note(at(1000));
-        (0..MISMATCH_COUNT_MAX as u64 - 1).for_each(|sector| _ = mismatches.note(at(sector)));
-        assert!(mismatches.note(at(1000)));
-        (0..MISMATCH_COUNT_MAX as u64 * 2).for_each(|sector| _ = mismatches.note(at(sector)));
-        assert_eq!(mismatches.0.len(), MISMATCH_COUNT_MAX);
+        let mut note = |sector| mismatches.note(types::Instant(1), at(sector));
+        note(5000);
+        (0..MISMATCH_COUNT_MAX as u64 - 2).for_each(|sector| _ = note(sector));
+        assert!(note(5000));
+        (0..MISMATCH_COUNT_MAX as u64 * 2).for_each(|sector| _ = note(sector));
+        assert!(mismatches.0.len() <= MISMATCH_COUNT_MAX);
     }
 }
