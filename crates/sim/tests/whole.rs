@@ -18,7 +18,9 @@ fn must_pass(seed: u64) -> Report {
 
 #[test]
 fn fixed_seeds() {
-    let accesses: usize = (1..=12).map(|seed| must_pass(seed).access_count).sum();
+    // The last: a READ met a revoke that had begun while a writable open waited, and was answered EAGAIN.
+    let seeds = (1..=12).chain([2_000_731]);
+    let accesses: usize = seeds.map(|seed| must_pass(seed).access_count).sum();
     assert!(accesses > 2_000, "the runs did hardly anything: {accesses}");
 }
 

@@ -272,6 +272,11 @@ impl Gate {
             add(&mut due, &scope.demoted_pages);
         }
         let attributes_due = scope.attributes == AttributesGo::Lost && !scope.is_attr_unknown;
+        // Its scope has what the kernel may have under read tokens alone, as long as that is not dropped.
+        let clearing = self.drops.iter_mut().filter(|drop| drop.is_clearing);
+        for drop in clearing.filter(|drop| !drop.is_notified()) {
+            drop.after.push(revoke);
+        }
         self.revokes.push(Revoke {
             id: revoke,
             scope,
@@ -298,8 +303,8 @@ impl Gate {
 
     /// Has the kernel drop the pages that it may have got under read tokens alone, before the answer that lets mappings
     /// be writable for the first time: from then on a page may be dirtied without a request, so the kernel may have it
-    /// only under the right to write. Answer after `Effect::Release` of this number. It is over after all revokes of now:
-    /// they too may notify pages that no right to write covers.
+    /// only under the right to write. Answer after `Effect::Release` of this number. It is over after all revokes of now, and
+    /// after those that begin before all is notified: they too may notify pages that no right to write covers.
     pub fn begin_clearing(&mut self, drop: RevokeId, pages: RangeSet, out: &mut Outbox) {
         self.add_drop(drop, pages, true, out);
     }

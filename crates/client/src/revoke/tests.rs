@@ -703,3 +703,38 @@ fn a_lease_that_is_over_waits_for_bytes_on_their_way() {
     s.gate.end_fill(&mut s.out);
     s.expect(&[notify(0, ByteRange::ALL)]);
 }
+
+/// What is to be cleared before a writable open is answered, a revoke that begins meanwhile notifies, too: a READ of that page is served
+/// under the read token as long as the open is not answered, and it is not before that revoke is over. It was: the READ could be neither
+/// served nor parked, and its application was told EAGAIN.
+#[test]
+fn a_writable_open_waits_for_revokes_that_begin_while_the_kernel_is_cleared() {
+    let mut s = Script::new(false);
+    let page = pages(1, 2);
+    let kept = RangeSet::of(pages(0, 2));
+    s.gate.begin_clearing(RevokeId(7), kept, &mut s.out);
+    s.expect(&[notify(0, pages(0, 2))]);
+    s.gate.begin_revoke(RevokeId(1), lost(page), &mut s.out);
+    s.expect(&[notify(1, page)]);
+    s.gate.on_notified(NotifyId(0), &mut s.out);
+    s.expect(&[]);
+    // The kernel waits for the folio of this READ: it has to be served.
+    assert_eq!(
+        s.ask_without(1, RequestKind::Read, page),
+        Verdict::Fail(Failure::Again)
+    );
+    let asked = request(1, RequestKind::Read, page, false);
+    assert!(s.gate.borrow(asked, &mut s.out));
+    s.expect(&[]);
+    s.gate.on_notified(NotifyId(1), &mut s.out);
+    s.gate.on_served(Ticket(1), &mut s.out);
+    // What it has brought is dropped once more, by both.
+    s.expect(&[notify(2, page), notify(3, page)]);
+    s.gate.on_notified(NotifyId(2), &mut s.out);
+    s.gate.on_notified(NotifyId(3), &mut s.out);
+    s.expect(&[flush(1, page)]);
+    s.gate
+        .on_flushed(RevokeId(1), FlushOutcome::Committed, &mut s.out);
+    s.expect(&[release(1), release(7)]);
+    assert!(s.gate.is_idle());
+}
