@@ -591,7 +591,7 @@ fn second_mounts_come_back_after_a_crash() {
         succeed(Path::new("kill"), &["-9", pid.trim()]);
         await_end(pid.trim());
         match round {
-            0 => drop(node.up(&[]).unwrap()),
+            0 => node.up(&[]).unwrap(),
             // Elsewhere: what was first is a second one now.
             3 => succeed(gupfs, &["mount", source, bound.to_str().unwrap()]),
             _ => succeed(gupfs, &["mount", source]),
