@@ -387,6 +387,32 @@ impl Shard {
         changes
     }
 
+    /// A prepared transaction is about to change the inode.
+    pub fn is_in_transaction(&self, ino: InodeId) -> bool {
+        self.locks.inode(ino).is_some()
+    }
+
+    /// An answer that is kept for `life`, and that it may not have yet, says that it has the inode open: it was made without a name, or is
+    /// kept because of that node.
+    pub fn is_answered_open(&self, ino: InodeId, life: NodeLife) -> bool {
+        let first = (life, u16::MIN);
+        let answers = self.answers.range(first..=(life, u16::MAX));
+        answers.into_iter().any(|(_, (_, reply))| match reply {
+            Reply::Made { ino: made, .. } => *made == ino,
+            Reply::Removed {
+                ino: removed,
+                kept_open,
+                ..
+            } => *kept_open && *removed == ino,
+            Reply::Renamed {
+                replaced,
+                kept_open,
+                ..
+            } => *kept_open && *replaced == Some(ino),
+            _ => false,
+        })
+    }
+
     /// Lives that the shard knows of, by opens and answers: after a restart the caller calls
     /// `on_node_lost` for those that are dead.
     pub fn lives(&self) -> BTreeSet<NodeLife> {

@@ -14,11 +14,13 @@ use meta::Changes;
 use token::message::{HeldLock, Reassert};
 use token::server::Misbehaved;
 use types::id::NodeLife;
-use types::{Epoch, InodeId, Instant, NodeId, ShardId};
+use types::{Epoch, InodeId, NodeId, ShardId};
 
+use crate::OwnerEnv;
 use crate::log::OwnerLog;
 use crate::message::Message;
 use crate::owner::OwnerSlice;
+use crate::question::OwnerEffect;
 
 /// Opens and closes in one record, far below its size.
 const RECORD_MUTATIONS_MAX: usize = 4096;
@@ -180,8 +182,12 @@ impl OwnerSlice {
                 shard.is_cold(ino) || shard.attr(ino).is_some_and(|attr| attr.nlink > 0)
             };
             for index in unheard {
+                let ino = InodeId::new(id, index);
                 if has_name(shard, index) {
                     note(shard, index, false);
+                } else if !shard.is_answered_open(ino, from) {
+                    // It goes, but nothing does in the grace period.
+                    self.not_open.push((ino, from));
                 }
             }
         }
@@ -201,15 +207,26 @@ impl OwnerSlice {
         self.tokens.missing().any(|missing| missing == life)
     }
 
-    /// All have said what they hold, or are dead.
-    pub fn end_grace(&mut self, now: Instant) {
+    /// All have said what they hold, or are dead. What is without a name and that nobody has open is freed.
+    pub fn end_grace(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         assert!(self.unheard_opens.is_empty(), "all have said all");
         let mut effects = Vec::new();
-        self.tokens.end_grace(now, &mut effects);
+        self.tokens.end_grace(env.now, &mut effects);
         assert!(
             effects.is_empty(),
             "work is held back during the grace period"
         );
+        for (ino, life) in std::mem::take(&mut self.not_open) {
+            // What is about to get a name stays.
+            if !self.shard.is_in_transaction(ino) {
+                self.note_open(env, log, (ino, life, false), out);
+            }
+        }
     }
 }
 

@@ -79,6 +79,8 @@ pub struct OwnerSlice {
     next_ticket: u64,
     /// In the grace period: what members that have begun to speak had open by the record, and have not named.
     pub(crate) unheard_opens: BTreeMap<NodeLife, BTreeSet<u64>>,
+    /// What has no name, and is on record as open at a life that has said in the grace period that it is not.
+    pub(crate) not_open: Vec<(InodeId, NodeLife)>,
     /// For effects of the token manager, kept so that it need not grow anew; empty between calls.
     effects: Vec<TokenEffect>,
 }
@@ -106,6 +108,7 @@ impl OwnerSlice {
             lost: VecDeque::new(),
             next_ticket: OPERATION_TICKET,
             unheard_opens: BTreeMap::new(),
+            not_open: Vec::new(),
             effects: Vec::new(),
         }
     }
@@ -126,18 +129,27 @@ impl OwnerSlice {
             .tokens
             .on_released(env.now, from, released, &mut effects);
         if heard == Ok(true) {
-            let changes = self
-                .shard
-                .note_open(released.ino, from, released.still_open);
-            if !changes.mutations.is_empty() {
-                self.last_lsn = log.append_changes(self.shard.id(), &changes);
-                log.note_promised(&self.shard);
-            }
-            for (_, mutation) in &changes.mutations {
-                self.note_removal(env.now, mutation, out);
-            }
+            self.note_open(env, log, (released.ino, from, released.still_open), out);
         }
         self.on_token_effects(effects, out);
+    }
+
+    /// A life has an inode open, or has not any more: what is without a name goes with the last one.
+    pub(crate) fn note_open(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        (ino, life, is_open): (InodeId, NodeLife, bool),
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        let changes = self.shard.note_open(ino, life, is_open);
+        if !changes.mutations.is_empty() {
+            self.last_lsn = log.append_changes(self.shard.id(), &changes);
+            log.note_promised(&self.shard);
+        }
+        for (_, mutation) in &changes.mutations {
+            self.note_removal(env.now, mutation, out);
+        }
     }
 
     /// A life is over: its tokens are free, its opens and answers are dropped.
@@ -153,6 +165,7 @@ impl OwnerSlice {
         }
         self.lost.push_back(life);
         self.unheard_opens.remove(&life);
+        self.not_open.retain(|(_, of)| *of != life);
         let changes = self.shard.on_node_lost(life);
         if !changes.mutations.is_empty() {
             self.last_lsn = log.append_changes(self.shard.id(), &changes);

@@ -148,7 +148,7 @@ fn a_lost_part_is_said_again() {
         Ok(()),
         "said before"
     );
-    slice.end_grace(Instant(1));
+    end_grace(&mut slice, &mut log);
     assert_eq!(slice.tokens.token_count(), 2);
     assert!(is_open(&slice, NAMED) && is_open(&slice, NAMED_TOO));
 }
@@ -184,8 +184,32 @@ fn what_a_member_has_open_is_counted() {
     let same = part(0, true, &[NAMELESS_TOO]);
     assert_eq!(slice.on_reassert(&mut log, OTHER, &same), Ok(()));
     assert_eq!(log.journal.last_lsn(), written);
-    slice.end_grace(Instant(1));
+    // What has no name goes when all have said that they do not have it open: its last close, or the answer that it was kept for, was heard.
+    end_grace(&mut slice, &mut log);
+    assert_eq!(slice.shard.attr(ino(NAMELESS)), None, "it is freed");
+    assert_eq!(has_open(&slice), [NAMED]);
+    assert!(
+        slice.shard.attr(ino(NAMELESS_TOO)).is_some(),
+        "that is open"
+    );
+    assert!(log.journal.last_lsn() > written, "it is in the journal");
     slice.shard.check();
+}
+
+fn env() -> node::OwnerEnv<'static> {
+    node::OwnerEnv {
+        now: Instant(1),
+        timestamp: Timestamp::default(),
+        me: OWNER,
+        owners: &[NodeId(1)],
+        random: 1,
+    }
+}
+
+fn end_grace(slice: &mut OwnerSlice, log: &mut OwnerLog) {
+    let mut out = Vec::new();
+    slice.end_grace(&env(), log, &mut out);
+    assert!(out.is_empty(), "{out:?}");
 }
 
 /// What a member had open goes with its life, also while it is telling.
@@ -195,20 +219,12 @@ fn opens_of_a_lost_life_are_dropped() {
     slice.begin_grace(&[MEMBER]);
     let first = part(0, false, &[NAMED, NAMELESS]);
     assert_eq!(slice.on_reassert(&mut log, MEMBER, &first), Ok(()));
-    let owners = [NodeId(1)];
-    let env = node::OwnerEnv {
-        now: Instant(1),
-        timestamp: Timestamp::default(),
-        me: OWNER,
-        owners: &owners,
-        random: 1,
-    };
-    slice.on_node_lost(&env, &mut log, MEMBER, &mut Vec::new());
+    slice.on_node_lost(&env(), &mut log, MEMBER, &mut Vec::new());
     assert_eq!(slice.shard.opens_of(MEMBER).count(), 0);
     assert_eq!(slice.shard.attr(ino(NAMELESS)), None, "it is freed");
     let last = part(1, true, &[NAMED]);
     assert!(slice.on_reassert(&mut log, MEMBER, &last).is_err());
     assert_eq!(slice.shard.opens_of(MEMBER).count(), 0);
-    slice.end_grace(Instant(1));
+    end_grace(&mut slice, &mut log);
     slice.shard.check();
 }

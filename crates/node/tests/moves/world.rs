@@ -711,11 +711,15 @@ impl World {
     }
 
     fn end_grace(&mut self, id: NodeId, items: &mut VecDeque<Item>) {
-        let now = self.now;
+        let (now, owners) = (self.now, self.owners.clone());
         let node = self.at(id);
         if node.grace.as_ref().is_some_and(BTreeSet::is_empty) {
             node.grace = None;
-            node.shards.values_mut().for_each(|s| s.end_grace(now));
+            let (env, mut out) = (env(node.life, now, &owners, 0), Vec::new());
+            for slice in node.shards.values_mut() {
+                slice.end_grace(&env, &mut node.log, &mut out);
+            }
+            assert!(out.is_empty(), "nobody waits in the grace period");
             items.extend(std::mem::take(&mut node.held).into_iter().map(Item::Owner));
         }
     }

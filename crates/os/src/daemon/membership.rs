@@ -386,10 +386,12 @@ impl Daemon {
             match effect {
                 grace::Effect::Ask { to } => after.asks.push(to),
                 grace::Effect::Over => {
-                    let now = clock::now();
+                    let (env, mut out) = (self.owner_env(), Vec::new());
                     for slice in self.shards.iter().flatten() {
-                        lock(slice).end_grace(now);
+                        let mut slice = lock(slice);
+                        slice.end_grace(&env, &mut lock(&self.log), &mut out);
                     }
+                    after.items.extend(out.into_iter().map(Item::OwnerEffect));
                     after.is_grace_over = true;
                 }
             }

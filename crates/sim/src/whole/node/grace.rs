@@ -59,8 +59,10 @@ impl Node {
             return;
         }
         self.grace.is_under_way = false;
+        let env = super::owner_env(self.now, self.me, &self.view, 0);
+        let mut out = Vec::new();
         for slice in self.shards.iter_mut().flatten() {
-            slice.end_grace(self.now);
+            slice.end_grace(&env, &mut self.log, &mut out);
         }
         let epoch = self.log.epoch;
         let peers: Vec<NodeId> = self.view.nodes.iter().map(|n| n.id).collect();
@@ -70,7 +72,10 @@ impl Node {
             }
         }
         let held = std::mem::take(&mut self.grace.held_work);
-        let mut items = held.into_iter().map(Item::Owner).collect();
+        let held = held.into_iter().map(Item::Owner);
+        let mut items = (out.into_iter().map(Item::OwnerEffect))
+            .chain(held)
+            .collect();
         self.learn_regions(&mut items);
         self.run(items);
     }
