@@ -454,15 +454,21 @@ impl World {
             let held: u64 = self.counts().iter().map(|counts| counts.free).sum();
             let logs = self.machines.iter().map(|m| &m.node.log);
             let pages: u64 = logs.map(|log| log.space.pages().counts().total).sum();
-            if unheld + held + pages == all {
+            let free = unheld + held + pages;
+            if free == all {
                 return;
             }
             if self.now > until {
                 let counts = self.counts();
-                return self.fail(format!(
-                    "of {all} sectors {} are not free again, {unheld} are held by nobody: {counts:?}",
-                    all - unheld - held - pages
-                ));
+                return self.fail(match all.checked_sub(free) {
+                    Some(missing) => format!(
+                        "of {all} sectors {missing} are not free again, {unheld} are held by nobody: {counts:?}"
+                    ),
+                    None => format!(
+                        "of {all} sectors {} are two owners', {pages} are for pages: {counts:?}",
+                        free - all
+                    ),
+                });
             }
             self.step();
         }
