@@ -210,7 +210,11 @@ impl Regions {
     /// This life begins, or the table's owner has begun anew: regions may have been given to this node in an answer
     /// that was lost.
     pub fn learn(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
-        if !log.has_room_for_regions() {
+        // What was given up is told first: links keep their order.
+        let durable = log.journal.durable_lsn();
+        let is_untold = |(.., lsn): &(_, _, Option<Lsn>)| lsn.is_some_and(|lsn| lsn > durable);
+        let must_tell = !env.is_table() && self.gave.as_ref().is_some_and(is_untold);
+        if !log.has_room_for_regions() || must_tell {
             (self.is_known, self.must_learn) = (false, true);
             return;
         }
@@ -602,8 +606,9 @@ impl Regions {
 
     /// Gives regions up that nobody here uses, and tells the table when that is durable.
     pub fn give(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, name: u64, out: &mut Outbox) {
-        if log.has_pending_space() {
-            // What was freed a moment ago counts too.
+        if log.has_pending_space() || !self.is_known {
+            // What was freed a moment ago counts too. And what the table is about to say that we hold may be of before: what is given up now
+            // would be taken up again, when somebody else has it.
             out.push(RegionEffect::GiveLater(name));
             return;
         }

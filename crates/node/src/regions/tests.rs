@@ -311,6 +311,46 @@ fn what_an_owner_holds_is_told_when_it_is_durable() {
     assert!(told.is_some_and(|(after, lsn)| after >= lsn));
 }
 
+/// The table's owner begins anew, and this one asks what it holds while regions that it gives up are on their way: the answer was of before, and
+/// it took up again what the table had given to a third one meanwhile.
+#[test]
+fn what_is_given_up_is_not_learnt_again() {
+    let asks = |out: &Outbox| {
+        let is_question = |effect: &RegionEffect| matches!(effect, RegionEffect::Send(_, Message::TakeRegions { nsds, .. }) if nsds.is_empty());
+        out.iter().any(is_question)
+    };
+    let held = |log: &OwnerLog| log.space.returnable().len();
+    // Given up first: the question waits until that is told.
+    let mut world = with_all_at(1);
+    world.act(1, |core, env, log, out| {
+        let before = held(log);
+        core.give(env, log, 7, out);
+        assert!(held(log) < before);
+        assert!(
+            matches!(out[..], [RegionEffect::SendAfter(lsn, ..)] if lsn > log.journal.durable_lsn())
+        );
+        core.learn(env, log, out);
+        assert!(!asks(out), "{out:?}");
+    });
+    world.act(1, |core, env, log, out| {
+        core.on_tick(env, log, out);
+        assert!(asks(out), "it is durable now: {out:?}");
+    });
+    // Asked first: nothing is given up until the answer is there.
+    let mut world = with_all_at(1);
+    world.act(1, |core, env, log, out| {
+        let before = held(log);
+        core.learn(env, log, out);
+        assert!(asks(out), "{out:?}");
+        core.give(env, log, 7, out);
+        assert!(
+            matches!(out.last(), Some(RegionEffect::GiveLater(7))),
+            "{out:?}"
+        );
+        assert_eq!(held(log), before);
+    });
+}
+
 /// It was asked while there was room, and waits for the other owners.
 #[test]
 fn a_table_whose_journal_fills_up_tells_who_waits() {
