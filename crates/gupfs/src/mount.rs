@@ -209,8 +209,8 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     };
     // Said before anything is touched.
     settings::for_daemon(&place, found.clone(), &options.settings)?;
-    let mut done: Vec<String> = Vec::new();
-    done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
+    let lost = service::take_lost(&place)?;
+    let mut done: Vec<String> = lost.iter().map(|lost| lost.what().to_owned()).collect();
     done.extend(service::clear_point(&point)?);
     if found.mount != point {
         place.store(&State {

@@ -26,7 +26,11 @@ pub fn bring_back(place: &Place, first: &Path) {
     let found = mounts::at(first).and_then(|own| Ok((own, service::mounts_of(place)?)));
     let (own, left) = match found {
         Ok((Some(own), left)) if own.is_gupfs() => (own, left),
-        Ok(_) => return,
+        Ok(_) => {
+            let first = first.display();
+            tracing::warn!(%first, "it is not seen there: what a dead daemon has left mounted elsewhere stays dead");
+            return;
+        }
         Err(failure) => {
             tracing::error!(%failure, "what a dead daemon has left mounted is not brought back: gupfs mount");
             return;

@@ -140,24 +140,16 @@ pub fn enter(source: &Path, point: &Path, options: &str) -> Result<()> {
     shell::run("mount", &words).map(drop)
 }
 
-/// The options of mount(8)'s own that its table has for `point`; none: it has no line.
-pub fn entered(point: &Path) -> Option<String> {
-    let table = fs::read("/run/mount/utab").unwrap_or_default();
-    let word = |line: &[u8], key: &[u8]| {
-        let mut words = line.split(|byte| *byte == b' ');
-        words.find_map(|word| word.strip_prefix(key).map(unescape))
-    };
-    let is_it = |line: &&[u8]| {
-        word(line, b"TARGET=").is_some_and(|target| target == point.as_os_str().as_encoded_bytes())
-    };
-    let line = table.split(|byte| *byte == b'\n').find(is_it)?;
-    let options = word(line, b"OPTS=").unwrap_or_default();
-    Some(String::from_utf8_lossy(&options).into_owned())
-}
-
 /// Takes the line of `point` out of that table, where nothing is mounted there any more.
 pub fn leave(point: &Path) -> Result<()> {
-    if entered(point).is_none() || at(point)?.is_some() {
+    let table = fs::read("/run/mount/utab").unwrap_or_default();
+    let lines = table.split(|byte| *byte == b'\n');
+    let mut words = lines.flat_map(|line| line.split(|byte| *byte == b' '));
+    let is_there = words.any(|word| {
+        let target = word.strip_prefix(b"TARGET=");
+        target.is_some_and(|target| unescape(target) == point.as_os_str().as_encoded_bytes())
+    });
+    if !is_there || at(point)?.is_some() {
         return Ok(());
     }
     let words = ["-i".as_ref(), "--fake".as_ref(), point.as_os_str()];
