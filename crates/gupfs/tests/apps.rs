@@ -43,6 +43,10 @@ fn sh(seconds: u32, directory: &Path, script: &str) -> String {
     command
         .env("HOME", directory)
         .env("GIT_CONFIG_NOSYSTEM", "1");
+    // Under another make a make names its directory, too.
+    for name in ["MAKEFLAGS", "MAKELEVEL", "MFLAGS"] {
+        command.env_remove(name);
+    }
     for name in ["CARGO_HOME", "RUSTUP_HOME"] {
         let default = std::env::var_os("HOME").map(|home| {
             let hidden = if name == "CARGO_HOME" {
