@@ -15,6 +15,9 @@
 //! - The table keeps its newest answer to each owner, and an owner its newest to the table: a question that is
 //!   repeated takes and gives nothing more.
 //! - An owner that does not know all regions it holds gives none up: an answer to it may be on its way.
+//! - What an owner gave up last and has not been given again since is not his, whatever an answer to "what do I hold?" says: that may be
+//!   of before the table heard of it. He answers that answer (`refuse`), which counts while nothing was given to him since.
+//!   What he told another life of the table, and comes late, does not count (names of two lives differ, `draw_id`).
 //!
 //! What this deliberately does not do: send, and run questions. The driver performs `RegionEffect`s.
 
@@ -24,7 +27,7 @@ use std::collections::BTreeMap;
 
 use data::space::RegionId;
 use types::id::NodeLife;
-use types::{Duration, Instant, Lsn, NodeId, NsdId};
+use types::{Duration, Incarnation, Instant, Lsn, NodeId, NsdId};
 
 use crate::log::OwnerLog;
 use crate::message::Message;
@@ -136,6 +139,13 @@ impl RegionEnv<'_> {
     }
 }
 
+/// The half of a name that says which life drew it.
+fn life_half(life: NodeLife) -> u64 {
+    let incarnation = life.incarnation.0;
+    let folded = incarnation ^ incarnation >> 64;
+    types::wire::incarnation_low(Incarnation(folded ^ folded >> 32)) << 32
+}
+
 impl Asked {
     fn message(&self) -> Message {
         Message::TakeRegions {
@@ -198,7 +208,7 @@ impl Regions {
         self.pages_pause = Duration((self.pages_pause.0 * 2).clamp(PAGES_PAUSE_MIN.0, most.0));
         self.pages_not_before = env.now + self.pages_pause;
         let asked = Asked {
-            id: self.draw_id(),
+            id: self.draw_id(env.me),
             round: None,
             nsds,
             is_short,
@@ -210,23 +220,18 @@ impl Regions {
     /// This life begins, or the table's owner has begun anew: regions may have been given to this node in an answer
     /// that was lost.
     pub fn learn(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
-        // What was given up is told first: links keep their order.
-        let durable = log.journal.durable_lsn();
-        let is_untold = |(.., lsn): &(_, _, Option<Lsn>)| lsn.is_some_and(|lsn| lsn > durable);
-        let must_tell = !env.is_table() && self.gave.as_ref().is_some_and(is_untold);
-        if !log.has_room_for_regions() || must_tell {
+        if !log.has_room_for_regions() {
             (self.is_known, self.must_learn) = (false, true);
             return;
         }
         if env.is_table() {
             let held = log.table_held_by(env.me.node);
+            self.forget_given(&held);
             log.adopt_regions(&held);
             self.is_known = true;
             return;
         }
         self.is_known = false;
-        // Another life of the table's owner: its names are others, and what it was not told we learn to hold again.
-        self.gave = None;
         if let Some(Asked {
             round: Some(round),
             is_short,
@@ -238,9 +243,17 @@ impl Regions {
         self.ask(env, log, (Vec::new(), None, false), out);
     }
 
-    fn draw_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
+    /// A name: no other life of this node draws it (but for one chance in 2^32), and those of one life grow.
+    fn draw_id(&mut self, me: NodeLife) -> u64 {
+        self.next_id = (self.next_id + 1) & u64::from(u32::MAX);
+        life_half(me) | self.next_id
+    }
+
+    /// The table gave these to us after it heard what we gave up.
+    fn forget_given(&mut self, regions: &[RegionId]) {
+        if let Some((_, given, _)) = &mut self.gave {
+            given.retain(|region| !regions.contains(region));
+        }
     }
 
     fn ask(
@@ -251,7 +264,7 @@ impl Regions {
         out: &mut Outbox,
     ) {
         let asked = Asked {
-            id: self.draw_id(),
+            id: self.draw_id(env.me),
             round,
             nsds,
             is_short,
@@ -341,7 +354,7 @@ impl Regions {
             if self.giving.contains_key(&owner) {
                 continue;
             }
-            let name = self.draw_id();
+            let name = self.draw_id(env.me);
             self.giving.insert(owner, (name, env.now));
             if owner == env.me.node {
                 self.on_give(env, log, name, out);
@@ -396,9 +409,21 @@ impl Regions {
         let Some(asked) = self.asked.take_if(|asked| asked.id == id) else {
             return;
         };
+        let is_of_all_held = asked.nsds.is_empty();
+        let mut mine = regions.to_vec();
+        if !is_of_all_held {
+            self.forget_given(regions);
+        } else if let Some((_, given, _)) = &self.gave
+            && regions.iter().any(|region| given.contains(region))
+        {
+            // Of before the table heard of it, or it never did.
+            mine.retain(|region| !given.contains(region));
+            self.refuse(env, id, regions, out);
+        }
+        let regions = &mine[..];
         let has_room = log.has_room_for_regions();
         if has_room {
-            self.is_known |= asked.nsds.is_empty();
+            self.is_known |= is_of_all_held;
             log.adopt_regions(regions);
         } else {
             // The table has them as ours: they are learnt of again when there is room.
@@ -452,7 +477,8 @@ impl Regions {
         self.perform(env, log, effects, out);
     }
 
-    /// At the table: an owner has given regions up (`Message::RegionsBack`).
+    /// At the table: an owner has given regions up (`Message::RegionsBack`), as he was asked to, or refuses some of those that the answer
+    /// with this name says he holds.
     pub fn on_back(
         &mut self,
         env: &RegionEnv<'_>,
@@ -461,12 +487,20 @@ impl Regions {
         (name, regions): (u64, &[RegionId]),
         out: &mut Outbox,
     ) {
-        if self.given.get(&from).is_some_and(|last| *last >= name) || !log.has_room_for_regions() {
+        if !log.has_room_for_regions() {
             return;
         }
-        self.given.insert(from, name);
-        self.giving
-            .retain(|owner, (asked, _)| *owner != from || *asked > name);
+        let is_asked_for = name & !u64::from(u32::MAX) == life_half(env.me);
+        if is_asked_for {
+            if self.given.get(&from).is_some_and(|last| *last >= name) {
+                return;
+            }
+            self.given.insert(from, name);
+            self.giving
+                .retain(|owner, (asked, _)| *owner != from || *asked > name);
+        } else if (self.answers.get(&from)).is_none_or(|(last, ..)| *last != name) {
+            return;
+        }
         log.table_put_back(from, regions);
         self.end_waits(env, log, out);
     }
@@ -617,6 +651,18 @@ impl Regions {
             self.gave = Some((name, regions, lsn));
         }
         self.tell_given(env, log, out);
+    }
+
+    /// An answer to "what do I hold?" names regions that were given up: the table is to know it, when that is durable.
+    fn refuse(&mut self, env: &RegionEnv<'_>, id: u64, regions: &[RegionId], out: &mut Outbox) {
+        let Some((_, given, lsn)) = &self.gave else {
+            return;
+        };
+        let named = regions.iter().filter(|region| given.contains(region));
+        let regions = named.copied().collect();
+        let message = Message::RegionsBack { id, regions };
+        let lsn = lsn.expect("what was given up has a record");
+        out.push(RegionEffect::SendAfter(lsn, env.table_owner(), message));
     }
 
     fn tell_given(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {

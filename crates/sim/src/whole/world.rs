@@ -592,6 +592,7 @@ impl World {
                 machine.node.check();
                 machine.kernel.check();
             }
+            self.check_regions();
         }
         let Some(first) = self.machines.first() else {
             return;

@@ -1,13 +1,15 @@
 //! Sectors at the end of a run: what files name is what is in use, and everything comes back.
 
+use std::collections::BTreeMap;
+
 use client::request::{Operation, Response};
 use data::SectorSet;
-use data::space::{Counts, RegionTable};
+use data::space::{Counts, RegionId, RegionTable};
 use meta::{HashKey, Shard};
 use node::fetch::read_now;
 use node::{ShardReplay, Walk};
 use store::tree::{Fetch, Pages, Position, Root, TreeId, Walk as TreeWalk, WalkStep};
-use types::{Errno, SetAttr};
+use types::{Errno, NodeId, SetAttr};
 
 use super::super::boot;
 use super::super::front::{bytes_of, name, no_change, payload};
@@ -438,6 +440,26 @@ impl World {
     fn counts(&self) -> Vec<Counts> {
         let machines = self.machines.iter();
         machines.map(|m| m.node.log.space.counts()).collect()
+    }
+
+    /// What an owner holds is his by the table, too, at any time: so nobody else holds it, or gets it.
+    pub(super) fn check_regions(&mut self) {
+        let mut up = self.machines.iter().filter(|m| m.is_up());
+        let Some(table) = up.clone().find_map(|m| m.node.log.table.as_ref()) else {
+            return;
+        };
+        let holders: BTreeMap<RegionId, NodeId> = table.holders().collect();
+        let wrong = up.find_map(|m| {
+            let mut held = m.node.log.space.held_regions();
+            let region = held.find(|region| holders.get(region) != Some(&m.id))?;
+            Some((m.id, region))
+        });
+        if let Some((id, region)) = wrong {
+            let holder = holders.get(&region);
+            self.fail(format!(
+                "{id:?} holds {region:?}, which is {holder:?}'s by the table"
+            ));
+        }
     }
 
     /// Time passes until nothing is in anybody's hands.
