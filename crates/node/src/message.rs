@@ -93,9 +93,9 @@ pub enum Message {
         /// Names the question within the sender's life; grows.
         id: u64,
     },
-    /// The answer: these are not the sender's any more.
+    /// The answer: these are not the sender's any more. Also an answer to `Regions` that names what the sender does not hold.
     RegionsBack {
-        /// The question.
+        /// The question, or that of the `Regions`.
         id: u64,
         /// The regions.
         regions: Vec<RegionId>,
