@@ -93,16 +93,24 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Freezes what has changed in the shard since its tree of `root` was made. `None`: nothing has.
-    pub fn begin(config: ApplyConfig, root: &Root, shard: &mut Shard) -> Option<Self> {
+    /// Freezes what has changed in the shard since its tree of `root` was made. `None`: nothing has, and no page of it is to leave the places
+    /// in `evacuated`.
+    pub fn begin(
+        config: ApplyConfig,
+        root: &Root,
+        evacuated: &[Run],
+        shard: &mut Shard,
+    ) -> Option<Self> {
         assert_eq!(config.tree.shard, shard.id());
         let key_count = shard.freeze();
-        if key_count == 0 {
+        if key_count == 0 && (evacuated.is_empty() || root.page.is_none()) {
             drop(shard.thaw(Some(root.page.is_some())));
             return None;
         }
+        let mut apply = Apply::new(config, root);
+        apply.evacuate(evacuated);
         Some(Self {
-            apply: Some(Apply::new(config, root)),
+            apply: Some(apply),
             sectors: root.sectors,
             is_encoded: false,
             records: Vec::new(),

@@ -24,7 +24,7 @@ use store::tree::{
     ApplyConfig, ApplyError, Arrival, Fetch, FetchId, PageWrite, Pages, TreeId, Unreadable, Waiter,
     WriteId,
 };
-use types::{Duration, Instant, NsdId, ShardId};
+use types::{Duration, Instant, NsdId, Run, ShardId};
 
 use crate::checkpoint::{Checkpoint, Failure, Todo};
 use crate::log::{OwnerLog, PAGE_SECTORS};
@@ -143,6 +143,8 @@ pub struct Counters {
     pub pages: u64,
     /// Checkpoints that failed.
     pub failures: u64,
+    /// Rounds that moved pages out of nearly empty regions.
+    pub evacuations: u64,
 }
 
 #[derive(Debug)]
@@ -169,6 +171,8 @@ pub struct Keeper {
     making: Option<Making>,
     /// Shards of the round that are still to come; none: no round.
     round: Option<VecDeque<ShardId>>,
+    /// Where pages of all trees are to leave in the round, or the next one.
+    evacuated: Vec<Run>,
     /// Something was installed in this round.
     has_installed: bool,
     is_due: bool,
@@ -205,6 +209,7 @@ impl Keeper {
             pages: Pages::new(CACHE_SIZE, READ_COUNT_MAX),
             making: None,
             round: None,
+            evacuated: Vec::new(),
             has_installed: false,
             is_due: false,
             is_requested: false,
@@ -266,6 +271,10 @@ impl Keeper {
         log.note_sizes(&sizes, is_coming);
         if self.is_wished && !log.lacks_page_room() {
             (self.is_wished, self.is_requested) = (false, true);
+        }
+        if self.round.is_none() && self.making.is_none() && self.evacuated.is_empty() {
+            self.evacuated = log.plan_evacuation(now);
+            self.is_requested |= !self.evacuated.is_empty();
         }
         let unsaved: u64 = sizes.iter().map(|size| size.unsaved).sum();
         self.sizes = sizes;
@@ -335,6 +344,7 @@ impl Keeper {
         };
         let number = self.next_number;
         self.next_number += 1;
+        let evacuated = &self.evacuated;
         let mut begun = None;
         host.with_both(shard, &mut |slice, log| {
             let fs = log.journal.fs();
@@ -347,7 +357,8 @@ impl Keeper {
                 write_count_max: WRITE_COUNT_MAX,
                 entry_count_max: u32::MAX,
             };
-            begun = Checkpoint::begin(config, &log.root(shard), &mut slice.shard);
+            let root = log.root(shard);
+            begun = Checkpoint::begin(config, &root, evacuated, &mut slice.shard);
         });
         self.progress.0 += 1;
         self.making = begun.map(|checkpoint| Making {
@@ -388,10 +399,11 @@ impl Keeper {
         let mut left: u64 = sizes.iter().map(|size| size.unsaved).sum();
         let mut round = VecDeque::new();
         for size in sizes {
-            if size.unsaved == 0 {
+            let is_of_all = !self.evacuated.is_empty();
+            if size.unsaved == 0 && !is_of_all {
                 continue;
             }
-            if left <= enough {
+            if left <= enough && !is_of_all {
                 break;
             }
             left -= size.unsaved;
@@ -399,9 +411,11 @@ impl Keeper {
         }
         (self.is_due, self.is_requested) = (false, false);
         if round.is_empty() {
+            self.evacuated.clear();
             return Act::Idle;
         }
         self.counters.rounds += 1;
+        self.counters.evacuations += u64::from(!self.evacuated.is_empty());
         self.has_installed = false;
         self.round = Some(round);
         Act::Again
@@ -409,6 +423,7 @@ impl Keeper {
 
     fn end_round(&mut self, host: &mut dyn Host) {
         self.round = None;
+        self.evacuated.clear();
         // What was installed is durable, and older pages are free, with the next snapshot.
         host.with_log(&mut |log| log.want_snapshot_of_roots());
     }

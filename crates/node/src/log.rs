@@ -20,6 +20,7 @@ use types::{
 use crate::question::Question;
 use crate::supply::SupplyCounters;
 
+mod evacuation;
 mod refusal;
 mod trees;
 
@@ -64,6 +65,7 @@ pub struct OwnerLog {
     nsds: Vec<NsdId>,
     /// Checkpoints and what they need.
     pub(crate) trees: Trees,
+    evacuation: evacuation::Evacuation,
     /// Tests: what is refused now.
     pub(crate) refusal: Option<Refusal>,
     /// Where records are encoded, kept so that it need not grow anew.
@@ -160,6 +162,7 @@ impl OwnerLog {
             next_nsd: 0,
             nsds,
             trees: Trees::default(),
+            evacuation: evacuation::Evacuation::default(),
             refusal: None,
             encoded: Vec::new(),
         }

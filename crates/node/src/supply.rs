@@ -197,6 +197,9 @@ impl OwnerLog {
     /// has none left. They are to be told to the table when the LSN is durable.
     pub fn give_regions(&mut self) -> (Vec<RegionId>, Option<Lsn>) {
         let mut regions = self.space.returnable();
+        if regions.is_empty() {
+            self.want_evacuation();
+        }
         regions.truncate(regions.len().div_ceil(2).min(GIVE_COUNT_MAX));
         let mut mutations = Vec::new();
         let space = &mut self.space;

@@ -217,7 +217,7 @@ impl World {
             write_count_max: 4,
             entry_count_max: 8,
         };
-        let begun = Checkpoint::begin(config, &self.root, &mut self.shard);
+        let begun = Checkpoint::begin(config, &self.root, &[], &mut self.shard);
         match begun {
             Some(checkpoint) => self.running = Some((checkpoint, expected)),
             None => assert_eq!(expected, self.saved, "nothing has changed"),

@@ -108,7 +108,7 @@ struct Share {
 }
 
 /// `sim --ace [SEQUENCE | [refused | listed] singles | [refused | listed] pairs | scarce | rot] [--from N] [--every N] [--count N] [--frames N] [--at-end]
-/// [--go-on] [--no-cache] [--no-pages] [--rewrites] [--canary NAME]...`
+/// [--go-on] [--no-cache] [--no-pages] [--rewrites] [--evacuate] [--canary NAME]...`
 fn ace(words: &[String]) -> Result<bool, String> {
     let mut shape = Shape::default();
     let mut canary = ace::Canary::default();
@@ -134,6 +134,7 @@ fn ace(words: &[String]) -> Result<bool, String> {
             "--no-cache" => shape.has_volatile_cache = false,
             "--no-pages" => shape.round_ticks = 0,
             "--rewrites" => shape.rewrites = true,
+            "--evacuate" => shape.evacuates = true,
             "--canary" => {
                 let name = words.next().ok_or("--canary needs a name")?;
                 if !ace::set_canary(&mut shape, &mut canary, name) {

@@ -157,7 +157,7 @@ fn lost_pages_are_caught() {
 /// trees and the journals hold is always the shards, and pages are free again.
 #[test]
 fn checkpoints_outlive_crashes() {
-    let mut counts = [0; 3];
+    let mut counts = [0; 4];
     for seed in 1..=12 {
         let drawn = whole::options(seed, Canary::default());
         let options = Options {
@@ -179,7 +179,7 @@ fn checkpoints_outlive_crashes() {
             *sum += count;
         }
     }
-    let [rounds, checkpoints, failures] = counts;
+    let [rounds, checkpoints, failures, _] = counts;
     eprintln!("{rounds} rounds, {checkpoints} checkpoints, {failures} failures");
     assert!(checkpoints > 100 && failures > 0, "{counts:?}");
 }
@@ -278,6 +278,36 @@ fn what_is_evicted_comes_back() {
     let [evicted, read, stale] = counts;
     eprintln!("{evicted} evicted, {read} read again, {stale} from a root that was not the newest");
     assert!(evicted > 300 && read > 300 && stale > 0, "{counts:?}");
+}
+
+/// Pages of trees leave regions all the time, while inodes are read from them, with crashes and without, with much space and with little:
+/// what was there is there, and everything is free again in the end.
+#[test]
+fn pages_leave_regions_under_load() {
+    let mut counts = [0; 4];
+    for seed in 1..=12 {
+        let evicting = evicting(seed, Canary::default());
+        let options = Options {
+            evacuates: true,
+            crash_count: usize::from(seed % 3 != 0),
+            has_volatile_cache: seed % 2 == 0,
+            data_sectors: if seed % 3 == 0 { 160 } else { 1 << 20 },
+            region_sectors: if seed % 3 == 0 { 16 } else { 64 },
+            space_reserve: 0,
+            // Reads that take longer than from one root to the next are begun anew for ever.
+            page_delay_max: 0,
+            has_mappings: evicting.has_mappings && seed % 3 != 0,
+            ..evicting
+        };
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        for (sum, count) in counts.iter_mut().zip(report.checkpoint_counts) {
+            *sum += count;
+        }
+    }
+    let [rounds, .., moves] = counts;
+    eprintln!("{rounds} rounds, {moves} moved pages out of regions");
+    assert!(moves > 100, "{counts:?}");
 }
 
 #[test]

@@ -12,13 +12,14 @@
 //! Invariants
 //! - A sector is in one state; stale is a mark on saved and fresh ones.
 //! - No page of a root that a durable snapshot names is written again before a newer snapshot is durable.
+//! - A region that is drained gets no new pages while others have room.
 //! - While a snapshot is written (`seal`) no root changes, or it would name pages that its space does not have. The seal
 //!   holds until what a durable one does not name is free, which takes steps (`settle`).
 //!
 //! Only regions and snapshots are journaled. After a crash what was taken or fresh is free: no durable root leads there. Its
 //! owner must know that no write of its former life is on its way to these NSDs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use types::{Location, NsdId, Run};
 
@@ -59,6 +60,8 @@ pub struct PageSpace {
     taken: SectorSet,
     fresh: SectorSet,
     stale: SectorSet,
+    /// Regions that are to become free, by first sector.
+    drained: BTreeSet<Location>,
     is_sealed: bool,
     is_settling: bool,
 }
@@ -67,19 +70,55 @@ impl PageSpace {
     /// A free run of exactly `count` sectors on an NSD that `may_use` allows. `None`: there is none; another region is
     /// needed.
     pub fn take(&mut self, count: u32, may_use: &dyn Fn(NsdId) -> bool) -> Option<Run> {
-        let regions = self.regions.iter_mut();
-        let mut regions = regions.filter(|(at, _)| may_use(at.nsd));
-        let run = regions.find_map(|(at, region)| {
-            let (begin, _) = region.free.find(count)?;
-            region.free.set(begin, count, false);
-            let at = Location {
-                sector: at.sector + u64::from(begin),
-                ..*at
-            };
-            Some(Run { at, count })
+        let run = [false, true].into_iter().find_map(|is_drained| {
+            let regions = self.regions.iter_mut();
+            let mut regions = regions
+                .filter(|(at, _)| may_use(at.nsd) && self.drained.contains(at) == is_drained);
+            regions.find_map(|(at, region)| {
+                let (begin, _) = region.free.find(count)?;
+                region.free.set(begin, count, false);
+                let at = Location {
+                    sector: at.sector + u64::from(begin),
+                    ..*at
+                };
+                Some(Run { at, count })
+            })
         })?;
         self.taken.insert(run);
         Some(run)
+    }
+
+    /// Regions that would become free if the pages in them moved to others, the emptiest first: those of which no more than one in `part` is
+    /// used. When they are gone `keep` sectors are free. Empty: there are none, or what moves would take more than half of the room elsewhere.
+    pub fn sparse(&self, part: u32, keep: u64) -> Vec<Run> {
+        let mut sparse: Vec<(u32, Run)> = Vec::new();
+        for (at, region) in &self.regions {
+            let used = region.length - region.free.count();
+            if used > 0 && used <= region.length / part {
+                let (at, count) = (*at, region.length);
+                sparse.push((used, Run { at, count }));
+            }
+        }
+        sparse.sort_unstable_by_key(|(used, run)| (*used, run.at));
+        let mut free = self.counts().free;
+        let (mut elsewhere, mut moved) = (free, 0);
+        let mut places = Vec::new();
+        for (used, run) in sparse {
+            let (used, length) = (u64::from(used), u64::from(run.count));
+            elsewhere -= length - used;
+            moved += used;
+            free = free.saturating_sub(length);
+            if free < keep || elsewhere < moved * 2 {
+                break;
+            }
+            places.push(run);
+        }
+        places
+    }
+
+    /// No new pages are put there while there is room elsewhere, from now on until `drain` is called again.
+    pub fn drain(&mut self, places: &[Run]) {
+        self.drained = places.iter().map(|place| place.at).collect();
     }
 
     /// A page was not written after all, or its root was given up, and no write to it is on its way.
@@ -246,6 +285,7 @@ impl PageSpace {
         let found = self.regions.iter().find(|(_, region)| is_it(region));
         let at = *found.ok_or(NotThere::Region { region: id })?.0;
         self.regions.remove(&at);
+        self.drained.remove(&at);
         Ok(())
     }
 

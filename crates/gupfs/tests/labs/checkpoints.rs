@@ -302,6 +302,67 @@ fn small_files_find_all_the_room_that_there_is() {
     lab.sh(100, "for i in $(seq 100); do echo $i >$M1/f$i; done");
 }
 
+/// Fills most of the disk with a file and the rest with links of 4,000 bytes, removes these but for a few, and makes another file as long as it
+/// can be, again and again: parts of a hundred of the disk that the files have in the end.
+const LINKS_AND_FILES: &str = r#"python3 - "$M1" <<'END'
+import errno, os, sys, time
+top = sys.argv[1]
+def fill(name, most):
+    file = os.open(top + name, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    try:
+        while os.fstat(file).st_size < most:
+            os.write(file, b"y" * (1 << 20))
+        os.fsync(file)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    size = os.fstat(file).st_size
+    os.close(file)
+    return size
+fill("/a", 140 << 20)
+os.mkdir(top + "/links")
+made = 0
+try:
+    while made < 16000:
+        os.symlink("q" * 4000, f"{top}/links/{made}")
+        made += 1
+except OSError as error:
+    if error.errno != errno.ENOSPC:
+        raise
+for number in range(made):
+    if number % 70 > 0:
+        os.unlink(f"{top}/links/{number}")
+stat = os.statvfs(top)
+part, rounds = 0, 0
+while rounds < 40 and part < 90:
+    part = 100 * (fill("/b", 1 << 30) + (140 << 20)) // (stat.f_blocks * stat.f_frsize)
+    rounds += 1
+    time.sleep(1)
+for number in range(0, made, 70):
+    assert os.readlink(f"{top}/links/{number}") == "q" * 4000
+print(made, rounds, part)
+END"#;
+
+/// A region for pages stayed one as long as one page of a tree was in it: files had 82 parts of a hundred at the most here, whatever was removed.
+#[test]
+fn files_get_the_regions_that_metadata_has_nearly_left() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::of_nodes(1, "256M", "ram");
+    let said = lab.sh(200, LINKS_AND_FILES);
+    eprintln!("links, rounds, parts of a hundred: {said}");
+    let part = said.split_whitespace().last().map(str::parse::<u64>);
+    assert!(
+        part.is_some_and(|part| part.unwrap() >= 90),
+        "{said} {}",
+        lab.logs()
+    );
+    lab.gupfs(&["kill", "n1"]);
+    let (found, code) = fsck(&Path::new(lab.root()).join("n1"), &[]);
+    assert_eq!(code, 0, "{found}");
+}
+
 /// What the last start replayed, as its log says.
 fn replayed(node: &Node) -> u64 {
     let log = fs::read_to_string(node.state().join("log")).unwrap();

@@ -57,7 +57,7 @@ pub(crate) struct Trees {
     /// Where pages may lie: NSDs that this node reaches directly and alone.
     nsds: Vec<NsdId>,
     /// Free sectors for pages that there should be.
-    need: u64,
+    pub(super) need: u64,
     /// A root is being changed.
     is_installing: bool,
     /// Roots have been installed that no snapshot names.
@@ -65,7 +65,7 @@ pub(crate) struct Trees {
     /// A round is under way, or will begin by itself.
     pub(super) is_checkpointing: bool,
     /// Checkpoints fail, for want of room or otherwise.
-    is_failing: bool,
+    pub(super) is_failing: bool,
     /// Free sectors for pages that writing the largest tree anew takes, with all that trees lack now.
     need_now: u64,
     /// There are fewer than `need_now`, as far as it was looked at, and trees have much of the NSDs: what fills these is metadata.

@@ -383,6 +383,7 @@ impl Daemon {
             ("keys", counters.keys),
             ("pages_written", counters.pages),
             ("failures", counters.failures),
+            ("evacuations", counters.evacuations),
             ("page_sectors", pages.total),
             ("page_sectors_free", pages.free),
             ("page_sectors_taken", pages.taken),

@@ -395,6 +395,7 @@ impl Daemon {
             ("checkpoint_keys", kept.keys),
             ("checkpoint_pages", kept.pages),
             ("checkpoint_failures", kept.failures),
+            ("checkpoint_evacuations", kept.evacuations),
             ("checkpoint_page_sectors_now", pages.total),
             ("checkpoint_page_sectors_free_now", pages.free),
             ("space_hand_asks", sum.asks),

@@ -129,6 +129,9 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
     let nsds: Vec<NsdId> = view.nsds.iter().map(|n| n.id).collect();
     let random = Prng::new(prng.next_u64());
     let mut log = OwnerLog::new(journal, state.space, state.table, epoch, nsds, random);
+    if setting.evacuates {
+        log.evacuate_eagerly();
+    }
     let (mut roots, mut shards) = (Vec::new(), Vec::new());
     for replay in state.shards {
         let Some(replay) = replay else {

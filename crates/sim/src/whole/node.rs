@@ -230,6 +230,8 @@ pub struct Setting {
     pub ask_sectors: u64,
     /// Rounds of checkpoints are begun every so many ticks; 0: never.
     pub round_ticks: u64,
+    /// Pages of trees leave regions all the time.
+    pub evacuates: bool,
     /// Clean inodes leave memory every so many ticks; 0: never.
     pub evict_ticks: u64,
     /// Files are loaded before anybody opens them every so many ticks; 0: only where the client sees that they are read in turn.

@@ -90,6 +90,8 @@ pub struct Options {
     pub steps_per_tick: u64,
     /// Rounds of checkpoints are begun every so many ticks; 0: never. (Journals are never full here.)
     pub round_ticks: u64,
+    /// Pages of trees leave regions all the time (for runs that ask for it).
+    pub evacuates: bool,
     /// Clean inodes leave memory every so many ticks; 0: never.
     pub evict_ticks: u64,
     /// Files are loaded before anybody opens them every so many ticks; 0: only where the client sees that they are read in turn.
@@ -206,6 +208,7 @@ impl Options {
             promise_pages: crate::model::PAGE_COUNT as u64,
             journal_sectors: 2048,
             round_ticks,
+            evacuates: false,
             evict_ticks,
             rewrite_ms: draw_rewrite_ms(&mut aside, canary),
             part_bounds: draw_part_bounds(&mut aside, canary),

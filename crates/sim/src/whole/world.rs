@@ -55,8 +55,8 @@ pub struct Report {
     pub access_count: usize,
     /// Writes that were refused for want of room.
     pub no_space_count: usize,
-    /// Rounds of checkpoints, checkpoints, and those that failed, of all lives.
-    pub checkpoint_counts: [u64; 3],
+    /// Rounds of checkpoints, checkpoints, those that failed, and rounds that moved pages out of regions, of all lives.
+    pub checkpoint_counts: [u64; 4],
     /// Blocks rewritten, of all lives.
     pub rewrites: RewriteCounts,
     /// Commits that were refused for their pieces.
@@ -173,7 +173,7 @@ pub struct World {
     last_finished: u64,
     /// Writes that were refused for want of room.
     no_space_count: usize,
-    checkpoint_counts: [u64; 3],
+    checkpoint_counts: [u64; 4],
     rewrites: RewriteCounts,
     refused_count: u64,
     key_counts: [u64; 3],

@@ -4,7 +4,8 @@
 //! - Nothing that the old root reaches is written to. Pages are written once, children before their parents, and
 //!   the root is given out when every page it reaches has been written.
 //! - A subtree without changes is shared and never read, except where a page beside it got so empty that they are
-//!   joined. A page of a quarter or less exists only at the right end of a level.
+//!   joined, or where pages are to leave some places (`evacuate`): then all inner pages are read and written anew, and the leaves that lie
+//!   there. A page of a quarter or less exists only at the right end of a level.
 //! - Memory does not depend on the batch or the tree: unused changes (the caller pushes when asked), one old page
 //!   per level, at most `ahead_max` more, two new pages per level, at most `write_count_max` being written.
 //!
@@ -205,6 +206,8 @@ pub struct Apply {
     floor: Floor,
     /// Old keys below this go.
     cut: Option<Vec<u8>>,
+    /// Old pages that lie there are written anew, changed or not.
+    evacuated: Vec<Run>,
     /// Pages asked for and not opened yet, by number.
     ahead: FxHashMap<u64, Option<Arc<Page>>>,
     writes: Writes,
@@ -239,6 +242,7 @@ impl Apply {
             levels: Vec::new(),
             floor: Floor::Begin,
             cut: None,
+            evacuated: Vec::new(),
             ahead: FxHashMap::default(),
             writes: Writes::default(),
             error: None,
@@ -249,6 +253,26 @@ impl Apply {
             counters: ApplyCounters::default(),
             key: Vec::new(),
         }
+    }
+
+    /// The new tree is to have no page there, changed or not. Before anything else. Places that are given should lie elsewhere. It reads and
+    /// writes all inner pages.
+    pub fn evacuate(&mut self, places: &[Run]) {
+        self.evacuated = places.to_vec();
+        self.evacuated.sort_unstable_by_key(|run| run.at);
+    }
+
+    /// It is written anew for what it is or leads to.
+    fn is_leaving(&self, child: &PageRef) -> bool {
+        let is_there = |run: Run| {
+            let end = self.evacuated.partition_point(|place| place.at <= run.at);
+            let place = end.checked_sub(1).and_then(|at| self.evacuated.get(at));
+            place.is_some_and(|place| {
+                place.at.nsd == run.at.nsd
+                    && run.at.sector < place.at.sector + u64::from(place.count)
+            })
+        };
+        !self.evacuated.is_empty() && (child.level > 0 || child.runs().any(is_there))
     }
 
     /// The next change, in the order of keys (`Change` says more). Values have at most `value_size_max` bytes.
@@ -377,7 +401,7 @@ impl Apply {
 
     fn choose_root(&mut self, root: PageRef) -> Result<(), Step> {
         self.known()?;
-        if self.ops.first().is_some() {
+        if self.ops.first().is_some() || self.is_leaving(&root) {
             self.stage = Stage::Open(root, None);
         } else {
             self.share(&[], &root, None);
@@ -414,7 +438,7 @@ impl Apply {
             self.step_over();
             return Ok(());
         }
-        let mut is_opened = has_changes || is_cut;
+        let mut is_opened = has_changes || is_cut || self.is_leaving(&child);
         for level in 0..=usize::from(child.level) {
             let Some(building) = self.levels.get(level) else {
                 break;

@@ -179,6 +179,8 @@ pub struct Rig {
     pub writes_left: Option<u64>,
     /// Pages that there are places for.
     pub places_left: Option<u64>,
+    /// What the next applies are told to leave (`Apply::evacuate`).
+    pub evacuated: Vec<Run>,
     /// Places that cannot be read.
     pub unreadable: BTreeSet<Location>,
     /// Most reads that were under way at a time.
@@ -209,6 +211,7 @@ impl Rig {
             failing: 0,
             writes_left: None,
             places_left: None,
+            evacuated: Vec::new(),
             unreadable: BTreeSet::new(),
             reads_max: 0,
             fetched: Vec::new(),
@@ -229,10 +232,21 @@ impl Rig {
 
     fn place(&mut self, nsd: u16) -> Location {
         let sectors = u64::from(self.root.sectors);
-        let sector = match self.free.entry(nsd).or_default().pop() {
-            Some(sector) => sector,
+        let is_left = |sector: u64| {
+            let is_in = |run: &Run| {
+                run.at.nsd.0 == nsd
+                    && (run.at.sector..run.at.sector + u64::from(run.count)).contains(&sector)
+            };
+            self.evacuated.iter().any(is_in)
+        };
+        let free = self.free.entry(nsd).or_default();
+        let sector = match free.iter().rposition(|sector| !is_left(*sector)) {
+            Some(at) => free.remove(at),
             None => {
                 self.next_sector += sectors;
+                while is_left(self.next_sector) {
+                    self.next_sector += sectors;
+                }
                 self.next_sector
             }
         };
@@ -296,7 +310,11 @@ impl Rig {
             entry_count_max: self.entry_count_max,
         };
         let mut drive = Drive {
-            apply: Apply::new(config, &self.root),
+            apply: {
+                let mut apply = Apply::new(config, &self.root);
+                apply.evacuate(&self.evacuated);
+                apply
+            },
             writes: Vec::new(),
             used: Vec::new(),
             freed: Vec::new(),

@@ -181,6 +181,61 @@ fn a_tree_is_what_a_sorted_map_is() {
     assert!(highest >= 5, "high trees were among them: {highest}");
 }
 
+/// Pages leave places, changed or not, whatever else an apply does; what lies elsewhere and is a leaf stays mostly.
+#[test]
+fn pages_leave_where_none_should_be() {
+    let (mut left, mut shared) = (0, 0);
+    for seed in 0..500 {
+        let (mut rig, kind, range) = rig_of(seed + 40_000);
+        let mut model = Model::new();
+        for _ in 0..rig.prng.between(2, 8) {
+            let mut prng = rig.prng.clone();
+            let edits = match prng.chance(1, 3) {
+                true => Vec::new(),
+                false => edits(&mut prng, kind, range, 7),
+            };
+            // Some pages, or all of a part of the disk, where free places are, too.
+            let before: Vec<_> = rig.submitted().iter().copied().collect();
+            rig.evacuated = match prng.below(3) {
+                0 => Vec::new(),
+                1 => (before.iter().filter(|_| prng.chance(1, 4)))
+                    .map(|at| types::Run { at: *at, count: 1 })
+                    .collect(),
+                _ => {
+                    let nsd = types::NsdId(prng.between(1, u64::from(rig.copy_count)) as u16);
+                    let sector = prng.below(40);
+                    let at = types::Location { nsd, sector };
+                    let count = prng.between(1, 60) as u32;
+                    vec![types::Run { at, count }]
+                }
+            };
+            rig.prng = prng;
+            match rig.apply(&edits) {
+                Ok(applied) => {
+                    apply_to_model(&mut model, &edits);
+                    shared += applied.counters.shared;
+                    let is_in = |at: &types::Location| {
+                        let mut runs = rig.evacuated.iter();
+                        runs.any(|run| {
+                            let end = run.at.sector + u64::from(run.count);
+                            run.at.nsd == at.nsd && (run.at.sector..end).contains(&at.sector)
+                        })
+                    };
+                    assert!(!rig.submitted().iter().any(is_in), "seed {seed}");
+                    left += before.iter().filter(|at| is_in(at)).count();
+                }
+                Err(Failure::Apply(ApplyError::NoPlace { .. })) if rig.failing > 0 => {}
+                Err(other) => panic!("seed {seed}: {other:?}"),
+            }
+            compare(&mut rig, &model, kind, range);
+        }
+    }
+    assert!(
+        left > 1000 && shared > 1000,
+        "{left} left, {shared} were shared"
+    );
+}
+
 #[test]
 fn a_tree_is_what_redb_is() {
     use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};

@@ -173,3 +173,57 @@ fn page_regions_go_back_when_they_are_empty() {
     assert_eq!(space.counts().free, u64::from(REGION));
     space.check();
 }
+
+/// A region with a few pages in it is emptied, if the others have room for twice as much, and no new pages come there.
+#[test]
+fn sparse_regions_are_drained() {
+    let mut trees = Trees::new(1);
+    let pages = trees.space.pages_mut();
+    // All three are full of pages of four.
+    let mut runs = Vec::new();
+    while let Some(run) = pages.take(4, &|_| true) {
+        runs.push(run);
+    }
+    assert_eq!(pages.sparse(4, 0), [], "they are full");
+    let first = runs[0].at;
+    let begin = |run: &Run| run.at.nsd == first.nsd && run.at.sector < first.sector + 40;
+    let (inside, others): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(begin);
+    let (stays, goes) = inside.split_first().expect("ten");
+    for run in goes {
+        pages.give_back(*run);
+    }
+    assert_eq!(pages.sparse(4, 0), [], "there is no room elsewhere");
+    pages.give_back(others[0]);
+    assert_eq!(pages.sparse(4, 0), [], "there is too little");
+    pages.give_back(others[1]);
+    let place = Run {
+        at: first,
+        count: REGION,
+    };
+    assert_eq!(pages.sparse(4, 0), [place]);
+    assert_eq!(pages.sparse(4, 4), [place], "four are free when it is gone");
+    assert_eq!(pages.sparse(4, 5), []);
+    assert_eq!(pages.sparse(40, 0), [], "more than one of forty");
+    pages.drain(&[place]);
+    let new = [pages.take(4, &|_| true), pages.take(4, &|_| true)];
+    let elsewhere = [others[0].at, others[1].at];
+    assert!(new.iter().flatten().all(|run| elsewhere.contains(&run.at)));
+    // Rather there than nowhere.
+    let run = pages.take(4, &|_| true).expect("there is room in it");
+    assert!(begin(&run) && run != *stays);
+    pages.give_back(run);
+    pages.give_back(*stays);
+    let region = pages.returnable();
+    assert_eq!(region.len(), 1);
+    let mut out = Vec::new();
+    let space = &mut trees.space;
+    space
+        .use_region_for_data(region[0], &mut out)
+        .expect("empty");
+    // It is not remembered.
+    space
+        .use_region_for_pages(region[0], &mut out)
+        .expect("empty");
+    let run = space.pages_mut().take(4, &|_| true).expect("there is room");
+    assert!(begin(&run));
+}

@@ -47,6 +47,8 @@ pub struct Shape {
     pub journal_sectors: u64,
     /// Rounds of checkpoints are begun every so many ticks; 0: never.
     pub round_ticks: u64,
+    /// Pages of trees leave regions all the time.
+    pub evacuates: bool,
     /// When directories are split and joined; `None`: never.
     pub part_bounds: Option<Bounds>,
     /// Frames of the pagepool; what is rewritten is where they are many.
@@ -78,6 +80,7 @@ impl Default for Shape {
             region_sectors: 64,
             journal_sectors: 1024,
             round_ticks: 3,
+            evacuates: false,
             part_bounds: Some(Bounds::of(2, 1)),
             frame_count: 1 << 10,
             rewrites: false,
@@ -146,6 +149,7 @@ impl Shape {
             space_reserve: 0,
             ask_sectors: self.data_sectors.min(64),
             round_ticks: self.round_ticks,
+            evacuates: self.evacuates,
             evict_ticks: 0,
             load_ticks: 0,
             access_times: client::AccessTimes::Strict,

@@ -34,10 +34,16 @@ impl Checkpoints {
 }
 
 impl Node {
-    /// Rounds begun, checkpoints made, and those that failed.
-    pub fn checkpoint_counts(&self) -> [u64; 3] {
+    /// Rounds begun, checkpoints made, those that failed, and rounds that moved pages out of regions.
+    pub fn checkpoint_counts(&self) -> [u64; 4] {
         let counters = self.checkpoints.keeper.counters();
-        [counters.rounds, counters.checkpoints, counters.failures]
+        let moved = counters.evacuations;
+        [
+            counters.rounds,
+            counters.checkpoints,
+            counters.failures,
+            moved,
+        ]
     }
 
     /// Time has passed.

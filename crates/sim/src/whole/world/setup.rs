@@ -92,7 +92,7 @@ impl World {
             next_incarnation: 100,
             last_finished: 0,
             no_space_count: 0,
-            checkpoint_counts: [0; 3],
+            checkpoint_counts: [0; 4],
             rewrites: RewriteCounts::default(),
             refused_count: 0,
             key_counts: [0; 3],
@@ -161,6 +161,7 @@ impl World {
             space_reserve: options.space_reserve,
             ask_sectors: options.data_sectors.min(16 << 10),
             round_ticks: options.round_ticks,
+            evacuates: options.evacuates,
             evict_ticks: options.evict_ticks,
             load_ticks: options.load_ticks,
             // A read that changes one always comes as a READ.

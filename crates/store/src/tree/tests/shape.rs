@@ -52,6 +52,14 @@ fn what_has_no_changes_is_not_read() {
     assert_eq!((rig.fetched.len(), applied.counters.written), (0, 0));
     assert_eq!(applied.root.page, before.page);
     assert_eq!(applied.root.lsn, Lsn(before.lsn.0 + 1));
+    // Three leaves leave where they lie: all inner pages are read, and of the leaves these, and one beside them at the most.
+    let walked = rig.walk(None);
+    rig.evacuated = walked.runs.iter().step_by(100).copied().collect();
+    assert_eq!(rig.evacuated.len(), 3, "{}", walked.runs.len());
+    let applied = rig.apply(&[]).unwrap();
+    assert!(applied.counters.opened < 25, "{:?}", applied.counters);
+    assert!(applied.counters.written < 25, "{:?}", applied.counters);
+    rig.evacuated.clear();
     // A range that goes: the leaves in it are not read, only those at its ends.
     let cut = (number(1000), Edit::DeleteTo(number(39_000)));
     let applied = rig.apply(&[cut]).unwrap();
