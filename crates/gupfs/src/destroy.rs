@@ -97,7 +97,7 @@ fn given_disks(place: &Place, state: &State) -> Result<Vec<(Disk, bool)>> {
     let look = |disk: &crate::state::Disk| {
         let opened = Disk::open_alone(&disk.path).map_err(|failure| {
             Failure::new(failure.what()).help(format!(
-                "bring the disk back, or run `gupfs down --state {} --destroy`, which leaves labels on the disks",
+                "bring the disk back (a read-only one: make it writable), or run `gupfs down --state {} --destroy`, which leaves labels on the disks",
                 place.root().display()
             ))
         })?;

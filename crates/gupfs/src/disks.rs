@@ -31,6 +31,8 @@ pub struct Disk {
     pub is_block: bool,
     /// A FLUSH is needed for durability.
     pub has_volatile_cache: bool,
+    /// A block device that takes no writes; one that was opened for writing never is.
+    pub is_read_only: bool,
     /// What tells two names of one disk: device and inode, or the device's own number.
     pub identity: (u64, u64),
 }
@@ -80,6 +82,13 @@ impl Disk {
             Err(e) if e.kind() == ErrorKind::ResourceBusy => return Err(in_use(path)),
             Err(e) => return Err(explain_open(path, &e)),
         };
+        let is_read_only = is_block
+            && os::disk::device_is_read_only(&file)
+                .map_err(|e| Failure::io("ask for the state of disk", path, &e))?;
+        // The kernel opens it for writing all the same, and fails the first write: that may come after other disks' first.
+        if alone && is_read_only {
+            return Err(read_only(path));
+        }
         let size = file
             .seek(SeekFrom::End(0))
             .map_err(|e| Failure::io("measure", path, &e))?;
@@ -89,6 +98,7 @@ impl Disk {
             sector_count: size / SECTOR_SIZE,
             is_block,
             has_volatile_cache: !is_block || has_write_cache(metadata.rdev()),
+            is_read_only,
             identity: identity(&metadata, is_block),
         })
     }
@@ -193,6 +203,17 @@ fn in_use(path: &Path) -> Failure {
         path.display()
     ))
     .help("stop the daemon or unmount the file system that uses it")
+}
+
+/// What is said of a disk that takes no writes.
+pub fn read_only(path: &Path) -> Failure {
+    let name = path.display();
+    Failure::new(format!(
+        "disk {name} is read-only: `blockdev --getro {name}` says 1"
+    ))
+    .help(format!(
+        "make it writable (`blockdev --setrw {name}`; a loop device: attach it without -r), or name another disk"
+    ))
 }
 
 fn identity(metadata: &fs::Metadata, is_block: bool) -> (u64, u64) {

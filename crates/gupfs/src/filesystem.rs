@@ -278,6 +278,9 @@ pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, Labelled)> {
             disk.path.clone()
         };
         let found = Disk::open(&path)?;
+        if found.is_read_only {
+            return Err(disks::read_only(&path));
+        }
         let decoded = found.label()?.map_err(|e| disks::explain(&path, &e))?;
         let expected = Expected {
             nsd: Some(NsdId(disk.nsd)),

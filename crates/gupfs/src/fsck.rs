@@ -140,6 +140,9 @@ fn run(args: &FsckArgs) -> Result<Report> {
     let mut report = Report::default();
     let findings = &mut report.findings;
     let held = Held::take(&args.paths, findings)?;
+    if args.repair {
+        held.require_writable()?;
+    }
     report.fs = format!("{:032x}", held.view.fs.0);
     let spinner = ProgressBar::new_spinner();
     let (mut image, journals) = held.load(findings, &mut |node| {

@@ -60,6 +60,15 @@ pub enum DiskError {
         /// The disk.
         path: PathBuf,
     },
+    /// A device that takes no writes, though it lets itself be opened for them: make it writable, or use another.
+    #[error(
+        "disk {path} is read-only (`blockdev --getro {path}` says 1): make it writable (`blockdev --setrw {path}`; a loop device: attach it without -r), or name another disk",
+        path = path.display()
+    )]
+    ReadOnly {
+        /// The disk.
+        path: PathBuf,
+    },
     /// Its sectors are larger than ours: it cannot be used.
     #[error("disk {path} has blocks of {size} bytes, more than {SECTOR_SIZE}", path = path.display())]
     BlockSize {
@@ -156,6 +165,9 @@ impl Disk {
         if is_block_device {
             disk.sector_count = device_size(&disk.file).map_err(failed)? / SECTOR_SIZE;
             disk.has_volatile_cache = device_has_volatile_cache(metadata.rdev());
+            if is_writable && device_is_read_only(&disk.file).map_err(failed)? {
+                return Err(DiskError::ReadOnly { path: path.into() });
+            }
             let size = device_block_size(&disk.file).map_err(failed)?;
             if i64::from(size) > SECTOR_SIZE.cast_signed() {
                 return Err(DiskError::BlockSize {
@@ -327,6 +339,21 @@ fn device_block_size(file: &File) -> Result<i32, Error> {
     // SAFETY: the call writes four bytes to `size`.
     match unsafe { libc::ioctl(file.as_raw_fd(), BLKSSZGET, &raw mut size) } {
         0 => Ok(size),
+        _ => Err(Error::last_os_error()),
+    }
+}
+
+/// Whether the block device `file` takes no writes. The kernel lets such a one be opened for writing and refuses each write.
+///
+/// # Errors
+/// It is no block device, or it is gone.
+pub fn device_is_read_only(file: &File) -> Result<bool, Error> {
+    /// `_IO(0x12, 94)` of linux/fs.h.
+    const BLKROGET: libc::Ioctl = 0x125e;
+    let mut answer = 0_i32;
+    // SAFETY: the call writes four bytes to `answer`.
+    match unsafe { libc::ioctl(file.as_raw_fd(), BLKROGET, &raw mut answer) } {
+        0 => Ok(answer != 0),
         _ => Err(Error::last_os_error()),
     }
 }

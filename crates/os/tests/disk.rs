@@ -77,8 +77,12 @@ fn file(folder: &tempfile::TempDir) -> PathBuf {
 struct LoopDevice(PathBuf);
 impl LoopDevice {
     fn new(backing: &Path) -> Option<Self> {
+        Self::attach(&[], backing)
+    }
+    fn attach(words: &[&str], backing: &Path) -> Option<Self> {
         let output = Command::new("losetup")
             .args(["-f", "--show"])
+            .args(words)
             .arg(backing)
             .output()
             .ok()?;
@@ -175,6 +179,19 @@ fn a_device_is_exclusive_too_and_says_whether_it_caches() {
     assert_eq!(disk.has_volatile_cache(), said.trim() == "write back");
     let second = Disk::open(&device.0, true).unwrap_err();
     assert!(matches!(second, DiskError::InUse { .. }), "{second}");
+    Disk::open(&device.0, false).unwrap();
+}
+
+#[test]
+fn a_device_that_takes_no_writes_is_opened_for_reading_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(device) = LoopDevice::attach(&["-r"], &file(&folder)) else {
+        return;
+    };
+    let error = Disk::open(&device.0, true).unwrap_err();
+    assert!(matches!(error, DiskError::ReadOnly { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("--setrw"), "{said}");
     Disk::open(&device.0, false).unwrap();
 }
 

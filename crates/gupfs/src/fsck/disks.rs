@@ -13,9 +13,10 @@ use node::store::format::{Area, HEADER_SECTORS};
 use node::store::recovery::{Recovered, Recovery};
 use node::store::tree::{Fetch, Unreadable};
 use nsd::label::{Expected, HEAD_SECTORS, Label};
-use os::disk::Disk;
+use os::disk::{Disk, DiskError};
 use types::{ClusterId, ClusterView, FsId, Location, NodeId, NsdId, SECTOR_SIZE};
 
+use crate::disks;
 use crate::failure::{Failure, Result};
 use crate::service::{self, Liveness};
 use crate::state::{Place, State, from_hex};
@@ -31,6 +32,8 @@ pub(super) struct Held {
     pub(super) view: ClusterView,
     /// Daemons may be using them.
     is_shared: bool,
+    /// A disk that takes no writes.
+    read_only: Option<PathBuf>,
     disks: BTreeMap<NsdId, Disk>,
     labels: BTreeMap<NsdId, (Label, Vec<usize>)>,
     _locks: Vec<File>,
@@ -80,14 +83,20 @@ fn check_unused(place: &Place, state: &State) -> Result<()> {
         .help(format!("gupfs down --state {root}, or gupfs fsck --online")))
 }
 
-fn open(disk: &crate::state::Disk, is_shared: bool) -> Result<Disk> {
+/// Opens a disk, and says whether it takes no writes: such a one can be looked at.
+fn open(disk: &crate::state::Disk, is_shared: bool) -> Result<(Disk, bool)> {
     // A loop device over the file knows more of it than the file, and is what a daemon would hold.
     let device = match disk.is_loop {
         true => system::loops::over(&disk.path)?.into_iter().next(),
         false => None,
     };
     let path = device.as_ref().unwrap_or(&disk.path);
-    Disk::open(path, !is_shared).map_err(|e| {
+    let opened = match Disk::open(path, !is_shared) {
+        // Nobody writes to it, so there is nobody to be kept out.
+        Err(DiskError::ReadOnly { .. }) => Disk::open(path, false).map(|disk| (disk, true)),
+        opened => opened.map(|disk| (disk, false)),
+    };
+    opened.map_err(|e| {
         Failure::new(e.to_string()).help("stop the program that uses it, or bring the disk back")
     })
 }
@@ -135,6 +144,7 @@ impl Held {
             places,
             view,
             is_shared,
+            read_only: None,
             disks: BTreeMap::new(),
             labels: BTreeMap::new(),
             _locks: locks,
@@ -164,6 +174,12 @@ impl Held {
         Ok(held)
     }
 
+    /// Fails if a disk takes no writes.
+    pub(super) fn require_writable(&self) -> Result<()> {
+        let read_only = self.read_only.as_deref();
+        read_only.map_or(Ok(()), |path| Err(disks::read_only(path)))
+    }
+
     fn open_disks(&mut self, state: &State, findings: &mut Findings) -> Result<()> {
         for entry in &state.disks {
             let nsd = NsdId(entry.nsd);
@@ -175,7 +191,10 @@ impl Held {
                 findings.add(Kind::NsdMissing, None, text);
                 continue;
             }
-            let disk = open(entry, self.is_shared)?;
+            let (disk, is_read_only) = open(entry, self.is_shared)?;
+            if is_read_only {
+                self.read_only = Some(disk.path().to_owned());
+            }
             let size = usize::try_from(HEAD_SECTORS * SECTOR_SIZE).expect("256 KiB");
             let mut head = vec![0; size];
             let name = format!("{nsd} ({})", disk.path().display());
