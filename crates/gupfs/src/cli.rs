@@ -197,7 +197,7 @@ enum Command {
         what: Dump,
         /// Of `inode`: its number, or a path on a mount (with --offline: from the root of the file system). Of `tree-page`:
         /// NSD:SECTOR. Of `journal-record`: an LSN.
-        of: Option<String>,
+        of: Option<std::ffi::OsString>,
         /// Of `inode`: from the disks of a file system that nobody uses.
         #[arg(long)]
         offline: bool,

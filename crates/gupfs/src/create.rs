@@ -39,10 +39,12 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
     let mount = system::absolute(request.mount)?;
     check_unused(&place)?;
     let absolute = |path: &PathBuf| {
-        std::fs::canonicalize(path).map_err(|e| {
+        let path = std::fs::canonicalize(path).map_err(|e| {
             Failure::io("find disk", path, &e)
                 .help("name the right path, or make a file with `gupfs nsd create --size`")
-        })
+        })?;
+        system::require_text(&path)?;
+        Ok(path)
     };
     let paths = request
         .disks

@@ -89,13 +89,15 @@ pub fn disks_of(place: &Place) -> Result<(Vec<Found>, Option<Failure>)> {
 pub fn nsds_to_json(found: &[Found]) -> Value {
     let row = |f: &Found| match &f.label {
         Ok(label) => json!({
-            "path": f.path, "size": f.size, "nsd": label.nsd.0, "name": label.name,
+            "path": f.path.to_string_lossy(), "size": f.size, "nsd": label.nsd.0, "name": label.name,
             "cluster": format!("{:032x}", label.cluster.0), "fs": format!("{:032x}", label.fs.0),
             "failure_group": label.failure_group, "pool": label.pool,
             "usage": format!("{:?}", label.usage).to_lowercase(),
             "journals": label.journals.iter().map(|j| j.owner.0).collect::<Vec<_>>(),
         }),
-        Err(error) => json!({ "path": f.path, "size": f.size, "error": error.to_string() }),
+        Err(error) => {
+            json!({ "path": f.path.to_string_lossy(), "size": f.size, "error": error.to_string() })
+        }
     };
     Value::Array(found.iter().map(row).collect())
 }
@@ -148,7 +150,7 @@ pub fn file_systems(found: &[Found], daemons: &[locate::Found]) -> Value {
             "fs": id,
             "cluster": format!("{:032x}", labels[0].cluster.0),
             "block_size": labels[0].block_size,
-            "nsds": disks.iter().zip(&labels).map(|(f, l)| json!({"nsd": l.nsd.0, "path": f.path})).collect::<Vec<_>>(),
+            "nsds": disks.iter().zip(&labels).map(|(f, l)| json!({"nsd": l.nsd.0, "path": f.path.to_string_lossy()})).collect::<Vec<_>>(),
             "size": disks.iter().map(|f| f.size).sum::<u64>(),
             "state": daemon.map(|d| d.place.root()),
             "mount": daemon.map(|d| d.status["mount"].clone()),

@@ -56,7 +56,10 @@ pub fn daemons() -> Result<(Vec<Found>, Vec<PathBuf>)> {
     let (mut found, mut silent, mut refused) = (Vec::new(), Vec::new(), None);
     let mut asked = Vec::new();
     for (_, root) in process::daemons()? {
-        let place = Place::new(&root)?;
+        // No daemon of ours runs where there can be no state directory: what says so is another's program.
+        let Ok(place) = Place::new(&root) else {
+            continue;
+        };
         let socket = place.control();
         // All at once: several that hang take no longer than one.
         let asking = std::thread::spawn(move || control::ask(&socket, "status", STATUS_LIMIT));

@@ -33,7 +33,7 @@ pub fn look(path: &Path, is_synced: bool) -> Result<Value> {
             .help("the file may have been removed meanwhile: run it again"));
     }
     let mut out = json!({
-        "path": path, "fs": found.status["fs"], "mount": found.status["mount"], "owner": owner,
+        "path": path.to_string_lossy(), "fs": found.status["fs"], "mount": found.status["mount"], "owner": owner,
         "has_map": !map.is_null(),
         "layout": map["layout"], "committed_size": map["size"],
         "inline_pieces": map["pieces"], "inline_bytes": map["piece_bytes"],

@@ -48,8 +48,30 @@ fn effective_uid(status: &str) -> Option<u32> {
     line.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// `path` made absolute without looking at its last part, which may be a mount that does not answer.
+/// Fails unless the file of a state directory, which is text, can name `path`.
+pub fn require_text(path: &Path) -> Result<()> {
+    if path.to_str().is_some() {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{} is not UTF-8 (what is not is shown as \u{fffd}): gupfs.toml cannot name it",
+        path.display()
+    ))
+    .help("state directories, mount points and disks need names in UTF-8, and so do the directories above them; files on GUPFS do not"))
+}
+
+/// `path` made absolute without looking at its last part, which may be a mount that does not answer. For state directories and
+/// mount points.
+///
+/// # Errors
+/// A state directory could not name it: it is not UTF-8.
 pub fn absolute(path: &Path) -> Result<PathBuf> {
+    let full = full(path)?;
+    require_text(&full)?;
+    Ok(full)
+}
+
+fn full(path: &Path) -> Result<PathBuf> {
     let full = std::path::absolute(path).map_err(|e| Failure::io("find", path, &e))?;
     let (Some(parent), Some(name)) = (full.parent(), full.file_name()) else {
         return Ok(full);
@@ -87,5 +109,8 @@ mod tests {
         let path = absolute(Path::new("/tmp/../tmp/none-of-this-name")).expect("a parent");
         assert_eq!(path, Path::new("/tmp/none-of-this-name"));
         assert_eq!(absolute(Path::new("/")).expect("root"), Path::new("/"));
+        let name: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(b"/tmp/\xff");
+        let failure = absolute(Path::new(name)).expect_err("no text");
+        assert!(failure.what().contains("/tmp/\u{fffd}"), "{failure}");
     }
 }

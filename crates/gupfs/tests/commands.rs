@@ -87,6 +87,7 @@ fn commands_tell_the_truth_about_a_mount() {
     trees::layouts_are_set_and_shown(&node);
     trees::a_mount_is_measured(&node);
     limits::names_and_paths_have_limits(&node);
+    limits::names_that_are_not_text_are_shown(&node);
     limits::what_is_mounted_is_left_alone(&node);
     top_counts_what_happens(&node);
     settings_say_what_is_in_effect(&node);

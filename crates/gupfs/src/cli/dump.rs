@@ -1,5 +1,6 @@
 //! `gupfs dump`: inner tables of a daemon, and what lies on disks.
 
+use std::ffi::OsStr;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -34,7 +35,7 @@ pub(super) enum Dump {
 
 pub(super) fn run(
     what: Dump,
-    of: Option<&str>,
+    of: Option<&OsStr>,
     is_offline: bool,
     args: &AskArgs,
     json: bool,
@@ -54,9 +55,14 @@ pub(super) fn run(
         );
     }
     let root = || place.root().to_owned();
+    // What is no text is no number either, and is shown as such.
+    let shown = of.map(OsStr::to_string_lossy);
+    let number = || shown.as_deref();
     match what {
-        Dump::TreePage => offline::tree_page(root(), of).map(|value| show(&value, json)),
-        Dump::JournalRecord => offline::journal_record(root(), of).map(|value| show(&value, json)),
+        Dump::TreePage => offline::tree_page(root(), number()).map(|value| show(&value, json)),
+        Dump::JournalRecord => {
+            offline::journal_record(root(), number()).map(|value| show(&value, json))
+        }
         Dump::Inode if is_offline => {
             let of = of.ok_or_else(|| {
                 Failure::new("no inode was named")
@@ -85,7 +91,7 @@ pub(super) fn run(
             let of = of.ok_or_else(|| Failure::new("name an inode's number, or a path"))?;
             let value = inspect::ask(&place, &format!("inode {}", inode_number(of)?))?;
             if let Some(error) = value["error"].as_str() {
-                return Err(Failure::new(format!("inode {of}: {error}")));
+                return Err(Failure::new(format!("inode {}: {error}", of.display())));
             }
             show(&value, json);
             Ok(())
@@ -94,8 +100,8 @@ pub(super) fn run(
 }
 
 /// A number as it is, or the number of what a path leads to.
-fn inode_number(of: &str) -> Result<u64> {
-    if let Ok(number) = of.parse() {
+fn inode_number(of: &OsStr) -> Result<u64> {
+    if let Some(number) = of.to_str().and_then(|text| text.parse().ok()) {
         return Ok(number);
     }
     let path = Path::new(of);

@@ -3,6 +3,8 @@
 //! Invariant: nothing is written, and bytes that are not what they should be are named and never shown as if they were.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
 use fsck::{Findings, Image, Kind, Paths};
@@ -35,11 +37,12 @@ fn load(path: PathBuf) -> Result<(Held, Image, Paths, Findings)> {
 }
 
 /// An inode by its number, or by its path from the root of the file system (with a `/` before it).
-pub(crate) fn inode(state: PathBuf, of: &str) -> Result<Value> {
+pub(crate) fn inode(state: PathBuf, of: &OsStr) -> Result<Value> {
     let (_, image, paths, findings) = load(state)?;
-    let ino = match of.starts_with('/') {
+    let number = || of.to_str().and_then(|text| text.parse().ok());
+    let ino = match of.as_bytes().starts_with(b"/") {
         true => find(&image, of)?,
-        false => InodeId::from_raw(of.parse().map_err(|_| {
+        false => InodeId::from_raw(number().ok_or_else(|| {
             Failure::new(format!("{of:?} is neither a number nor a path that begins with /"))
                 .help("name the inode as `gupfs stat` shows it, or its path from the root of the file system")
         })?),
@@ -55,7 +58,7 @@ pub(crate) fn inode(state: PathBuf, of: &str) -> Result<Value> {
             (_, false) => "its shard is damaged, and it may be among what is lost",
             (_, true) => "there is no such inode",
         };
-        return Err(Failure::new(format!("inode {of}: {why}"))
+        return Err(Failure::new(format!("inode {}: {why}", of.display()))
             .help("gupfs fsck says what is wrong with the file system"));
     };
     let mut value = seen_to_json(&seen);
@@ -66,9 +69,10 @@ pub(crate) fn inode(state: PathBuf, of: &str) -> Result<Value> {
 }
 
 /// Follows names from the root.
-fn find(image: &Image, path: &str) -> Result<InodeId> {
+fn find(image: &Image, path: &OsStr) -> Result<InodeId> {
     let mut at = InodeId::ROOT;
-    for name in path.split('/').filter(|name| !name.is_empty()) {
+    let names = path.as_bytes().split(|byte| *byte == b'/');
+    for name in names.filter(|name| !name.is_empty()) {
         let missing = || {
             let is_whole = image.is_whole(at.shard());
             let why = if is_whole {
@@ -76,12 +80,13 @@ fn find(image: &Image, path: &str) -> Result<InodeId> {
             } else {
                 " (its directory's shard is damaged)"
             };
+            let (path, name) = (path.display(), text(name));
             Failure::new(format!("{path}: there is no {name:?}{why}"))
                 .help("name it from the root of the file system, or by its inode's number")
         };
         let entries = image.seen(at).and_then(|seen| seen.entries);
         let mut entries = entries.into_iter().flat_map(BTreeMap::values);
-        let entry = entries.find(|entry| entry.name.bytes() == name.as_bytes());
+        let entry = entries.find(|entry| entry.name.bytes() == name);
         at = entry.ok_or_else(missing)?.ino;
     }
     Ok(at)

@@ -4,13 +4,15 @@
     reason = "a test at the OS boundary; what it kills it kills at moments"
 )]
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{gupfs, is_root, listing, refused, text};
+use super::{check_refused, gupfs, is_root, listing, refused, text};
 
 /// Two blank disks and where a file system over them would go.
 struct Rig {
@@ -92,6 +94,61 @@ fn what_no_file_system_can_have_is_refused() {
     fs::remove_dir_all(&somebody).expect("removed");
     assert_eq!(listing(rig.directory.path()), before);
     rig.are_blank();
+}
+
+/// Names that are no text stand in no state directory: they are refused before anything is written, and shown as they can be.
+#[test]
+fn names_that_are_not_text_are_refused_or_shown() {
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    let odd = rig.directory.path().join(OsStr::from_bytes(b"odd\xff"));
+    fs::create_dir(&odd).expect("made");
+    let disk = odd.join("1.img");
+    fs::hard_link(&rig.disks[0], &disk).expect("linked");
+    let before = listing(rig.directory.path());
+    let run = |words: &[&OsStr]| super::run(Command::new(env!("CARGO_BIN_EXE_gupfs")).args(words));
+    let create = |state: &Path, mount: &Path, disk: &Path| {
+        let words = ["fs", "create", "--force", "--state"].map(OsStr::new);
+        let rest = [state.as_os_str(), OsStr::new("--mount"), mount.as_os_str()];
+        run(&[&words[..], &rest, &[disk.as_os_str()]].concat())
+    };
+    let said = ["odd\u{fffd}", "not UTF-8", "help:"];
+    for (state, mount, disk) in [
+        (&odd.join("state"), &mount, &rig.disks[0]),
+        (&odd, &mount, &rig.disks[0]),
+        (&state, &odd, &rig.disks[0]),
+        (&state, &mount, &disk),
+    ] {
+        check_refused(&create(state, mount, disk), &["fs create"], &said);
+    }
+    assert_eq!(listing(rig.directory.path()), before);
+    rig.are_blank();
+    if is_root() {
+        let words = ["up", "--state", text(&state), "--mount"].map(OsStr::new);
+        let up = run(&[&words[..], &[odd.as_os_str()]].concat());
+        check_refused(&up, &["up"], &said);
+        let words = ["lab", "up", "--dir"].map(OsStr::new);
+        let lab = run(&[&words[..], &[odd.join("lab").as_os_str()]].concat());
+        check_refused(&lab, &["lab up"], &said);
+        assert_eq!(listing(rig.directory.path()), before);
+    }
+    // What is only looked at is shown.
+    succeeds(&rig.create(text(&state), text(&mount)));
+    if is_root() {
+        let words = ["mount", text(&state)].map(OsStr::new);
+        let mounted = run(&[&words[..], &[odd.as_os_str()]].concat());
+        check_refused(&mounted, &["mount"], &said);
+    }
+    for command in ["nsd", "fs"] {
+        for words in [&["list"][..], &["list", "--json"]] {
+            let words: Vec<_> = [&[command], words].concat();
+            let words: Vec<_> = words.iter().map(OsStr::new).collect();
+            let listed = run(&[&words[..], &[disk.as_os_str()]].concat());
+            assert_eq!(listed.code, Some(0), "{}", listed.err);
+            let shown = "odd\u{fffd}/1.img";
+            assert!(listed.out.contains(shown), "{}", listed.out);
+        }
+    }
 }
 
 /// Killed at moments all over its run, `fs create` can be run again with the same words.

@@ -1,9 +1,14 @@
 //! Names and paths at and over the limits, and commands that must leave a mounted file system alone.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::symlink;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
 
 use super::{Node, gupfs, json, refused};
 
@@ -115,4 +120,37 @@ pub(super) fn what_is_mounted_is_left_alone(node: &Node) {
     assert_eq!(fs::read_to_string(&file).unwrap(), "as it was");
     assert_eq!(node.json(&["status"])["mounted"], true);
     fs::remove_file(&file).unwrap();
+}
+
+/// Names are bytes: commands find what has one that is no text, and show it as it can be shown.
+pub(crate) fn names_that_are_not_text_are_shown(node: &Node) {
+    let path = node.mount().join(OsStr::from_bytes(b"odd\xff"));
+    fs::write(&path, "x").unwrap();
+    let run = |words: &[&OsStr]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gupfs"));
+        let output = command.args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{words:?}: {said}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let file = path.as_os_str();
+    for words in [&["stat"][..], &["stat", "--json"], &["du", "-s"]] {
+        let words: Vec<_> = words.iter().map(OsStr::new).collect();
+        let said = run(&[&words[..], &[file]].concat());
+        assert!(said.contains("odd\u{fffd}"), "{said}");
+    }
+    let state = node.state();
+    let words = [OsStr::new("dump"), OsStr::new("inode"), file];
+    let rest = [OsStr::new("--state"), state.as_os_str()];
+    let said = run(&[words, [rest[0], rest[1], OsStr::new("--json")]].concat());
+    let value: Value = serde_json::from_str(&said).unwrap();
+    let ino = fs::metadata(&path).unwrap().ino();
+    assert_eq!(value["inode"], ino, "{value}");
+    node.gupfs(&["down"]);
+    let name = OsStr::from_bytes(b"/odd\xff");
+    let words = [OsStr::new("dump"), OsStr::new("inode"), name, rest[0]];
+    let said = run(&[&words[..], &[rest[1], OsStr::new("--offline")]].concat());
+    assert!(said.contains(&format!("inode: {ino}\n")), "{said}");
+    node.up(&[]).unwrap();
+    fs::remove_file(&path).unwrap();
 }
