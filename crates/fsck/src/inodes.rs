@@ -33,7 +33,7 @@ pub fn check(image: &Image, findings: &mut Findings) {
 
 fn check_root(image: &Image, findings: &mut Findings) {
     let ino = InodeId::ROOT;
-    if !image.is_whole(ShardId(0)) {
+    if !image.is_whole(ShardId(0)) || image.is_new() {
         return;
     }
     let Some(root) = image.seen(ino) else {

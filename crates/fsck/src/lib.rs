@@ -51,6 +51,8 @@ pub struct Image {
     pub owners: Vec<Owner>,
     /// An owner, or a part of one, could not be loaded: nothing follows from what is not there.
     pub is_partial: bool,
+    /// It is known from elsewhere that a daemon of the root directory's owner was started, so there must be one.
+    pub was_started: bool,
 }
 
 impl Image {
@@ -61,6 +63,7 @@ impl Image {
             setup,
             owners,
             is_partial,
+            was_started: false,
         }
     }
 
@@ -111,6 +114,16 @@ impl Image {
             None => shard.seen(holder)?.entries?,
         };
         entries.get(&cookie)
+    }
+
+    /// The file system was made and never served: the root directory comes with the first start of its owner's daemon.
+    pub fn is_new(&self) -> bool {
+        let id = types::InodeId::ROOT.shard();
+        let owner = self.owners.iter().find(|o| o.shards.contains_key(&id));
+        // An older copy of the journal's disk does not hide what the others' shards have.
+        !self.was_started
+            && owner.is_some_and(|owner| owner.is_new)
+            && self.shards().all(|shard| shard.inode_count() == 0)
     }
 
     /// The shard was loaded, and is whole.

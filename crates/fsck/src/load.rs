@@ -72,6 +72,8 @@ pub struct Owner {
     pub pages: Vec<Claim>,
     /// Shards that lack something, because it is damaged.
     pub partial: BTreeSet<ShardId>,
+    /// Its journal has nothing of anything: it is as `Journal::format` made it, and its daemon has never served.
+    pub is_new: bool,
     /// What is in the space is not all that should be: a record of it did not fit.
     pub is_space_partial: bool,
 }
@@ -119,6 +121,7 @@ impl Loading {
                 table: has_table.then(|| RegionTable::new(&setup.geometry)),
                 pages: Vec::new(),
                 partial: BTreeSet::new(),
+                is_new: true,
                 is_space_partial: false,
             },
             claimed: SectorSet::new(),
@@ -128,6 +131,7 @@ impl Loading {
 
     /// A part of a record, in the order of the journal.
     pub fn apply(&mut self, key: PartKey, bytes: &[u8], read: &mut ReadPage<'_>) {
+        self.owner.is_new &= bytes.is_empty();
         match key {
             // This version keeps the table's records in the space part.
             PartKey::RegionTable => {}

@@ -943,3 +943,20 @@ fn a_repair_moves_only_what_lies_in_a_wrong_place() {
         assert_eq!(left.count(), 0, "{what}: {:#?}", after.list());
     }
 }
+
+/// A file system that was made and never served has no root yet; one that has anything, or was started, has lost it.
+#[test]
+fn a_new_file_system_has_no_root_yet() {
+    let root_is_missed = |world: &World, was_started: bool| {
+        let (mut findings, mut image) = world.load();
+        image.was_started = was_started;
+        image.check(&mut findings);
+        findings.counts().contains_key(&Kind::RootInode)
+    };
+    let mut world = World::empty();
+    assert!(!root_is_missed(&world, false));
+    assert!(root_is_missed(&world, true));
+    // Another owner has an inode.
+    world.directory(ino(1, 5), ROOT, 2);
+    assert!(root_is_missed(&world, false));
+}

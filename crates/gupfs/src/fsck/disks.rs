@@ -32,6 +32,8 @@ pub(super) struct Held {
     pub(super) view: ClusterView,
     /// Daemons may be using them.
     is_shared: bool,
+    /// A daemon of the root directory's owner was started once.
+    was_started: bool,
     /// A disk that takes no writes.
     read_only: Option<PathBuf>,
     disks: BTreeMap<NsdId, Disk>,
@@ -144,11 +146,16 @@ impl Held {
             places,
             view,
             is_shared,
+            was_started: false,
             read_only: None,
             disks: BTreeMap::new(),
             labels: BTreeMap::new(),
             _locks: locks,
         };
+        for (place, state) in held.places.iter().zip(&states) {
+            let owns_root = held.view.owners.first() == Some(&NodeId(state.node));
+            held.was_started |= owns_root && place.lives().exists();
+        }
         for state in &states {
             held.open_disks(state, findings)?;
         }
@@ -310,8 +317,15 @@ impl Held {
                 journals.push(journal);
             }
         }
+        Ok((self.image(setup, owners, &nodes), journals))
+    }
+
+    /// These of the `nodes` that are owners could be loaded.
+    pub(super) fn image(&self, setup: Setup, owners: Vec<Owner>, nodes: &[NodeId]) -> Image {
         let is_partial = owners.len() < nodes.len();
-        Ok((Image::new(setup, owners, is_partial), journals))
+        let mut image = Image::new(setup, owners, is_partial);
+        image.was_started = self.was_started;
+        image
     }
 
     /// Where the journal of `node` lies; its headers are checked. `None`: it cannot be read, which is a finding.

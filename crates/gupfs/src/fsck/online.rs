@@ -127,8 +127,7 @@ fn load(held: &Held, findings: &mut Findings, step: &mut dyn FnMut(NodeId)) -> O
         step(*node);
         owners.extend(load_owner(held, &setup, *node, findings)?);
     }
-    let is_partial = owners.len() < nodes.len();
-    Ok(Image::new(setup, owners, is_partial))
+    Ok(held.image(setup, owners, &nodes))
 }
 
 /// A journal as it was read while its owner wrote to it.

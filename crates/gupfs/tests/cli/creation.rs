@@ -271,6 +271,46 @@ fn a_full_state_directory_is_said_and_nothing_is_made() {
     assert_eq!(fs::read(state.join("gupfs.toml")).expect("there"), config);
 }
 
+/// The root directory comes with the first start: nothing is wrong before, and what is lost later is found.
+#[test]
+fn what_was_just_made_is_clean() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    succeeds(&rig.create(text(&state), text(&mount)));
+    let fsck = |words: &[&str]| gupfs(&[&["fsck", text(&state)], words].concat());
+    for words in [&[][..], &["--online"], &["--data"], &["--repair", "--yes"]] {
+        let run = fsck(words);
+        let is_clean = run.out.contains("clean; 0 inodes");
+        assert_eq!(
+            (run.code, is_clean),
+            (Some(0), true),
+            "{words:?}{}",
+            run.out
+        );
+    }
+    // Disks as they were before the first start are no new file system after it.
+    for path in &rig.disks {
+        fs::copy(path, path.with_extension("old")).expect("copied");
+    }
+    let up = ["up", "--state", text(&state), "--mount", text(&mount)];
+    succeeds(&up);
+    succeeds(&["down", "--state", text(&state)]);
+    let run = fsck(&[]);
+    let is_clean = run.out.contains("clean; 1 inodes");
+    assert_eq!((run.code, is_clean), (Some(0), true), "{}", run.out);
+    for path in &rig.disks {
+        fs::rename(path.with_extension("old"), path).expect("put back");
+    }
+    for words in [&[][..], &["--online"]] {
+        let run = fsck(words);
+        let is_found = run.out.contains("root-inode");
+        assert_eq!((run.code, is_found), (Some(4), true), "{}", run.out);
+    }
+}
+
 #[test]
 fn an_nsd_of_a_newer_version_is_refused_everywhere() {
     if !is_root() {
