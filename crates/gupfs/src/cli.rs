@@ -13,7 +13,9 @@ use crate::failure::{Failure, Result};
 use crate::locate::Errand;
 use crate::size::parse_argument;
 use crate::state::{self, Place};
-use crate::{bench, daemon, demo, df, du, fsck, inspect, locate, mount, settings, stat, top};
+use crate::{
+    bench, daemon, demo, df, du, fsck, inspect, locate, mount, output, settings, stat, top,
+};
 
 mod config;
 mod dump;
@@ -277,13 +279,22 @@ pub fn main() -> ExitCode {
             let _ = error.print();
             return ExitCode::from(fsck::USAGE);
         }
-        Err(error) => error.exit(),
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(error) => {
+            // Help and version.
+            output::note(error.print());
+            return end(Ok(()));
+        }
         Ok(cli) => cli,
     };
     if let Command::Fsck(args) = &cli.command {
         return fsck::main(args, cli.json);
     }
-    match dispatch(cli.command, cli.json) {
+    end(dispatch(cli.command, cli.json))
+}
+
+fn end(outcome: Result<()>) -> ExitCode {
+    match outcome.and_then(|()| output::check()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             complain("gupfs", &failure);

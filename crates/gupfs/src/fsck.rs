@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use crate::agree;
 use crate::cli::complain;
 use crate::failure::{Failure, Result};
+use crate::output;
 use crate::size;
 
 mod disks;
@@ -123,7 +124,13 @@ pub fn main(args: &FsckArgs, json: bool) -> ExitCode {
             if let Some(failure) = &report.failure {
                 complain("gupfs fsck", failure);
             }
-            ExitCode::from(code)
+            match output::check() {
+                Ok(()) => ExitCode::from(code),
+                Err(failure) => {
+                    complain("gupfs fsck", &failure);
+                    ExitCode::from(code | FAILED)
+                }
+            }
         }
         Err(failure) => {
             complain("gupfs fsck", &failure);

@@ -6,11 +6,10 @@
     reason = "OS boundary"
 )]
 
-/// Prints a line of the answer. A reader that has gone away (`gupfs ... | head`) is no fault.
+/// Prints a line of the answer; what cannot be written is told at the end (`output::check`).
 macro_rules! say {
     ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout(), $($text)*);
+        $crate::output::write(format_args!("{}\n", format_args!($($text)*)));
     }};
 }
 
@@ -35,6 +34,7 @@ pub mod lab;
 pub mod layout;
 pub mod locate;
 pub mod mount;
+pub mod output;
 pub mod seconds;
 pub mod service;
 pub mod settings;

@@ -1,6 +1,6 @@
 //! `gupfs top`: what a daemon is busiest with, from two looks at its counters.
 
-use std::io::{IsTerminal as _, Write as _};
+use std::io::IsTerminal as _;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::control;
 use crate::failure::{Failure, Result};
 use crate::state::Place;
-use crate::{inspect, size};
+use crate::{inspect, output, size};
 
 /// How to look.
 #[derive(Debug, Clone, Copy)]
@@ -66,13 +66,8 @@ pub fn run(place: &Place, plan: Plan) -> Result<()> {
             // Home, then clear: as top does.
             (false, true) => format!("\x1b[H\x1b[2J{}", to_text(&value)),
         };
-        let mut out = std::io::stdout();
-        if out
-            .write_all(text.as_bytes())
-            .and_then(|()| out.flush())
-            .is_err()
-        {
-            // Who read it has gone.
+        if !output::write(format_args!("{text}")) {
+            // Who read it has gone, or it has nowhere to go.
             return Ok(());
         }
         before = now;

@@ -6,6 +6,8 @@
 mod creation;
 #[path = "labs/left_out.rs"]
 mod left_out;
+#[path = "cli/output.rs"]
+mod output;
 #[path = "cli/read_only.rs"]
 mod read_only;
 

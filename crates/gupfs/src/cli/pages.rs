@@ -1,18 +1,18 @@
 //! Completions of shells and man pages, from the definition of the commands.
 
-use std::io::Write as _;
 use std::path::Path;
 
 use clap::CommandFactory as _;
 
 use super::Cli;
 use crate::failure::{Failure, Result};
+use crate::output;
 
 pub(super) fn print_completion(shell: clap_complete::Shell) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "gupfs", &mut text);
-    let written = std::io::stdout().write_all(&text);
-    written.map_err(|e| Failure::new(format!("cannot write the completion: {e}")))
+    output::write(format_args!("{}", String::from_utf8_lossy(&text)));
+    Ok(())
 }
 
 pub(super) fn write_man_pages(dir: &Path) -> Result<Vec<String>> {
