@@ -1,6 +1,6 @@
 //! `gupfs daemon`: builds the daemon's configuration from the state directory and runs it in the foreground.
 //!
-//! Life cycle: lock the state directory; check the machine; clear a mount that a crash left; attach and
+//! Life cycle: lock the state directory; check the machine; look at a mount that a crash left; attach and
 //! check the disks; run until stopped; remove socket and pid file.
 
 use std::io::Write as _;
@@ -13,8 +13,10 @@ use os::daemon::{Config, DiskConfig, PeerConfig, Transport};
 use types::{Incarnation, NodeId};
 
 use crate::failure::{Failure, Result};
+use crate::service::Below;
 use crate::state::{self, LogFormat, LogLevel, Place, State};
 use crate::system;
+use crate::system::mounts;
 use crate::{files, filesystem, mount, seconds, service, settings, size};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.
@@ -27,6 +29,8 @@ pub fn run(
     mount_options: &str,
     source: Option<String>,
 ) -> Result<()> {
+    // Before there is a second thread.
+    os::interrupt::hold();
     os::leave_starter();
     let turns = os::priority::take_short_turns();
     let mount_flags = mount::flags(mount_options)?;
@@ -66,7 +70,11 @@ fn launch(place: &Place, config: Config) -> Result<()> {
     let on_mounted = || seconds::bring_back(place, &first);
     os::daemon::run(config, on_mounted).map_err(|error| {
         let failure = Failure::new(error.to_string());
-        if matches!(error, os::daemon::Error::Lost { .. })
+        let is_loss = matches!(
+            error,
+            os::daemon::Error::Lost { .. } | os::daemon::Error::Unlogged { .. }
+        );
+        if is_loss
             && let Err(failure) = files::replace(&place.lost(), format!("{error}\n").as_bytes())
         {
             tracing::error!(%failure, "whoever stopped this daemon does not hear what is lost");
@@ -85,9 +93,20 @@ fn launch(place: &Place, config: Config) -> Result<()> {
     })
 }
 
+/// Looks at the place where this file system is mounted: a dead mount there, which stays until the new one is ready, so that programs go on
+/// to get errors and write nothing below it. Files that lie there all the same keep no node from coming back.
+fn point_of_restart(point: &Path) -> Result<Option<mounts::Mount>> {
+    let dead = service::dead_at(point)?;
+    if dead.is_none() && service::clear_point(point, Below::Any)?.holds_files {
+        let point = point.display();
+        tracing::warn!(%point, "files lie below the mount, which hides them: unmount and move them away");
+    }
+    Ok(dead)
+}
+
 /// What `os::daemon::run` is told.
 pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> {
-    service::clear_point(&state.mount)?;
+    let replaces = point_of_restart(&state.mount)?;
     let (disks, labelled) = filesystem::prepare(state)?;
     let view = place.load_view()?;
     check_view(place, state, &view)?;
@@ -100,6 +119,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         hash_key: labelled.hash_key,
         has_parts: labelled.has_parts,
         mount: state.mount.clone(),
+        replaces,
         mount_flags: 0,
         source: place.root().display().to_string(),
         netns: state.netns.clone(),

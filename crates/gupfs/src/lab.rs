@@ -314,7 +314,7 @@ fn start_all(lab: &Lab, node_count: u16) -> Result<Vec<String>> {
     for node in 1..=node_count {
         let place = lab.place(node)?;
         if !matches!(service::look(&place)?, Liveness::Mounted(_)) {
-            service::stop(&place, Some(&lab.mount(node)))?;
+            service::end(&place)?;
             starting.push((node, service::start(&place, &[])?));
         }
     }
@@ -450,7 +450,7 @@ pub fn start(lab: &Lab, nodes: &[u16]) -> Result<Vec<String>> {
         if matches!(service::look(&place)?, Liveness::Mounted(_)) {
             continue;
         }
-        service::stop(&place, Some(&lab.mount(node)))?;
+        service::end(&place)?;
         starting.push((node, service::start(&place, &[])?));
     }
     if starting.is_empty() {

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::failure::{Failure, Result};
-use crate::service::{self, Claim};
+use crate::service::{self, Below, Claim};
 use crate::state::{Place, State};
 use crate::system::mounts::{self, Mount};
 use crate::{settings, source, system};
@@ -211,7 +211,11 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     settings::for_daemon(&place, found.clone(), &options.settings)?;
     let lost = service::take_lost(&place)?;
     let mut done: Vec<String> = lost.iter().map(|lost| lost.what().to_owned()).collect();
-    done.extend(service::clear_point(&point)?);
+    let below = match found.mount == point {
+        true => Below::Any,
+        false => Below::Nothing,
+    };
+    done.extend(service::ready_point(&point, below)?);
     if found.mount != point {
         place.store(&State {
             mount: point.clone(),
@@ -239,7 +243,9 @@ fn done_with_table(
     point: &Path,
     options: &Options,
 ) -> Vec<String> {
-    if let Err(failure) = mounts::enter(shown, point, &options.table()) {
+    let table = mounts::forget(point);
+    let table = table.and_then(|()| mounts::enter(shown, point, &options.table()));
+    if let Err(failure) = table {
         done.push(format!(
             "umount(8) will not wait until all is written back: {failure}"
         ));
@@ -277,7 +283,7 @@ fn mount_again(
     if there.is_some_and(|there| ours.contains(&there)) {
         return Ok(None);
     }
-    let mut done = service::clear_point(point)?;
+    let mut done = service::clear_point(point, Below::Nothing)?.done;
     let first = bind(&ours, point)?.ok_or_else(nowhere)?;
     if !options.kernel.is_empty() {
         let words = format!("bind,remount,{}", options.kernel.join(","));

@@ -182,27 +182,39 @@ fn indent(text: &str) -> String {
 
 /// Ends the daemon of `place`, whatever state it is in, and unmounts. Returns what was done, for the user.
 pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
-    let mut done = Vec::new();
     let mounted = mounts_of(place)?;
-    let asked = control::ask(&place.control(), "stop", STOP_LIMIT);
-    if matches!(asked, Ok(Answer::Said(_))) {
-        done.push(
-            match (wait_ended(place, STOP_LIMIT)?, place.lost().exists()) {
-                (true, false) => {
-                    "the daemon wrote back what it held, unmounted and ended".to_owned()
-                }
-                (true, true) => "the daemon unmounted and ended".to_owned(),
-                (false, _) => format!(
-                    "the daemon was asked to end and had not after {} s",
-                    STOP_LIMIT.as_secs()
-                ),
-            },
-        );
-    }
-    done.extend(stop_hard(place, mount)?);
+    let mut done = end(place)?;
+    done.extend(clear(place, mount)?);
     for mount in mounted {
         mounts::leave(&mount.point)?;
     }
+    Ok(done)
+}
+
+/// Ends the daemon of `place`, whatever state it is in. What a dead one has left mounted stays, for the next one to take its place.
+pub fn end(place: &Place) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    let asked = control::ask(&place.control(), "stop", STOP_LIMIT);
+    let limit = match asked {
+        Ok(Answer::Said(_)) => STOP_LIMIT,
+        // It does not listen yet, or not any more: it may be about to end, and say what is lost.
+        Ok(Answer::Absent) if !process::daemons_of(place.root())?.is_empty() => KILL_LIMIT,
+        _ => Duration::ZERO,
+    };
+    if !limit.is_zero() {
+        let has_ended = wait_ended(place, limit)?;
+        // A process that was killed leaves its number.
+        let is_clean = !place.lost().exists() && !place.pid().exists();
+        done.push(match (has_ended, is_clean) {
+            (true, true) => "the daemon wrote back what it held, unmounted and ended".to_owned(),
+            (true, false) => "the daemon unmounted and ended".to_owned(),
+            (false, _) => format!(
+                "the daemon was asked to end and had not after {} s",
+                limit.as_secs()
+            ),
+        });
+    }
+    done.extend(kill(place)?);
     Ok(done)
 }
 
@@ -224,6 +236,12 @@ pub fn take_lost(place: &Place) -> Result<Option<Failure>> {
 
 /// The same without asking: the connection is aborted and the process killed.
 pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
+    let mut done = kill(place)?;
+    done.extend(clear(place, mount)?);
+    Ok(done)
+}
+
+fn kill(place: &Place) -> Result<Vec<String>> {
     let mut done = Vec::new();
     let pids = process::daemons_of(place.root())?;
     if !pids.is_empty() {
@@ -241,7 +259,6 @@ pub fn stop_hard(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
         ))
         .help("see its stack in /proc/PID/stack; it may wait for a disk that does not answer"));
     }
-    done.extend(clear(place, mount)?);
     for path in [place.control(), place.pid()] {
         files::remove(&path)?;
     }
@@ -337,12 +354,71 @@ pub fn unmount_dead(point: &Path) -> Result<Vec<String>> {
     Ok(done)
 }
 
+/// The whole file system that root had mounted at `point` with a daemon that has ended, if that is what is seen there.
+pub fn dead_at(point: &Path) -> Result<Option<Mount>> {
+    let found = mounts::at(point)?
+        .filter(|mount| mount.is_gupfs() && mount.is_whole() && mount.user == Some(0));
+    match found {
+        Some(found) if locate::is_ended(point)? => Ok(Some(found)),
+        _ => Ok(None),
+    }
+}
+
+/// Whether files may lie where something is to be mounted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Below {
+    /// No: who names a directory for the first time may have meant another one.
+    Nothing,
+    /// It was the mount point before: programs may have written there while nothing was mounted.
+    Any,
+}
+
+/// What `clear_point` has done and seen.
+#[derive(Debug)]
+pub struct Cleared {
+    /// For the user.
+    pub done: Vec<String>,
+    /// The mount will hide files.
+    pub holds_files: bool,
+}
+
+/// Sees to it that a daemon can mount at `point`: what a dead one has left there it will take the place of. Returns what is to be said.
+pub fn ready_point(point: &Path, below: Below) -> Result<Vec<String>> {
+    if dead_at(point)?.is_some() {
+        return Ok(vec![format!(
+            "a dead daemon had left {} mounted: it is mounted anew in its place",
+            point.display()
+        )]);
+    }
+    let Cleared {
+        mut done,
+        holds_files,
+    } = clear_point(point, below)?;
+    if holds_files {
+        done.push(format!(
+            "files lie in {}, written there while nothing was mounted: the mount hides them",
+            point.display()
+        ));
+    }
+    Ok(done)
+}
+
 /// Makes `point` ready to be mounted on: clears what a dead daemon left, and fails if it still cannot be mounted on, naming
-/// who is in the way. Returns what was done.
-pub fn clear_point(point: &Path) -> Result<Vec<String>> {
+/// who is in the way.
+pub fn clear_point(point: &Path, below: Below) -> Result<Cleared> {
     let done = unmount_dead(point)?;
-    let Err(failure) = mounts::check_point(point) else {
-        return Ok(done);
+    let failure = match mounts::check_point(point) {
+        Ok(holds_files) if !holds_files || below == Below::Any => {
+            return Ok(Cleared { done, holds_files });
+        }
+        Ok(_) => {
+            let what = format!(
+                "mount point {} is in use: it holds files, which the mount would hide",
+                point.display()
+            );
+            return Err(Failure::new(what).help("name an empty directory"));
+        }
+        Err(failure) => failure,
     };
     let Some(mount) = mounts::at(point)?.filter(Mount::is_gupfs) else {
         return Err(failure);

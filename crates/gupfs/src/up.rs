@@ -8,7 +8,7 @@ use types::{ClusterView, SECTOR_SIZE, limits};
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::fsck::offline;
-use crate::service::{self, Claim};
+use crate::service::{self, Below, Claim};
 use crate::state::{self, Backing, Disk, FORMAT, Place, State, Transport};
 use crate::system::{self, loops, mounts};
 use crate::{files, size};
@@ -75,7 +75,11 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     if request.make_mount_point && mounts::at(&mount)?.is_none() {
         std::fs::create_dir_all(&mount).map_err(|e| Failure::io("make mount point", &mount, &e))?;
     }
-    done.extend(service::clear_point(&mount)?);
+    let below = match &found {
+        Some(state) if state.mount == mount => Below::Any,
+        _ => Below::Nothing,
+    };
+    done.extend(service::ready_point(&mount, below)?);
     match found {
         Some(state) => {
             done.push(format!(

@@ -9,6 +9,8 @@
     reason = "a test at the OS boundary"
 )]
 
+#[path = "mount/endings.rs"]
+mod endings;
 #[path = "labs/left_out.rs"]
 mod left_out;
 #[path = "labs/node.rs"]

@@ -11,6 +11,7 @@ pub mod config;
 mod control;
 mod copies;
 mod destage;
+mod ending;
 mod ends;
 mod farewell;
 mod free;
@@ -179,6 +180,14 @@ pub enum Error {
         files: usize,
         /// Bytes of their dirty pages.
         bytes: u64,
+    },
+    /// The journal failed, and these changes of names and files, which nobody had synced, are lost: tell the user.
+    #[error(
+        "the journal could not be written, and {changes} changes, which were not synced, are lost: its disk failed or is full"
+    )]
+    Unlogged {
+        /// Records of the journal.
+        changes: u64,
     },
     /// This life was declared dead by the cluster, and a new one cannot be started: start it by hand.
     #[error("this life of the node was declared dead, and starting anew failed: {0}")]
@@ -638,6 +647,7 @@ impl Daemon {
         }
         let _metrics = self.serve_metrics()?;
         let _ended = (self.start_checkpoints()?, self.start_keys()?);
+        self.heed_signals()?;
         let mut session = self.mount()?;
         session.start(hub.clone())?;
         on_mounted();
@@ -676,13 +686,10 @@ impl Daemon {
         let is_written = self.write_all_back(until);
         self.await_farewell(until);
         // With what the others have brought.
-        let lost = match is_written || self.is_all_durable() {
-            true => {
-                self.checkpoint_before_end();
-                None
-            }
-            false => Some(self.lost()),
-        };
+        let lost = self.loss(is_written);
+        if lost.is_none() {
+            self.checkpoint_before_end();
+        }
         self.leave_cluster();
         control::end_listening(&listener);
         let _ = control.join();
@@ -697,6 +704,7 @@ impl Daemon {
                 Transport::Ring => TransportKind::Ring,
             },
             thread_count: self.config.fuse_thread_count,
+            replaces: self.config.replaces.clone(),
             mount_flags: self.config.mount_flags,
             source: self.config.source.clone(),
             async_direct_io: self.config.async_direct_io,
@@ -851,29 +859,6 @@ impl Daemon {
                 self.tick_stopping(tick);
             }
         }
-    }
-
-    /// Nothing of this node is dirty, and the journal holds all that it will.
-    fn is_all_durable(&self) -> bool {
-        // In this order: the end of the one is work for the other.
-        if self.slices.iter().any(|slice| lock(slice).is_dirty()) {
-            return false;
-        }
-        let journal = &lock(&self.log).journal;
-        journal.durable_lsn() >= journal.last_lsn() || journal.is_poisoned()
-    }
-
-    /// What is dirty is lost.
-    fn lost(&self) -> Error {
-        let (mut files, mut bytes) = (0, 0);
-        for slice in &self.slices {
-            let (count, size) = lock(slice).uncommitted();
-            files += count;
-            bytes += size;
-        }
-        let error = Error::Lost { files, bytes };
-        tracing::error!("{error}");
-        error
     }
 
     fn on_request(self: &Arc<Self>, request: Request) {

@@ -1,4 +1,4 @@
-//! A command that ends by itself when it is interrupted: SIGINT and SIGTERM only leave a note.
+//! A command that ends by itself when it is interrupted: SIGINT and SIGTERM only leave a note. A daemon has a thread that waits for them.
 
 use std::io::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +23,40 @@ pub fn watch() -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Those that ask a process to end.
+const ENDS: [libc::c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGTERM];
+
+fn ends() -> libc::sigset_t {
+    // SAFETY: plain data, for which all zeros are valid, and which the calls fill.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in ENDS {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        set
+    }
+}
+
+/// SIGHUP, SIGINT and SIGTERM wait until `wait` takes them, in this thread and in all that it makes. To be called while it is alone.
+pub fn hold() {
+    let set = ends();
+    // SAFETY: a set that lives through the call; the old one is not wanted.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Waits for one of those that are held.
+#[must_use]
+pub fn wait() -> libc::c_int {
+    let (set, mut signal) = (ends(), 0);
+    loop {
+        // SAFETY: a set and a number that live through the call.
+        if unsafe { libc::sigwait(&raw const set, &raw mut signal) } == 0 {
+            return signal;
+        }
+    }
 }
 
 /// Somebody wants the process to end.

@@ -4,6 +4,9 @@
 //! - Users may own directories on the way to the place: no symbolic link is followed, and what is unmounted is the mount that was meant.
 //! - It is restricted before anybody can see it, in whichever mount name space.
 //! - Neither file system is asked anything.
+//! - Whoever comes by the path meets the dead mount or the new one, and never what lies below: programs that write on after errors would have
+//!   their files there, on another disk. The new one is put beneath the dead one (Linux 6.5), which then goes. Where the kernel does
+//!   not do that (a place that it shows elsewhere as well) there is a gap of some microseconds.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -29,6 +32,9 @@ const ACCESS_TIMES: u64 = 0x70;
 /// Access times always change; the kernel shows no word for it.
 const ALWAYS: u64 = 0x20;
 
+/// MOVE_MOUNT_BENEATH, as linux/mount.h has it.
+const BENEATH: MoveMountFlags = MoveMountFlags::from_bits_retain(0x200);
+
 /// struct mount_attr.
 #[repr(C)]
 struct Attributes {
@@ -43,17 +49,37 @@ struct Attributes {
 /// # Errors
 /// One of the two is not there any more, or the kernel refuses. Where the place has gone in between, nothing is mounted there.
 pub fn renew(first: &Mount, dead: &Mount) -> io::Result<()> {
+    let tree = copy(first)?;
+    restrict(&tree, &dead.options)?;
+    replace(&tree, dead)
+}
+
+/// The same with the restrictions of `first`.
+///
+/// # Errors
+/// As `renew`.
+pub fn take_place(first: &Mount, dead: &Mount) -> io::Result<()> {
+    replace(&copy(first)?, dead)
+}
+
+fn copy(first: &Mount) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = rustix::mount::open_tree(CWD, &first.point, flags)?;
     check(&tree, first)?;
-    restrict(&tree, &dead.options)?;
+    Ok(tree)
+}
+
+fn replace(tree: &OwnedFd, dead: &Mount) -> io::Result<()> {
     let left = open(&dead.point)?;
     check(&left, dead)?;
     let path = format!("/proc/self/fd/{}", left.as_raw_fd());
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    if rustix::mount::move_mount(tree, "", &left, "", flags | BENEATH).is_ok() {
+        return Ok(rustix::mount::unmount(path, UnmountFlags::DETACH)?);
+    }
     rustix::mount::unmount(path, UnmountFlags::DETACH)?;
     let point = open(&dead.point)?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(&tree, "", &point, "", flags)?)
+    Ok(rustix::mount::move_mount(tree, "", &point, "", flags)?)
 }
 
 fn open(point: &Path) -> io::Result<OwnedFd> {
@@ -121,12 +147,73 @@ mod tests {
     use super::*;
     use crate::mountinfo;
 
+    /// One test at a time: the other one sees what is mounted.
+    static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    /// What is below the place is never seen while a mount takes another one's place.
+    #[test]
+    fn nothing_below_is_seen_when_a_place_is_taken() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let _turn = TURN.lock();
+        let directory = tempfile::tempdir().expect("a directory");
+        let [old, new] = ["old", "new"].map(|name| directory.path().join(name));
+        let mount = |point: &Path| {
+            let (kind, none) = (c"tmpfs", rustix::mount::MountFlags::empty());
+            rustix::mount::mount(kind, point, kind, none, None).expect("mounted");
+        };
+        let newest = |point: &Path| {
+            let list = mountinfo::list().expect("listed");
+            list.into_iter().rfind(|mount| mount.point == point)
+        };
+        for point in [&old, &new] {
+            std::fs::create_dir(point).expect("made");
+            mount(point);
+        }
+        std::fs::write(old.join("mounted"), "").expect("written");
+        std::fs::write(new.join("mounted"), "").expect("written");
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        let order = std::sync::atomic::Ordering::SeqCst;
+        let misses = std::thread::scope(|scope| {
+            let looks = scope.spawn(|| {
+                let mut misses = 0;
+                while !is_over.load(order) {
+                    misses += usize::from(!old.join("mounted").exists());
+                }
+                misses
+            });
+            for _ in 0..200 {
+                let (first, dead) = (newest(&new).expect("there"), newest(&old).expect("there"));
+                if (first.major, first.minor) == (dead.major, dead.minor) {
+                    // Another one, as a new daemon's is.
+                    rustix::mount::unmount(&new, UnmountFlags::DETACH).expect("unmounted");
+                    mount(&new);
+                    std::fs::write(new.join("mounted"), "").expect("written");
+                    continue;
+                }
+                take_place(&first, &dead).expect("taken");
+                let now = newest(&old).expect("there");
+                assert_eq!((now.major, now.minor), (first.major, first.minor));
+            }
+            is_over.store(true, order);
+            looks.join().expect("no panic")
+        });
+        let left = mountinfo::list().expect("listed");
+        let count = left.iter().filter(|mount| mount.point == old).count();
+        for point in [&old, &new] {
+            rustix::mount::unmount(point, UnmountFlags::DETACH).expect("unmounted");
+        }
+        assert_eq!((count, misses), (1, 0));
+    }
+
     /// A user has put a link in the way, or the place is another file system's: nothing is unmounted, and nothing mounted.
     #[test]
     fn nothing_is_mounted_where_a_link_leads_or_something_else_is() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
+        let _turn = TURN.lock();
         let list = || mountinfo::list().expect("listed");
         let root = list()
             .into_iter()

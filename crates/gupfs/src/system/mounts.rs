@@ -34,8 +34,8 @@ pub fn below(directory: &Path) -> Result<Vec<Mount>> {
     Ok(found)
 }
 
-/// Fails unless `point` is an empty directory on which nothing is mounted.
-pub fn check_point(point: &Path) -> Result<()> {
+/// Fails unless `point` is a directory on which nothing is mounted. Returns whether it holds anything.
+pub fn check_point(point: &Path) -> Result<bool> {
     if let Some(mount) = at(point)? {
         return Err(Failure::new(format!(
             "mount point {} is in use: {} is mounted there",
@@ -66,14 +66,7 @@ pub fn check_point(point: &Path) -> Result<()> {
     }
     let mut entries =
         fs::read_dir(point).map_err(|e| Failure::io("read mount point", point, &e))?;
-    if entries.next().is_some() {
-        return Err(Failure::new(format!(
-            "mount point {} is in use: it holds files, which the mount would hide",
-            point.display()
-        ))
-        .help("name an empty directory"));
-    }
-    Ok(())
+    Ok(entries.next().is_some())
 }
 
 /// Ends the FUSE connection of `mount`, so that nobody can hang on it any longer.
@@ -142,6 +135,14 @@ pub fn enter(source: &Path, point: &Path, options: &str) -> Result<()> {
 
 /// Takes the line of `point` out of that table, where nothing is mounted there any more.
 pub fn leave(point: &Path) -> Result<()> {
+    match at(point)? {
+        Some(_) => Ok(()),
+        None => forget(point),
+    }
+}
+
+/// Takes the line of `point` out of that table.
+pub fn forget(point: &Path) -> Result<()> {
     let table = fs::read("/run/mount/utab").unwrap_or_default();
     let lines = table.split(|byte| *byte == b'\n');
     let mut words = lines.flat_map(|line| line.split(|byte| *byte == b' '));
@@ -149,7 +150,7 @@ pub fn leave(point: &Path) -> Result<()> {
         let target = word.strip_prefix(b"TARGET=");
         target.is_some_and(|target| unescape(target) == point.as_os_str().as_encoded_bytes())
     });
-    if !is_there || at(point)?.is_some() {
+    if !is_there {
         return Ok(());
     }
     let words = ["-i".as_ref(), "--fake".as_ref(), point.as_os_str()];
@@ -230,13 +231,13 @@ mod tests {
         fs::write(&file, "x").expect("a file");
         for (point, word) in [
             (file.as_path(), "not a directory"),
-            (directory.path(), "holds files"),
             (Path::new("/no/such/place"), "does not exist"),
         ] {
             let failure = check_point(point).expect_err("bad");
             assert!(failure.what().contains(word), "{failure}");
         }
+        assert!(check_point(directory.path()).expect("a directory"));
         fs::remove_file(&file).expect("remove");
-        check_point(directory.path()).expect("an empty directory");
+        assert!(!check_point(directory.path()).expect("an empty directory"));
     }
 }

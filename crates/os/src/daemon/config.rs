@@ -52,6 +52,8 @@ pub struct Config {
     pub mount: PathBuf,
     /// How to mount: MS_* of mount(2).
     pub mount_flags: u64,
+    /// A mount there that a dead daemon has left: this one takes its place, and what lies below is never seen.
+    pub replaces: Option<crate::mountinfo::Mount>,
     /// What the kernel shows as the source of the mount.
     pub source: String,
     /// Named network name space to enter before anything listens, if any.

@@ -47,18 +47,17 @@ pub(super) fn end_listening(listener: &UnixListener) {
     debug_assert_eq!(result, 0, "a listening socket can be shut down");
 }
 
-/// Answers until the daemon stops.
+/// Answers until nobody listens any more: also while the daemon stops, which may take as long as others are waited for. Who asks it to stop
+/// once more must not take it for dead.
 pub(super) fn serve(daemon: &Arc<Daemon>, listener: &UnixListener) {
     for stream in listener.incoming() {
-        if daemon.stop.is_set() {
-            return;
-        }
         match stream {
             Ok(stream) => {
                 if let Err(error) = answer(daemon, stream) {
                     tracing::debug!(%error, "a control client went away");
                 }
             }
+            Err(_) if daemon.stop.is_set() => return,
             Err(error) => tracing::warn!(%error, "accepting a control client failed"),
         }
     }
@@ -342,8 +341,6 @@ impl Daemon {
         let supplied = lock(&self.log).supply_counters;
         let (rounds, recalls) = lock(&self.regions).counters();
         let destage = self.destage.counters();
-        let kept = self.checkpoints.counters();
-        let pages = lock(&self.log).space.pages().counts();
         let (mut known, mut cold, mut loaded, mut refused) = (0, 0, 0, 0);
         let (mut listed, mut shown, mut filled) = (0, 0, 0);
         let mut rewrites = client::rewrite::RewriteCounts::default();
@@ -390,14 +387,6 @@ impl Daemon {
             ("rewrite_parts_after", rewrites.parts_after),
             ("rewrite_given_up", rewrites.given_up),
             ("inodes_forgotten_now", cold),
-            ("checkpoints", kept.checkpoints),
-            ("checkpoint_rounds", kept.rounds),
-            ("checkpoint_keys", kept.keys),
-            ("checkpoint_pages", kept.pages),
-            ("checkpoint_failures", kept.failures),
-            ("checkpoint_evacuations", kept.evacuations),
-            ("checkpoint_page_sectors_now", pages.total),
-            ("checkpoint_page_sectors_free_now", pages.free),
             ("space_hand_asks", sum.asks),
             ("space_hand_granted", sum.granted),
             ("space_hand_returned", sum.returned),
@@ -421,6 +410,24 @@ impl Daemon {
             ("space_destage_failures", destage[3]),
             ("space_regions_taken", supplied.regions_taken),
             ("space_regions_given", supplied.regions_given),
+        ];
+        pairs.extend(all.map(|(name, value)| (name.to_owned(), value)));
+        self.checkpoint_counters(pairs);
+    }
+
+    /// Counters of checkpoints and of the room for their pages.
+    fn checkpoint_counters(&self, pairs: &mut Vec<(String, u64)>) {
+        let kept = self.checkpoints.counters();
+        let pages = lock(&self.log).space.pages().counts();
+        let all = [
+            ("checkpoints", kept.checkpoints),
+            ("checkpoint_rounds", kept.rounds),
+            ("checkpoint_keys", kept.keys),
+            ("checkpoint_pages", kept.pages),
+            ("checkpoint_failures", kept.failures),
+            ("checkpoint_evacuations", kept.evacuations),
+            ("checkpoint_page_sectors_now", pages.total),
+            ("checkpoint_page_sectors_free_now", pages.free),
         ];
         pairs.extend(all.map(|(name, value)| (name.to_owned(), value)));
     }

@@ -83,8 +83,75 @@ pub(super) fn allow_pages(count: u16) {
     }
 }
 
-/// Mounts the connection of `device` at `path` as `fuse.gupfs`.
+/// A directory that is there for as long as this is: where a mount is made that then takes a dead one's place.
+struct Nook(PathBuf);
+
+impl Nook {
+    fn new() -> io::Result<Self> {
+        let name = format!("gupfs-mount-{}", std::process::id());
+        let make = |parent: &Path| {
+            let path = parent.join(&name);
+            std::fs::create_dir(&path).map(|()| Self(path))
+        };
+        make(Path::new("/run")).or_else(|_| make(&std::env::temp_dir()))
+    }
+}
+
+impl Drop for Nook {
+    fn drop(&mut self) {
+        // What is left there is an empty directory.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
+
+/// Mounts in the place of `dead`, whatever lies below it unseen at any time.
+fn mount_instead(
+    config: &super::session::SessionConfig,
+    device: BorrowedFd<'_>,
+    dead: &mountinfo::Mount,
+    nook: &Nook,
+) -> io::Result<Connection> {
+    let first = super::session::SessionConfig {
+        mount_point: nook.0.clone(),
+        replaces: None,
+        ..config.clone()
+    };
+    let mut connection = mount_at(&first, device).map_err(io::Error::other)?;
+    let found = mountinfo::list()?;
+    let found = found
+        .into_iter()
+        .rfind(|mount| mount.point == connection.mount_point);
+    let found = found.ok_or_else(|| io::Error::other("it is not seen where it was mounted"))?;
+    crate::mounting::take_place(&found, dead)?;
+    // Elsewhere it goes on.
+    connection.unmount_at(&found.point, libc::MNT_DETACH);
+    connection.mount_point.clone_from(&dead.point);
+    Ok(connection)
+}
+
+/// Mounts the connection of `device` as `fuse.gupfs`.
 pub(super) fn mount(
+    config: &super::session::SessionConfig,
+    device: BorrowedFd<'_>,
+) -> Result<Connection, MountError> {
+    let Some(dead) = &config.replaces else {
+        return mount_at(config, device);
+    };
+    let path = dead.point.clone();
+    let error = |source| MountError::Mount { path, source };
+    match Nook::new() {
+        Ok(nook) => mount_instead(config, device, dead, &nook).map_err(error),
+        Err(reason) => {
+            tracing::warn!(%reason, "no directory can be made in /run: what lies below the mount point is seen for a moment");
+            let target = c_string(dead.point.as_os_str().as_bytes()).map_err(error)?;
+            // SAFETY: a NUL-terminated path. Where it is gone already there is nothing to do.
+            unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+            mount_at(config, device)
+        }
+    }
+}
+
+fn mount_at(
     config: &super::session::SessionConfig,
     device: BorrowedFd<'_>,
 ) -> Result<Connection, MountError> {

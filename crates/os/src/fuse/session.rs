@@ -74,6 +74,8 @@ pub struct SessionConfig {
     pub source: String,
     /// An existing directory.
     pub mount_point: PathBuf,
+    /// A mount at `mount_point` that a dead daemon has left: this one takes its place.
+    pub replaces: Option<crate::mountinfo::Mount>,
     /// MS_* of mount(2).
     pub mount_flags: u64,
     /// How requests travel.
@@ -97,6 +99,7 @@ impl SessionConfig {
         Self {
             source: "gupfs".to_owned(),
             mount_point: mount_point.to_owned(),
+            replaces: None,
             mount_flags: 0,
             transport: TransportKind::Device,
             thread_count: cpu_count.max(2),

@@ -153,8 +153,7 @@ impl Options {
         let inode_count_max = draw_inode_count_max(&mut aside, canary);
         let evict_ticks = draw_evict_ticks(&mut aside, round_ticks, canary);
         let (data_sectors, region_sectors) = match is_little && round_ticks > 0 {
-            // Pages take regions of their own.
-            true => (data_sectors + pick(&mut aside, &[24, 32, 48]), 8),
+            true => (data_sectors + draw_page_sectors(&mut aside), 8),
             false => (data_sectors, region_sectors),
         };
         let has_faults = evict_ticks > 0 && canary == Canary::default();
@@ -240,6 +239,11 @@ fn draw_space(aside: &mut Prng, is_little: bool) -> (u64, u32, u64) {
     }
     let sectors = pick(aside, &[2, 3, 4, 6, 8]);
     (sectors, pick(aside, &[1, 2, 4]), pick(aside, &[0, 1]))
+}
+
+/// Pages take regions of their own.
+fn draw_page_sectors(aside: &mut Prng) -> u64 {
+    pick(aside, &[24, 32, 48])
 }
 
 /// The smallest has room for a write of each thread and one of the kernel: were all of it in the hands of writes that wait for a

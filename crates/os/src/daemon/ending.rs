@@ -1,0 +1,60 @@
+//! The end of a daemon in good order: who asks for it, and what is lost by it.
+
+use std::sync::Arc;
+
+use super::{Daemon, Error, lock};
+use crate::interrupt;
+
+impl Daemon {
+    /// Nothing of this node is dirty, and the journal holds all that it will.
+    pub(super) fn is_all_durable(&self) -> bool {
+        // In this order: the end of the one is work for the other.
+        if self.slices.iter().any(|slice| lock(slice).is_dirty()) {
+            return false;
+        }
+        let journal = &lock(&self.log).journal;
+        journal.durable_lsn() >= journal.last_lsn() || journal.is_poisoned()
+    }
+
+    /// From now on signals that ask a process to end (of a terminal, a service manager, the machine going down) end this one in good order.
+    /// They were held since its begin (`interrupt::hold`).
+    pub(super) fn heed_signals(self: &Arc<Self>) -> Result<(), Error> {
+        let daemon = Arc::downgrade(self);
+        let wait = move || {
+            let signal = interrupt::wait();
+            tracing::info!(signal, "asked to end");
+            if let Some(daemon) = daemon.upgrade() {
+                daemon.stop.set();
+            }
+        };
+        let thread = std::thread::Builder::new().name("signals".to_owned());
+        thread.spawn(wait).map(drop).map_err(Error::Thread)
+    }
+
+    /// What is lost when this daemon ends now. `is_written`: all has been written back.
+    pub(super) fn loss(&self, is_written: bool) -> Option<Error> {
+        if !(is_written || self.is_all_durable()) {
+            return Some(self.lost());
+        }
+        let journal = &lock(&self.log).journal;
+        let changes = journal.last_lsn().0.saturating_sub(journal.durable_lsn().0);
+        (journal.is_poisoned() && changes > 0).then(|| {
+            let error = Error::Unlogged { changes };
+            tracing::error!("{error}");
+            error
+        })
+    }
+
+    /// What is dirty is lost.
+    fn lost(&self) -> Error {
+        let (mut files, mut bytes) = (0, 0);
+        for slice in &self.slices {
+            let (count, size) = lock(slice).uncommitted();
+            files += count;
+            bytes += size;
+        }
+        let error = Error::Lost { files, bytes };
+        tracing::error!("{error}");
+        error
+    }
+}
