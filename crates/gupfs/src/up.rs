@@ -314,7 +314,7 @@ pub fn make_disks(root: &Path, backing: Backing, size: u64, count: u16) -> Resul
     (1..=count).map(make).collect()
 }
 
-/// Makes the sparse file `path` of `size` bytes; it must not exist.
+/// Makes the sparse file `path` of `size` bytes; it must not exist. Where that fails there is none.
 pub fn make_file(path: &Path, size: u64) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt as _;
     std::fs::OpenOptions::new()
@@ -322,7 +322,10 @@ pub fn make_file(path: &Path, size: u64) -> Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(path)
-        .and_then(|file| file.set_len(size).and_then(|()| file.sync_all()))
+        .and_then(|file| {
+            let made = file.set_len(size).and_then(|()| file.sync_all());
+            made.inspect_err(|_| drop(std::fs::remove_file(path)))
+        })
         .map_err(|e| {
             let failure = Failure::io("make", path, &e);
             match e.kind() {

@@ -396,8 +396,10 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
         run.out
     };
     ok(&["nsd", "create", "--size", "256M", first, second]);
+    let again = ok(&["nsd", "create", "--size", "256M", first]);
+    assert!(again.contains("is there as it would be made"), "{again}");
     refused(
-        &["nsd", "create", "--size", "256M", first],
+        &["nsd", "create", "--size", "128M", first],
         &["exists already"],
     );
     refused(

@@ -1,8 +1,11 @@
 //! `gupfs nsd`: the disks of file systems.
 
-use std::path::PathBuf;
+use std::fs::{File, Metadata};
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use super::report;
 use crate::disks::{self, Disk};
@@ -60,25 +63,11 @@ pub(super) fn run(command: NsdCommand, json: bool) -> Result<()> {
 }
 
 fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<Vec<String>> {
-    let mut done = Vec::new();
     if let Some(size) = size {
         up::check_size(size, 1)?;
-        if let Some(path) = paths.iter().find(|p| p.exists()) {
-            return Err(Failure::new(format!("{} exists already", path.display()))
-                .help("leave --size out to use it as it is, or name a new file"));
-        }
-        for (index, path) in paths.iter().enumerate() {
-            if let Err(failure) = up::make_file(path, size) {
-                // Half of them would only be in the way of the next try.
-                for made in &paths[..index] {
-                    files::remove(made)?;
-                }
-                return Err(failure);
-            }
-            done.push(format!("made {}", path.display()));
-        }
-        return Ok(done);
+        return make_files(size, paths);
     }
+    let mut done = Vec::new();
     let opened = paths
         .iter()
         .map(|p| Disk::open_alone(p))
@@ -111,4 +100,37 @@ fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<Vec<
         }
     }
     Ok(done)
+}
+
+/// Makes the files `paths` of `size` bytes, all or none. Those that an interrupted command has made are as good as new.
+fn make_files(size: u64, paths: &[PathBuf]) -> Result<Vec<String>> {
+    let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
+    let (there, missing): (Vec<&PathBuf>, _) = paths.iter().partition(|path| is_there(path));
+    if let Some(path) = there.iter().find(|path| !is_blank(path, size)) {
+        return Err(Failure::new(format!("{} exists already", path.display()))
+            .help("leave --size out to use it as it is, or name a new file"));
+    }
+    let as_made = |path: &&PathBuf| format!("{} is there as it would be made", path.display());
+    let mut done: Vec<String> = there.iter().map(as_made).collect();
+    for (index, path) in missing.iter().enumerate() {
+        if let Err(failure) = up::make_file(path, size) {
+            // Half of them would only be in the way of the next try.
+            for made in &missing[..index] {
+                files::remove(made)?;
+            }
+            return Err(failure);
+        }
+        done.push(format!("made {}", path.display()));
+    }
+    Ok(done)
+}
+
+/// Whether `path` is a file of `size` bytes that nothing was ever written to.
+fn is_blank(path: &Path, size: u64) -> bool {
+    let is_file = |metadata: &Metadata| metadata.is_file() && metadata.len() == size;
+    if !path.symlink_metadata().is_ok_and(|found| is_file(&found)) {
+        return false;
+    }
+    let data = File::open(path).map(|file| seek(&file, SeekFrom::Data(0)));
+    matches!(data, Ok(Err(Errno::NXIO)))
 }

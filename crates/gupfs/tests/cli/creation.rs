@@ -271,6 +271,34 @@ fn a_full_state_directory_is_said_and_nothing_is_made() {
     assert_eq!(fs::read(state.join("gupfs.toml")).expect("there"), config);
 }
 
+/// What fails is not in the way of the next try, and what an interrupted command has left is as good as new.
+#[test]
+fn files_for_nsds_are_made_all_or_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let (first, second) = (path("1"), path("2"));
+    let make = |size| ["nsd", "create", "--size", size, text(&first), text(&second)];
+    // More than any file system has in a file.
+    refused(&make("8000000T"), &["1: File too large", "smaller size"]);
+    assert!(listing(directory.path()).is_empty());
+    let missing = path("none/2");
+    let words = ["nsd", "create", "--size", "128M", text(&first)];
+    refused(&[&words[..], &[text(&missing)]].concat(), &["none/2"]);
+    assert!(listing(directory.path()).is_empty());
+    // One of two was made when it was interrupted.
+    succeeds(&words);
+    let said = succeeds(&make("128M"));
+    assert!(
+        said.contains("1 is there") && said.contains("made "),
+        "{said}"
+    );
+    refused(&make("256M"), &["exists already"]);
+    let file = File::options().write(true).open(&second).expect("opened");
+    file.write_all_at(b"x", 77 << 20).expect("written");
+    refused(&make("128M"), &["2 exists already"]);
+    assert_eq!(fs::metadata(&first).expect("there").len(), 128 << 20);
+}
+
 /// The root directory comes with the first start: nothing is wrong before, and what is lost later is found.
 #[test]
 fn what_was_just_made_is_clean() {
