@@ -259,12 +259,7 @@ struct AskArgs {
 }
 
 fn parse_pagepool(text: &str) -> std::result::Result<u64, String> {
-    match parse_argument(text)? {
-        size if size < settings::PAGEPOOL_SIZE_MIN => {
-            Err("a pagepool has 32 MiB at least".to_owned())
-        }
-        size => Ok(size),
-    }
+    settings::check_pagepool(parse_argument(text)?)
 }
 
 /// Parses the arguments, runs the command, reports its failure.
@@ -460,6 +455,8 @@ mod tests {
     fn a_pagepool_has_room_for_requests() {
         assert_eq!(parse_pagepool("32M"), Ok(32 << 20));
         assert!(parse_pagepool("31M").is_err_and(|said| said.contains("32 MiB")));
+        assert!(parse_pagepool("99T").is_err_and(|said| said.contains("of memory")));
+        assert!(parse_pagepool("1G").is_ok(), "the default");
         assert!(parse_pagepool("much").is_err());
     }
 }

@@ -25,18 +25,33 @@ pub struct Found {
     pub label: std::result::Result<Label, LabelError>,
 }
 
-/// Looks at `paths`.
-pub fn look_at(paths: &[PathBuf]) -> Result<Vec<Found>> {
-    let look = |path: &PathBuf| {
-        let disk = Disk::open(path)?;
-        let label = disk.label()?.map(|decoded| decoded.label);
-        Ok(Found {
-            path: path.clone(),
-            size: disk.sector_count * SECTOR_SIZE,
-            label,
-        })
+/// Looks at `path`.
+fn look(path: &Path) -> Result<Found> {
+    let disk = Disk::open(path)?;
+    let label = disk.label()?.map(|decoded| decoded.label);
+    Ok(Found {
+        path: path.to_owned(),
+        size: disk.sector_count * SECTOR_SIZE,
+        label,
+    })
+}
+
+/// Looks at `paths`: those that can be looked at, and why the others cannot.
+pub fn look_at<P: AsRef<Path>>(paths: &[P]) -> (Vec<Found>, Option<Failure>) {
+    let (mut found, mut failures) = (Vec::new(), Vec::new());
+    for path in paths {
+        match look(path.as_ref()) {
+            Ok(one) => found.push(one),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    let all: Vec<&str> = failures.iter().map(Failure::what).collect();
+    let failure = match &failures[..] {
+        [] => None,
+        [one] => Some(one.clone()),
+        _ => Some(Failure::new(all.join("\n       ")).help("name the right paths")),
     };
-    paths.iter().map(look).collect()
+    (found, failure)
 }
 
 /// Every block device of this machine that carries one of our labels. Devices that cannot be read are
@@ -49,10 +64,7 @@ pub fn scan() -> Result<Vec<Found>> {
         .filter_map(|e| Some(Path::new("/dev").join(e.ok()?.file_name())))
         .collect();
     paths.sort();
-    let found = paths
-        .iter()
-        .filter_map(|path| look_at(std::slice::from_ref(path)).ok())
-        .flatten();
+    let found = paths.iter().filter_map(|path| look(path).ok());
     Ok(found.filter(|f| f.label.is_ok()).collect())
 }
 
@@ -73,16 +85,11 @@ pub fn scan_with(daemons: &[locate::Found]) -> Result<Vec<Found>> {
     Ok(found)
 }
 
-/// The disks of a state directory, as far as they can be opened, and the first failure to open one.
+/// The disks of a state directory, as far as they can be looked at, and why others cannot.
 pub fn disks_of(place: &Place) -> Result<(Vec<Found>, Option<Failure>)> {
-    let (mut found, mut missing) = (Vec::new(), None);
-    for disk in place.require()?.disks {
-        match look_at(&[disk.path]) {
-            Ok(one) => found.extend(one),
-            Err(failure) => missing = missing.or(Some(failure)),
-        }
-    }
-    Ok((found, missing))
+    let disks = place.require()?.disks;
+    let paths: Vec<PathBuf> = disks.into_iter().map(|disk| disk.path).collect();
+    Ok(look_at(&paths))
 }
 
 /// NSDs as JSON.

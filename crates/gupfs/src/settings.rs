@@ -47,7 +47,7 @@ const SETTINGS: [Setting; 13] = [
     Setting {
         key: "pagepool_size",
         about: "bytes of memory for caching",
-        allowed: "a size of 32M at least",
+        allowed: "a size of 32M at least, and no more than the machine's memory",
         is_for_command_line: true,
     },
     Setting {
@@ -179,13 +179,28 @@ fn distances(a: &str, b: &str) -> (usize, usize) {
     (row[b.len()], row.iter().copied().min().unwrap_or(0))
 }
 
+/// A size of the pagepool that a daemon can have on this machine.
+///
+/// # Errors
+/// It is too small for requests, or more than there is memory.
+pub fn check_pagepool(size: u64) -> std::result::Result<u64, String> {
+    // Not known: nothing is too much. The default is taken everywhere.
+    let memory = match os::memory_size() {
+        0 => u64::MAX,
+        memory => memory.max(PAGEPOOL_SIZE_DEFAULT),
+    };
+    match size {
+        _ if size < PAGEPOOL_SIZE_MIN => Err("a pagepool has 32 MiB at least".to_owned()),
+        _ if size > memory => Err(format!("this machine has {} of memory", size::show(memory))),
+        _ => Ok(size),
+    }
+}
+
 /// Puts the value `text` of `key` into `state`.
 fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
     let setting = setting(key)?;
-    let bad = || {
-        Failure::new(format!("{key} cannot be {text:?}"))
-            .help(format!("{}; allowed: {}", setting.about, setting.allowed))
-    };
+    let help = || format!("{}; allowed: {}", setting.about, setting.allowed);
+    let bad = || Failure::new(format!("{key} cannot be {text:?}")).help(help());
     let is_default = text == "default";
     match key {
         "mount" if Path::new(text).is_absolute() => state.mount = text.into(),
@@ -198,8 +213,10 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
         }
         "pagepool_size" if is_default => state.pagepool_size = PAGEPOOL_SIZE_DEFAULT,
         "pagepool_size" => {
-            let size = size::parse(text).ok().filter(|s| *s >= PAGEPOOL_SIZE_MIN);
-            state.pagepool_size = size.ok_or_else(bad)?;
+            let size = size::parse(text).ok().ok_or_else(bad)?;
+            state.pagepool_size = check_pagepool(size).map_err(|why| {
+                Failure::new(format!("pagepool_size cannot be {text:?}: {why}")).help(help())
+            })?;
         }
         "inode_count_max" if is_default => {
             state.inode_count_max = state::INODE_COUNT_MAX_DEFAULT;

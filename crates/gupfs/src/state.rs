@@ -520,6 +520,7 @@ impl Place {
                 "{} is missing: the cluster's configuration is lost",
                 path.display()
             ))
+            .help("restore the file from a backup of the state directory. The data on the disks is untouched, and they hold copies of the file's content, but no command brings it back from there yet: make no file system over them")
         })?;
         view_file::decode(&bytes).map_err(|e| {
             Failure::new(format!("{}: {e}", path.display()))

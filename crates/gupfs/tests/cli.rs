@@ -444,6 +444,13 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
     let listed: serde_json::Value =
         serde_json::from_str(&ok(&["nsd", "list", "--json", first, second])).expect("JSON");
     assert_eq!(listed[1]["name"], "nsd2");
+    // What can be looked at is shown, and what cannot is named.
+    for command in ["nsd", "fs"] {
+        let none = ["/no/such/disk", "/nor/this"];
+        let run = gupfs(&[&[command, "list", first], &none[..], &[second]].concat());
+        check_refused(&run, &[command, "list"], &none);
+        assert!(run.out.contains(first) && run.out.contains(second));
+    }
     let listed: serde_json::Value =
         serde_json::from_str(&ok(&["fs", "list", "--json", first, second])).expect("JSON");
     assert_eq!(listed[0]["nsds"].as_array().map(Vec::len), Some(2));
@@ -456,6 +463,16 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
         &["config", "get", "pagepol_size", "--state", text(&state)],
         &["\"pagepol_size\"", "did you mean pagepool_size"],
     );
+    for set in ["99T", "9999999T", "31M"] {
+        let words = ["config", "set", "pagepool_size", set, "--state"];
+        let said = [set, "help:", "32M at least", "the machine's memory"];
+        refused(&[&words[..], &[text(&state)]].concat(), &said);
+    }
+    let view = state.join("cluster.view");
+    fs::rename(&view, directory.path().join("view")).expect("moved");
+    let missing = ["cluster.view is missing", "help:", "backup"];
+    refused(&["fsck", text(&state)], &missing);
+    fs::rename(directory.path().join("view"), &view).expect("moved back");
     refused(
         &["daemon", "--state", text(&state), "--set", "lease_ms=1"],
         &["lease_ms", "1000 to 600000"],

@@ -81,7 +81,7 @@ pub(super) fn run(command: FsCommand, json: bool) -> Result<()> {
             let (found, missing) = match state {
                 Some(state) => inspect::disks_of(&Place::new(&state)?)?,
                 None if paths.is_empty() => (inspect::scan_with(&all)?, None),
-                None => (inspect::look_at(&paths)?, None),
+                None => inspect::look_at(&paths),
             };
             if !paths.is_empty() {
                 inspect::require_labels(&found)?;

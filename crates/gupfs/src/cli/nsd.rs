@@ -4,15 +4,17 @@ use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use nsd::label::sector_count_min;
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
+use types::SECTOR_SIZE;
 
 use super::report;
 use crate::disks::{self, Disk};
 use crate::failure::{Failure, Result};
 use crate::size::parse_argument;
 use crate::state::Place;
-use crate::{files, inspect, up};
+use crate::{files, inspect, size, up};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum NsdCommand {
@@ -51,7 +53,7 @@ pub(super) fn run(command: NsdCommand, json: bool) -> Result<()> {
             let (found, missing) = match state {
                 Some(state) => inspect::disks_of(&Place::new(&state)?)?,
                 None if paths.is_empty() => (inspect::scan()?, None),
-                None => (inspect::look_at(&paths)?, None),
+                None => inspect::look_at(&paths),
             };
             match json {
                 true => say!("{}", inspect::nsds_to_json(&found)),
@@ -72,9 +74,7 @@ fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<Vec<
         .iter()
         .map(|p| Disk::open_alone(p))
         .collect::<Result<Vec<_>>>()?;
-    for disk in &opened {
-        up::check_size(disk.sector_count * types::SECTOR_SIZE, 1)?;
-    }
+    opened.iter().try_for_each(check_size)?;
     for disk in &opened {
         match disk.label()? {
             Err(nsd::label::LabelError::Blank) => {
@@ -100,6 +100,31 @@ fn create_nsds(size: Option<u64>, force: bool, paths: &[PathBuf]) -> Result<Vec<
         }
     }
     Ok(done)
+}
+
+/// Fails if a disk that is there is too small.
+fn check_size(disk: &Disk) -> Result<()> {
+    let path = disk.path().display();
+    let least = sector_count_min(1);
+    if disk.sector_count >= least {
+        return Ok(());
+    }
+    let least = size::show(least * SECTOR_SIZE);
+    Err(match (disk.is_block, disk.sector_count) {
+        (true, 0) => Failure::new(format!(
+            "disk {path} has no size: there is no medium in it, or nothing is attached to it"
+        ))
+        .help("insert the medium (a loop device: losetup), or name another disk"),
+        (false, 0) => Failure::new(format!(
+            "disk {path} is too small: it is empty, and an NSD needs {least}"
+        ))
+        .help("remove the file and give --size, or name another one"),
+        (_, sectors) => Failure::new(format!(
+            "disk {path} is too small: it has {}, and an NSD needs {least}",
+            size::show(sectors * SECTOR_SIZE)
+        ))
+        .help("name a larger disk"),
+    })
 }
 
 /// Makes the files `paths` of `size` bytes, all or none. Those that an interrupted command has made are as good as new.

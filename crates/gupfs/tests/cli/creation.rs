@@ -299,6 +299,32 @@ fn files_for_nsds_are_made_all_or_none() {
     assert_eq!(fs::metadata(&first).expect("there").len(), 128 << 20);
 }
 
+#[test]
+fn a_disk_without_a_size_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let said = |run: super::Run, words: &[&str]| {
+        check_refused(&run, &["nsd create"], words);
+        assert!(!run.err.contains("--size 0") && !run.err.contains("makes 1"));
+    };
+    for (name, size, word) in [
+        ("empty", 0, "is empty"),
+        ("small", 1 << 20, "it has 1.0 MiB"),
+    ] {
+        let made = File::create(path(name)).and_then(|file| file.set_len(size));
+        made.expect("made");
+        let run = gupfs(&["nsd", "create", text(&path(name))]);
+        said(run, &[name, "too small", word, "help:"]);
+    }
+    let free = Command::new("losetup").arg("-f").output().expect("it runs");
+    let free = String::from_utf8(free.stdout).expect("text");
+    let free = free.trim();
+    if is_root() && Path::new(free).exists() {
+        let run = gupfs(&["nsd", "create", free]);
+        said(run, &[free, "has no size", "nothing is attached", "help:"]);
+    }
+}
+
 /// The root directory comes with the first start: nothing is wrong before, and what is lost later is found.
 #[test]
 fn what_was_just_made_is_clean() {
