@@ -1,5 +1,7 @@
 //! Nodes that die, restart, and stand still, seen through the mounts of a lab of two nodes.
 
+use std::path::Path;
+
 use crate::lab::{LIMIT, Lab, can_run};
 
 /// Lease and margin, and some time for a busy machine, in seconds.
@@ -93,8 +95,17 @@ fn a_silent_node_is_declared_dead_and_starts_anew() {
     lab.sh(LIMIT, "mkdir $M1/d1; echo old >$M1/d1/held; echo held >$M2/d1/held; ls -l $M2/d1; cat $M2/d1/held");
     lab.signal(2, "STOP");
     lab.sh(DEAD_LIMIT, "echo after >$M1/d1/held; echo new >$M1/d1/new");
+    let is_member = || {
+        let state = Path::new(lab.root()).join("n1");
+        let mut status = std::process::Command::new(env!("CARGO_BIN_EXE_gupfs"));
+        status.args(["status", "--json", "--state"]).arg(state);
+        let said = status.output().unwrap().stdout;
+        let said: serde_json::Value = serde_json::from_slice(&said).unwrap();
+        said["peers"][0]["member"].as_bool().unwrap()
+    };
+    assert!(!is_member(), "it was declared dead");
     lab.signal(2, "CONT");
-    // Without a mount for a moment, as after a crash, but never with what was.
+    // A dead mount for a moment, as after a crash, but never with what was.
     let seen = lab.sh(
         LIMIT,
         "until cat $M2/d1/held $M2/d1/new 2>/dev/null; do sleep 0.05; done",
@@ -102,6 +113,7 @@ fn a_silent_node_is_declared_dead_and_starts_anew() {
     assert_eq!(seen.trim_end(), "after\nnew", "{}", lab.logs());
     assert!(lab.log_has(2, "starting anew"), "{}", lab.logs());
     lab.works("again");
+    assert!(is_member());
     // Alone, after both were killed: the other one's former life is declared dead.
     for node in ["n1", "n2"] {
         lab.gupfs(&["kill", node]);

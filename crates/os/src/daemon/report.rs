@@ -30,11 +30,17 @@ impl Daemon {
                 log.space.counts(),
             )
         };
+        let members = self.membership.others();
         let peers: Vec<String> = lock(&self.peers)
             .keys()
             .map(|node| {
                 let is_up = self.is_connected(*node);
-                format!("{{\"node\":{},\"connected\":{is_up}}}", node.0)
+                // One that was declared dead may be connected: it does not know yet.
+                let is_member = members.iter().any(|life| life.node == *node);
+                format!(
+                    "{{\"node\":{},\"connected\":{is_up},\"member\":{is_member}}}",
+                    node.0
+                )
             })
             .collect();
         let lapse = self.lapse_state().map_or_else(
