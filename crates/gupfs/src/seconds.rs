@@ -69,6 +69,12 @@ fn renew(own: &Mount, left: &Mount) -> Result<bool> {
         let what = format!("it was the directory {root} of the file system: umount, mount --bind");
         return Err(Failure::new(what));
     }
+    if os::fuse::is_passage(&left.point) {
+        service::unmount_dead(&left.point)?;
+        // What is left otherwise is an empty directory.
+        let _ = std::fs::remove_dir(&left.point);
+        return Ok(false);
+    }
     os::mounting::renew(own, left).map_err(|e| Failure::io("mount at", &left.point, &e))?;
     Ok(true)
 }

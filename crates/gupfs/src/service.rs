@@ -194,15 +194,8 @@ pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
 /// Ends the daemon of `place`, whatever state it is in. What a dead one has left mounted stays, for the next one to take its place.
 pub fn end(place: &Place) -> Result<Vec<String>> {
     let mut done = Vec::new();
-    let asked = control::ask(&place.control(), "stop", STOP_LIMIT);
-    let limit = match asked {
-        Ok(Answer::Said(_)) => STOP_LIMIT,
-        // It does not listen yet, or not any more: it may be about to end, and say what is lost.
-        Ok(Answer::Absent) if !process::daemons_of(place.root())?.is_empty() => KILL_LIMIT,
-        _ => Duration::ZERO,
-    };
-    if !limit.is_zero() {
-        let has_ended = wait_ended(place, limit)?;
+    if ask_to_end(place)? {
+        let has_ended = wait_ended(place, STOP_LIMIT)?;
         // A process that was killed leaves its number.
         let is_clean = !place.lost().exists() && !place.pid().exists();
         done.push(match (has_ended, is_clean) {
@@ -210,12 +203,29 @@ pub fn end(place: &Place) -> Result<Vec<String>> {
             (true, false) => "the daemon unmounted and ended".to_owned(),
             (false, _) => format!(
                 "the daemon was asked to end and had not after {} s",
-                limit.as_secs()
+                STOP_LIMIT.as_secs()
             ),
         });
     }
     done.extend(kill(place)?);
     Ok(done)
+}
+
+/// Asks the daemon of `place` to end until it has heard it. It may not listen yet, and then mount and take in what programs write; or not any
+/// more, as it is about to end. False: it does not hear, or there is none.
+fn ask_to_end(place: &Place) -> Result<bool> {
+    let begin = Instant::now();
+    loop {
+        match control::ask(&place.control(), "stop", STOP_LIMIT) {
+            Ok(Answer::Said(_)) => return Ok(true),
+            Ok(Answer::Absent) if begin.elapsed() < STOP_LIMIT => {}
+            _ => return Ok(false),
+        }
+        if process::daemons_of(place.root())?.is_empty() {
+            return Ok(false);
+        }
+        std::thread::sleep(ASK_INTERVAL);
+    }
 }
 
 /// What the daemon of `place` could not write back when it was stopped; said once.

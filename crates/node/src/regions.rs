@@ -17,7 +17,9 @@
 //! - An owner that does not know all regions it holds gives none up: an answer to it may be on its way.
 //! - What an owner gave up last and has not been given again since is not his, whatever an answer to "what do I hold?" says: that may be
 //!   of before the table heard of it. He answers that answer (`refuse`), which counts while nothing was given to him since.
-//!   What he told another life of the table, and comes late, does not count (names of two lives differ, `draw_id`).
+//!   What he told another life of the table, and comes late, does not count (names of two lives differ, `draw_id`), and what another life
+//!   asked for is not given.
+//! - So what was told may be lost: after it he asks what he holds until the answer names nothing that he gave up (`confirm_at`).
 //!
 //! What this deliberately does not do: send, and run questions. The driver performs `RegionEffect`s.
 
@@ -47,6 +49,8 @@ const PAGES_PAUSE_MAX: Duration = Duration::from_secs(30);
 const PAGES_PAUSE_SHORT_MAX: Duration = Duration::from_secs(5);
 /// Pages are short for long: clients are asked again for what they have in hand after so long. Each time they have nothing ahead for a second.
 const PAGES_RECALL_PAUSE: Duration = Duration::from_secs(30);
+/// What was given up is asked for so much later.
+const CONFIRM_PAUSE: Duration = Duration::from_secs(2);
 /// Another owner that does not give regions up for so long is not waited for.
 const GIVE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -106,8 +110,13 @@ pub struct Regions {
     layouts: Layouts,
     /// This life knows all regions that the table says it holds.
     is_known: bool,
-    /// The newest answer to the table that wanted regions: under which name, which, in which record.
+    /// The newest answer to the table that wanted regions: under which name, which, in which record; with what was given up before and it may
+    /// not have heard of.
     gave: Option<Given>,
+    /// What it wants now, if it has asked in this life of its.
+    wanted: Option<u64>,
+    /// Whether it has heard what was given up is asked then.
+    confirm_at: Option<Instant>,
     /// At the table: for repeats.
     answers: BTreeMap<NodeId, Given>,
     /// At the table: who waits for regions of others, with which question.
@@ -224,6 +233,8 @@ impl Regions {
             (self.is_known, self.must_learn) = (false, true);
             return;
         }
+        // Another life of the table may have wanted it.
+        (self.wanted, self.confirm_at) = (None, None);
         if env.is_table() {
             let held = log.table_held_by(env.me.node);
             self.forget_given(&held);
@@ -413,12 +424,11 @@ impl Regions {
         let mut mine = regions.to_vec();
         if !is_of_all_held {
             self.forget_given(regions);
-        } else if let Some((_, given, _)) = &self.gave
-            && regions.iter().any(|region| given.contains(region))
-        {
-            // Of before the table heard of it, or it never did.
+        } else if let Some((_, given, _)) = &mut self.gave {
+            // What it does not name it has heard of.
+            given.retain(|region| regions.contains(region));
             mine.retain(|region| !given.contains(region));
-            self.refuse(env, id, regions, out);
+            self.refuse(env, id, out);
         }
         let regions = &mine[..];
         let has_room = log.has_room_for_regions();
@@ -470,6 +480,7 @@ impl Regions {
         if self.gave.as_ref().is_some_and(|(last, ..)| *last == name) {
             return self.tell_given(env, log, out);
         }
+        self.wanted = Some(name);
         let mut effects = Vec::new();
         let clients = clients(log);
         self.gather
@@ -530,7 +541,9 @@ impl Regions {
         self.gather.on_tick(env.now, &mut effects);
         self.perform(env, log, effects, out);
         self.take_for_pages(env, log, out);
-        if self.must_learn && log.has_room_for_regions() {
+        let is_time = self.confirm_at.is_some_and(|at| env.now >= at);
+        let may_confirm = is_time && self.asked.is_none() && self.is_known;
+        if (self.must_learn || may_confirm) && log.has_room_for_regions() {
             self.must_learn = false;
             self.learn(env, log, out);
         }
@@ -640,6 +653,9 @@ impl Regions {
 
     /// Gives regions up that nobody here uses, and tells the table when that is durable.
     pub fn give(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, name: u64, out: &mut Outbox) {
+        if self.wanted != Some(name) {
+            return;
+        }
         if log.has_pending_space() || !self.is_known {
             // What was freed a moment ago counts too. And what the table is about to say that we hold may be of before: what is given up now
             // would be taken up again, when somebody else has it.
@@ -647,22 +663,28 @@ impl Regions {
             return;
         }
         if self.gave.as_ref().is_none_or(|(last, ..)| *last != name) {
-            let (regions, lsn) = log.give_regions();
+            let (mut regions, mut lsn) = log.give_regions();
+            if let Some((_, before, of_before)) = self.gave.take() {
+                regions.extend(before);
+                lsn = lsn.max(of_before);
+            }
             self.gave = Some((name, regions, lsn));
         }
         self.tell_given(env, log, out);
     }
 
-    /// An answer to "what do I hold?" names regions that were given up: the table is to know it, when that is durable.
-    fn refuse(&mut self, env: &RegionEnv<'_>, id: u64, regions: &[RegionId], out: &mut Outbox) {
-        let Some((_, given, lsn)) = &self.gave else {
+    /// An answer to "what do I hold?" may name regions that were given up: the table is to know it, when that is durable.
+    fn refuse(&mut self, env: &RegionEnv<'_>, id: u64, out: &mut Outbox) {
+        let Some((_, regions, lsn)) = self.gave.clone() else {
             return;
         };
-        let named = regions.iter().filter(|region| given.contains(region));
-        let regions = named.copied().collect();
+        if regions.is_empty() {
+            return;
+        }
         let message = Message::RegionsBack { id, regions };
         let lsn = lsn.expect("what was given up has a record");
         out.push(RegionEffect::SendAfter(lsn, env.table_owner(), message));
+        self.confirm_at = Some(env.now + CONFIRM_PAUSE);
     }
 
     fn tell_given(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
@@ -672,7 +694,13 @@ impl Regions {
         if env.is_table() {
             // One journal: our record stands before the table's.
             self.on_back(env, log, env.me.node, (name, &regions), out);
+            if self.given.get(&env.me.node) == Some(&name) {
+                self.forget_given(&regions);
+            }
             return;
+        }
+        if !regions.is_empty() {
+            self.confirm_at = Some(env.now + CONFIRM_PAUSE);
         }
         let message = Message::RegionsBack { id: name, regions };
         let table_owner = env.table_owner();
@@ -696,7 +724,11 @@ impl Regions {
 
     /// Nothing is asked and nobody waits.
     pub fn is_idle(&self) -> bool {
-        self.asked.is_none() && self.waiting.is_empty() && self.waiting().next().is_none()
+        let is_told = self.confirm_at.is_none();
+        self.asked.is_none()
+            && self.waiting.is_empty()
+            && self.waiting().next().is_none()
+            && is_told
     }
 }
 

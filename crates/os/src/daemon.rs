@@ -396,6 +396,8 @@ struct Daemon {
     copies: Mutex<FxHashMap<Ticket, copies::Begun>>,
     shut_down: shut_down::ShutDown,
     stop: Stop,
+    /// It is about to end, and answers nobody any more.
+    is_deaf: AtomicBool,
 }
 
 /// Runs a daemon until it is told to stop, or its mount is gone. `on_mounted` is called once it is mounted, before anybody hears so.
@@ -631,6 +633,7 @@ impl Daemon {
             copies: Mutex::default(),
             shut_down: shut_down::ShutDown::default(),
             stop: Stop::default(),
+            is_deaf: AtomicBool::new(false),
             config,
         });
         daemon.set_durable(durable_lsn);
@@ -671,6 +674,10 @@ impl Daemon {
             if let Err(error) = session.connection().abort() {
                 tracing::error!(%error, "the mount cannot be aborted");
             }
+            // Who asks a daemon to end means the next life, too.
+            if crate::interrupt::is_asked() {
+                return Ok(());
+            }
             return Err(membership::start_anew());
         }
         self.fail_parked();
@@ -691,6 +698,7 @@ impl Daemon {
             self.checkpoint_before_end();
         }
         self.leave_cluster();
+        self.is_deaf.store(true, Ordering::SeqCst);
         control::end_listening(&listener);
         let _ = control.join();
         tracing::info!("stopped");

@@ -26,7 +26,7 @@ mod ring;
 mod session;
 
 pub use memory::{Memory, Slabs};
-pub use mount::{Connection, MountError};
+pub use mount::{Connection, MountError, is_passage};
 pub use notifier::{Done, Notifier, NotifyError};
 pub(crate) use session::serve_without_reclaim;
 pub use session::{

@@ -34,7 +34,12 @@ fn ends() -> libc::sigset_t {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
         for signal in ENDS {
-            libc::sigaddset(&raw mut set, signal);
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut action);
+            // What nohup(1) and the like have had ignored stays so.
+            if action.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&raw mut set, signal);
+            }
         }
         set
     }
@@ -54,6 +59,7 @@ pub fn wait() -> libc::c_int {
     loop {
         // SAFETY: a set and a number that live through the call.
         if unsafe { libc::sigwait(&raw const set, &raw mut signal) } == 0 {
+            IS_ASKED.store(true, Ordering::SeqCst);
             return signal;
         }
     }

@@ -17,6 +17,10 @@ pub const KIND: &str = "fuse.gupfs";
 pub struct Mount {
     /// Major number of the device.
     pub major: u32,
+    /// The kernel's name of this mount, and that of the one it is mounted on.
+    pub id: u32,
+    /// See `id`.
+    pub parent: u32,
     /// Minor number: for FUSE the number of the connection.
     pub minor: u32,
     /// Which directory of the file system is mounted: `/`, unless a part of it was bound.
@@ -48,7 +52,8 @@ impl Mount {
 
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
-        let (major, minor) = words.nth(2)?.split_once(':')?;
+        let (id, parent) = (words.next()?, words.next()?);
+        let (major, minor) = words.next()?.split_once(':')?;
         let (root, point) = (words.next()?, words.next()?);
         let options = words.next()?.to_owned();
         let mut rest = words.skip_while(|word| *word != "-").skip(1);
@@ -57,6 +62,8 @@ impl Mount {
         let super_options = rest.next()?;
         let user = (super_options.split(',')).find_map(|word| word.strip_prefix("user_id="));
         Some(Self {
+            id: id.parse().ok()?,
+            parent: parent.parse().ok()?,
             major: major.parse().ok()?,
             minor: minor.parse().ok()?,
             root: read(root).into(),
@@ -79,6 +86,18 @@ pub fn list() -> io::Result<Vec<Mount>> {
     // Names are bytes; those that are no UTF-8 are of mounts that are not ours to find.
     let text = String::from_utf8_lossy(&text);
     Ok(text.lines().filter_map(Mount::parse).collect())
+}
+
+/// What is seen at exactly `point`: the uppermost of the mounts there, which need not be the newest (a new one may take its place beneath).
+///
+/// # Errors
+/// The kernel's list could not be read.
+pub fn at(point: &Path) -> io::Result<Option<Mount>> {
+    let mut there = list()?;
+    there.retain(|mount| mount.point == point);
+    let is_below = |mount: &Mount| there.iter().any(|other| other.parent == mount.id);
+    let upper = there.iter().rfind(|mount| !is_below(mount));
+    Ok(upper.or(there.last()).cloned())
 }
 
 /// Sees that mounts come, go or change.

@@ -62,6 +62,17 @@ pub fn take_place(first: &Mount, dead: &Mount) -> io::Result<()> {
     replace(&copy(first)?, dead)
 }
 
+/// Unmounts `dead` for whoever does not use it.
+///
+/// # Errors
+/// It is not there any more, or the kernel refuses.
+pub fn remove(dead: &Mount) -> io::Result<()> {
+    let left = open(&dead.point)?;
+    check(&left, dead)?;
+    let path = format!("/proc/self/fd/{}", left.as_raw_fd());
+    Ok(rustix::mount::unmount(path, UnmountFlags::DETACH)?)
+}
+
 fn copy(first: &Mount) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let tree = rustix::mount::open_tree(CWD, &first.point, flags)?;

@@ -19,9 +19,9 @@ pub fn list() -> Result<Vec<Mount>> {
     os::mountinfo::list().map_err(|e| Failure::io("read", Path::new("/proc/self/mountinfo"), &e))
 }
 
-/// The newest mount at exactly `point`.
+/// The uppermost mount at exactly `point`.
 pub fn at(point: &Path) -> Result<Option<Mount>> {
-    Ok(list()?.into_iter().rev().find(|m| m.point == point))
+    os::mountinfo::at(point).map_err(|e| Failure::io("read", Path::new("/proc/self/mountinfo"), &e))
 }
 
 /// Mounts at `directory` or below it, newest first: the order in which they can be unmounted.

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Invariants
-//! - One at a time, and `PAUSE` after the last one began at the earliest, whatever became of it.
+//! - One at a time, and `PAUSE` after the last one began at the earliest, whatever became of it; later, where it did not empty what it should.
 //! - It moves no more than a quarter of what it frees, and leaves what checkpoints need twice (`balance_pages` gives back no more).
 
 use types::{Duration, Instant, Run};
@@ -15,6 +15,8 @@ use super::OwnerLog;
 /// From one to the next at the least.
 const PAUSE: Duration = Duration::from_secs(5);
 
+/// Twice as long each time where the same regions are not empty yet, up to this.
+const PAUSE_MAX: Duration = Duration::from_secs(3600);
 /// The same where it is tried out: who reads a page has to have the time for it.
 const EAGER_PAUSE: Duration = Duration::from_millis(200);
 /// Files are short for so many looks in a row.
@@ -28,6 +30,9 @@ pub(crate) struct Evacuation {
     /// Another owner has wanted regions, and there were few.
     is_wanted: bool,
     not_before: Instant,
+    /// What was to become free last, and after what pause the same may be tried again: a page there may be unreadable.
+    last: Vec<Run>,
+    pause: Duration,
     /// So often in a row files were short when it was looked at: what the table still has comes sooner.
     short_count: u32,
     /// For simulators: as often as possible.
@@ -66,7 +71,14 @@ impl OwnerLog {
         };
         let places = self.space.pages().sparse(part, keep);
         if !places.is_empty() {
-            self.evacuation.not_before = now + pause;
+            let evacuation = &mut self.evacuation;
+            let is_again = places.iter().any(|place| evacuation.last.contains(place));
+            evacuation.pause = match is_again && !is_eager {
+                true => Duration((evacuation.pause.0 * 2).min(PAUSE_MAX.0)),
+                false => pause,
+            };
+            evacuation.not_before = now + evacuation.pause;
+            evacuation.last.clone_from(&places);
         }
         self.evacuation.is_wanted = false;
         self.space.pages_mut().drain(&places);

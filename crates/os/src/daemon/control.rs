@@ -51,6 +51,9 @@ pub(super) fn end_listening(listener: &UnixListener) {
 /// once more must not take it for dead.
 pub(super) fn serve(daemon: &Arc<Daemon>, listener: &UnixListener) {
     for stream in listener.incoming() {
+        if daemon.is_deaf.load(Ordering::SeqCst) {
+            return;
+        }
         match stream {
             Ok(stream) => {
                 if let Err(error) = answer(daemon, stream) {
@@ -74,6 +77,8 @@ fn answer(daemon: &Arc<Daemon>, stream: UnixStream) -> std::io::Result<()> {
         "waiters" => daemon.waiters(),
         "counters" => daemon.counters_json(),
         "space" => return answer_beside(daemon, stream, |daemon| daemon.space_json()),
+        // It asks the other owners, for seconds each.
+        "df" if daemon.stop.is_set() => "{\"error\":\"the daemon is about to end\"}".to_owned(),
         "df" => daemon.df_json(),
         "operations" => daemon.operations_json(),
         "config" => daemon.config.settings.clone(),

@@ -83,17 +83,35 @@ pub(super) fn allow_pages(count: u16) {
     }
 }
 
+/// Names of such directories begin so.
+const NOOK: &str = "gupfs-mount-";
+
+fn nook_parents() -> [PathBuf; 2] {
+    [PathBuf::from("/run"), std::env::temp_dir()]
+}
+
+/// Whether that is where a daemon mounted which was killed before its mount had taken the place of a dead one: nobody wants it there.
+pub fn is_passage(point: &Path) -> bool {
+    let name = point.file_name().and_then(std::ffi::OsStr::to_str);
+    let is_so_called = name.is_some_and(|name| name.starts_with(NOOK));
+    is_so_called
+        && nook_parents()
+            .iter()
+            .any(|parent| point.parent() == Some(parent))
+}
+
 /// A directory that is there for as long as this is: where a mount is made that then takes a dead one's place.
 struct Nook(PathBuf);
 
 impl Nook {
     fn new() -> io::Result<Self> {
-        let name = format!("gupfs-mount-{}", std::process::id());
+        let name = format!("{NOOK}{}", std::process::id());
         let make = |parent: &Path| {
             let path = parent.join(&name);
             std::fs::create_dir(&path).map(|()| Self(path))
         };
-        make(Path::new("/run")).or_else(|_| make(&std::env::temp_dir()))
+        let [first, second] = nook_parents();
+        make(&first).or_else(|_| make(&second))
     }
 }
 
@@ -139,13 +157,15 @@ pub(super) fn mount(
     };
     let path = dead.point.clone();
     let error = |source| MountError::Mount { path, source };
+    // It was seen before all that a start takes: somebody may have unmounted it since.
+    if mountinfo::at(&dead.point).is_ok_and(|there| there.is_none()) {
+        return mount_at(config, device);
+    }
     match Nook::new() {
         Ok(nook) => mount_instead(config, device, dead, &nook).map_err(error),
         Err(reason) => {
             tracing::warn!(%reason, "no directory can be made in /run: what lies below the mount point is seen for a moment");
-            let target = c_string(dead.point.as_os_str().as_bytes()).map_err(error)?;
-            // SAFETY: a NUL-terminated path. Where it is gone already there is nothing to do.
-            unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW) };
+            crate::mounting::remove(dead).map_err(error)?;
             mount_at(config, device)
         }
     }
