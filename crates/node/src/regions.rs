@@ -110,8 +110,7 @@ pub struct Regions {
     layouts: Layouts,
     /// This life knows all regions that the table says it holds.
     is_known: bool,
-    /// The newest answer to the table that wanted regions: under which name, which, in which record; with what was given up before and it may
-    /// not have heard of.
+    /// The newest answer to the table that wanted regions: under which name, which of them it may not have heard of, in which record.
     gave: Option<Given>,
     /// What it wants now, if it has asked in this life of its.
     wanted: Option<u64>,
@@ -258,6 +257,11 @@ impl Regions {
     fn draw_id(&mut self, me: NodeLife) -> u64 {
         self.next_id = (self.next_id + 1) & u64::from(u32::MAX);
         life_half(me) | self.next_id
+    }
+
+    /// The table may not have heard of regions that were given up.
+    fn has_untold(&self) -> bool {
+        (self.gave.as_ref()).is_some_and(|(_, regions, _)| !regions.is_empty())
     }
 
     /// The table gave these to us after it heard what we gave up.
@@ -480,6 +484,11 @@ impl Regions {
         if self.gave.as_ref().is_some_and(|(last, ..)| *last == name) {
             return self.tell_given(env, log, out);
         }
+        if self.has_untold() {
+            // First whether it has heard of the last ones: it asks again.
+            self.confirm_at = Some(env.now);
+            return;
+        }
         self.wanted = Some(name);
         let mut effects = Vec::new();
         let clients = clients(log);
@@ -663,11 +672,7 @@ impl Regions {
             return;
         }
         if self.gave.as_ref().is_none_or(|(last, ..)| *last != name) {
-            let (mut regions, mut lsn) = log.give_regions();
-            if let Some((_, before, of_before)) = self.gave.take() {
-                regions.extend(before);
-                lsn = lsn.max(of_before);
-            }
+            let (regions, lsn) = log.give_regions();
             self.gave = Some((name, regions, lsn));
         }
         self.tell_given(env, log, out);

@@ -65,6 +65,8 @@ mod tests {
 
     fn mount(minor: u32, is_read_only: bool) -> Mount {
         Mount {
+            id: 2,
+            parent: 1,
             major: 0,
             minor,
             root: "/".into(),
