@@ -15,7 +15,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
 
-use crate::mountinfo::Mount;
+use crate::mountinfo::{self, Mount};
 
 /// Of mount_setattr(2), as linux/mount.h has them.
 const ATTRIBUTES: [(&str, u64); 7] = [
@@ -54,12 +54,19 @@ pub fn renew(first: &Mount, dead: &Mount) -> io::Result<()> {
     replace(&tree, dead)
 }
 
-/// The same with the restrictions of `first`.
+/// The same with the restrictions of `first`, and also where `dead` has been unmounted and nothing is in its place.
 ///
 /// # Errors
 /// As `renew`.
 pub fn take_place(first: &Mount, dead: &Mount) -> io::Result<()> {
-    replace(&copy(first)?, dead)
+    let tree = copy(first)?;
+    let outcome = replace(&tree, dead);
+    if outcome.is_ok() || mountinfo::at(&dead.point)?.is_some() {
+        return outcome;
+    }
+    let point = open(&dead.point)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(&tree, "", &point, "", flags)?)
 }
 
 /// Unmounts `dead` for whoever does not use it.
@@ -156,7 +163,6 @@ fn restrict(tree: &OwnedFd, options: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mountinfo;
 
     /// One test at a time: the other one sees what is mounted.
     static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -210,6 +216,10 @@ mod tests {
             is_over.store(true, order);
             looks.join().expect("no panic")
         });
+        // Also where nothing is there any more.
+        let (first, dead) = (newest(&new).expect("there"), newest(&old).expect("there"));
+        rustix::mount::unmount(&old, UnmountFlags::DETACH).expect("unmounted");
+        take_place(&first, &dead).expect("taken");
         let left = mountinfo::list().expect("listed");
         let count = left.iter().filter(|mount| mount.point == old).count();
         for point in [&old, &new] {
