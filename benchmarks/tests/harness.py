@@ -49,13 +49,15 @@ def launcher():
         sys.exit(f"cannot run {words[0]}: {error.strerror}. It starts MPI jobs: install MPICH or Open MPI")
     if "OpenRTE" not in version.stdout and "Open MPI" not in version.stdout:
         return words
-    # Tests may run as root. What it makes for itself does not belong to the place under test.
-    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                      OMPI_MCA_orte_tmpdir_base="/tmp")
+    # Tests may run as root.
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     return words + OPEN_MPI
 
 
 MPIEXEC = launcher()
+# What Open MPI makes for a job does not belong to the place under test. Jobs share its directory of a user, which one that ends may take away
+# while another one begins ("ORTE_ERROR_LOG: Error in file session_dir.c"): each has one of its own. Paths of sockets are short.
+SESSIONS = tempfile.TemporaryDirectory(prefix="gm.", dir="/tmp", ignore_cleanup_errors=True)
 
 
 def every_mpi(test):
@@ -78,7 +80,8 @@ class Job:
 
 def launch(words, env=None, cwd=None):
     """Starts a command in a session of its own, so that all of it can be ended; it ends when the tests are killed."""
-    whole = {**os.environ, **(env or {})}
+    session = tempfile.mkdtemp(prefix="", dir=SESSIONS.name)
+    whole = {**os.environ, "OMPI_MCA_orte_tmpdir_base": session, **(env or {})}
     words = ["setpriv", "--pdeathsig", "TERM", *words]
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
                             text=True, env=whole, cwd=cwd, start_new_session=True)
