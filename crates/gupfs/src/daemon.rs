@@ -15,8 +15,7 @@ use types::{Incarnation, NodeId};
 use crate::failure::{Failure, Result};
 use crate::service::Below;
 use crate::state::{self, LogFormat, LogLevel, Place, State};
-use crate::system;
-use crate::system::mounts;
+use crate::system::{self, mounts};
 use crate::{files, filesystem, mount, seconds, service, settings, size};
 
 /// Runs the daemon of the state directory `path` until it is told to stop.

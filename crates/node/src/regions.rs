@@ -226,7 +226,7 @@ impl Regions {
     }
 
     /// This life begins, or the table's owner has begun anew: regions may have been given to this node in an answer
-    /// that was lost.
+    /// that was lost. Or it is time to see whether the table has heard of what was given up.
     pub fn learn(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
         if !log.has_room_for_regions() {
             (self.is_known, self.must_learn) = (false, true);

@@ -15,12 +15,12 @@ pub const KIND: &str = "fuse.gupfs";
 /// One line of mountinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// Major number of the device.
-    pub major: u32,
     /// The kernel's name of this mount, and that of the one it is mounted on.
     pub id: u32,
     /// See `id`.
     pub parent: u32,
+    /// Major number of the device.
+    pub major: u32,
     /// Minor number: for FUSE the number of the connection.
     pub minor: u32,
     /// Which directory of the file system is mounted: `/`, unless a part of it was bound.

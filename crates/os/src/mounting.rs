@@ -64,9 +64,7 @@ pub fn take_place(first: &Mount, dead: &Mount) -> io::Result<()> {
     if outcome.is_ok() || mountinfo::at(&dead.point)?.is_some() {
         return outcome;
     }
-    let point = open(&dead.point)?;
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    Ok(rustix::mount::move_mount(&tree, "", &point, "", flags)?)
+    put(&tree, &open(&dead.point)?, MoveMountFlags::empty())
 }
 
 /// Unmounts `dead` for whoever does not use it.
@@ -76,8 +74,18 @@ pub fn take_place(first: &Mount, dead: &Mount) -> io::Result<()> {
 pub fn remove(dead: &Mount) -> io::Result<()> {
     let left = open(&dead.point)?;
     check(&left, dead)?;
-    let path = format!("/proc/self/fd/{}", left.as_raw_fd());
+    detach(&left)
+}
+
+fn detach(mount: &OwnedFd) -> io::Result<()> {
+    let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
     Ok(rustix::mount::unmount(path, UnmountFlags::DETACH)?)
+}
+
+/// Mounts `tree` at `point`, or beneath what is mounted there.
+fn put(tree: &OwnedFd, point: &OwnedFd, how: MoveMountFlags) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(rustix::mount::move_mount(tree, "", point, "", flags | how)?)
 }
 
 fn copy(first: &Mount) -> io::Result<OwnedFd> {
@@ -90,14 +98,11 @@ fn copy(first: &Mount) -> io::Result<OwnedFd> {
 fn replace(tree: &OwnedFd, dead: &Mount) -> io::Result<()> {
     let left = open(&dead.point)?;
     check(&left, dead)?;
-    let path = format!("/proc/self/fd/{}", left.as_raw_fd());
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    if rustix::mount::move_mount(tree, "", &left, "", flags | BENEATH).is_ok() {
-        return Ok(rustix::mount::unmount(path, UnmountFlags::DETACH)?);
+    if put(tree, &left, BENEATH).is_ok() {
+        return detach(&left);
     }
-    rustix::mount::unmount(path, UnmountFlags::DETACH)?;
-    let point = open(&dead.point)?;
-    Ok(rustix::mount::move_mount(tree, "", &point, "", flags)?)
+    detach(&left)?;
+    put(tree, &open(&dead.point)?, MoveMountFlags::empty())
 }
 
 fn open(point: &Path) -> io::Result<OwnedFd> {
