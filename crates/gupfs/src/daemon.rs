@@ -45,38 +45,47 @@ pub fn run(
     // waits for the end of the process.
     std::mem::forget(place.try_lock()?);
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
+    let mut is_untold = false;
     let outcome = config(&place, &state, settings).and_then(|config| {
         check_address_free(&config)?;
         let source = source.unwrap_or_else(|| config.source.clone());
-        launch(
-            &place,
-            Config {
-                mount_flags,
-                source,
-                ..config
-            },
-        )
+        let config = Config {
+            mount_flags,
+            source,
+            ..config
+        };
+        launch(&place, config, &mut is_untold)
     });
-    for path in [place.control(), place.pid()] {
-        files::remove(&path)?;
+    files::remove(&place.control())?;
+    // With its number left behind whoever waits takes this daemon for one that died, and says so.
+    if !is_untold {
+        files::remove(&place.pid())?;
     }
     outcome
 }
 
-/// Hands over to the daemon proper; returns when it was stopped.
-fn launch(place: &Place, config: Config) -> Result<()> {
+/// Hands over to the daemon proper; returns when it was stopped. `is_untold`: something is lost, and there is no room for saying what.
+fn launch(place: &Place, config: Config, is_untold: &mut bool) -> Result<()> {
     let first = config.mount.clone();
     let on_mounted = || seconds::bring_back(place, &first);
     os::daemon::run(config, on_mounted).map_err(|error| {
         let failure = Failure::new(error.to_string());
-        let is_loss = matches!(
-            error,
-            os::daemon::Error::Lost { .. } | os::daemon::Error::Unlogged { .. }
-        );
-        if is_loss
-            && let Err(failure) = files::replace(&place.lost(), format!("{error}\n").as_bytes())
+        let remedy = match error {
+            os::daemon::Error::Lost { .. } => Some(
+                "what was synced is safe; write the rest again. Before a node that has work to do stops, bring those back that have \
+                 left: they own its files, or serve its disks (`gupfs status` says who is away)",
+            ),
+            os::daemon::Error::Unlogged { .. } => Some(
+                "what was synced is safe; make the rest again. The log says which disk failed, and how: mend or replace it, or make \
+                 room where its file lies, before it is mounted again",
+            ),
+            _ => None,
+        };
+        if let Some(remedy) = remedy
+            && let Err(failure) = service::note_lost(place, &failure.clone().help(remedy))
         {
-            tracing::error!(%failure, "whoever stopped this daemon does not hear what is lost");
+            tracing::error!(%failure, "whoever stopped this daemon does not hear how much is lost");
+            *is_untold = true;
         }
         match error {
             os::daemon::Error::Recovery(_) => failure.help(

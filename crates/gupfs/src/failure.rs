@@ -46,6 +46,11 @@ impl Failure {
     pub fn what(&self) -> &str {
         &self.what
     }
+
+    /// What the user can do, if that was said.
+    pub fn remedy(&self) -> Option<&str> {
+        self.help.as_deref()
+    }
 }
 
 impl fmt::Display for Failure {

@@ -41,7 +41,10 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
         fs::rename(&temporary, path)?;
         File::open(directory)?.sync_all()
     };
-    write().map_err(|e| Failure::io("write", path, &e))
+    write().map_err(|e| {
+        let _ = fs::remove_file(&temporary);
+        Failure::io("write", path, &e)
+    })
 }
 
 /// What `path` holds; `None` if it does not exist.

@@ -277,7 +277,8 @@ pub fn up(lab: &Lab, wanted: &Plan) -> Result<Vec<String>> {
     if (1..=plan.node_count).any(|node| !netns::exists(&netns::name(&prefix, node))) {
         // After a reboot, or half removed: daemons inside cannot reach each other any more.
         for node in 1..=plan.node_count {
-            service::stop(&lab.place(node)?, Some(&lab.mount(node)))?;
+            let ended = service::stop(&lab.place(node)?, Some(&lab.mount(node)))?;
+            done.extend(ended.loss.map(|loss| loss.what().to_owned()));
         }
         netns::remove(&prefix)?;
         netns::create(&prefix, plan.node_count)?;
@@ -314,7 +315,8 @@ fn start_all(lab: &Lab, node_count: u16) -> Result<Vec<String>> {
     for node in 1..=node_count {
         let place = lab.place(node)?;
         if !matches!(service::look(&place)?, Liveness::Mounted(_)) {
-            service::end(&place)?;
+            let ended = service::end(&place)?;
+            done.extend(ended.loss.map(|loss| loss.what().to_owned()));
             starting.push((node, service::start(&place, &[])?));
         }
     }
@@ -443,20 +445,20 @@ pub fn start(lab: &Lab, nodes: &[u16]) -> Result<Vec<String>> {
     let plan = lab.require()?;
     let _lock = lab.lock()?;
     check_whole(lab, &plan)?;
-    let mut starting = Vec::new();
+    let (mut done, mut starting) = (Vec::new(), Vec::new());
     for node in nodes.iter().copied() {
         lab.check_node(&plan, node)?;
         let place = lab.place(node)?;
         if matches!(service::look(&place)?, Liveness::Mounted(_)) {
             continue;
         }
-        service::end(&place)?;
+        let ended = service::end(&place)?;
+        done.extend(ended.loss.map(|loss| loss.what().to_owned()));
         starting.push((node, service::start(&place, &[])?));
     }
     if starting.is_empty() {
         return Ok(vec!["already running".to_owned()]);
     }
-    let mut done = Vec::new();
     for (node, started) in starting {
         started.wait()?;
         done.push(format!(

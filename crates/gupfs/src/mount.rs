@@ -379,6 +379,9 @@ pub fn umount(point: &Path) -> Result<Vec<String>> {
         if let Some(lost) = service::take_lost(&place)? {
             return Err(lost);
         }
+        if service::has_died(&place)? {
+            return Err(service::unsynced(&place, "died"));
+        }
         done.push("the daemon wrote back what it held and ended".to_owned());
     }
     Ok(done)

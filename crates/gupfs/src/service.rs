@@ -180,35 +180,69 @@ fn indent(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Ends the daemon of `place`, whatever state it is in, and unmounts. Returns what was done, for the user.
-pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Vec<String>> {
+/// What became of a daemon.
+#[derive(Debug)]
+pub struct Ended {
+    /// What was done, for the user.
+    pub done: Vec<String>,
+    /// What is lost, as far as anybody knows.
+    pub loss: Option<Failure>,
+}
+
+/// Ends the daemon of `place`, whatever state it is in, and unmounts.
+pub fn stop(place: &Place, mount: Option<&Path>) -> Result<Ended> {
     let mounted = mounts_of(place)?;
-    let mut done = end(place)?;
-    done.extend(clear(place, mount)?);
+    let mut ended = end(place)?;
+    ended.done.extend(clear(place, mount)?);
     for mount in mounted {
         mounts::leave(&mount.point)?;
     }
-    Ok(done)
+    Ok(ended)
 }
 
 /// Ends the daemon of `place`, whatever state it is in. What a dead one has left mounted stays, for the next one to take its place.
-pub fn end(place: &Place) -> Result<Vec<String>> {
+pub fn end(place: &Place) -> Result<Ended> {
     let mut done = Vec::new();
-    if ask_to_end(place)? {
-        let has_ended = wait_ended(place, STOP_LIMIT)?;
-        // A process that was killed leaves its number.
-        let is_clean = !place.lost().exists() && !place.pid().exists();
-        done.push(match (has_ended, is_clean) {
-            (true, true) => "the daemon wrote back what it held, unmounted and ended".to_owned(),
-            (true, false) => "the daemon unmounted and ended".to_owned(),
-            (false, _) => format!(
-                "the daemon was asked to end and had not after {} s",
-                STOP_LIMIT.as_secs()
-            ),
+    let was_running = !process::daemons_of(place.root())?.is_empty();
+    let is_asked = ask_to_end(place)?;
+    let has_ended = is_asked && wait_ended(place, STOP_LIMIT)?;
+    let is_dead = was_running && has_died(place)?;
+    let mut loss = take_lost(place)?;
+    if is_dead {
+        loss.get_or_insert_with(|| unsynced(place, "died"));
+    } else if has_ended {
+        done.push(match loss {
+            None => "the daemon wrote back what it held, unmounted and ended".to_owned(),
+            Some(_) => "the daemon unmounted and ended".to_owned(),
         });
+    } else if is_asked {
+        let seconds = STOP_LIMIT.as_secs();
+        done.push(format!(
+            "the daemon was asked to end and had not after {seconds} s"
+        ));
     }
-    done.extend(kill(place)?);
-    Ok(done)
+    let killed = kill(place)?;
+    if !killed.is_empty() {
+        loss.get_or_insert_with(|| unsynced(place, "was killed"));
+    }
+    done.extend(killed);
+    Ok(Ended { done, loss })
+}
+
+/// The daemon of `place` has ended, and not in good order: it has left its number.
+pub fn has_died(place: &Place) -> Result<bool> {
+    Ok(place.pid().exists() && process::daemons_of(place.root())?.is_empty())
+}
+
+/// The daemon of `place` has ended in a way that tells nobody what it had not written back.
+pub fn unsynced(place: &Place, how: &str) -> Failure {
+    Failure::new(format!(
+        "the daemon {how} before it had written back what it held: what was not synced may be lost"
+    ))
+    .help(format!(
+        "the end of {} may say why; mount it again: what was synced is there",
+        place.log().display()
+    ))
 }
 
 /// Asks the daemon of `place` to end until it has heard it. It may not listen yet, and then mount and take in what programs write; or not any
@@ -237,11 +271,18 @@ pub fn take_lost(place: &Place) -> Result<Option<Failure>> {
         Err(error) => return Err(Failure::io("read", &path, &error)),
     };
     files::remove(&path)?;
-    let failure = Failure::new(text.trim().to_owned());
-    Ok(Some(failure.help(
-        "what was synced is safe; write the rest again. Before a node that has work to do stops, bring those back that have \
-         left: they own its files, or serve its disks (`gupfs status` says who is away)",
-    )))
+    let (what, help) = text.trim_end().split_once('\n').unwrap_or((&text, ""));
+    let failure = Failure::new(what);
+    Ok(Some(match help {
+        "" => failure,
+        help => failure.help(help),
+    }))
+}
+
+/// For `take_lost` of whoever ends or starts the daemon of `place` next.
+pub fn note_lost(place: &Place, lost: &Failure) -> Result<()> {
+    let lines = format!("{}\n{}\n", lost.what(), lost.remedy().unwrap_or_default());
+    files::replace(&place.lost(), lines.as_bytes())
 }
 
 /// The same without asking: the connection is aborted and the process killed.

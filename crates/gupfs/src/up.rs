@@ -409,8 +409,7 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
     if mount.is_none() {
         check_fresh(&place)?;
     }
-    let mut done = service::stop(&place, mount.as_deref())?;
-    let lost = service::take_lost(&place)?;
+    let service::Ended { mut done, loss } = service::stop(&place, mount.as_deref())?;
     done.extend(detach(place.root())?);
     if destroy {
         done.extend(remove_backing(place.root())?);
@@ -437,8 +436,8 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
     if done.is_empty() {
         done.push("nothing was running and nothing was mounted".to_owned());
     }
-    match lost.filter(|_| !destroy) {
-        Some(lost) => Err(lost),
+    match loss.filter(|_| !destroy) {
+        Some(loss) => Err(loss),
         None => Ok(done),
     }
 }

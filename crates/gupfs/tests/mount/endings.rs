@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use super::node::Node;
+use super::stopped::await_stopped;
 use super::{await_end, line, run, said};
 
 /// Many small files and a large one: their write-back takes a moment.
@@ -54,7 +56,7 @@ fn who_ends_in_good_order_is_not_killed() {
             }
             1 => {
                 let mut first = Command::new(gupfs).args(down).spawn().unwrap();
-                std::thread::sleep(std::time::Duration::from_millis(30));
+                std::thread::sleep(Duration::from_millis(30));
                 // Who asked is interrupted.
                 first.kill().unwrap();
                 first.wait().unwrap();
@@ -113,7 +115,7 @@ fn nothing_is_written_below_the_mount_point() {
             made
         });
         for round in 0..4 {
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            std::thread::sleep(Duration::from_millis(300));
             let pid = fs::read_to_string(state.join("pid")).unwrap();
             run(Path::new("kill"), &["-9", pid.trim()]);
             await_end(pid.trim());
@@ -156,4 +158,119 @@ fn nothing_is_written_below_the_mount_point() {
     );
     node.gupfs(&["down"]);
     fs::remove_file(mount.join("stray")).unwrap();
+}
+
+/// Nothing that is lost passes for written: a daemon that dies while `gupfs down` waits for its answer, and a disk that is full, where there
+/// is no room for saying what is lost either.
+#[test]
+fn what_is_lost_at_the_end_is_said() {
+    let Some(node) = Node::new("1G") else { return };
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let state = node.state();
+    let pid = fs::read_to_string(state.join("pid")).unwrap();
+    run(Path::new("kill"), &["-STOP", pid.trim()]);
+    await_stopped(pid.trim());
+    let mut down = Command::new(gupfs);
+    down.args(["down", "--state", state.to_str().unwrap()]);
+    let down = down.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let down = down.unwrap();
+    await_socket(down.id());
+    run(Path::new("kill"), &["-9", pid.trim()]);
+    let output = down.wait_with_output().unwrap();
+    let told = said(&output);
+    assert!(!output.status.success(), "{told}");
+    assert!(told.contains("the daemon died before"), "{told}");
+    // Once: who calls it again has nothing to end.
+    node.gupfs(&["down"]);
+}
+
+/// The journal's disk is a file of a file system that is full, as is the state directory beside it.
+#[test]
+fn changes_that_a_full_disk_does_not_take_are_said() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    node.gupfs(&["down", "--destroy"]);
+    let tmpfs = Tmpfs::new(&node.mount().with_file_name("small"), "64M");
+    let (state, mount) = (tmpfs.0.join("state"), node.mount());
+    let (state, mount) = (state.to_str().unwrap(), mount.to_str().unwrap());
+    let up = ["up", "--state", state, "--mount", mount];
+    let down = ["down", "--state", state];
+    let destroy = Destroy(state.to_owned());
+    let output = run(gupfs, &[&up[..], &["--size", "256M"]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    for is_room_made in [false, true] {
+        let filler = tmpfs.0.join("filler");
+        let mut file = File::create(&filler).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        drop(file);
+        let make = |number: u32| fs::write(node.mount().join(format!("f{number}")), "text");
+        let refused = (0..20_000).find_map(|number| make(number).err());
+        let refused = refused.expect("the disk is full");
+        assert_eq!(refused.raw_os_error(), Some(libc::EIO), "{refused}");
+        if is_room_made {
+            fs::remove_file(&filler).unwrap();
+        }
+        let output = run(gupfs, &down);
+        let told = said(&output);
+        assert!(!output.status.success(), "{told}");
+        let (words, others) = (
+            "changes, which were not synced, are lost",
+            "before it had written back",
+        );
+        let words = if is_room_made { words } else { others };
+        assert!(told.contains(words), "{is_room_made}: {told}");
+        let _ = fs::remove_file(&filler);
+        let output = run(gupfs, &up);
+        assert!(output.status.success(), "{}", said(&output));
+    }
+    drop(destroy);
+}
+
+/// A file system that is destroyed when this is dropped.
+struct Destroy(String);
+
+impl Drop for Destroy {
+    fn drop(&mut self) {
+        let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+        run(gupfs, &["down", "--destroy", "--state", &self.0]);
+    }
+}
+
+/// Mounted while this lives.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn new(point: &Path, size: &str) -> Self {
+        fs::create_dir(point).unwrap();
+        let words = ["-t", "tmpfs", "-o", &format!("size={size}"), "gupfs-test"];
+        let output = run(
+            Path::new("mount"),
+            &[&words[..], &[point.to_str().unwrap()]].concat(),
+        );
+        assert!(output.status.success(), "{}", said(&output));
+        Self(point.to_owned())
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        run(Path::new("umount"), &[self.0.to_str().unwrap()]);
+    }
+}
+
+/// Waits until the process has a socket open.
+fn await_socket(pid: u32) {
+    let until = Instant::now() + Duration::from_secs(20);
+    let is_socket = |entry: std::io::Result<fs::DirEntry>| {
+        let target = entry.and_then(|entry| fs::read_link(entry.path()));
+        target.is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    let has_one =
+        || fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|mut all| all.any(is_socket));
+    while !has_one() {
+        assert!(Instant::now() < until, "{pid} opens no socket");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
