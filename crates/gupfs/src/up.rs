@@ -1,5 +1,6 @@
 //! `gupfs up` and `gupfs down`: one node, from nothing to a mounted file system and back.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use nsd::label::sector_count_min;
@@ -192,17 +193,17 @@ fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<S
         disks: disks.collect(),
         ..single(&view, mount)
     })?;
-    Ok(vec![
-        format!(
-            "made {NSD_COUNT} NSDs of {} in {}",
-            size::show(request.size / u64::from(NSD_COUNT)),
-            place.root().display()
-        ),
-        format!(
-            "made the file system {} over them, with the built-in config store",
-            state::to_hex(view.fs.0)
-        ),
-    ])
+    let mut done = vec![format!(
+        "made {NSD_COUNT} NSDs of {} in {}",
+        size::show(request.size / u64::from(NSD_COUNT)),
+        place.root().display()
+    )];
+    done.extend(warn_of_thin(&paths)?);
+    done.push(format!(
+        "made the file system {} over them, with the built-in config store",
+        state::to_hex(view.fs.0)
+    ));
+    Ok(done)
 }
 
 /// The state of the only node of `view`, without disks.
@@ -336,6 +337,34 @@ pub fn make_file(path: &Path, size: u64) -> Result<()> {
                 _ => failure,
             }
         })
+}
+
+/// What is said where the files at `paths`, which are sparse, may outgrow the file systems that they lie in: what is written there fails then,
+/// and whoever reads `df` of ours does not see it coming.
+pub fn warn_of_thin(paths: &[PathBuf]) -> Result<Vec<String>> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut wanted: BTreeMap<u64, (u64, &Path)> = BTreeMap::new();
+    for path in paths {
+        let found = std::fs::metadata(path).map_err(|e| Failure::io("look at", path, &e))?;
+        let missing = found.len().saturating_sub(found.blocks() * 512);
+        wanted.entry(found.dev()).or_insert((0, path)).0 += missing;
+    }
+    let mut warnings = Vec::new();
+    for (wanted, path) in wanted.into_values() {
+        let room =
+            rustix::fs::statvfs(path).map_err(|e| Failure::io("look at", path, &e.into()))?;
+        let free = room.f_bavail.saturating_mul(room.f_frsize);
+        if free < wanted {
+            warnings.push(format!(
+                "warning: the disk below {} has {} left, and NSDs that may grow by {}: writes fail once it is full, whatever df says \
+                 of this file system; make room there, or choose a smaller size",
+                path.display(),
+                size::show(free),
+                size::show(wanted)
+            ));
+        }
+    }
+    Ok(warnings)
 }
 
 /// The devices over `paths`, or the paths themselves.
@@ -494,6 +523,23 @@ mod tests {
         let failure = already_mounted(&state, mount, Some(8192)).expect_err("another size");
         assert!(failure.what().contains("--direct-from"), "{failure}");
         already_mounted(&state, Path::new("/mnt/there"), None).expect_err("another place");
+    }
+
+    #[test]
+    fn sparse_files_that_may_not_grow_are_told() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = |name: &str, size: u64| {
+            let path = directory.path().join(name);
+            make_file(&path, size).expect("made");
+            path
+        };
+        let small = file("small", 96 << 20);
+        assert_eq!(warn_of_thin(std::slice::from_ref(&small)), Ok(Vec::new()));
+        let large = file("large", 1 << 43);
+        let [said] = &warn_of_thin(&[small, large]).expect("there")[..] else {
+            panic!("one for both, they lie in one file system");
+        };
+        assert!(said.contains("may grow by 8.0 TiB"), "{said}");
     }
 
     #[test]

@@ -147,6 +147,7 @@ fn make_files(size: u64, paths: &[PathBuf]) -> Result<Vec<String>> {
         }
         done.push(format!("made {}", path.display()));
     }
+    done.extend(up::warn_of_thin(paths)?);
     Ok(done)
 }
 
