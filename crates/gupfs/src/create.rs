@@ -95,11 +95,11 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
     let noted = files::replace(&place.creating(), fs.as_bytes())
         .and_then(|()| place.store_view(plan.view()));
     if let Err(failure) = noted {
-        return fail(failure, undo(&place, had_directory));
+        return fail(failure, place.undo(had_directory));
     }
     if let Err(failure) = plan.write().and_then(|()| place.store(&state)) {
         // With labels on the disks the note must stay.
-        let undone = plan.clear().and_then(|()| undo(&place, had_directory));
+        let undone = plan.clear().and_then(|()| place.undo(had_directory));
         return fail(failure, undone);
     }
     files::remove(&place.creating())?;
@@ -144,22 +144,6 @@ fn unfinished(place: &Place) -> Result<Option<u128>> {
         return Ok(None);
     };
     from_hex(text.trim(), "file system id").map(Some)
-}
-
-/// What is in the directory is of a creation that has failed.
-fn undo(place: &Place, had_directory: bool) -> Result<()> {
-    let own = [place.view(), place.creating()];
-    let parts = ["gupfs.toml.new", "cluster.view.new", "creating.new"];
-    let parts = parts.map(|name| place.root().join(name));
-    for path in own.iter().chain(&parts) {
-        files::remove(path)?;
-    }
-    if !had_directory {
-        files::remove(&place.lock())?;
-        let root = place.root();
-        std::fs::remove_dir(root).map_err(|e| Failure::io("remove", root, &e))?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::disks::Disk;
 use crate::failure::{Failure, Result};
 use crate::service::{self, Liveness};
 use crate::state::{Place, State, from_hex};
-use crate::{agree, files, size, system, up};
+use crate::{agree, size, system, up};
 
 /// Destroys the file system of the state directory `state`. Returns what was done.
 pub fn run(state: &Path, is_agreed: bool) -> Result<Vec<String>> {
@@ -34,21 +34,8 @@ pub fn run(state: &Path, is_agreed: bool) -> Result<Vec<String>> {
         });
     }
     done.extend(up::remove_backing(place.root())?);
-    let left = ["gupfs.toml.new", "cluster.view.new"].map(|name| place.root().join(name));
-    let own = [
-        place.lives(),
-        place.lost(),
-        place.log(),
-        place.view(),
-        place.creating(),
-    ];
-    for path in own.iter().chain(&left).chain([&place.config()]) {
-        files::remove(path)?;
-    }
-    files::remove(&place.lock())?;
+    place.remove()?;
     drop(lock);
-    // Only if nothing of the user's is in it.
-    let _ = std::fs::remove_dir(place.root());
     done.push(format!(
         "destroyed the file system {} of {}",
         state.fs,

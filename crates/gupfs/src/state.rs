@@ -9,6 +9,8 @@
 //! | `lives` | incarnations of the daemon, newest last: tells the manager which are over |
 //! | `pid`, `log`, `control.sock` | of the running daemon |
 //! | `lost` | what a daemon that was stopped could not write back, for whoever stopped it |
+//! | `fsck.progress` | how far `gupfs fsck --data` has come |
+//! | `NAME.new` | what was to become one of these |
 //! | `nsd/`, `ram/` | disks that `gupfs up` made: files, or a tmpfs with files |
 //!
 //! Invariants:
@@ -16,6 +18,7 @@
 //! - A directory of another format is refused before anything in it is touched.
 //! - All files are 0600 in a 0700 directory, and no symbolic link is followed.
 
+use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -409,6 +412,34 @@ const fn is_default_pagepool(size: &u64) -> bool {
     *size == pagepool_size_default()
 }
 
+/// All files of a state directory, in the order in which they go with it.
+const FILES: [&str; 10] = [
+    "control.sock",
+    "pid",
+    "lost",
+    "lives",
+    "log",
+    "fsck.progress",
+    "cluster.view",
+    "creating",
+    // What is interrupted can be run again while this is there.
+    "gupfs.toml",
+    "lock",
+];
+/// Those of them that the creation of a file system makes, the same way.
+const CREATED: [&str; 3] = ["gupfs.toml", "cluster.view", "creating"];
+/// What a file is called until it takes the place of the one before.
+const NEW: &str = ".new";
+/// Directories with disks that `gupfs up` made.
+pub const DISK_DIRECTORIES: [&str; 2] = ["nsd", "ram"];
+
+/// Whether a state directory may have a file or directory called `name`.
+pub fn is_own_name(name: &OsStr) -> bool {
+    let name = name.to_str().unwrap_or_default();
+    let file = name.strip_suffix(NEW).unwrap_or(name);
+    FILES.contains(&file) || DISK_DIRECTORIES.contains(&name)
+}
+
 /// How long a program that is about to let go of a state directory is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of the longest name of a socket: sun_path without the NUL.
@@ -531,6 +562,31 @@ impl Place {
     /// Writes `view`.
     pub fn store_view(&self, view: &ClusterView) -> Result<()> {
         files::replace(&self.view(), &view_file::encode(view))
+    }
+
+    /// Removes all files of the state directory, and the directory itself unless it holds anything else.
+    pub fn remove(&self) -> Result<()> {
+        self.remove_files(&FILES)?;
+        let _ = std::fs::remove_dir(&self.root);
+        Ok(())
+    }
+
+    /// Removes what the creation of a file system that has failed has left; the directory too, if it is of that creation.
+    pub fn undo(&self, had_directory: bool) -> Result<()> {
+        self.remove_files(&CREATED)?;
+        if had_directory {
+            return Ok(());
+        }
+        files::remove(&self.lock())?;
+        std::fs::remove_dir(&self.root).map_err(|e| Failure::io("remove", &self.root, &e))
+    }
+
+    fn remove_files(&self, names: &[&str]) -> Result<()> {
+        for name in names {
+            files::remove(&self.root.join(format!("{name}{NEW}")))?;
+            files::remove(&self.root.join(name))?;
+        }
+        Ok(())
     }
 
     /// As `try_lock`, but a program that holds it without being a daemon is waited for: one that ends keeps it until its
@@ -699,6 +755,34 @@ pub(crate) mod tests {
         place.require().expect_err("nothing yet");
         place.store(&example()).expect("stored");
         assert_eq!(place.load().expect("loaded"), Some(example()));
+    }
+
+    /// Whatever the end of a daemon or of a command has left goes with the directory.
+    #[test]
+    fn all_that_is_ours_goes() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = Place::new(&directory.path().join("state")).expect("a place");
+        let fill = || {
+            std::fs::create_dir(place.root()).expect("made");
+            for name in FILES {
+                for name in [name.to_owned(), format!("{name}{NEW}")] {
+                    assert!(is_own_name(OsStr::new(&name)));
+                    std::fs::write(place.root().join(name), "x").expect("written");
+                }
+            }
+        };
+        fill();
+        place.remove().expect("removed");
+        assert!(!place.root().exists());
+        fill();
+        let other = place.root().join("thesis.tex");
+        std::fs::write(&other, "x").expect("written");
+        place.remove().expect("removed");
+        let left = std::fs::read_dir(place.root()).expect("it stays");
+        assert!(other.exists() && left.count() == 1);
+        for name in ["thesis.tex", "lock.old", "nsd.new", ".new", ""] {
+            assert!(!is_own_name(OsStr::new(name)), "{name}");
+        }
     }
 
     #[test]

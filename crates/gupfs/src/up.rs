@@ -154,15 +154,7 @@ fn create(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>>
 /// Removes what a creation that has failed has left of a file system over our own disks.
 fn undo(place: &Place, had_directory: bool) -> Result<()> {
     remove_backing(place.root())?;
-    for name in ["cluster.view", "cluster.view.new", "gupfs.toml.new"] {
-        files::remove(&place.root().join(name))?;
-    }
-    if had_directory {
-        return Ok(());
-    }
-    files::remove(&place.lock())?;
-    let root = place.root();
-    std::fs::remove_dir(root).map_err(|e| Failure::io("remove", root, &e))
+    place.undo(had_directory)
 }
 
 fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {
@@ -241,20 +233,6 @@ pub(crate) fn check_fresh(place: &Place) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(place.root()) else {
         return Ok(());
     };
-    const OURS: [&str; 12] = [
-        "lock",
-        "log",
-        "lost",
-        "pid",
-        "control.sock",
-        "nsd",
-        "ram",
-        "cluster.view",
-        "gupfs.toml.new",
-        "cluster.view.new",
-        "creating",
-        "creating.new",
-    ];
     for entry in entries.flatten() {
         if entry.file_name() == "lives" {
             // Its disks hold data: making a file system over them is the last thing that is wanted.
@@ -264,7 +242,7 @@ pub(crate) fn check_fresh(place: &Place) -> Result<()> {
             ))
             .help("restore it from a backup of the state directory; the data on the disks is untouched"));
         }
-        if !OURS.iter().any(|name| entry.file_name() == *name) {
+        if !state::is_own_name(&entry.file_name()) {
             return Err(Failure::new(format!(
                 "{} is no state directory: it holds {}",
                 place.root().display(),
@@ -400,8 +378,8 @@ pub fn remove_backing(root: &Path) -> Result<Vec<String>> {
             mount.point.display()
         )));
     }
-    for directory in [ram, root.join("nsd")] {
-        files::remove(&directory)?;
+    for name in state::DISK_DIRECTORIES {
+        files::remove(&root.join(name))?;
     }
     Ok(done)
 }
@@ -442,21 +420,7 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
     done.extend(detach(place.root())?);
     if destroy {
         done.extend(remove_backing(place.root())?);
-        for path in [
-            place.config(),
-            place.view(),
-            place.log(),
-            place.lives(),
-            place.creating(),
-            place.lock(),
-        ] {
-            files::remove(&path)?;
-        }
-        for name in ["gupfs.toml.new", "cluster.view.new"] {
-            files::remove(&place.root().join(name))?;
-        }
-        // Only if nothing of the user's is in it.
-        let _ = std::fs::remove_dir(place.root());
+        place.remove()?;
         done.push(format!(
             "removed the file system and {}",
             place.root().display()
@@ -493,7 +457,9 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let place = Place::new(directory.path()).expect("a place");
         check_fresh(&place).expect("empty");
-        std::fs::write(place.lock(), "").expect("ours");
+        for name in ["lock", "lives.new", "lost.new", "pid.new"] {
+            std::fs::write(place.root().join(name), "").expect("ours");
+        }
         check_fresh(&place).expect("only ours");
         std::fs::write(directory.path().join("thesis.tex"), "").expect("not ours");
         let failure = check_fresh(&place).expect_err("not ours");

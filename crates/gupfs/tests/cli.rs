@@ -575,6 +575,13 @@ fn a_destroyed_file_system_leaves_blank_disks() {
     assert!(!state.exists());
     assert!(ok(&["nsd", "create", text(&first)]).contains("can be used"));
     ok(&create);
+    // Nor is anything left of what crashes leave.
+    for name in ["control.sock", "pid", "pid.new", "lives.new", "lost.new"] {
+        fs::write(state.join(name), "1").expect("written");
+    }
+    ok(&destroy);
+    assert!(!state.exists());
+    ok(&create);
     // The second disk has become another file system's meanwhile.
     let other = path("other");
     let mut again = create;
