@@ -409,7 +409,7 @@ impl Slice {
             .iter()
             .any(|b| b.state == BatchState::Storing && inode.pages.has_older(&b.numbers, until));
         // Where frames are short, what is stored does not wait for what is being stored: it can be evicted then.
-        let is_short = env.pool.frame_counts().1 < env.pool.levels().requests;
+        let is_short = env.pool.frame_counts().1 < env.pool.levels().intake;
         let front = inode.front(is_short);
         let may_go = inode.batches.iter().filter(|batch| front.admits(batch));
         let stored: usize = may_go.map(Batch::extent_count).sum();

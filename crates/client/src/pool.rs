@@ -29,6 +29,8 @@ pub struct Levels {
     /// The front end takes no request in that would leave fewer: the page index can still take a write of the
     /// largest size whose pages it must copy.
     pub requests: u64,
+    /// So it takes none in where fewer are free than these: what is stored is committed then, however little it is, so that it can be evicted.
+    pub intake: u64,
     /// Clean pages are evicted and dirty ones written back.
     pub low: u64,
 }
@@ -42,10 +44,12 @@ impl Levels {
         const STEP: u64 = 2 * FRAMES_PER_SLAB as u64;
         let reserve = (total / 32).max(NEEDS).min(total / 4);
         let requests = (reserve + STEP).min(total / 2);
+        let intake = requests + u64::from(FRAMES_PER_SLAB);
         let low = (total / 8).max(requests + STEP);
         Self {
             reserve,
             requests,
+            intake,
             low,
         }
     }

@@ -259,6 +259,9 @@ impl Slice {
             let inode = self.inodes.get(&ino);
             if inode.is_some_and(|inode| inode.pages.dirty_count() > 0) {
                 self.add_goal(env, ino, Purpose::Background);
+            } else {
+                // What is stored already may be committed.
+                self.pump(env, ino);
             }
         }
     }

@@ -97,7 +97,7 @@ impl Daemon {
         }
         let (total, free) = self.pool.frame_counts();
         let has_starving = self.slices.iter().any(|slice| lock(slice).is_frameless());
-        if has_starving || !all.is_empty() || free < self.pool.levels().requests {
+        if has_starving || !all.is_empty() || free < self.pool.levels().intake {
             let (mut cached, mut dirty) = (0, 0);
             for slice in &self.slices {
                 let (_, pages, of_them) = lock(slice).counts();

@@ -100,7 +100,7 @@ impl Pagepool {
     /// what was requested before.
     pub(super) fn alloc_request_slab(&self) -> Option<FrameRef> {
         let (_, free) = self.frame_counts();
-        if free < self.levels().requests + u64::from(FRAMES_PER_SLAB) {
+        if free < self.levels().intake {
             self.refused_count.fetch_add(1, Ordering::Relaxed);
             self.shortage.tell();
             return None;

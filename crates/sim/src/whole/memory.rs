@@ -247,6 +247,7 @@ impl Pool for Memory {
         Levels {
             reserve,
             requests,
+            intake: requests + CALL_FRAMES_MAX,
             low: requests + CALL_FRAMES_MAX,
         }
     }

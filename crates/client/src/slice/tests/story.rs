@@ -91,6 +91,7 @@ impl crate::Pool for Memory {
         crate::pool::Levels {
             reserve: 2,
             requests: 3,
+            intake: 4,
             low: 4,
         }
     }
