@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
-use crate::state::{Disk, Place, State, from_hex, to_hex};
+use crate::state::{Disk, Place, State, to_hex};
 use crate::{files, size, system, up};
 
 /// Stripe units in bytes that an NSD's label can have: powers of two in this range.
@@ -66,7 +66,7 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
         block_size,
         force: request.force,
     };
-    let unfinished = unfinished(&place)?;
+    let unfinished = place.unfinished()?;
     let plan = filesystem::plan(&new, unfinished)?;
     let had_directory = place.root().exists();
     files::make_directory(place.root())?;
@@ -92,7 +92,8 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
             other.what()
         ))),
     };
-    let noted = files::replace(&place.creating(), fs.as_bytes())
+    let noted = place
+        .note_unfinished(plan.view())
         .and_then(|()| place.store_view(plan.view()));
     if let Err(failure) = noted {
         return fail(failure, place.undo(had_directory));
@@ -126,7 +127,8 @@ fn check_block_size(bytes: u64) -> Result<u32> {
     })
 }
 
-fn check_unused(place: &Place) -> Result<()> {
+/// Fails where the state directory has a file system, or what may be left of one.
+pub(crate) fn check_unused(place: &Place) -> Result<()> {
     if let Some(found) = place.load()? {
         return Err(Failure::new(format!(
             "{} holds the file system {} already",
@@ -136,14 +138,6 @@ fn check_unused(place: &Place) -> Result<()> {
         .help("mount it with `gupfs up`, or name another state directory"));
     }
     up::check_fresh(place)
-}
-
-/// The id that an interrupted creation has noted.
-fn unfinished(place: &Place) -> Result<Option<u128>> {
-    let Some(text) = files::read_text(&place.creating())? else {
-        return Ok(None);
-    };
-    from_hex(text.trim(), "file system id").map(Some)
 }
 
 #[cfg(test)]

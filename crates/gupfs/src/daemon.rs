@@ -44,6 +44,8 @@ pub fn run(
     // Released by the kernel when this process is gone, and by nothing before: whoever waits for the lock
     // waits for the end of the process.
     std::mem::forget(place.try_lock()?);
+    // Of a creation that was interrupted when all was made: its labels are of a file system now.
+    files::remove(&place.creating())?;
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;
     let mut is_untold = false;
     let outcome = config(&place, &state, settings).and_then(|config| {

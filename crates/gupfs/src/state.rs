@@ -5,7 +5,7 @@
 //! | `gupfs.toml` | the node's configuration ([`State`]); its presence says that the directory is complete |
 //! | `cluster.view` | the built-in config store: `types::view_file` |
 //! | `lock` | held (flock) by the daemon for its life, and by commands while they change the directory |
-//! | `creating` | id of the file system that `gupfs fs create` is making |
+//! | `creating` | id of the file system that `gupfs up` or `gupfs fs create` is making: labels with it are nobody's |
 //! | `lives` | incarnations of the daemon, newest last: tells the manager which are over |
 //! | `pid`, `log`, `control.sock` | of the running daemon |
 //! | `lost` | what a daemon that was stopped could not write back, for whoever stopped it |
@@ -470,7 +470,7 @@ impl Place {
         Ok(place)
     }
 
-    /// The id of a file system that `gupfs fs create` is making.
+    /// The id of a file system that is being made.
     pub fn creating(&self) -> PathBuf {
         self.root.join("creating")
     }
@@ -562,6 +562,22 @@ impl Place {
     /// Writes `view`.
     pub fn store_view(&self, view: &ClusterView) -> Result<()> {
         files::replace(&self.view(), &view_file::encode(view))
+    }
+
+    /// Notes the file system of `view` as one that is being made, before any disk has a label of it.
+    pub fn note_unfinished(&self, view: &ClusterView) -> Result<()> {
+        files::replace(&self.creating(), to_hex(view.fs.0).as_bytes())
+    }
+
+    /// The id that a creation which did not come to its end has noted.
+    pub fn unfinished(&self) -> Result<Option<u128>> {
+        let path = self.creating();
+        let Some(text) = files::read_text(&path)? else {
+            return Ok(None);
+        };
+        let id = from_hex(text.trim(), &format!("{}: file system id", path.display()));
+        let help = "remove it: disks with labels are somebody's then";
+        id.map(Some).map_err(|failure| failure.help(help))
     }
 
     /// Removes all files of the state directory, and the directory itself unless it holds anything else.

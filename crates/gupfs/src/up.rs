@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use nsd::label::sector_count_min;
+use nsd::label::{LabelError, sector_count_min};
 use types::{ClusterView, SECTOR_SIZE, limits};
 
 use crate::failure::{Failure, Result};
@@ -12,7 +12,7 @@ use crate::fsck::offline;
 use crate::service::{self, Below, Claim};
 use crate::state::{self, Backing, Disk, FORMAT, Place, State, Transport};
 use crate::system::{self, loops, mounts};
-use crate::{files, size};
+use crate::{create, disks, files, size};
 
 /// NSDs that `gupfs up` and a lab of two make.
 pub const NSD_COUNT: u16 = 4;
@@ -48,6 +48,9 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     system::require_fuse()?;
     let place = Place::new(&request.state)?;
     let found = place.load()?;
+    if found.is_none() {
+        check_fresh(&place)?;
+    }
     let mount = match (&request.mount, &found) {
         (Some(mount), _) => system::absolute(mount)?,
         (None, Some(state)) => state.mount.clone(),
@@ -132,10 +135,11 @@ fn already_mounted(state: &State, mount: &Path, direct_from: Option<u64>) -> Res
 
 fn create(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {
     check_size(request.size, NSD_COUNT)?;
-    check_fresh(place)?;
     let had_directory = place.root().exists();
     files::make_directory(place.root())?;
     let lock = place.try_lock()?;
+    // Another one may have been faster.
+    create::check_unused(place)?;
     let mut done = remove_backing(place.root())?;
     // What failed halfway would only be in the way of the next try, which removes what cannot be removed now.
     let made =
@@ -160,7 +164,7 @@ fn undo(place: &Place, had_directory: bool) -> Result<()> {
 fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {
     let paths = make_disks(place.root(), request.backing, request.size, NSD_COUNT)?;
     let opened = attach_all(&paths, request.backing)?;
-    let view = filesystem::create(&NewFileSystem {
+    let new = NewFileSystem {
         nodes: vec![NewNode {
             id: 1,
             address: None,
@@ -171,11 +175,15 @@ fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<S
             .collect(),
         block_size: limits::BLOCK_SIZE_DEFAULT,
         force: false,
-    })?;
+    };
+    let plan = filesystem::plan(&new, None)?;
+    let view = plan.view();
     let disks = (1..)
         .zip(&paths)
         .map(|(nsd, path)| disk(nsd, path, request.backing));
-    place.store_view(&view)?;
+    place.note_unfinished(view)?;
+    place.store_view(view)?;
+    plan.write()?;
     place.store(&State {
         backing: Some(request.backing),
         size: request.size,
@@ -183,8 +191,9 @@ fn create_locked(place: &Place, mount: &Path, request: &Request) -> Result<Vec<S
         pagepool_size: request.pagepool_size,
         direct_from: request.direct_from,
         disks: disks.collect(),
-        ..single(&view, mount)
+        ..single(view, mount)
     })?;
+    files::remove(&place.creating())?;
     let mut done = vec![format!(
         "made {NSD_COUNT} NSDs of {} in {}",
         size::show(request.size / u64::from(NSD_COUNT)),
@@ -228,20 +237,78 @@ pub fn single(view: &ClusterView, mount: &Path) -> State {
     }
 }
 
-/// A directory that holds anything of somebody else is refused.
+/// A directory that holds anything of somebody else is refused, and one that had a file system which may be whole.
 pub(crate) fn check_fresh(place: &Place) -> Result<()> {
+    check_own(place)?;
+    if place.lives().exists() {
+        // Its disks hold data: making a file system over them is the last thing that is wanted.
+        return Err(Failure::new(format!(
+            "{} is missing, and a daemon has run from there",
+            place.config().display()
+        ))
+        .help(format!(
+            "restore it from a backup of the state directory; the data on the disks is untouched. {}",
+            how_to_destroy(place)
+        )));
+    }
+    check_disks(place)
+}
+
+fn how_to_destroy(place: &Place) -> String {
+    format!(
+        "`gupfs down --destroy --state {}` removes what is left there, disks that `gupfs up` made included",
+        place.root().display()
+    )
+}
+
+/// Fails where a disk that `gupfs up` made has a label, unless it is of a file system that was not made to its end.
+fn check_disks(place: &Place) -> Result<()> {
+    let unfinished = place.unfinished()?;
+    let mut found = Vec::new();
+    for name in state::DISK_DIRECTORIES {
+        for entry in std::fs::read_dir(place.root().join(name))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let path = entry.path();
+            if !path.is_file() {
+                continue;
+            }
+            found.extend(match disks::Disk::open(&path)?.label()? {
+                Err(LabelError::Blank | LabelError::Short { .. }) => None,
+                Ok(label) if Some(label.label.fs.0) == unfinished => None,
+                Ok(label) => Some(format!(
+                    "{} (NSD '{}' of file system {})",
+                    path.display(),
+                    label.label.name,
+                    state::to_hex(label.label.fs.0)
+                )),
+                Err(error) => Some(format!("{} ({error})", path.display())),
+            });
+        }
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    found.sort();
+    Err(Failure::new(format!(
+        "{} is missing, and disks of a file system are there: {}",
+        place.config().display(),
+        found.join(", ")
+    ))
+    .help(format!(
+        "restore gupfs.toml and cluster.view from a backup of the state directory; the data on the disks is untouched. {}",
+        how_to_destroy(place)
+    )))
+}
+
+/// A directory that holds anything of somebody else is refused.
+fn check_own(place: &Place) -> Result<()> {
     let Ok(entries) = std::fs::read_dir(place.root()) else {
         return Ok(());
     };
     for entry in entries.flatten() {
-        if entry.file_name() == "lives" {
-            // Its disks hold data: making a file system over them is the last thing that is wanted.
-            return Err(Failure::new(format!(
-                "{} is missing, and a daemon has run from there",
-                place.config().display()
-            ))
-            .help("restore it from a backup of the state directory; the data on the disks is untouched"));
-        }
         if !state::is_own_name(&entry.file_name()) {
             return Err(Failure::new(format!(
                 "{} is no state directory: it holds {}",
@@ -403,18 +470,10 @@ pub fn down(state: &Path, destroy: bool) -> Result<Vec<String>> {
         ))
         .help("name the --state that `gupfs up` was given"));
     }
-    let found = place.load();
-    let mount = found
-        .as_ref()
-        .ok()
-        .and_then(|f| f.as_ref())
-        .map(|s| s.mount.clone());
-    if !destroy {
-        // Another version's directory: its daemon and mount may be of any form, touch nothing.
-        found.clone()?;
-    }
+    // Another version's directory: its daemon and mount may be of any form, touch nothing.
+    let mount = place.load()?.map(|state| state.mount);
     if mount.is_none() {
-        check_fresh(&place)?;
+        check_own(&place)?;
     }
     let service::Ended { mut done, loss } = service::stop(&place, mount.as_deref())?;
     done.extend(detach(place.root())?);

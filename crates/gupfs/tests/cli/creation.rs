@@ -199,6 +199,134 @@ fn an_interrupted_creation_is_repeated() {
     }
 }
 
+/// A file system that `gupfs up` made, destroyed when it is dropped.
+struct Ours<'a>(&'a Rig);
+
+impl Ours<'_> {
+    fn up(&self) -> super::Run {
+        let (state, mount) = (self.0.path("state"), self.0.path("mnt"));
+        let words = ["up", "--size", "512M", "--state", text(&state), "--mount"];
+        gupfs(&[&words[..], &[text(&mount)]].concat())
+    }
+}
+
+impl Drop for Ours<'_> {
+    fn drop(&mut self) {
+        let state = self.0.path("state");
+        gupfs(&["down", "--destroy", "--state", text(&state)]);
+    }
+}
+
+/// A state directory that has lost its file still has the disks: they are no place for a new file system.
+#[test]
+fn disks_that_are_there_are_not_made_anew() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let (state, kept) = (rig.path("state"), rig.path("mnt").join("kept"));
+    let ours = Ours(&rig);
+    assert_eq!(ours.up().code, Some(0));
+    fs::write(&kept, "bytes").expect("written");
+    let down = ["down", "--state", text(&state)];
+    succeeds(&down);
+    for (round, lost) in [
+        &["gupfs.toml", "lives"][..],
+        &["gupfs.toml", "lives", "cluster.view"],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let away = rig.path(&format!("away{round}"));
+        fs::create_dir(&away).expect("made");
+        for name in lost {
+            fs::rename(state.join(name), away.join(name)).expect("moved");
+        }
+        let before = listing(&state);
+        let run = ours.up();
+        let said = [
+            "gupfs.toml is missing",
+            "nsd/4.img (NSD 'nsd4'",
+            "help:",
+            "backup",
+            "down --destroy",
+        ];
+        check_refused(&run, &["up"], &said);
+        let words = rig.create(text(&state), "/mnt/x");
+        refused(&words, &said);
+        // The note of another creation says nothing of these.
+        fs::write(state.join("creating"), "7".repeat(32)).expect("written");
+        check_refused(&ours.up(), &["up"], &said);
+        fs::remove_file(state.join("creating")).expect("there");
+        assert_eq!(listing(&state), before);
+        for name in lost {
+            fs::rename(away.join(name), state.join(name)).expect("moved back");
+        }
+        let run = ours.up();
+        assert_eq!(run.code, Some(0), "{}", run.err);
+        assert_eq!(fs::read_to_string(&kept).expect("there"), "bytes");
+        succeeds(&down);
+    }
+    // A daemon that starts has a whole directory: what a creation noted that was interrupted at its very end goes.
+    let fs_id = succeeds(&["fs", "list", "--json", text(&state.join("nsd/1.img"))]);
+    let fs_id: serde_json::Value = serde_json::from_str(&fs_id).expect("JSON");
+    let note = || {
+        fs::write(
+            state.join("creating"),
+            fs_id[0]["fs"].as_str().expect("an id"),
+        )
+    };
+    note().expect("written");
+    assert_eq!(ours.up().code, Some(0));
+    assert!(!state.join("creating").exists());
+    succeeds(&down);
+    // What never came to its end is nobody's.
+    for name in ["gupfs.toml", "lives"] {
+        fs::remove_file(state.join(name)).expect("there");
+    }
+    note().expect("written");
+    let run = ours.up();
+    assert!(run.out.contains("made 4 NSDs"), "{}{}", run.out, run.err);
+    assert!(!kept.exists());
+    succeeds(&down);
+    // And whoever says so destroys what has lost its file.
+    fs::remove_file(state.join("gupfs.toml")).expect("there");
+    succeeds(&["down", "--destroy", "--state", text(&state)]);
+    assert!(!state.exists());
+}
+
+/// Killed at moments all over its run, `up` can be run again with the same words.
+#[test]
+fn an_interrupted_up_is_repeated() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    let ours = Ours(&rig);
+    let begin = Instant::now();
+    let run = ours.up();
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    let whole = begin.elapsed();
+    for part in 1..=10 {
+        succeeds(&["down", "--destroy", "--state", text(&state)]);
+        let words = ["up", "--size", "512M", "--state", text(&state), "--mount"];
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gupfs"))
+            .args(words)
+            .arg(&mount)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(whole * part / 12);
+        child.kill().expect("a child can be killed");
+        child.wait().expect("it ends");
+        let run = ours.up();
+        assert_eq!(run.code, Some(0), "part {part}: {}", run.err);
+        assert!(!state.join("creating").exists());
+    }
+}
+
 /// A tmpfs, gone when it is dropped.
 struct Full(PathBuf);
 
