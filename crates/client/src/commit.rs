@@ -1,7 +1,7 @@
 //! Commits: what was stored, pieces, sizes and times become the owner's knowledge, one at a time for each inode.
 
 use meta::{Commit, Op};
-use types::{ByteRange, Errno, Extent, InodeId, Timestamp};
+use types::{ByteRange, Errno, Extent, InodeId, RangeSet, Timestamp};
 
 use crate::batch::{Batch, BatchState};
 use crate::claims::Front;
@@ -201,15 +201,17 @@ impl Slice {
         }
         match result {
             Ok(attr) => {
+                let mut changed = RangeSet::new();
                 for batch in &done {
                     env.grants.committed(env.owner(ino.shard()), &batch.runs);
                     env.grants.unreserve(env.owner(ino.shard()), batch.aside);
                     inode.pages.on_flushed(&batch.numbers, true, false);
                     for run in parts_of(&batch.numbers, |a, b| a + 1 == b) {
                         let bytes = ByteRange::at(run[0] * PAGE_SIZE, run.len() as u64 * PAGE_SIZE);
-                        inode.forget_map(&bytes);
+                        changed.insert(bytes);
                     }
                 }
+                inode.forget_maps(&changed);
                 self.hasty_count = inode.note_hasty(self.hasty_count, &done);
                 inode.note_taken(&done);
                 if running.modified == inode.modified {

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+#[cfg(test)]
+mod tests;
 mod work;
 
 pub(crate) use work::Work;
@@ -46,27 +48,63 @@ impl MapCache {
 
     /// Forgets what overlaps `range`.
     pub(crate) fn forget(&mut self, range: &ByteRange) {
-        if self.known.is_empty() {
+        let range = sectors_around(range);
+        if range.is_empty() || !self.known.overlaps(&range) {
             return;
         }
-        self.known.remove(sectors_around(range));
-        let known = &self.known;
-        // An extent that reaches into what is forgotten is cut to what stays known.
-        let cut = |e: &Extent| -> Vec<Extent> {
-            let rest = known.intersection(&extent_bytes(e));
-            let sector = types::SECTOR_SIZE;
-            rest.ranges()
-                .iter()
-                .map(|r| e.slice(r.begin / sector, r.end / sector))
-                .collect()
-        };
-        if self
+        self.known.remove(range);
+        let begin = range.begin / types::SECTOR_SIZE;
+        let end = range.end.div_ceil(types::SECTOR_SIZE);
+        // They are in order, and all of their bytes are known.
+        let first = self
             .extents
-            .iter()
-            .any(|e| !known.contains(&extent_bytes(e)))
-        {
-            self.extents = self.extents.iter().flat_map(cut).collect();
+            .partition_point(|e| e.file_sector_end() <= begin);
+        let count = self.extents[first..].partition_point(|e| e.file_sector < end);
+        if let [front, ..] = &self.extents[first..first + count] {
+            let back = &self.extents[first + count - 1];
+            let is_cut = front.file_sector < begin;
+            let front = is_cut.then(|| front.slice(front.file_sector, begin));
+            let is_cut = back.file_sector_end() > end;
+            let back = is_cut.then(|| back.slice(end, back.file_sector_end()));
+            let rest = front.into_iter().chain(back);
+            self.extents.splice(first..first + count, rest);
         }
+        self.forget_pieces();
+    }
+
+    /// The same for many ranges in one pass: what a Commit of a fragmented file has changed.
+    pub(crate) fn forget_all(&mut self, ranges: &RangeSet) {
+        if let [range] = ranges.ranges() {
+            return self.forget(range);
+        }
+        let mut is_changed = false;
+        for range in ranges.ranges() {
+            let range = sectors_around(range);
+            is_changed |= self.known.overlaps(&range);
+            self.known.remove(range);
+        }
+        if !is_changed {
+            return;
+        }
+        let mut extents = Vec::with_capacity(self.extents.len());
+        for extent in std::mem::take(&mut self.extents) {
+            let bytes = extent_bytes(&extent);
+            if self.known.contains(&bytes) {
+                extents.push(extent);
+                continue;
+            }
+            let sector = types::SECTOR_SIZE;
+            let rest = self.known.intersection(&bytes);
+            let rest = rest.ranges().iter();
+            extents.extend(rest.map(|r| extent.slice(r.begin / sector, r.end / sector)));
+        }
+        self.extents = extents;
+        self.forget_pieces();
+    }
+
+    /// Forgets pieces of what is not known any more.
+    fn forget_pieces(&mut self) {
+        let known = &self.known;
         self.pieces
             .retain(|p| known.overlaps(&ByteRange::new(p.offset, p.end())));
     }
@@ -563,6 +601,19 @@ impl Inode {
         if let Some(work) = self.present_work() {
             work.direct_bytes = 0;
             work.map.forget(range);
+        }
+    }
+
+    /// The same for many ranges.
+    pub(crate) fn forget_maps(&mut self, ranges: &RangeSet) {
+        if self.is_map_asked {
+            for range in ranges.ranges() {
+                self.changed_since.insert(*range);
+            }
+        }
+        if let Some(work) = self.present_work() {
+            work.direct_bytes = 0;
+            work.map.forget_all(ranges);
         }
     }
 

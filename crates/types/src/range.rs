@@ -195,20 +195,24 @@ impl RangeSet {
         self.ranges.get(index).is_some_and(|r| r.overlaps(range))
     }
 
+    /// The ranges that overlap `range`.
+    fn overlapping(&self, range: &ByteRange) -> &[ByteRange] {
+        let first = self.ranges.partition_point(|r| r.end <= range.begin);
+        let count = self.ranges[first..].partition_point(|r| r.begin < range.end);
+        &self.ranges[first..first + count]
+    }
+
     /// The bytes of `range` that are in the set.
     pub fn intersection(&self, range: &ByteRange) -> Self {
-        let ranges = self
-            .ranges
-            .iter()
-            .filter_map(|r| r.intersection(range))
-            .collect();
+        let overlapping = self.overlapping(range).iter();
+        let ranges = overlapping.filter_map(|r| r.intersection(range)).collect();
         Self { ranges }
     }
 
     /// The bytes of `range` that are not in the set.
     pub fn missing(&self, range: &ByteRange) -> Self {
         let mut rest = Self::of(*range);
-        for held in &self.ranges {
+        for held in self.overlapping(range) {
             rest.remove(*held);
         }
         rest
@@ -254,7 +258,14 @@ mod tests {
             let bytes = || (probe.begin..probe.end).map(|b| twin[place(b)]);
             assert_eq!(set.contains(&probe), bytes().all(|b| b));
             assert_eq!(set.overlaps(&probe), bytes().any(|b| b));
-            assert_eq!(set.missing(&probe).is_empty(), set.contains(&probe));
+            let (held, missing) = (set.intersection(&probe), set.missing(&probe));
+            for byte in probe.begin..probe.end {
+                let byte_at = ByteRange::at(byte, 1);
+                assert_eq!(held.overlaps(&byte_at), twin[place(byte)]);
+                assert_eq!(missing.overlaps(&byte_at), !twin[place(byte)]);
+            }
+            let within = |part: &ByteRange| probe.contains(part);
+            assert!(held.ranges().iter().chain(missing.ranges()).all(within));
         }
     }
 }
