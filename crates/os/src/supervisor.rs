@@ -15,7 +15,8 @@ pub(crate) fn ready() {
 }
 
 /// Closes all descriptors but the standard ones: those that whoever started this process had open. A daemon that kept them
-/// would hold locks and pipes of a script for as long as the file system is mounted. To be called before anything is opened.
+/// would hold locks and pipes of a script for as long as the file system is mounted. And takes as many of its own as it may have: a shell's limit
+/// is meant for its programs. To be called before anything is opened.
 pub fn leave_starter() {
     // SAFETY: nothing of this process has been opened yet, so nobody uses what is closed.
     let result = unsafe { libc::close_range(3, libc::c_uint::MAX, 0) };
@@ -23,6 +24,32 @@ pub fn leave_starter() {
         // Older than 5.9: they stay open, as they always did there.
         let error = std::io::Error::last_os_error();
         tracing::debug!(%error, "inherited descriptors stay open");
+    }
+    if let Err(error) = raise_descriptor_limit() {
+        tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
+}
+
+/// As many descriptors as the hard limit allows.
+fn raise_descriptor_limit() -> std::io::Result<()> {
+    let mut limit = descriptor_limit()?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the call reads the structure, and nothing else.
+    match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+fn descriptor_limit() -> std::io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the call writes the structure, which lives here.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } {
+        0 => Ok(limit),
+        _ => Err(std::io::Error::last_os_error()),
     }
 }
 
@@ -41,6 +68,18 @@ fn tell(name: &OsStr, message: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_daemon_takes_all_descriptors_that_it_may_have() {
+        let mut limit = descriptor_limit().expect("a limit");
+        limit.rlim_cur = limit.rlim_max / 2;
+        // SAFETY: the call reads the structure, and nothing else.
+        let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        assert_eq!(result, 0, "lower is always allowed");
+        raise_descriptor_limit().expect("the hard limit allows it");
+        let limit = descriptor_limit().expect("a limit");
+        assert_eq!(limit.rlim_cur, limit.rlim_max);
+    }
 
     #[test]
     fn who_listens_is_told() {

@@ -21,6 +21,8 @@ const LINE_MAX: u64 = 4096;
 const EXTENTS_SHOWN_MAX: usize = 65_536;
 /// A client that does not read or write is dropped after this.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// From an accept that failed to the next one.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Listens at `path`; only root may connect.
 pub(super) fn listen(path: &Path) -> Result<UnixListener, Error> {
@@ -50,18 +52,26 @@ pub(super) fn end_listening(listener: &UnixListener) {
 /// Answers until nobody listens any more: also while the daemon stops, which may take as long as others are waited for. Who asks it to stop
 /// once more must not take it for dead.
 pub(super) fn serve(daemon: &Arc<Daemon>, listener: &UnixListener) {
+    let mut was_refused = false;
     for stream in listener.incoming() {
         if daemon.is_deaf.load(Ordering::SeqCst) {
             return;
         }
         match stream {
             Ok(stream) => {
+                was_refused = false;
                 if let Err(error) = answer(daemon, stream) {
                     tracing::debug!(%error, "a control client went away");
                 }
             }
             Err(_) if daemon.stop.is_set() => return,
-            Err(error) => tracing::warn!(%error, "accepting a control client failed"),
+            Err(error) => {
+                // Who waits to be accepted makes the next try fail at once, too: where descriptors lack that would be all that happens.
+                if !std::mem::replace(&mut was_refused, true) {
+                    tracing::warn!(%error, "accepting a control client failed; it is tried again until it works");
+                }
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
         }
     }
 }
