@@ -3,6 +3,7 @@
 //! Invariants:
 //! - Nothing is written before every disk of a request has been opened, found large enough and found empty
 //!   (or `force` was given).
+//! - A file and a loop device over it are one disk: who uses one of them keeps the other from being used.
 //! - All I/O goes past the page cache where the disk allows it, so that what a daemon wrote with O_DIRECT is
 //!   what is seen here.
 
@@ -15,6 +16,7 @@ use nsd::label::{self, Decoded, HEAD_SECTORS, Label, LabelError};
 use types::{ClusterView, Incarnation, SECTOR_SIZE};
 
 use crate::failure::{Failure, Result};
+use crate::system::loops;
 
 /// One aligned sector: what O_DIRECT wants.
 #[repr(C, align(4096))]
@@ -45,6 +47,7 @@ impl Disk {
 
     /// Opens `path` alone for writing: fails while a daemon, a mount or another tool uses it.
     pub fn open_alone(path: &Path) -> Result<Self> {
+        check_other_way(path)?;
         let disk = Self::open_with(path, true)?;
         if !disk.is_block {
             match disk.file.try_lock() {
@@ -221,10 +224,48 @@ fn identity(metadata: &fs::Metadata, is_block: bool) -> (u64, u64) {
         return (metadata.dev(), metadata.ino());
     }
     // A loop device and the file behind it are one disk.
-    let sys = sys_block(metadata.rdev()).join("loop/backing_file");
-    match fs::read_to_string(sys).and_then(|file| fs::metadata(file.trim_end())) {
+    match file_behind(metadata.rdev()).and_then(fs::metadata) {
         Ok(file) => (file.dev(), file.ino()),
         Err(_) => (u64::MAX, metadata.rdev()),
+    }
+}
+
+/// The file behind a loop device.
+fn file_behind(device: u64) -> std::io::Result<PathBuf> {
+    let name = fs::read_to_string(sys_block(device).join("loop/backing_file"))?;
+    Ok(PathBuf::from(name.trim_end_matches('\n')))
+}
+
+/// Fails where the disk at `path` is used in another way: a file through a loop device, or a loop device's file directly.
+pub fn check_other_way(path: &Path) -> Result<()> {
+    // What is not there says so when it is opened.
+    let Ok(metadata) = fs::metadata(path) else {
+        return Ok(());
+    };
+    if metadata.is_file() {
+        return match loops::over(path)?.first() {
+            None => Ok(()),
+            Some(device) => Err(Failure::new(format!(
+                "disk {} is in use: the loop device {} stands over it",
+                path.display(),
+                device.display()
+            ))
+            .help(format!(
+                "name the loop device; or, once nothing uses that any more, detach it: losetup -d {}",
+                device.display()
+            ))),
+        };
+    }
+    // Where the file cannot be seen from here it cannot be used from here either.
+    let behind = file_behind(metadata.rdev()).and_then(|file| Ok((File::open(&file)?, file)));
+    match behind.map(|(opened, file)| (opened.try_lock(), file)) {
+        Ok((Err(TryLockError::WouldBlock), file)) => Err(Failure::new(format!(
+            "disk {} is in use: another program uses {}, the file behind it",
+            path.display(),
+            file.display()
+        ))
+        .help("stop the daemon that uses the file")),
+        _ => Ok(()),
     }
 }
 

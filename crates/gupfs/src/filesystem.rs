@@ -12,8 +12,8 @@ use types::{
 
 use crate::disks::{self, Disk};
 use crate::failure::{Failure, Result};
-use crate::state::{State, from_hex};
-use crate::system;
+use crate::state::{self, State, from_hex};
+use crate::system::{self, loops};
 
 /// A node of the new cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,11 +272,7 @@ pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, Labelled)> {
         if !disk.path.exists() {
             return Err(missing(disk.nsd, &disk.path, state));
         }
-        let path = if disk.is_loop {
-            system::loops::attach(&disk.path)?
-        } else {
-            disk.path.clone()
-        };
+        let path = way_to(disk)?;
         let found = Disk::open(&path)?;
         if found.is_read_only {
             return Err(disks::read_only(&path));
@@ -316,10 +312,25 @@ pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, Labelled)> {
     Ok((ready, labelled))
 }
 
+/// What to open of a disk of the state directory; it is used in no other way.
+fn way_to(disk: &state::Disk) -> Result<PathBuf> {
+    if !disk.is_loop {
+        disks::check_other_way(&disk.path)?;
+        return Ok(disk.path.clone());
+    }
+    // A loop device that is there is ours, of a daemon that has ended. Without one nobody may have the file open.
+    if loops::over(&disk.path)?.is_empty() {
+        drop(Disk::open_alone(&disk.path)?);
+    }
+    let device = loops::attach(&disk.path)?;
+    disks::check_other_way(&device)?;
+    Ok(device)
+}
+
 fn missing(nsd: u16, path: &Path, state: &State) -> Failure {
     let failure = Failure::new(format!("disk {} of nsd{nsd} is missing", path.display()));
     match state.backing {
-        Some(crate::state::Backing::Ram) => failure.help(
+        Some(state::Backing::Ram) => failure.help(
             "its memory was lost (reboot, or its tmpfs was unmounted): remove the file system with \
              `gupfs down --destroy` and make a new one",
         ),

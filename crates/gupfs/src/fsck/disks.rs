@@ -93,6 +93,9 @@ fn open(disk: &crate::state::Disk, is_shared: bool) -> Result<(Disk, bool)> {
         false => None,
     };
     let path = device.as_ref().unwrap_or(&disk.path);
+    if !is_shared {
+        disks::check_other_way(path)?;
+    }
     let opened = match Disk::open(path, !is_shared) {
         // Nobody writes to it, so there is nobody to be kept out.
         Err(DiskError::ReadOnly { .. }) => Disk::open(path, false).map(|disk| (disk, true)),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::read_only::Loop;
 use super::{check_refused, gupfs, is_root, listing, refused, text};
 
 /// Two blank disks and where a file system over them would go.
@@ -50,6 +51,20 @@ impl Rig {
             let file = File::open(path).expect("opened");
             file.read_exact_at(&mut head, 0).expect("read");
             assert!(head.iter().all(|byte| *byte == 0), "{}", path.display());
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for path in &self.disks {
+            let words = ["-n", "-O", "NAME", "-j"];
+            let Ok(found) = Command::new("losetup").args(words).arg(path).output() else {
+                continue;
+            };
+            for device in String::from_utf8_lossy(&found.stdout).lines() {
+                let _ = Command::new("losetup").args(["-d", device.trim()]).status();
+            }
         }
     }
 }
@@ -535,6 +550,143 @@ fn an_nsd_of_a_newer_version_is_refused_everywhere() {
         fs::read(&rig.disks[1]).expect("read") == before,
         "nothing was written to it"
     );
+}
+
+/// A loop device and the file behind it are one disk: who uses one of them has the other, too.
+#[test]
+fn a_disk_is_used_in_one_way() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    let [first, second] = [&rig.disks[0], &rig.disks[1]];
+    let devices = [first, second].map(|path| Loop::over(path));
+    let [one, two] = [0, 1].map(|index: usize| text(&devices[index].0));
+    let create = [
+        "fs",
+        "create",
+        "--state",
+        text(&state),
+        "--mount",
+        text(&mount),
+    ];
+    succeeds(&[&create[..], &[one, two]].concat());
+    let ours = Ours(&rig);
+    assert_eq!(ours.up().code, Some(0));
+    fs::write(mount.join("kept"), "bytes").expect("written");
+    // The files behind, while it is mounted and later: also under another name.
+    let other = rig.path("again");
+    fs::hard_link(second, &other).expect("linked");
+    let elsewhere = rig.path("elsewhere");
+    let said = [one, "stands over", "help:", "losetup -d"];
+    let check = || {
+        refused(&["nsd", "create", "--force", text(first)], &said);
+        let words = [
+            "fs",
+            "create",
+            "--force",
+            "--mount",
+            "/mnt/x",
+            "--state",
+            text(&elsewhere),
+        ];
+        refused(&[&words[..], &[text(first), text(&other)]].concat(), &said);
+        refused(
+            &[&words[..], &[text(&other)]].concat(),
+            &[two, "stands over"],
+        );
+        assert!(!elsewhere.exists());
+    };
+    check();
+    assert_eq!(
+        fs::read_to_string(mount.join("kept")).expect("there"),
+        "bytes"
+    );
+    succeeds(&["down", "--state", text(&state)]);
+    check();
+    // A state directory that names the files.
+    let config = state.join("gupfs.toml");
+    let by_device = fs::read_to_string(&config).expect("read");
+    let by_file = by_device
+        .replace(one, text(first))
+        .replace(two, text(second));
+    fs::write(&config, &by_file).expect("written");
+    refused(&["daemon", "--state", text(&state)], &said);
+    refused(&["mount", text(&state)], &said[..2]);
+    let fsck = gupfs(&["fsck", text(&state)]);
+    check_refused(&fsck, &["fsck"], &said);
+    // Without the devices they are disks; and then the devices are none.
+    drop(devices);
+    assert_eq!(ours.up().code, Some(0));
+    assert_eq!(
+        fs::read_to_string(mount.join("kept")).expect("there"),
+        "bytes"
+    );
+    let device = Loop::over(first);
+    let said = [text(&device.0), "in use", text(first), "help:"];
+    refused(&["nsd", "create", "--force", text(&device.0)], &said);
+    let words = [
+        "fs",
+        "create",
+        "--force",
+        "--mount",
+        "/mnt/x",
+        "--state",
+        text(&elsewhere),
+    ];
+    refused(&[&words[..], &[text(&device.0)]].concat(), &said);
+    drop(device);
+    // Nor is a file attached that a daemon has open.
+    let copy = rig.path("copy");
+    fs::create_dir(&copy).expect("made");
+    fs::copy(state.join("cluster.view"), copy.join("cluster.view")).expect("copied");
+    let by_loop = by_file.replace("is_loop = false", "is_loop = true");
+    assert_ne!(by_loop, by_file);
+    let before = rig.path("before");
+    fs::create_dir(&before).expect("made");
+    let by_loop = by_loop.replace(text(&mount), text(&before));
+    fs::write(copy.join("gupfs.toml"), by_loop).expect("written");
+    refused(
+        &["daemon", "--state", text(&copy)],
+        &[text(first), "in use"],
+    );
+    succeeds(&["down", "--state", text(&state)]);
+}
+
+/// A loop device that a crash has left over the file of a state directory is this one's.
+#[test]
+fn a_loop_device_that_was_left_is_used_again() {
+    if !is_root() {
+        return;
+    }
+    let rig = Rig::new();
+    let (state, mount) = (rig.path("state"), rig.path("mnt"));
+    let ours = Ours(&rig);
+    let words = [
+        "up",
+        "--backing",
+        "loop",
+        "--size",
+        "512M",
+        "--state",
+        text(&state),
+    ];
+    let up = [&words[..], &["--mount", text(&mount)]].concat();
+    succeeds(&up);
+    let pid = fs::read_to_string(state.join("pid")).expect("it runs");
+    let killed = Command::new("kill").args(["-9", pid.trim()]).status();
+    assert!(killed.expect("kill(1) is there").success());
+    succeeds(&up);
+    let attached = Command::new("losetup")
+        .arg("-j")
+        .arg(state.join("nsd/1.img"))
+        .output();
+    let attached = String::from_utf8(attached.expect("it runs").stdout).expect("text");
+    assert_eq!(attached.lines().count(), 1, "{attached}");
+    succeeds(&["down", "--state", text(&state)]);
+    succeeds(&["fsck", text(&state)]);
+    drop(ours);
 }
 
 #[test]

@@ -7,13 +7,23 @@ use std::process::Command;
 
 use super::{gupfs, is_root, refused, text};
 
-/// A loop device that takes no writes, detached when it is dropped.
-struct ReadOnly(PathBuf);
+/// A loop device, detached when it is dropped.
+pub(super) struct Loop(pub(super) PathBuf);
 
-impl ReadOnly {
-    fn over(file: &Path) -> Self {
+impl Loop {
+    pub(super) fn over(file: &Path) -> Self {
+        Self::with(&[], file)
+    }
+
+    /// One that takes no writes.
+    fn read_only(file: &Path) -> Self {
+        Self::with(&["-r"], file)
+    }
+
+    fn with(options: &[&str], file: &Path) -> Self {
         let output = Command::new("losetup")
-            .args(["-r", "-f", "--show"])
+            .args(options)
+            .args(["-f", "--show"])
             .arg(file)
             .output()
             .expect("losetup runs");
@@ -23,7 +33,7 @@ impl ReadOnly {
     }
 }
 
-impl Drop for ReadOnly {
+impl Drop for Loop {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("-d").arg(&self.0).status();
     }
@@ -54,7 +64,7 @@ fn disks_that_take_no_writes_are_refused_before_anything_is_written() {
     };
     let said = ["read-only", "blockdev --setrw", "help:"];
     {
-        let device = ReadOnly::over(&second);
+        let device = Loop::read_only(&second);
         refused(&["nsd", "create", text(&device.0)], &said);
         refused(&["nsd", "create", "--force", text(&device.0)], &said);
         let words = create(&device.0);
@@ -72,7 +82,7 @@ fn disks_that_take_no_writes_are_refused_before_anything_is_written() {
     let labelled = (labelled.0.expect("read"), labelled.1.expect("read"));
     let config = state.join("gupfs.toml");
     let good = fs::read_to_string(&config).expect("read");
-    let device = ReadOnly::over(&second);
+    let device = Loop::read_only(&second);
     let with_device = good.replace(text(&second), text(&device.0));
     assert_ne!(with_device, good);
     fs::write(&config, with_device).expect("written");
