@@ -9,32 +9,29 @@ use serde_json::{Value, json};
 
 use crate::control;
 use crate::failure::{Failure, Result};
-use crate::locate::{self, Found};
+use crate::locate;
 use crate::state::Place;
 use crate::{inspect, size};
 
 /// The file systems of the state directory, of the path, or of all daemons of this machine; then a failure if a daemon
 /// does not answer.
 pub fn look(path: Option<&Path>, state: Option<&Path>) -> Result<(Value, Option<Failure>)> {
-    let (all, silent) = locate::daemons()?;
     let silence = |root: &PathBuf| {
         Failure::new(format!("the daemon of {} does not answer", root.display()))
             .help("see its log, and `gupfs waiters`; `gupfs down` ends it in any case")
     };
     let rooms = match (path, state) {
-        (Some(path), _) => vec![room(&locate::of_path(path, false)?.0.place, &all)?],
+        (Some(path), _) => vec![room(&locate::of_path(path, false)?.0.place)?],
         (None, Some(state)) => {
             let place = Place::new(state)?;
             place.require()?;
-            if let Some(root) = silent.iter().find(|root| *root == place.root()) {
-                return Err(silence(root));
-            }
-            vec![room(&place, &all)?]
+            vec![room(&place)?]
         }
         (None, None) => {
+            let (all, silent) = locate::daemons()?;
             let (mut rooms, mut failure) = (Vec::new(), silent.first().map(silence));
             for found in &all {
-                match room(&found.place, &all) {
+                match room(&found.place) {
                     Ok(room) => rooms.push(room),
                     // One that has ended meanwhile keeps nobody from hearing of the others.
                     Err(one) => failure = failure.or(Some(one)),
@@ -46,7 +43,7 @@ pub fn look(path: Option<&Path>, state: Option<&Path>) -> Result<(Value, Option<
     Ok((json!({ "file_systems": rooms }), None))
 }
 
-fn room(place: &Place, all: &[Found]) -> Result<Value> {
+fn room(place: &Place) -> Result<Value> {
     let mut own = control::require(&place.control(), "df")?;
     if let Some(error) = own["error"].as_str() {
         return Err(Failure::new(format!("{}: {error}", place.root().display()))
@@ -59,7 +56,7 @@ fn room(place: &Place, all: &[Found]) -> Result<Value> {
         if *owner == me {
             continue;
         }
-        match locate::node_of(all, &own["fs"], owner) {
+        match locate::node_of(&own["fs"], owner)? {
             Some(found) => {
                 parts.push(control::require(&found.place.control(), "df")?["nsds"].take());
             }

@@ -92,6 +92,12 @@ pub fn disks_of(place: &Place) -> Result<(Vec<Found>, Option<Failure>)> {
     Ok(look_at(&paths))
 }
 
+/// The ids of the file systems that `found` are disks of.
+pub fn ids_of(found: &[Found]) -> Vec<String> {
+    let labels = found.iter().filter_map(|found| found.label.as_ref().ok());
+    labels.map(|label| state::to_hex(label.fs.0)).collect()
+}
+
 /// NSDs as JSON.
 pub fn nsds_to_json(found: &[Found]) -> Value {
     let row = |f: &Found| match &f.label {

@@ -17,8 +17,10 @@ use types::layout::LAYOUT_XATTR;
 
 use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
+use crate::source;
 use crate::state::Place;
-use crate::system::{mounts, process};
+use crate::system::mounts::{self, Mount};
+use crate::system::process;
 
 /// How long a path may take to answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
@@ -51,33 +53,100 @@ pub struct Found {
     pub status: Value,
 }
 
+/// The state directories of the daemons of this machine.
+fn places() -> Result<Vec<Place>> {
+    let all = process::daemons()?;
+    // No daemon of ours runs where there can be no state directory: what says so is another's program.
+    Ok(all
+        .iter()
+        .filter_map(|(_, root)| Place::new(root).ok())
+        .collect())
+}
+
+/// What the daemons of `places` say of themselves, each as it answers.
+fn ask_all(places: Vec<Place>) -> mpsc::IntoIter<(Place, Result<Answer>)> {
+    let (said, answers) = mpsc::channel();
+    for place in places {
+        let said = said.clone();
+        // All at once: several that hang take no longer than one.
+        std::thread::spawn(move || {
+            let answer = control::ask(&place.control(), "status", STATUS_LIMIT);
+            // Who has found the right one waits for no other.
+            let _ = said.send((place, answer));
+        });
+    }
+    answers.into_iter()
+}
+
 /// The daemons of this machine, and the state directories of those that do not answer.
 pub fn daemons() -> Result<(Vec<Found>, Vec<PathBuf>)> {
+    look_for(places()?)
+}
+
+/// The daemons of this machine that serve one of the file systems `ids`, as their state directories say; no other is asked.
+pub fn daemons_of(ids: &[String]) -> Result<Vec<Found>> {
+    let mut places = places()?;
+    places.retain(|place| matches!(place.load(), Ok(Some(state)) if ids.contains(&state.fs)));
+    Ok(look_for(places)?.0)
+}
+
+fn look_for(places: Vec<Place>) -> Result<(Vec<Found>, Vec<PathBuf>)> {
     let (mut found, mut silent, mut refused) = (Vec::new(), Vec::new(), None);
-    let mut asked = Vec::new();
-    for (_, root) in process::daemons()? {
-        // No daemon of ours runs where there can be no state directory: what says so is another's program.
-        let Ok(place) = Place::new(&root) else {
-            continue;
-        };
-        let socket = place.control();
-        // All at once: several that hang take no longer than one.
-        let asking = std::thread::spawn(move || control::ask(&socket, "status", STATUS_LIMIT));
-        asked.push((root, place, asking));
-    }
-    for (root, place, asking) in asked {
-        match asking.join().expect("asking does not panic") {
+    for (place, answer) in ask_all(places) {
+        match answer {
             Ok(Answer::Said(status)) => found.push(Found { place, status }),
             Ok(Answer::Absent) => {}
-            Ok(Answer::Silent) => silent.push(root),
+            Ok(Answer::Silent) => silent.push(place.root().to_owned()),
             Err(failure) => refused = refused.or(Some(failure)),
         }
     }
+    // Not in the order of the answers.
+    found.sort_by(|a, b| a.place.root().cmp(b.place.root()));
+    silent.sort();
     // One that ends just now says half a line; where all fail, that is why.
     match refused {
         Some(failure) if found.is_empty() && silent.is_empty() => Err(failure),
         _ => Ok((found, silent)),
     }
+}
+
+/// Who serves a mount.
+#[derive(Debug)]
+pub enum Serving {
+    /// The daemon that says so.
+    By(Found),
+    /// The mount names the state directory of a daemon that does not answer.
+    Silent(PathBuf),
+    /// None says so.
+    Nobody,
+}
+
+/// The daemon of `mount`: that of the state directory which the mount names, or else any that says so. Others, which may hang or be
+/// somebody else's, are asked only if the first does not know of it, and not waited for once one does.
+pub fn serving(mount: &Mount) -> Result<Serving> {
+    let all = places()?.into_iter();
+    let (named, others): (Vec<Place>, Vec<Place>) =
+        all.partition(|place| source::is_of(&mount.source, place.root()));
+    let mut refused = None;
+    for (place, answer) in ask_all(named) {
+        match answer {
+            Ok(Answer::Said(status)) if status["connection"] == mount.minor => {
+                return Ok(Serving::By(Found { place, status }));
+            }
+            Ok(Answer::Silent) => return Ok(Serving::Silent(place.root().to_owned())),
+            Ok(Answer::Said(_) | Answer::Absent) => {}
+            Err(failure) => refused = Some(failure),
+        }
+    }
+    for (place, answer) in ask_all(others) {
+        match answer {
+            Ok(Answer::Said(status)) if status["connection"] == mount.minor => {
+                return Ok(Serving::By(Found { place, status }));
+            }
+            _ => {}
+        }
+    }
+    refused.map_or(Ok(Serving::Nobody), Err)
 }
 
 /// The daemon that serves `path`, and what the path is: members `dev_major`, `dev_minor`, `inode`, `kind`, `mode` and
@@ -107,23 +176,24 @@ pub fn of_path_with(path: &Path, errand: &Errand) -> Result<(Found, Value)> {
         ))
         .help("name a path below a mount point of GUPFS; `gupfs fs list` shows them"));
     };
-    let (found, silent) = daemons()?;
-    let is_it = |found: &Found| found.status["connection"] == mount.minor;
-    if let Some(found) = found.into_iter().find(is_it) {
-        return Ok((found, seen));
-    }
-    let failure = Failure::new(format!(
-        "no daemon on this machine says that it serves {}, where {} is mounted",
-        mount.point.display(),
-        path.display()
-    ));
-    Err(match silent.first() {
-        Some(root) => failure.help(format!(
-            "the daemon of {} does not answer: see its log",
+    match serving(mount)? {
+        Serving::By(found) => Ok((found, seen)),
+        Serving::Silent(root) => Err(Failure::new(format!(
+            "the daemon of {}, which serves {}, does not answer",
+            root.display(),
+            mount.point.display()
+        ))
+        .help(format!(
+            "see the log in {0}; gupfs down --state {0} ends it in any case",
             root.display()
-        )),
-        None => failure.help("`gupfs down` clears a mount that a dead daemon has left"),
-    })
+        ))),
+        Serving::Nobody => Err(Failure::new(format!(
+            "no daemon on this machine says that it serves {}, where {} is mounted",
+            mount.point.display(),
+            path.display()
+        ))
+        .help("run it as root; `gupfs down` clears a mount that a dead daemon has left")),
+    }
 }
 
 /// Whether the connection of the FUSE mount at `point` has ended: the kernel itself says so, at once. It does not of one that lives, also
@@ -279,9 +349,10 @@ fn kind(kind: fs::FileType) -> &'static str {
 }
 
 /// The daemon of `node` of the file system `fs` (as status shows it), if it runs on this machine.
-pub fn node_of<'a>(all: &'a [Found], fs: &Value, node: &Value) -> Option<&'a Found> {
-    let mut all = all.iter();
-    all.find(|found| found.status["fs"] == *fs && found.status["node"] == *node)
+pub fn node_of(fs: &Value, node: &Value) -> Result<Option<Found>> {
+    let ids: Vec<String> = fs.as_str().map(str::to_owned).into_iter().collect();
+    let mut all = daemons_of(&ids)?.into_iter();
+    Ok(all.find(|found| found.status["fs"] == *fs && found.status["node"] == *node))
 }
 
 #[cfg(test)]

@@ -17,10 +17,11 @@ use serde_json::Value;
 
 use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
+use crate::locate::{self, Serving};
 use crate::state::Place;
 use crate::system::mounts::{self, Mount};
 use crate::system::process;
-use crate::{files, locate, source};
+use crate::{files, source};
 
 /// How long a daemon may take until its mount answers.
 pub const START_LIMIT: Duration = Duration::from_secs(30);
@@ -375,9 +376,7 @@ pub fn crash(place: &Place) -> Result<u32> {
 /// answer just now.
 pub fn server_of(mount: &Mount) -> Result<Option<Place>> {
     // Where nobody can be asked, as one that ends just now says half a line, the source tells.
-    let found = locate::daemons().map_or_else(|_| Vec::new(), |(found, _)| found);
-    let is_it = |found: &locate::Found| found.status["connection"] == mount.minor;
-    if let Some(found) = found.into_iter().find(is_it) {
+    if let Ok(Serving::By(found)) = locate::serving(mount) {
         return Ok(Some(found.place));
     }
     for (_, root) in process::daemons()? {

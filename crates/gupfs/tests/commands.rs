@@ -423,7 +423,7 @@ fn commands_do_not_hang_with_the_daemon() {
             &["config", "show", "--state", state],
             &["did not answer", "help:"],
         ),
-        (&["df", "--state", state], &["does not answer", "help:"]),
+        (&["df", "--state", state], &["did not answer", "help:"]),
         (&["df"], &["does not answer", "help:"]),
         (
             &["stat", file],

@@ -77,11 +77,19 @@ pub(super) fn run(command: FsCommand, json: bool) -> Result<()> {
             json,
         ),
         FsCommand::List { state, paths } => {
-            let (all, _) = locate::daemons()?;
-            let (found, missing) = match state {
-                Some(state) => inspect::disks_of(&Place::new(&state)?)?,
-                None if paths.is_empty() => (inspect::scan_with(&all)?, None),
-                None => inspect::look_at(&paths),
+            let (all, (found, missing)) = match state {
+                None if paths.is_empty() => {
+                    let (all, _) = locate::daemons()?;
+                    let found = inspect::scan_with(&all)?;
+                    (all, (found, None))
+                }
+                named => {
+                    let looked = match named {
+                        Some(state) => inspect::disks_of(&Place::new(&state)?)?,
+                        None => inspect::look_at(&paths),
+                    };
+                    (locate::daemons_of(&inspect::ids_of(&looked.0))?, looked)
+                }
             };
             if !paths.is_empty() {
                 inspect::require_labels(&found)?;

@@ -184,6 +184,61 @@ fn what_is_lost_at_the_end_is_said() {
     node.gupfs(&["down"]);
 }
 
+/// What a daemon serves can be asked about and unmounted while another file system's daemon hangs, and nobody hears of that one.
+#[test]
+fn one_that_hangs_is_nothing_to_other_file_systems() {
+    let (Some(node), Some(healthy)) = (Node::new("1G"), Node::new("1G")) else {
+        return;
+    };
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let _going_on = GoingOn::after_a_stop(&node);
+    let file = healthy.mount().join("file");
+    fs::write(&file, "bytes").unwrap();
+    let [file, state, root] =
+        [&file, &healthy.state(), &healthy.mount()].map(|path| path.to_str().unwrap().to_owned());
+    let begin = Instant::now();
+    for words in [
+        &["stat", "--sync", &file][..],
+        &["df", &file],
+        &["df", "--state", &state],
+        &["du", "-s", &root],
+        &["layout", "get", &root],
+        &["fs", "list", "--state", &state],
+        &["umount", &root],
+        &["mount", &state],
+    ] {
+        let output = run(gupfs, words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        assert_eq!(said(&output), "", "{words:?}");
+    }
+    // Each would take 5 s and more.
+    assert!(
+        begin.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        begin.elapsed()
+    );
+}
+
+/// A process that goes on when this is dropped.
+struct GoingOn(String);
+
+impl GoingOn {
+    fn after_a_stop(node: &Node) -> Self {
+        let pid = fs::read_to_string(node.state().join("pid")).unwrap();
+        let pid = pid.trim().to_owned();
+        run(Path::new("kill"), &["-STOP", &pid]);
+        let going_on = Self(pid);
+        await_stopped(&going_on.0);
+        going_on
+    }
+}
+
+impl Drop for GoingOn {
+    fn drop(&mut self) {
+        run(Path::new("kill"), &["-CONT", &self.0]);
+    }
+}
+
 /// The journal's disk is a file of a file system that is full, as is the state directory beside it.
 #[test]
 fn changes_that_a_full_disk_does_not_take_are_said() {
