@@ -13,8 +13,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
 use crate::service::{self, Below, Claim};
 use crate::state::{Place, State};
@@ -256,6 +257,11 @@ fn done_with_table(
 /// How long a daemon whose mount is gone may take to end before it is taken for one that has it mounted elsewhere.
 const ENDING_LIMIT: Duration = Duration::from_secs(10);
 
+/// How long umount(8) may take before the daemon is asked, and between.
+const UNMOUNT_STEP: Duration = Duration::from_secs(5);
+/// How long it may take while the daemon answers: the kernel holds what programs wrote, and a slow disk takes it.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(600);
+
 /// What the daemon that said `status` has mounted, in this mount name space. Not by the source that the kernel shows: the state directory
 /// may have more than one path.
 fn mounts_here(status: &serde_json::Value) -> Result<Vec<Mount>> {
@@ -353,12 +359,7 @@ pub fn umount(point: &Path) -> Result<Vec<String>> {
     // Before: afterwards it says of no mount that it serves it.
     let place = service::server_of(&found)?;
     let connection = mounts::connection(&found);
-    mounts::umount(point).map_err(|failure| {
-        failure.help(format!(
-            "`fuser -vm {0}` names who uses it; `gupfs down` ends it in any case",
-            point.display()
-        ))
-    })?;
+    unmount(point, place.as_ref())?;
     let mut done = vec![format!("unmounted {}", point.display())];
     if mounts::is_alive(&found, connection)? {
         done.push("it is mounted elsewhere, too: the daemon goes on".to_owned());
@@ -385,6 +386,44 @@ pub fn umount(point: &Path) -> Result<Vec<String>> {
         done.push("the daemon wrote back what it held and ended".to_owned());
     }
     Ok(done)
+}
+
+/// Has umount(8) unmount `point`, which waits for the daemon of `place`: until all is written back that the kernel holds, or until the daemon
+/// does not answer.
+fn unmount(point: &Path, place: Option<&Place>) -> Result<()> {
+    let begin = Instant::now();
+    let mut is_silent = false;
+    let mut is_waited_for = || {
+        let Some(place) = place else {
+            return Ok(begin.elapsed() < service::STOP_LIMIT);
+        };
+        let answer = control::ask(&place.control(), "status", control::PATIENCE);
+        is_silent = matches!(answer, Ok(Answer::Silent));
+        Ok(!is_silent && begin.elapsed() < UNMOUNT_LIMIT)
+    };
+    let unmounted = mounts::umount_while(point, UNMOUNT_STEP, &mut is_waited_for);
+    let is_done = unmounted.map_err(|failure| {
+        failure.help(format!(
+            "`fuser -vm {0}` names who uses it; `gupfs down` ends it in any case",
+            point.display()
+        ))
+    })?;
+    if is_done {
+        return Ok(());
+    }
+    let root = place.map_or(Path::new("DIR"), Place::root).display();
+    let why = match is_silent {
+        true => "its daemon does not answer",
+        false => "it may still be written back",
+    };
+    Err(Failure::new(format!(
+        "{} is not unmounted after {} s: {why}",
+        point.display(),
+        begin.elapsed().as_secs()
+    ))
+    .help(format!(
+        "gupfs waiters --state {root}; gupfs down --state {root} ends it in any case"
+    )))
 }
 
 /// What mount(8) or umount(8) asks for.

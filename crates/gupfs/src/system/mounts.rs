@@ -7,6 +7,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::time::Duration;
 
 pub use os::mountinfo::Mount;
 use os::mountinfo::{KIND, unescape};
@@ -104,6 +105,16 @@ pub fn remove(mount: &Mount) -> Result<()> {
 /// Unmounts what is mounted at `point` if nobody uses it, and not through our own helper.
 pub fn umount(point: &Path) -> Result<()> {
     shell::run("umount", &["-i".as_ref(), point.as_os_str()]).map(drop)
+}
+
+/// The same where the daemon of `point` may hang: `is_waited_for` says every `step` whether to wait on. False: nobody waits any longer.
+pub fn umount_while(
+    point: &Path,
+    step: Duration,
+    is_waited_for: &mut dyn FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let words = ["-i".as_ref(), point.as_os_str()];
+    Ok(shell::run_while("umount", &words, step, is_waited_for)?.is_some())
 }
 
 /// Changes how `point` is mounted, and not through our own helper.

@@ -1,9 +1,15 @@
 //! Running another program and taking its answer or its complaint.
 
 use std::ffi::OsStr;
+use std::io::Read as _;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::failure::{Failure, Result};
+
+/// How long a killed program may take to end.
+const KILL_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs `program` and returns what it printed.
 ///
@@ -17,16 +23,65 @@ pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Result<String> {
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
+    Err(complaint(program, arguments, &output.stderr))
+}
+
+fn complaint<S: AsRef<OsStr>>(program: &str, arguments: &[S], said: &[u8]) -> Failure {
     let words: Vec<String> = arguments
         .iter()
         .map(|a| a.as_ref().to_string_lossy().into_owned())
         .collect();
-    let said = String::from_utf8_lossy(&output.stderr);
-    Err(Failure::new(format!(
+    let said = String::from_utf8_lossy(said);
+    Failure::new(format!(
         "`{program} {}` failed: {}",
         words.join(" "),
         said.trim()
-    )))
+    ))
+}
+
+/// The same for a program that may hang: every `step` it is asked whether to wait on. Who does not is told by `None`, and the program is
+/// killed; one that waits for a file system that does not answer may end later.
+pub fn run_while<S: AsRef<OsStr>>(
+    program: &str,
+    arguments: &[S],
+    step: Duration,
+    is_waited_for: &mut dyn FnMut() -> Result<bool>,
+) -> Result<Option<String>> {
+    let mut child = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|e| missing(program, &e))?;
+    let mut said = child.stderr.take().expect("it is piped");
+    let mut shown = child.stdout.take().expect("it is piped");
+    let (told, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut out, mut err) = (String::new(), String::new());
+        let heard = shown.read_to_string(&mut out);
+        let heard = heard.and_then(|_| said.read_to_string(&mut err));
+        // Nobody waits any longer: then nobody hears it.
+        let _ = told.send(heard.map(|_| (out, err)));
+    });
+    let heard = loop {
+        if let Ok(heard) = ended.recv_timeout(step) {
+            break heard;
+        }
+        if !is_waited_for()? {
+            let _ = child.kill();
+            // Where even that has to wait it is left to itself.
+            let _ = ended.recv_timeout(KILL_LIMIT);
+            let _ = child.try_wait();
+            return Ok(None);
+        }
+    };
+    let status = child.wait().map_err(|e| missing(program, &e))?;
+    let (out, err) = heard.map_err(|e| Failure::new(format!("cannot hear {program}: {e}")))?;
+    match status.success() {
+        true => Ok(Some(out)),
+        false => Err(complaint(program, arguments, err.as_bytes())),
+    }
 }
 
 /// Whether `program` can be found.
@@ -54,6 +109,19 @@ mod tests {
         assert!(failure.what().contains("/no/such/place"), "{failure}");
         let failure = run("gupfs-no-such-program", &["x"]).expect_err("not there");
         assert!(failure.to_string().contains("install"), "{failure}");
+        let wait = |script: &str, count: u32| {
+            let mut left = count;
+            let mut goes_on = || {
+                left = left.saturating_sub(1);
+                Ok(left > 0)
+            };
+            let step = Duration::from_millis(20);
+            run_while("sh", &["-c", script], step, &mut goes_on)
+        };
+        assert_eq!(wait("sleep 0.05; echo a", 1000), Ok(Some("a\n".to_owned())));
+        assert_eq!(wait("exec sleep 100", 3), Ok(None));
+        let failure = wait("echo no >&2; exit 1", 1000).expect_err("it complains");
+        assert!(failure.what().contains("no"), "{failure}");
         assert!(exists("sh"));
         assert!(!exists("gupfs-no-such-program"));
     }

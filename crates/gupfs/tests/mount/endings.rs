@@ -219,6 +219,33 @@ fn one_that_hangs_is_nothing_to_other_file_systems() {
     );
 }
 
+/// A daemon that does not answer keeps umount for some seconds, and no process is left of it.
+#[test]
+fn umount_waits_with_a_limit() {
+    let Some(node) = Node::new("1G") else { return };
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let mount = node.mount();
+    fs::write(mount.join("file"), vec![1; 8 << 20]).unwrap();
+    // It goes on before it is asked to end, also where this fails.
+    let going_on = GoingOn::after_a_stop(&node);
+    let output = run(gupfs, &["umount", mount.to_str().unwrap()]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    let down = format!("gupfs down --state {}", node.state().display());
+    assert!(
+        told.contains("does not answer") && told.contains(&down),
+        "{told}"
+    );
+    let words = format!("umount\0-i\0{}\0", mount.display());
+    let left = fs::read_dir("/proc").unwrap().flatten().filter(|process| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        line == words.as_bytes()
+    });
+    assert_eq!(left.count(), 0);
+    drop(going_on);
+    node.gupfs(&["down"]);
+}
+
 /// A process that goes on when this is dropped.
 struct GoingOn(String);
 
