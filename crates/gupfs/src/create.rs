@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::state::{Disk, Place, State, to_hex};
-use crate::{files, size, system, up};
+use crate::{files, service, size, system, up};
 
 /// Stripe units in bytes that an NSD's label can have: powers of two in this range.
 const BLOCK_SIZE: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
@@ -66,6 +66,14 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
         block_size,
         force: request.force,
     };
+    let disks = (1..).zip(paths).map(|(nsd, path)| Disk {
+        nsd,
+        path,
+        is_loop: false,
+        is_volatile: false,
+    });
+    let disks: Vec<Disk> = disks.collect();
+    service::check_hides_nothing(&place, &disks, &mount)?;
     let unfinished = place.unfinished()?;
     let plan = filesystem::plan(&new, unfinished)?;
     let had_directory = place.root().exists();
@@ -73,14 +81,8 @@ pub fn run(request: &Request<'_>) -> Result<Vec<String>> {
     let lock = place.try_lock()?;
     // Another one may have been faster.
     check_unused(&place)?;
-    let disks = (1..).zip(paths).map(|(nsd, path)| Disk {
-        nsd,
-        path,
-        is_loop: false,
-        is_volatile: false,
-    });
     let state = State {
-        disks: disks.collect(),
+        disks,
         ..up::single(plan.view(), &mount)
     };
     let fs = to_hex(plan.view().fs.0);

@@ -116,6 +116,7 @@ fn point_of_restart(point: &Path) -> Result<Option<mounts::Mount>> {
 
 /// What `os::daemon::run` is told.
 pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> {
+    service::check_hides_nothing(place, &state.disks, &state.mount)?;
     let replaces = point_of_restart(&state.mount)?;
     let (disks, labelled) = filesystem::prepare(state)?;
     let view = place.load_view()?;

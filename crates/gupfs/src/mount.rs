@@ -192,6 +192,7 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     let place = Place::new(&source::state_of(source))?;
     let found = place.require()?;
     let point = point.map_or_else(|| Ok(found.mount.clone()), system::absolute)?;
+    service::check_hides_nothing(&place, &found.disks, &point)?;
     let shown = &source::shown(source)?;
     let lock = loop {
         let status = match service::claim(&place)? {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
 use crate::locate::{self, Serving};
-use crate::state::Place;
+use crate::state::{self, Place};
 use crate::system::mounts::{self, Mount};
 use crate::system::process;
 use crate::{files, source};
@@ -412,6 +412,41 @@ pub fn dead_at(point: &Path) -> Result<Option<Mount>> {
         Some(found) if locate::is_ended(point)? => Ok(Some(found)),
         _ => Ok(None),
     }
+}
+
+/// Fails where a mount at `point` would hide the state directory or one of its `disks`, from the daemon first of all; or where there is
+/// something else than a directory.
+pub fn check_hides_nothing(place: &Place, disks: &[state::Disk], point: &Path) -> Result<()> {
+    let mut real = point.to_owned();
+    // What is mounted there may not answer, and is no link.
+    if mounts::at(point)?.is_none()
+        && let Ok(found) = std::fs::metadata(point)
+    {
+        if !found.is_dir() {
+            return Err(mounts::no_directory(point));
+        }
+        real = std::fs::canonicalize(point).unwrap_or(real);
+    }
+    let root = place.root();
+    let own = state::DISK_DIRECTORIES.map(|name| root.join(name));
+    let all = std::iter::once(root).chain(own.iter().map(PathBuf::as_path));
+    for path in all.chain(disks.iter().map(|disk| disk.path.as_path())) {
+        let is_hidden = path.starts_with(point)
+            || path.starts_with(&real)
+            || std::fs::canonicalize(path).is_ok_and(|path| path.starts_with(&real));
+        if is_hidden {
+            return Err(Failure::new(format!(
+                "mount point {} cannot be: a mount there would hide {}, which the daemon needs",
+                point.display(),
+                path.display()
+            ))
+            .help(format!(
+                "name a directory that holds neither the state directory nor a disk; one below it, as {}, can be",
+                root.join("mnt").display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Whether files may lie where something is to be mounted.

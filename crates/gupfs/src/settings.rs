@@ -14,7 +14,7 @@ use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
 use crate::state::{self, LogFormat, LogLevel, Place, State, Transport};
 use crate::up::PAGEPOOL_SIZE_DEFAULT;
-use crate::{files, inspect, size};
+use crate::{files, inspect, service, size, system};
 
 /// Below this the slabs of the threads that read requests would be all of it.
 pub const PAGEPOOL_SIZE_MIN: u64 = 32 << 20;
@@ -203,7 +203,9 @@ fn put(state: &mut State, key: &str, text: &str) -> Result<()> {
     let bad = || Failure::new(format!("{key} cannot be {text:?}")).help(help());
     let is_default = text == "default";
     match key {
-        "mount" if Path::new(text).is_absolute() => state.mount = text.into(),
+        "mount" if Path::new(text).is_absolute() => {
+            state.mount = system::absolute(Path::new(text))?;
+        }
         "transport" => {
             state.transport = match text {
                 "device" | "default" => Transport::Device,
@@ -451,6 +453,9 @@ pub fn set(place: &Place, key: &str, text: &str) -> Result<Vec<String>> {
     let mut state = place.require()?;
     let before = value(&state, key);
     put(&mut state, key, text)?;
+    if key == "mount" {
+        service::check_hides_nothing(place, &state.disks, &state.mount)?;
+    }
     let after = value(&state, key);
     let is_running = running(place)?.is_some();
     place.store(&state)?;
@@ -565,6 +570,9 @@ mod tests {
         for (key, text, word) in [
             ("mount", "relative/path", "absolute"),
             ("mount", "default", "absolute"),
+            ("mount", "/dev/null", "not a directory"),
+            ("mount", "/a", "would hide /a/3.img"),
+            ("mount", "/", "would hide"),
             ("transport", "pigeon", "device or ring"),
             ("pagepool_size", "1M", "32M"),
             ("pagepool_size", "much", "32M"),

@@ -62,6 +62,8 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
             .help("say where to mount a new one: --mount DIR"));
         }
     };
+    let disks = found.as_ref().map_or(&[][..], |state| &state.disks);
+    service::check_hides_nothing(&place, disks, &mount)?;
     let mut done = Vec::new();
     let mut lock = None;
     if let Some(state) = &found {

@@ -239,6 +239,88 @@ fn bad_mount_points_are_refused_and_nothing_is_made() {
     assert_eq!(listing(directory.path()), before);
 }
 
+/// A mount over its own state directory or disks would take them from the daemon; one below them takes nothing.
+#[test]
+fn a_mount_point_over_what_it_needs_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let (state, mount, link) = (path("state"), path("mnt"), path("link"));
+    fs::create_dir(&mount).expect("made");
+    fs::create_dir(path("data")).expect("made");
+    std::os::unix::fs::symlink("state", &link).expect("linked");
+    let (text_of, disk) = (|path: &Path| text(path).to_owned(), path("data/1.img"));
+    let succeed = |words: &[&str]| {
+        let run = gupfs(words);
+        assert_eq!(run.code, Some(0), "{words:?}: {}", run.err);
+    };
+    let before = listing(directory.path());
+    let up = |mount: &Path| {
+        let words = ["up", "--size", "512M", "--state", text(&state), "--mount"];
+        refused(
+            &[&words[..], &[text(mount)]].concat(),
+            &["would hide", "help:"],
+        );
+    };
+    let nsds = state.join("nsd");
+    for point in [&state, &nsds, &directory.path().to_owned()] {
+        up(point);
+    }
+    assert_eq!(listing(directory.path()), before);
+    succeed(&["nsd", "create", "--size", "256M", text(&disk)]);
+    let create = |point: &str, disk: &str| {
+        let words = ["fs", "create", "--state", text(&state), "--mount"];
+        gupfs(&[&words[..], &[point, disk]].concat())
+    };
+    let run = create(text(&path("data")), text(&disk));
+    check_refused(&run, &["fs create"], &["would hide", "data/1.img"]);
+    assert!(!state.exists());
+    let run = create(text(&mount), text(&disk));
+    assert_eq!(run.code, Some(0), "{}", run.err);
+    fs::create_dir(&nsds).expect("made");
+    let before = listing(directory.path());
+    for point in [&state, &link, &nsds, &path("data"), &path("state/../state")] {
+        let point = text_of(point);
+        let words = ["would hide", "help:"];
+        refused(
+            &["config", "set", "mount", &point, "--state", text(&state)],
+            &words,
+        );
+        refused(&["mount", text(&state), &point], &words);
+        up(Path::new(&point));
+    }
+    refused(
+        &[
+            "config",
+            "set",
+            "mount",
+            "/dev/null",
+            "--state",
+            text(&state),
+        ],
+        &["not a directory"],
+    );
+    assert_eq!(listing(directory.path()), before);
+    let config = state.join("gupfs.toml");
+    let good = fs::read_to_string(&config).expect("read");
+    fs::write(&config, good.replace(text(&mount), text(&state))).expect("written");
+    refused(&["daemon", "--state", text(&state)], &["would hide"]);
+    fs::write(&config, good).expect("written");
+    // Below the state directory is another matter.
+    let inner = state.join("mnt");
+    succeed(&[
+        "config",
+        "set",
+        "mount",
+        text(&inner),
+        "--state",
+        text(&state),
+    ]);
+    succeed(&["fs", "destroy", "--yes", "--state", text(&state)]);
+}
+
 #[test]
 fn too_small_a_size_is_refused_and_nothing_is_made() {
     if !is_root() {

@@ -59,15 +59,20 @@ pub fn check_point(point: &Path) -> Result<bool> {
         Err(e) => return Err(Failure::io("use mount point", point, &e)),
     };
     if !metadata.is_dir() {
-        return Err(Failure::new(format!(
-            "mount point {} is not a directory",
-            point.display()
-        ))
-        .help("name an empty directory"));
+        return Err(no_directory(point));
     }
     let mut entries =
         fs::read_dir(point).map_err(|e| Failure::io("read mount point", point, &e))?;
     Ok(entries.next().is_some())
+}
+
+/// What is said of a mount point that is something else.
+pub fn no_directory(point: &Path) -> Failure {
+    Failure::new(format!(
+        "mount point {} is not a directory",
+        point.display()
+    ))
+    .help("name an empty directory")
 }
 
 /// Ends the FUSE connection of `mount`, so that nobody can hang on it any longer.
