@@ -11,6 +11,7 @@
 //! - umount(8) refuses what is in use, and returns when all is written back. It calls a helper for a subtype of FUSE only where
 //!   its own table has a line of the mount, so each mount gets one.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -194,20 +195,15 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     let point = point.map_or_else(|| Ok(found.mount.clone()), system::absolute)?;
     service::check_hides_nothing(&place, &found.disks, &point)?;
     let shown = &source::shown(source)?;
-    let lock = loop {
-        let status = match service::claim(&place)? {
-            Claim::Ours(lock) => break lock,
-            Claim::Mounted(status) => status,
-        };
-        // It may have been unmounted just now, and its daemon writes back what it holds before it ends.
-        if mounts_here(&status)?.is_empty() && service::wait_ended(&place, ENDING_LIMIT)? {
-            continue;
+    let lock = match turn(&place)? {
+        Turn::Ours(lock) => lock,
+        Turn::Mounted { mounts } => {
+            let done = mount_again(&place, &mounts, &point, options)?;
+            return Ok(match done {
+                None => vec![format!("already mounted on {}", point.display())],
+                Some(done) => done_with_table(done, shown, &point, options),
+            });
         }
-        let done = mount_again(&place, &status, &point, options)?;
-        return Ok(match done {
-            None => vec![format!("already mounted on {}", point.display())],
-            Some(done) => done_with_table(done, shown, &point, options),
-        });
     };
     // Said before anything is touched.
     settings::for_daemon(&place, found.clone(), &options.settings)?;
@@ -234,7 +230,8 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
         point.display()
     ));
     // Another one that was started at the same time may have it elsewhere.
-    done.extend(mount_again(&place, &status, &point, options)?.unwrap_or_default());
+    let mounts = mounts_here(&status)?;
+    done.extend(mount_again(&place, &mounts, &point, options)?.unwrap_or_default());
     Ok(done_with_table(done, shown, &point, options))
 }
 
@@ -270,28 +267,56 @@ fn mounts_here(status: &serde_json::Value) -> Result<Vec<Mount>> {
     number.map_or_else(|| Ok(Vec::new()), mounts::of_connection)
 }
 
-/// Mounts at `point` what the daemon of `place`, which said `status`, has mounted already: as on any file system both are the same one.
-/// `None`: it is there.
+/// Whose turn it is to mount a file system.
+#[derive(Debug)]
+pub(crate) enum Turn {
+    /// The caller's, while it keeps this lock of the state directory.
+    Ours(File),
+    /// Nobody's: its daemon serves these mounts here.
+    Mounted {
+        /// None: it is mounted in another mount name space.
+        mounts: Vec<Mount>,
+    },
+}
+
+/// As `service::claim`, and a daemon whose last mount has gone, which writes back what it holds, is waited for.
+pub(crate) fn turn(place: &Place) -> Result<Turn> {
+    loop {
+        let status = match service::claim(place)? {
+            Claim::Ours(lock) => return Ok(Turn::Ours(lock)),
+            Claim::Mounted(status) => status,
+        };
+        let mounts = mounts_here(&status)?;
+        if mounts.is_empty() && service::wait_ended(place, ENDING_LIMIT)? {
+            continue;
+        }
+        return Ok(Turn::Mounted { mounts });
+    }
+}
+
+/// What is said where the daemon of `place` has it mounted, and not here.
+pub(crate) fn nowhere(place: &Place) -> Failure {
+    let root = place.root().display();
+    Failure::new(format!(
+        "the daemon of {root} has it mounted in another mount name space"
+    ))
+    .help(format!("gupfs down --state {root}"))
+}
+
+/// Mounts at `point` what the daemon of `place`, which serves the mounts `ours`, has mounted already: as on any file system both are the same
+/// one. `None`: it is there.
 fn mount_again(
     place: &Place,
-    status: &serde_json::Value,
+    ours: &[Mount],
     point: &Path,
     options: &Options,
 ) -> Result<Option<Vec<String>>> {
-    let nowhere = || {
-        let root = place.root().display();
-        Failure::new(format!(
-            "the daemon of {root} has it mounted in another mount name space"
-        ))
-        .help(format!("gupfs down --state {root}"))
-    };
-    let ours = mounts_here(status)?;
     let there = mounts::at(point)?;
     if there.is_some_and(|there| ours.contains(&there)) {
         return Ok(None);
     }
     let mut done = service::clear_point(point, Below::Nothing)?.done;
-    let first = bind(&ours, point)?.ok_or_else(nowhere)?;
+    let first = bind(ours, point)?.ok_or_else(|| nowhere(place))?;
     if !options.kernel.is_empty() {
         let words = format!("bind,remount,{}", options.kernel.join(","));
         if let Err(failure) = mounts::remount(point, &words) {

@@ -9,9 +9,11 @@ use types::{ClusterView, SECTOR_SIZE, limits};
 use crate::failure::{Failure, Result};
 use crate::filesystem::{self, NewDisk, NewFileSystem, NewNode};
 use crate::fsck::offline;
-use crate::service::{self, Below, Claim};
+use crate::mount::{self, Turn};
+use crate::service::{self, Below};
 use crate::state::{self, Backing, Disk, FORMAT, Place, State, Transport};
-use crate::system::{self, loops, mounts};
+use crate::system::mounts::{self, Mount};
+use crate::system::{self, loops};
 use crate::{create, disks, files, size};
 
 /// NSDs that `gupfs up` and a lab of two make.
@@ -71,9 +73,12 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
             offline::loss(&place)?.map_or(Ok(()), Err)?;
         }
         // One that starts or ends is left to that: it may replay a long journal, or write back what it holds.
-        match service::claim(&place)? {
-            Claim::Mounted(_) => return already_mounted(state, &mount, request.direct_from),
-            Claim::Ours(ours) => lock = Some(ours),
+        match mount::turn(&place)? {
+            Turn::Mounted { mounts } => {
+                check_direct_from(state, request.direct_from)?;
+                return already_mounted(&place, &mounts, &mount);
+            }
+            Turn::Ours(ours) => lock = Some(ours),
         }
         // What it has left elsewhere is brought back by the next one.
     }
@@ -116,23 +121,37 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
     Ok(done)
 }
 
-fn already_mounted(state: &State, mount: &Path, direct_from: Option<u64>) -> Result<Vec<String>> {
-    if direct_from.is_some() && direct_from != state.direct_from {
-        return Err(Failure::new(format!(
-            "the file system is mounted on {}, and a running daemon does not change --direct-from",
-            state.mount.display()
-        ))
-        .help("run `gupfs down` first"));
+fn check_direct_from(state: &State, direct_from: Option<u64>) -> Result<()> {
+    if direct_from.is_none() || direct_from == state.direct_from {
+        return Ok(());
     }
-    if state.mount == mount {
-        return Ok(vec![format!("already mounted on {}", mount.display())]);
+    Err(Failure::new(
+        "the file system is mounted, and a running daemon does not change --direct-from",
+    )
+    .help("run `gupfs down` first"))
+}
+
+/// What is said where a daemon serves `mounts`: it is on `point`, as was asked for, or it is elsewhere.
+fn already_mounted(place: &Place, mounts: &[Mount], point: &Path) -> Result<Vec<String>> {
+    let there = mounts::at(point)?;
+    if there.is_some_and(|there| mounts.contains(&there)) {
+        return Ok(vec![format!("already mounted on {}", point.display())]);
     }
+    let root = place.root().display();
+    if mounts.is_empty() {
+        return Err(mount::nowhere(place));
+    }
+    let points = mounts.iter().map(|mount| mount.point.display().to_string());
+    let points: Vec<String> = points.collect();
     Err(Failure::new(format!(
         "the file system is mounted on {}, not on {}",
-        state.mount.display(),
-        mount.display()
+        points.join(" and "),
+        point.display()
     ))
-    .help("run `gupfs down` first, or name the same mount point"))
+    .help(format!(
+        "`gupfs mount {root} {0}` mounts it on {0}, too; or run `gupfs down --state {root}` first",
+        point.display()
+    )))
 }
 
 fn create(place: &Place, mount: &Path, request: &Request) -> Result<Vec<String>> {
@@ -545,11 +564,10 @@ mod tests {
             ..single(&view, mount)
         };
         for given in [None, Some(4096)] {
-            already_mounted(&state, mount, given).expect("as it runs");
+            check_direct_from(&state, given).expect("as it runs");
         }
-        let failure = already_mounted(&state, mount, Some(8192)).expect_err("another size");
+        let failure = check_direct_from(&state, Some(8192)).expect_err("another size");
         assert!(failure.what().contains("--direct-from"), "{failure}");
-        already_mounted(&state, Path::new("/mnt/there"), None).expect_err("another place");
     }
 
     #[test]

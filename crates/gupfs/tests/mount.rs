@@ -224,6 +224,40 @@ fn a_file_system_can_be_mounted_twice() {
     assert_eq!(entered(&first), None);
 }
 
+/// `gupfs up` goes by what is mounted, not by what the state directory says.
+#[test]
+fn up_says_where_it_is_mounted() {
+    let Some(node) = Node::new("1G") else { return };
+    let (first, second) = (node.mount(), node.state().with_file_name("second"));
+    fs::create_dir(&second).unwrap();
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    let state = node.state();
+    let [state, one, two] = [&state, &first, &second].map(|path| path.to_str().unwrap());
+    let up = ["up", "--state", state];
+    let up_on = |point| [&up[..], &["--mount", point]].concat();
+    let says = |words: &[&str], is_done: bool, part: &str| {
+        let output = run(gupfs, words);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output);
+        assert_eq!(output.status.success(), is_done, "{words:?}: {told}");
+        assert!(told.contains(part), "{words:?}: {told}");
+    };
+    let elsewhere = |there: &str, not: &str| format!("is mounted on {there}, not on {not}");
+    says(&up, true, &format!("already mounted on {one}"));
+    says(&up_on(two), false, &elsewhere(one, two));
+    // Settings are of the next start.
+    node.gupfs(&["config", "set", "mount", two]);
+    says(&up, false, &elsewhere(one, two));
+    says(&up_on(one), true, &format!("already mounted on {one}"));
+    says(&up, false, &format!("gupfs mount {state} {two}"));
+    says(&["mount", state, two], true, "too");
+    says(&up, true, &format!("already mounted on {two}"));
+    says(&["umount", two], true, "the daemon goes on");
+    says(&up, false, &elsewhere(one, two));
+    says(&["umount", one], true, "wrote back");
+    says(&up, true, &format!("mounted it on {two}"));
+    assert!(line(&second).is_some() && line(&first).is_none());
+}
+
 fn bad_calls_change_nothing(node: &Node, to_mount: &Path) {
     let (state, mount) = (node.state(), node.mount());
     let (state, point) = (state.to_str().unwrap(), mount.to_str().unwrap());
