@@ -481,6 +481,15 @@ impl OwnerLog {
         !self.journal.is_poisoned() && self.has_room(bytes, 0, Urgency::Normal)
     }
 
+    /// Appends a record that says that all before it is durable, if it is. Without one the end that a disk loses later is taken for one
+    /// that was never written (decision 0005); with it that is true of this record alone.
+    pub fn close(&mut self) -> Option<Lsn> {
+        let (key, epoch, bytes) = (PartKey::Space, self.epoch, &[][..]);
+        let is_durable = self.journal.durable_lsn() >= self.journal.last_lsn();
+        let closing = Part { key, epoch, bytes };
+        is_durable.then(|| self.journal.append(&[closing]).ok())?
+    }
+
     /// Journals changes of space alone.
     pub fn append_space(&mut self, mutations: Vec<SpaceMutation>) -> Lsn {
         self.append_records(mutations.into_iter().map(SpaceRecord::Space))

@@ -992,3 +992,41 @@ fn sparse_regions_are_emptied_for_other_owners() {
     }
     assert_eq!(log.plan_evacuation(now), [place]);
 }
+
+/// The last flush of a stopped journal is proven by a record behind it: what a disk loses of it is damage, and not a flush that was torn.
+#[test]
+fn a_closed_journal_misses_what_is_lost_of_its_end() {
+    let area = area(64);
+    for is_closed in [true, false] {
+        let mut disk = formatted(area);
+        let mut log = open(&mut disk, area);
+        let before = disk.clone();
+        let bytes = vec![0; 3000];
+        for _ in 0..8 {
+            let key = PartKey::Shard(ShardId(0));
+            let (epoch, bytes) = (log.epoch, &bytes[..]);
+            log.journal.append(&[Part { key, epoch, bytes }]).unwrap();
+        }
+        assert_eq!(log.close(), None, "not all is durable");
+        flush(&mut log, &mut disk, usize::MAX);
+        let places = (0..area.count).map(|index| Location {
+            nsd: area.nsd,
+            sector: area.begin + index,
+        });
+        let is_new = |place: &Location| before.read(*place, 1) != disk.read(*place, 1);
+        let places: Vec<Location> = places.filter(is_new).collect();
+        assert!(places.len() > 4, "{places:?}");
+        if is_closed {
+            assert!(log.close().is_some());
+            flush(&mut log, &mut disk, usize::MAX);
+        }
+        for place in places {
+            let mut rotten = disk.clone();
+            rotten.flip(place, 100);
+            let found = recover(&mut rotten, area, FsId::default(), LIFE.node, &mut |_| {
+                Ok(())
+            });
+            assert_eq!(found.is_err(), is_closed, "{place:?}");
+        }
+    }
+}

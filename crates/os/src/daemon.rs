@@ -696,6 +696,7 @@ impl Daemon {
         let lost = self.loss(is_written);
         if lost.is_none() {
             self.checkpoint_before_end();
+            self.close_journal();
         }
         self.leave_cluster();
         self.is_deaf.store(true, Ordering::SeqCst);

@@ -1,9 +1,13 @@
 //! The end of a daemon in good order: who asks for it, and what is lost by it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Daemon, Error, lock};
+use super::{Daemon, Error, TICK, lock};
 use crate::interrupt;
+
+/// How long a daemon that ends waits for the last record of its journal.
+const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Daemon {
     /// Nothing of this node is dirty, and the journal holds all that it will.
@@ -14,6 +18,25 @@ impl Daemon {
         }
         let journal = &lock(&self.log).journal;
         journal.durable_lsn() >= journal.last_lsn() || journal.is_poisoned()
+    }
+
+    /// Says in the journal that all of it is durable (`OwnerLog::close`). Where it has no room its last flush is not proven, and nothing else.
+    pub(super) fn close_journal(self: &Arc<Self>) {
+        let Some(last) = lock(&self.log).close() else {
+            return;
+        };
+        let begin = std::time::Instant::now();
+        while begin.elapsed() < CLOSING_PATIENCE {
+            self.kick_journal();
+            let is_over = {
+                let journal = &lock(&self.log).journal;
+                journal.durable_lsn() >= last || journal.is_poisoned()
+            };
+            if is_over {
+                return;
+            }
+            std::thread::sleep(TICK);
+        }
     }
 
     /// From now on signals that ask a process to end (of a terminal, a service manager, the machine going down) end this one in good order.
