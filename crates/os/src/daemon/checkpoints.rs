@@ -31,6 +31,8 @@ const LAST_ROUND_SIZE_MIN: u64 = 1 << 20;
 const QUIET: Duration = Duration::from_secs(2);
 /// If they lack so many bytes: each time costs a snapshot of the journal.
 const LATE_SIZE_MIN: u64 = 16 << 10;
+/// If they lack less.
+const LONG_QUIET: Duration = Duration::from_secs(10);
 /// It waits so long for the begin of that round.
 const BEGIN_PATIENCE: std::time::Duration = std::time::Duration::from_secs(1);
 /// And takes so long in all at the most.
@@ -298,11 +300,18 @@ impl Daemon {
             }
             seen.1
         };
-        if unsaved < LATE_SIZE_MIN {
+        if unsaved == 0 {
             return false;
         }
+        // Little that is unsaved may be the removal of much.
+        let quiet = if unsaved < LATE_SIZE_MIN {
+            LONG_QUIET
+        } else {
+            QUIET
+        };
         let log = lock(&self.log);
-        let is_time = now.since(changed_at) >= QUIET || log.is_poor_of_pages();
+        let is_short = log.is_poor_of_pages() && unsaved >= LATE_SIZE_MIN;
+        let is_time = now.since(changed_at) >= quiet || is_short;
         is_time && log.roots().any(|root| root.pages > 0)
     }
 
