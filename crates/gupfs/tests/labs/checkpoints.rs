@@ -373,7 +373,7 @@ fn the_room_of_attributes_that_were_removed_comes_back() {
     let path = node.mount().join("file");
     let file = File::create(&path).unwrap();
     let available = || {
-        let found = rustix::fs::statvfs(&node.mount()).unwrap();
+        let found = rustix::fs::statvfs(node.mount()).unwrap();
         found.f_bavail * found.f_frsize
     };
     let empty = available();
