@@ -66,7 +66,8 @@ impl Disk {
             return Err(Failure::new(format!(
                 "{} is neither a block device nor a file",
                 path.display()
-            )));
+            ))
+            .help("name one of these; where gupfs.toml names it, correct the path there"));
         }
         let exclusive = if is_block && alone { libc::O_EXCL } else { 0 };
         let open = |flags: i32| {
@@ -283,9 +284,32 @@ fn sys_block(device: u64) -> PathBuf {
     ))
 }
 
+/// What is said of a disk whose label is no good one.
+pub fn without_label(error: &LabelError) -> String {
+    match error {
+        LabelError::Blank => "no label: its first sectors are empty".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+/// As `explain`, of a disk that a state directory names: it had a label, and what lies behind may be whole.
+pub fn explain_own(path: &Path, error: &LabelError) -> Failure {
+    let failure = explain(path, error);
+    match error {
+        LabelError::Blank
+        | LabelError::Short { .. }
+        | LabelError::Foreign { .. }
+        | LabelError::Damaged { .. } => failure.help(format!(
+            "is it the right disk? Its data may be whole: make no file system over it, `gupfs fsck` of the state directory says what              else is damaged. Restore its first {HEAD_SECTORS} sectors of 4 KiB from a copy of the disk"
+        )),
+        _ => failure,
+    }
+}
+
 /// Turns what the label says into a message with the place and the remedy.
 pub fn explain(path: &Path, error: &LabelError) -> Failure {
-    let failure = Failure::new(format!("disk {}: {error}", path.display()));
+    let said = without_label(error);
+    let failure = Failure::new(format!("disk {}: {said}", path.display()));
     failure.help(match error {
         LabelError::Blank | LabelError::Short { .. } => {
             "name the right disk; a new file system is made with `gupfs up` or `gupfs fs create`"
@@ -342,5 +366,26 @@ mod tests {
         assert!(missing.to_string().contains("missing"), "{missing}");
         let directory = Disk::open(Path::new("/tmp")).expect_err("a directory");
         assert!(directory.what().contains("neither"), "{directory}");
+        assert!(directory.remedy().is_some());
+    }
+
+    /// What a state directory names had a label: nothing says that its data may be destroyed.
+    #[test]
+    fn a_label_that_was_lost_is_no_reason_to_make_another() {
+        let short = LabelError::Short {
+            needed: 8192,
+            found: 0,
+        };
+        for error in [LabelError::Blank, short] {
+            let said = explain_own(Path::new("/d"), &error).to_string();
+            assert!(
+                !said.contains("--force") && !said.contains("nsd create"),
+                "{said}"
+            );
+            assert!(
+                said.contains("may be whole") && said.contains("gupfs fsck"),
+                "{said}"
+            );
+        }
     }
 }

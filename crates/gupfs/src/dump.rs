@@ -24,7 +24,7 @@ fn label(disk: &Disk) -> Result<Label> {
     let found = disk.label()?;
     found
         .map(|decoded| decoded.label)
-        .map_err(|error| disks::explain(disk.path(), &error))
+        .map_err(|error| disks::explain_own(disk.path(), &error))
 }
 
 /// The labels of the disks, both copies, and the views that they hold.

@@ -277,7 +277,7 @@ pub fn prepare(state: &State) -> Result<(Vec<ReadyDisk>, Labelled)> {
         if found.is_read_only {
             return Err(disks::read_only(&path));
         }
-        let decoded = found.label()?.map_err(|e| disks::explain(&path, &e))?;
+        let decoded = found.label()?.map_err(|e| disks::explain_own(&path, &e))?;
         let expected = Expected {
             nsd: Some(NsdId(disk.nsd)),
             ..expected

@@ -109,7 +109,8 @@ pub fn nsds_to_json(found: &[Found]) -> Value {
             "journals": label.journals.iter().map(|j| j.owner.0).collect::<Vec<_>>(),
         }),
         Err(error) => {
-            json!({ "path": f.path.to_string_lossy(), "size": f.size, "error": error.to_string() })
+            let said = disks::without_label(error);
+            json!({ "path": f.path.to_string_lossy(), "size": f.size, "error": said })
         }
     };
     Value::Array(found.iter().map(row).collect())
@@ -138,7 +139,7 @@ pub fn nsds_to_text(found: &[Found]) -> String {
                 f.path.display().to_string(),
                 "-".to_owned(),
                 size::show(f.size),
-                error.to_string(),
+                disks::without_label(error),
                 String::new(),
                 String::new(),
             ],

@@ -597,6 +597,21 @@ fn a_file_system_is_found_again_and_its_damage_is_named() {
         .expect("one copy is damaged");
     disk.write_all_at(&[0xff], 4196).expect("both are");
     daemon(&["2.img", "damaged"]);
+    // Both copies lost: whoever reads that makes no other file system over it.
+    disk.write_all_at(&[0; 8192], 0).expect("blank");
+    let run = gupfs(&["daemon", "--state", text(&state)]);
+    let said = ["2.img", "may be whole", "gupfs fsck", "from a copy"];
+    check_refused(&run, &["daemon"], &said);
+    assert!(
+        !run.err.contains("--force") && !run.err.contains("nsd create"),
+        "{}",
+        run.err
+    );
+    let listed = ok(&["nsd", "list", second]);
+    assert!(
+        listed.contains("no GUPFS label") && !listed.contains("nsd create"),
+        "{listed}"
+    );
     assert!(!state.join("pid").exists() && !state.join("control.sock").exists());
 }
 
