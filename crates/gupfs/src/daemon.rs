@@ -89,18 +89,36 @@ fn launch(place: &Place, config: Config, is_untold: &mut bool) -> Result<()> {
             tracing::error!(%failure, "whoever stopped this daemon does not hear how much is lost");
             *is_untold = true;
         }
-        match error {
-            os::daemon::Error::Recovery(_) => failure.help(
-                "nothing was changed. The disk does not return what was written to it: check its cables and its own \
-                 log, try it on another port, or bring a copy of the disk back; do not make a file system over it",
-            ),
-            os::daemon::Error::Metrics { .. } => failure.help(format!(
-                "choose another port, 0 for any that is free, or off: gupfs config set metrics PORT --state {}",
-                place.root().display()
-            )),
-            _ => failure,
-        }
+        explain(place, failure, &error)
     })
+}
+
+/// What to do where a daemon did not start or ended: `failure` says what happened.
+fn explain(place: &Place, failure: Failure, error: &os::daemon::Error) -> Failure {
+    use os::daemon::Error;
+    use os::disk::DiskError;
+    let root = place.root().display();
+    match error {
+        Error::Recovery(_) => failure.help(
+            "nothing was changed. The disk does not return what was written to it: check its cables and its own \
+             log, try it on another port, or bring a copy of the disk back; do not make a file system over it",
+        ),
+        Error::Replay(_) => failure.help(format!(
+            "nothing was changed. `gupfs fsck {root}` says what is damaged and `gupfs fsck --repair {root}` repairs what can be; of what \
+             has no good copy bring a copy of the disk back; do not make a file system over it"
+        )),
+        Error::Disk(DiskError::InUse { path }) => failure.help(format!(
+            "`fuser -v {0}` and `lsblk {0}` say what uses it: stop or unmount that",
+            path.display()
+        )),
+        Error::Disk(DiskError::Kind { .. } | DiskError::Open { .. }) => failure.help(format!(
+            "bring the disk back, or correct its path in {root}/gupfs.toml"
+        )),
+        Error::Metrics { .. } => failure.help(format!(
+            "choose another port, 0 for any that is free, or off: gupfs config set metrics PORT --state {root}"
+        )),
+        _ => failure,
+    }
 }
 
 /// Looks at the place where this file system is mounted: a dead mount there, which stays until the new one is ready, so that programs go on
@@ -249,4 +267,28 @@ fn start_log(format: LogFormat, level: LogLevel) -> Result<()> {
         let _ = writeln!(std::io::stderr(), "the log was started twice");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_cannot_start_says_what_to_do() {
+        use os::daemon::Error;
+        use os::disk::DiskError;
+        let place = Place::new(Path::new("/var/lib/gupfs/x")).expect("a place");
+        let path = Path::new("/dev/sdz").to_owned();
+        let in_use = DiskError::InUse { path: path.clone() };
+        let page = node::replay::ReplayError::Journal(types::DecodeError::Short { what: "a page" });
+        for (error, word) in [
+            (Error::Disk(in_use), "fuser -v /dev/sdz"),
+            (Error::Disk(DiskError::Kind { path }), "/x/gupfs.toml"),
+            (Error::Replay(page), "gupfs fsck /var/lib/gupfs/x"),
+        ] {
+            let failure = explain(&place, Failure::new(error.to_string()), &error);
+            let said = failure.remedy().expect("help");
+            assert!(said.contains(word), "{said}");
+        }
+    }
 }

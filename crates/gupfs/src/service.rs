@@ -29,6 +29,8 @@ pub const START_LIMIT: Duration = Duration::from_secs(30);
 pub const STOP_LIMIT: Duration = Duration::from_secs(60);
 /// How long a killed daemon may take to disappear.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// Bytes without which a file system counts as full.
+const LOG_ROOM: u64 = 16 << 10;
 /// How often a starting daemon is asked.
 const ASK_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -159,13 +161,28 @@ impl Starting {
     fn explain(&self, what: &str) -> Failure {
         let log = self.place.log();
         let said = log_since(&log, self.log_begin);
-        Failure::new(format!(
-            "{what}; the end of {}:\n{}",
-            log.display(),
-            indent(&said)
-        ))
-        .help("mend what the log names and run the command again; nothing is left running")
+        let is_full = is_full(self.place.root());
+        let told = match (said.is_empty(), is_full) {
+            (false, _) => format!("the end of {}:\n{}", log.display(), indent(&said)),
+            (true, true) => format!("why is not in {}: its file system is full", log.display()),
+            (true, false) => format!("nothing is in {} about it", log.display()),
+        };
+        let failure = Failure::new(format!("{what}; {told}"));
+        match is_full {
+            true => failure.help(format!(
+                "make room in the file system of {} (`df` says which) and run the command again; nothing is left running",
+                self.place.root().display()
+            )),
+            false => failure
+                .help("mend what the log names and run the command again; nothing is left running"),
+        }
     }
+}
+
+/// Whether the file system of `directory` has no room for a log.
+fn is_full(directory: &Path) -> bool {
+    rustix::fs::statvfs(directory)
+        .is_ok_and(|room| room.f_bfree.saturating_mul(room.f_frsize) < LOG_ROOM)
 }
 
 fn log_since(log: &Path, begin: u64) -> String {

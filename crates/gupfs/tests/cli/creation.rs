@@ -412,6 +412,10 @@ fn a_full_state_directory_is_said_and_nothing_is_made() {
     ];
     refused(&set, &["No space left", "gupfs.toml", "help: make room"]);
     assert_eq!(fs::read(state.join("gupfs.toml")).expect("there"), config);
+    // The daemon cannot say why it does not start.
+    let said = ["file system is full", "help: make room", text(&state)];
+    refused(&up, &said);
+    refused(&["mount", text(&state)], &said);
 }
 
 /// What fails is not in the way of the next try, and what an interrupted command has left is as good as new.
