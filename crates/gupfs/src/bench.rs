@@ -50,6 +50,14 @@ pub struct BenchArgs {
     seconds: u64,
 }
 
+impl BenchArgs {
+    /// The directories that are measured.
+    pub(crate) fn directories(&self) -> impl Iterator<Item = &Path> {
+        let all = [Some(&self.directory), self.against.as_ref()];
+        all.into_iter().flatten().map(PathBuf::as_path)
+    }
+}
+
 /// What a row counts in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Unit {
@@ -135,7 +143,8 @@ struct Place {
 
 impl Place {
     fn make(directory: &Path, size: u64) -> Result<Self> {
-        if !directory.is_dir() {
+        let found = fs::metadata(directory).map_err(|e| Failure::io("look at", directory, &e))?;
+        if !found.is_dir() {
             return Err(
                 Failure::new(format!("{} is no directory", directory.display()))
                     .help("name a directory on the mount that is to be measured"),
@@ -382,10 +391,7 @@ pub fn run(args: &BenchArgs) -> Result<Value> {
         size: args.size,
     };
     let mut places = Vec::new();
-    for directory in [Some(&args.directory), args.against.as_ref()]
-        .into_iter()
-        .flatten()
-    {
+    for directory in args.directories() {
         places.push(Place::make(directory, args.size)?);
     }
     let spinner = ProgressBar::new_spinner();

@@ -363,6 +363,7 @@ fn dispatch(command: Command, json: bool) -> Result<()> {
             Ok(())
         }
         Command::Bench(args) => {
+            args.directories().try_for_each(locate::require_answer)?;
             show_as(&bench::run(&args)?, json, bench::to_text);
             Ok(())
         }

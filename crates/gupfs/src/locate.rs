@@ -206,6 +206,11 @@ pub fn is_ended(point: &Path) -> Result<bool> {
     Ok(errno.is_some_and(|errno| ends.contains(&errno)))
 }
 
+/// Fails where `path` cannot be looked at, or does not answer.
+pub fn require_answer(path: &Path) -> Result<()> {
+    look(path, &Errand::Look).map(drop)
+}
+
 fn look(path: &Path, errand: &Errand) -> Result<Value> {
     let Some(value) = ask(path, errand, LOOK_LIMIT)? else {
         return Err(Failure::new(format!(
@@ -216,10 +221,14 @@ fn look(path: &Path, errand: &Errand) -> Result<Value> {
         .help("`gupfs waiters --state DIR` says what its file system waits for"));
     };
     match value["error"].as_str() {
-        Some(error) => Err(Failure::new(format!(
-            "cannot look at {}: {error}",
-            path.display()
-        ))),
+        Some(error) => {
+            let failure = Failure::new(format!("cannot look at {}: {error}", path.display()));
+            let errno = value["errno"].as_i64();
+            Err(match errno == Some(libc::ENOTCONN.into()) {
+                true => failure.help("the daemon that served it has died: `gupfs up` or `gupfs mount` starts another one"),
+                false => failure,
+            })
+        }
         None => Ok(value),
     }
 }

@@ -416,7 +416,9 @@ fn commands_do_not_hang_with_the_daemon() {
     let (state, file) = (Node::text(&state), Node::text(&file));
     let begin = Instant::now();
     let silent = ["did not answer within 10 s", "help:"];
-    let cases: [(&[&str], &[&str]); 7] = [
+    let mount = node.mount();
+    let mount = Node::text(&mount);
+    let cases: [(&[&str], &[&str]); 8] = [
         (&["status", "--state", state], &silent),
         (&["top", "--once", "--state", state], &silent),
         (
@@ -429,6 +431,7 @@ fn commands_do_not_hang_with_the_daemon() {
             &["stat", file],
             &[file, "did not answer within 10 s", "gupfs waiters"],
         ),
+        (&["bench", mount], &[mount, "did not answer within 10 s"]),
         (
             &["fs", "destroy", "--yes", "--state", state],
             &["in use", "help:"],
@@ -446,6 +449,17 @@ fn commands_do_not_hang_with_the_daemon() {
     );
     drop(stopped);
     fs::write(file, "goes on").unwrap();
+    // Nor is one that has died taken for something else.
+    let kill = Command::new("kill").args(["-9", &pid]).status();
+    assert!(kill.unwrap().success());
+    let until = Instant::now() + Duration::from_secs(20);
+    while Path::new("/proc").join(&pid).exists() {
+        assert!(Instant::now() < until, "{pid} does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for command in ["bench", "stat"] {
+        refused(&gupfs(&[command, mount]), &[mount, "has died", "gupfs up"]);
+    }
 }
 
 fn status_is_complete(node: &Node) {
