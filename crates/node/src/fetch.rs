@@ -16,7 +16,8 @@
 //!   given stays pinned until it has run, and while it waits for more.
 //! - A read that fails is no verdict: disks have bad moments, and a Commit that is refused loses what was acknowledged. What a
 //!   disk does not give is asked for during `PATIENCE`, what does not verify `DAMAGE_TRIES` times. Then questions hear EIO, and a
-//!   Prepare is voted against; what a transaction has decided waits on, for it must be performed. What is known to be bad is tried once for each who asks.
+//!   Prepare is voted against; what a transaction has decided waits on, for it must be performed. What is known to be bad is tried once for each who asks,
+//!   and for the other inodes below a page that does not verify, but for Commits.
 //! - Bounded by the work under way: each piece of work asks for the few inodes that an operation names, or for those of one answer to a
 //!   listing, and a transaction's message that is parked is not parked twice.
 //!
@@ -51,6 +52,10 @@ const DAMAGE_TRIES: u32 = 4;
 /// Pause after a read that failed; twice as long each time.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// A page that did not verify so often is not tried that often again for the other inodes below it, for so long.
+const BAD_FOR: Duration = Duration::from_secs(10);
+/// So many such pages are remembered.
+const BAD_COUNT_MAX: usize = 64;
 /// So many inodes that cannot be read are remembered.
 const FAULT_COUNT_MAX: usize = 4096;
 /// Inodes that are read for listings at a time, roughly, and leaves of one that a listing waits for: files of many extents and large
@@ -267,6 +272,8 @@ pub struct Fetches {
     parked: BTreeMap<u64, Parked>,
     done: VecDeque<(InodeId, Result<Leaves, FetchError>)>,
     faults: BTreeMap<InodeId, Fault>,
+    /// Pages that do not verify and that work was told of, and when.
+    bad: VecDeque<(TreeError, Instant)>,
     /// Nothing is read twice: for the simulator, which must notice.
     gives_up: bool,
     next_number: u64,
@@ -284,6 +291,7 @@ impl Fetches {
             parked: BTreeMap::new(),
             done: VecDeque::new(),
             faults: BTreeMap::new(),
+            bad: VecDeque::new(),
             gives_up: false,
             next_number: 1,
             counters: Counters::default(),
@@ -591,13 +599,17 @@ impl Fetches {
             false => 1,
         };
         fault.error = error.clone();
-        let is_over = self.gives_up
+        let is_known_bad = self.is_known_bad(now, &error);
+        let fault = self.faults.get_mut(&ino).expect("just made");
+        let is_tried = self.gives_up
             || match error.patience() {
                 Patience::Time(limit) => now.since(fault.since) >= limit,
                 // Errors may take turns.
                 Patience::Tries(count) => fault.same >= count || now.since(fault.since) >= PATIENCE,
             };
-        let is_first = fault.tries == 1;
+        let is_over = is_tried || is_known_bad;
+        // One line for a page, not for each inode below it.
+        let is_first = fault.tries == 1 && !is_known_bad;
         let is_news = is_over && !std::mem::replace(&mut fault.is_told, is_over);
         let doublings = fault.tries.saturating_sub(1).min(16);
         let pause = Duration(PAUSE_MIN.0 << doublings).min(PAUSE_MAX);
@@ -609,7 +621,7 @@ impl Fetches {
             let may_hope = |p: &Parked| {
                 let has_time =
                     matches!(error.patience(), Patience::Time(limit) if now.since(p.since) < limit);
-                has_time && p.work.is_commit() && !self.gives_up
+                (has_time || !is_tried) && p.work.is_commit() && !self.gives_up
             };
             let may_fail = |number: &u64| {
                 parked
@@ -626,11 +638,32 @@ impl Fetches {
             self.reading.get_mut(&ino).expect("just seen").for_work = works;
             self.faults.get_mut(&ino).expect("just made").retry_at = Some(now + pause);
         }
-        match (is_news, is_first) {
+        if is_tried {
+            self.note_bad(now, &error);
+        }
+        match (is_news && !is_known_bad, is_first) {
             (true, _) => Some(Trouble::Told(ino, error)),
             (false, true) => Some(Trouble::Begins(ino, error)),
             (false, false) => None,
         }
+    }
+
+    /// The page was tried often enough for another inode just now.
+    fn is_known_bad(&self, now: Instant, error: &FetchError) -> bool {
+        let FetchError::Tree(error @ TreeError::Corrupt { .. }) = error else {
+            return false;
+        };
+        let is_it = |(bad, at): &(TreeError, Instant)| bad == error && now.since(*at) < BAD_FOR;
+        self.bad.iter().any(is_it)
+    }
+
+    fn note_bad(&mut self, now: Instant, error: &FetchError) {
+        let FetchError::Tree(error @ TreeError::Corrupt { .. }) = error else {
+            return;
+        };
+        self.bad.retain(|(bad, _)| bad != error);
+        self.bad.truncate(BAD_COUNT_MAX - 1);
+        self.bad.push_front((*error, now));
     }
 
     /// Work has an inode, or is not to get it.

@@ -505,6 +505,45 @@ fn what_cannot_be_read_for_long_is_told() {
     }
 }
 
+/// A page that does not verify is not tried for each inode below it anew (a scan of a damaged directory took 0.2 s a file, and a line of the
+/// log); but a Commit waits for a better moment of the disk.
+#[test]
+fn what_does_not_verify_is_told_at_once_to_all_below_it() {
+    let mut world = World::new();
+    world.reads = Reads::Rotten;
+    let ask = |world: &mut World, number: u64, index: u64| -> (Body, u64) {
+        let (before, begin) = (world.read_count, world.now);
+        let (op, durable) = (Op::GetAttr { ino: ino(index) }, false);
+        world.ask(number, Ask::Op { op, durable });
+        if world.out.is_empty() {
+            world.wait(Duration::from_secs(60));
+        }
+        let is_at_once = world.now == begin;
+        let reads = world.read_count - before;
+        assert_eq!(is_at_once, reads < 4, "{reads}");
+        (world.answer(), reads as u64)
+    };
+    let (body, tries) = ask(&mut world, 3, 101);
+    assert_eq!(body, REFUSED);
+    assert!(tries >= 4, "{tries}");
+    let told = world.troubles.len();
+    for (number, index) in [(4, 102), (5, 103), (6, 104)] {
+        let (body, tries) = ask(&mut world, number, index);
+        assert_eq!((body, tries), (REFUSED, 1));
+    }
+    assert_eq!(world.troubles.len(), told, "{:?}", world.troubles);
+    // Later it may be another trouble.
+    world.now = world.now + PATIENCE;
+    let (_, tries) = ask(&mut world, 7, 105);
+    assert!(tries >= 4, "{tries}");
+    world.commit(8);
+    assert!(world.out.is_empty(), "{:?}", world.out);
+    world.reads = Reads::Good;
+    world.wait(Duration::from_secs(2));
+    assert!(is_committed(&world.answer()));
+    assert!(world.is_quiet());
+}
+
 /// Two bad moments of a disk are not one long one: pages that came between them came, whatever became of their root meanwhile.
 #[test]
 fn bad_moments_far_apart_are_not_told() {
