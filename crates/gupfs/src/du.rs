@@ -300,13 +300,13 @@ fn from_hex(text: &str) -> Option<PathBuf> {
 /// Prints what the paths use.
 ///
 /// # Errors
-/// A path that is not on a GUPFS file system, or an owner that does not answer: then nothing of that path is a total. Inodes that cannot be
-/// read: then all else was counted.
+/// A path that is not on a GUPFS file system, or an owner that does not answer: then nothing of that path is a total, and the other paths are
+/// counted all the same. Inodes that cannot be read: then all else was counted.
 pub fn run(args: &DuArgs, json: bool) -> Result<()> {
     let spinner = ProgressBar::new_spinner();
     let mut seen = HashSet::new();
     let mut all = Vec::new();
-    let mut unreadable = Unreadable::default();
+    let (mut unreadable, mut failures) = (Unreadable::default(), Vec::new());
     if !json {
         say!("{}", line("ALLOCATED", "SIZE", "INODES", "PATH"));
     }
@@ -317,7 +317,13 @@ pub fn run(args: &DuArgs, json: bool) -> Result<()> {
             true => {}
             false => spinner.suspend(|| say!("{}", to_line(path, sum, args.human_readable))),
         };
-        let (sum, missed) = sum(path, !args.summarize, &mut seen, &spinner, &mut print)?;
+        let (sum, missed) = match sum(path, !args.summarize, &mut seen, &spinner, &mut print) {
+            Ok(counted) => counted,
+            Err(failure) => {
+                failures.push(failure);
+                continue;
+            }
+        };
         if json {
             let mut row = to_json(path, sum);
             row["unreadable"] = json!(missed.count);
@@ -333,7 +339,8 @@ pub fn run(args: &DuArgs, json: bool) -> Result<()> {
     if json {
         say!("{}", json!({ "paths": all }));
     }
-    unreadable.end()
+    failures.extend(unreadable.end().err());
+    Failure::join(&failures).map_or(Ok(()), Err)
 }
 
 /// What `path` and all below it use; `print` hears of the directories below.

@@ -42,6 +42,16 @@ impl Failure {
         self
     }
 
+    /// Several as one, a line each; what to do is that of the first that says it.
+    pub fn join(all: &[Self]) -> Option<Self> {
+        let what: Vec<&str> = all.iter().map(Self::what).collect();
+        let help = all.iter().find_map(Self::remedy).map(str::to_owned);
+        (!all.is_empty()).then(|| Self {
+            what: what.join("\n       "),
+            help,
+        })
+    }
+
     /// The sentence that names the fault.
     pub fn what(&self) -> &str {
         &self.what
@@ -76,5 +86,12 @@ mod tests {
         let text = failure.to_string();
         assert!(text.contains("/x/y"), "{text}");
         assert!(text.ends_with("help: create it"), "{text}");
+        let both = [Failure::new("another"), failure];
+        let text = Failure::join(&both).expect("two").to_string();
+        assert!(
+            text.starts_with("another\n") && text.ends_with("help: create it"),
+            "{text}"
+        );
+        assert_eq!(Failure::join(&[]), None);
     }
 }

@@ -45,13 +45,14 @@ pub fn look_at<P: AsRef<Path>>(paths: &[P]) -> (Vec<Found>, Option<Failure>) {
             Err(failure) => failures.push(failure),
         }
     }
-    let all: Vec<&str> = failures.iter().map(Failure::what).collect();
-    let failure = match &failures[..] {
-        [] => None,
-        [one] => Some(one.clone()),
-        _ => Some(Failure::new(all.join("\n       ")).help("name the right paths")),
-    };
-    (found, failure)
+    let failure = Failure::join(&failures);
+    (
+        found,
+        failure.map(|all| match failures.len() {
+            1 => all,
+            _ => all.help("name the right paths"),
+        }),
+    )
 }
 
 /// Every block device of this machine that carries one of our labels. Devices that cannot be read are

@@ -95,6 +95,19 @@ pub(super) fn trees_are_summed(node: &Node) {
     );
     let none = node.mount().join("none");
     refused(&gupfs(&["du", Node::text(&none)]), &["No such file"]);
+    // The others are counted all the same.
+    let said = gupfs(&[
+        "du",
+        "-s",
+        "--json",
+        Node::text(&none),
+        Node::text(&top),
+        "/etc",
+    ]);
+    refused(&said, &["No such file", "/etc is not on a GUPFS"]);
+    let counted: Value = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!(counted["paths"].as_array().map(Vec::len), Some(1));
+    assert_eq!(counted["paths"][0]["path"], Node::text(&top));
     // Nobody but `gupfs du` asks like this: bad words hear what is right.
     let socket = node.state().join("control.sock");
     let said = gupfs::control::require(&socket, "usage 1:x").unwrap();
