@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Parser, Subcommand};
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
@@ -282,6 +282,16 @@ pub fn main() -> ExitCode {
         }
         Ok(cli) => cli,
     };
+    if let Command::Dump {
+        what, of, offline, ..
+    } = &cli.command
+        && let Err((kind, said)) = dump::check(*what, of.as_deref(), *offline)
+    {
+        let mut all = Cli::command();
+        all.build();
+        let command = all.find_subcommand_mut("dump").expect("it is there");
+        command.error(kind, said).exit();
+    }
     if let Command::Fsck(args) = &cli.command {
         return fsck::main(args, cli.json);
     }
@@ -443,8 +453,6 @@ fn show_as(value: &Value, json: bool, to_text: fn(&Value) -> String) {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -149,6 +149,19 @@ fn every_command_has_help_with_an_example() {
     refused(&[], &["Usage"]);
     refused(&["frobnicate"], &["frobnicate"]);
     refused(&["completion", "bash", "--json"], &["no JSON", "help"]);
+    // What is wrong with a line is wrong before anything is looked at.
+    for (line, word) in [
+        ("inode", "needs a number"),
+        ("inode --offline", "needs a number"),
+        ("superblock more", "second word"),
+        ("counters --offline", "--offline"),
+    ] {
+        let words = ["dump", "--state", "/no/such/state"].into_iter();
+        let words: Vec<&str> = words.chain(line.split(' ')).collect();
+        let run = gupfs(&words);
+        check_refused(&run, &words, &[word, "Usage: gupfs dump"]);
+        assert_eq!(run.code, Some(2), "{line}");
+    }
 }
 
 #[test]

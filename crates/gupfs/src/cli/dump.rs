@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
+use clap::error::ErrorKind;
 use serde_json::{Value, json};
 
 use super::{AskArgs, run_ask, show};
@@ -33,6 +34,31 @@ pub(super) enum Dump {
     JournalRecord,
 }
 
+/// What clap cannot know: which tables take a second word, and which need one. `Err`: what is wrong with the command line.
+pub(super) fn check(
+    what: Dump,
+    of: Option<&OsStr>,
+    is_offline: bool,
+) -> std::result::Result<(), (ErrorKind, &'static str)> {
+    let takes_more = matches!(what, Dump::Inode | Dump::TreePage | Dump::JournalRecord);
+    match (what, of) {
+        (Dump::Inode, None) => Err((
+            ErrorKind::MissingRequiredArgument,
+            "`dump inode` needs a number, or a path (with --offline: from the root of the file system)",
+        )),
+        (_, Some(_)) if !takes_more => Err((
+            ErrorKind::UnknownArgument,
+            "only `dump inode`, `tree-page` and `journal-record` take a second word",
+        )),
+        _ if is_offline && !takes_more => Err((
+            ErrorKind::ArgumentConflict,
+            "only `dump inode` can be asked of a daemon or --offline",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// After `check`.
 pub(super) fn run(
     what: Dump,
     of: Option<&OsStr>,
@@ -41,19 +67,6 @@ pub(super) fn run(
     json: bool,
 ) -> Result<()> {
     let place = Place::new(&args.state)?;
-    let takes_more = matches!(what, Dump::Inode | Dump::TreePage | Dump::JournalRecord);
-    if of.is_some() && !takes_more {
-        return Err(Failure::new(
-            "only `dump inode`, `tree-page` and `journal-record` take a second word",
-        )
-        .help("leave it out"));
-    }
-    if is_offline && !takes_more {
-        return Err(
-            Failure::new("only `dump inode` can be asked of a daemon or --offline")
-                .help("leave --offline out"),
-        );
-    }
     let root = || place.root().to_owned();
     // What is no text is no number either, and is shown as such.
     let shown = of.map(OsStr::to_string_lossy);
@@ -64,10 +77,7 @@ pub(super) fn run(
             offline::journal_record(root(), number()).map(|value| show(&value, json))
         }
         Dump::Inode if is_offline => {
-            let of = of.ok_or_else(|| {
-                Failure::new("no inode was named")
-                    .help("name its number, or its path from the root of the file system")
-            })?;
+            let of = of.expect("checked");
             offline::inode(root(), of).map(|value| show(&value, json))
         }
         Dump::Counters => run_ask(args, "counters", json),
@@ -88,7 +98,7 @@ pub(super) fn run(
             Ok(())
         }
         Dump::Inode => {
-            let of = of.ok_or_else(|| Failure::new("name an inode's number, or a path"))?;
+            let of = of.expect("checked");
             let value = inspect::ask(&place, &format!("inode {}", inode_number(of)?))?;
             if let Some(error) = value["error"].as_str() {
                 return Err(Failure::new(format!("inode {}: {error}", of.display())));
