@@ -630,6 +630,7 @@ impl Fetches {
             };
             let told: Vec<u64> = works.extract_if(.., |number| may_fail(number)).collect();
             self.counters.told += u64::from(is_news);
+            self.note_bad(now, &error, is_tried);
             self.give(ino, told, true, out);
         }
         if works.is_empty() {
@@ -637,9 +638,6 @@ impl Fetches {
         } else {
             self.reading.get_mut(&ino).expect("just seen").for_work = works;
             self.faults.get_mut(&ino).expect("just made").retry_at = Some(now + pause);
-        }
-        if is_tried {
-            self.note_bad(now, &error);
         }
         match (is_news && !is_known_bad, is_first) {
             (true, _) => Some(Trouble::Told(ino, error)),
@@ -657,10 +655,14 @@ impl Fetches {
         self.bad.iter().any(is_it)
     }
 
-    fn note_bad(&mut self, now: Instant, error: &FetchError) {
+    /// What does not verify is known to be bad from now on, if it `is_tried` often enough.
+    fn note_bad(&mut self, now: Instant, error: &FetchError, is_tried: bool) {
         let FetchError::Tree(error @ TreeError::Corrupt { .. }) = error else {
             return;
         };
+        if !is_tried {
+            return;
+        }
         self.bad.retain(|(bad, _)| bad != error);
         self.bad.truncate(BAD_COUNT_MAX - 1);
         self.bad.push_front((*error, now));

@@ -1023,9 +1023,7 @@ fn a_closed_journal_misses_what_is_lost_of_its_end() {
         for place in places {
             let mut rotten = disk.clone();
             rotten.flip(place, 100);
-            let found = recover(&mut rotten, area, FsId::default(), LIFE.node, &mut |_| {
-                Ok(())
-            });
+            let found = recover(&rotten, area, FsId(0), LIFE.node, &mut |_| Ok(()));
             assert_eq!(found.is_err(), is_closed, "{place:?}");
         }
     }
