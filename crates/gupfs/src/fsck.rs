@@ -280,6 +280,21 @@ fn to_json(report: &Report, code: u8) -> Value {
     })
 }
 
+/// What the kinds of `findings` are, and what can be done: once for each.
+fn explain_kinds(findings: &Findings) -> String {
+    let explain = |kind: &fsck::Kind| {
+        let remedy = match kind.remedy() {
+            Remedy::Rebuilt => "it can be repaired, and nothing is lost",
+            Remedy::Salvaged => {
+                "it can be repaired; what was damaged stays lost, or gets another name"
+            }
+            Remedy::None => "only a copy from elsewhere helps",
+        };
+        format!("  {}: {} Remedy: {remedy}.\n", kind.name(), kind.meaning())
+    };
+    findings.counts().keys().map(explain).collect()
+}
+
 fn to_text(report: &Report) -> String {
     let mut out = String::new();
     let plain = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -300,6 +315,7 @@ fn to_text(report: &Report) -> String {
             out.push_str(&format!("{}: {more} more\n", kind.name()));
         }
     }
+    out.push_str(&explain_kinds(&report.findings));
     let count: u64 = report.findings.counts().values().sum();
     let is_over = report.failure.is_none() && !report.is_cancelled;
     let verdict = match (count, is_over) {
@@ -337,4 +353,37 @@ fn to_text(report: &Report) -> String {
         report.fs, report.inodes
     ));
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in JSON, but once for each kind, between the findings and the verdict.
+    #[test]
+    fn each_kind_is_explained_once() {
+        let mut report = Report::default();
+        assert_eq!(to_text(&report), "file system : clean; 0 inodes");
+        for kind in [
+            fsck::Kind::LabelCopy,
+            fsck::Kind::LabelCopy,
+            fsck::Kind::LabelLost,
+        ] {
+            report.findings.add(kind, None, "there".to_owned());
+            report
+                .lines
+                .push(json!({ "kind": kind.name(), "text": "there" }));
+        }
+        let text = to_text(&report);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 6, "{text}");
+        assert_eq!(lines[2], "label-lost: there");
+        assert!(
+            lines[3].starts_with("  label-copy: One copy of a label"),
+            "{text}"
+        );
+        assert!(lines[3].ends_with("Remedy: it can be repaired, and nothing is lost."));
+        assert!(lines[4].ends_with("Remedy: only a copy from elsewhere helps."));
+        assert!(lines[5].contains("3 findings"), "{text}");
+    }
 }

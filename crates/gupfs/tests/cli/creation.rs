@@ -507,7 +507,7 @@ fn what_was_just_made_is_clean() {
     }
     for words in [&[][..], &["--online"]] {
         let run = fsck(words);
-        let is_found = run.out.contains("root-inode");
+        let is_found = run.out.contains("root-inode") && run.out.contains("Remedy: ");
         assert_eq!((run.code, is_found), (Some(4), true), "{}", run.out);
     }
 }
