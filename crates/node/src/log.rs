@@ -467,6 +467,7 @@ impl OwnerLog {
                 || !self.journal.can_begin_snapshot()
                 || self.journal.needs_snapshot()
                 || self.trees.is_checkpointing
+                || self.journal.is_room_unmeasured()
                 || self.may_page_room_come()
                 || self.may_page_room_return())
     }

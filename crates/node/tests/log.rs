@@ -1028,3 +1028,51 @@ fn a_closed_journal_misses_what_is_lost_of_its_end() {
         }
     }
 }
+
+/// Between two looks at what the shards hold much may come: 15 MiB of extended attributes filled a journal so far that no region for pages
+/// could be written down any more, checkpoints failed for ever, and unlink heard ENOSPC.
+#[test]
+fn what_comes_between_two_looks_leaves_room_for_checkpoints() {
+    let area = area(4 << 10);
+    let mut disk = formatted(area);
+    let mut log = open(&mut disk, area);
+    log.set_trees([], vec![NSD]);
+    let size = |bytes| node::keeper::ShardSize {
+        shard: SHARD,
+        unsaved: bytes,
+        all: bytes,
+    };
+    log.note_sizes(&[size(1000)], false);
+    let set = SetAttr {
+        permissions: Some(0o600),
+        ..SetAttr::default()
+    };
+    let ino = InodeId::ROOT;
+    let op = Op::SetAttr { ino, set };
+    let segment = log.journal.segment_size();
+    let bytes = vec![1; 60_000];
+    let mut total = 0;
+    while log.admit(LIFE, &op, 0).is_ok() {
+        let (key, epoch, bytes) = (PartKey::Shard(ShardId(0)), log.epoch, &bytes[..]);
+        log.journal.append(&[Part { key, epoch, bytes }]).unwrap();
+        total += bytes.len() as u64;
+    }
+    assert!(
+        total > segment / 4 && total < segment / 8 * 5,
+        "{total} of {segment}"
+    );
+    assert!(
+        log.may_have_room_soon(),
+        "nobody has seen yet that a checkpoint is due"
+    );
+    // Some of it may have come after this was measured.
+    log.note_sizes(&[size(total)], true);
+    assert!(log.may_have_room_soon());
+    log.note_sizes(&[size(total)], true);
+    assert_eq!(log.admit(LIFE, &closed(), 0), Ok(()));
+    assert!(log.has_room_for_regions());
+    // A journal that was filled before this was looked at.
+    log.note_sizes(&[size(segment / 8 * 7 - (1 << 20))], true);
+    assert_eq!(log.admit(LIFE, &closed(), 0), Err(Errno::ENOSPC));
+    assert!(log.has_room_for_regions());
+}

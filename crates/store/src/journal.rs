@@ -76,6 +76,19 @@ pub enum Urgency {
     /// Frees something or ends something begun (unlink, truncate, outcome of a prepared transaction):
     /// may use the reserve.
     Urgent,
+    /// Makes room for what makes the overlay smaller, and adds next to nothing to it: regions for the pages of checkpoints.
+    Rescue,
+}
+
+/// What the overlay grows to must fit a segment of `size` and leave room to work in. What could never be written as a first snapshot is
+/// never accepted: nobody could start with it.
+const fn overlay_limit(size: u64, urgency: Urgency) -> u64 {
+    let parts = match urgency {
+        Urgency::Normal => 10,
+        Urgency::Urgent => 14,
+        Urgency::Rescue => 15,
+    };
+    size / 16 * parts
 }
 
 /// Why the journal does not take a record. Nothing was changed.
@@ -171,7 +184,11 @@ pub struct Journal {
     durable: Lsn,
     sequence: u64,
     flush_id: u64,
-    overlay_size: u64,
+    /// As the caller measured it last, if it ever did.
+    overlay_size: Option<u64>,
+    /// Bytes of operations that were appended since it was measured last, and between that and the time before: who measures goes over
+    /// all that changes meanwhile.
+    unmeasured: [u64; 2],
     /// Bytes of the snapshot that are still to come, as estimated at its begin.
     snapshot_left: u64,
     /// Whose state the active segment holds.
@@ -233,7 +250,8 @@ impl Journal {
             sequence: recovered.next_sequence,
             flush_id: 0,
             spares: Spares::default(),
-            overlay_size: 0,
+            overlay_size: None,
+            unmeasured: [0; 2],
             snapshot_left: 0,
             keys: recovered.keys.clone(),
             snapshot_keys: BTreeSet::new(),
@@ -271,7 +289,23 @@ impl Journal {
 
     /// The caller says how many bytes a snapshot of all it holds would take; asked by `has_room`.
     pub fn set_overlay_size(&mut self, bytes: u64) {
-        self.overlay_size = bytes;
+        self.overlay_size = Some(bytes);
+        self.unmeasured = [0, self.unmeasured[0]];
+    }
+
+    /// What a snapshot takes at the most: each operation since it was measured may have added all of its bytes.
+    pub fn overlay_bound(&self) -> u64 {
+        self.overlay_size
+            .map_or(0, |size| size + self.unmeasured.iter().sum::<u64>())
+    }
+
+    /// There was room for what is not urgent when it was measured last, and may not be now: the next measurement tells, and whoever needs
+    /// room sees then that a checkpoint is due.
+    pub fn is_room_unmeasured(&self) -> bool {
+        let limit = overlay_limit(self.segment_size(), Urgency::Normal);
+        let is_unmeasured = self.unmeasured != [0; 2] && self.overlay_size() <= limit;
+        // With what is refused now.
+        is_unmeasured && self.overlay_bound() > limit / 8 * 7
     }
 
     /// For tests of what a refusal does: until it is said otherwise there is no room for what is no more urgent than this.
@@ -289,8 +323,9 @@ impl Journal {
     pub fn has_room_in_all(&self, bytes: usize, record_count: usize, urgency: Urgency) -> bool {
         let bytes = bytes.saturating_add(record_count.saturating_mul(HEADER_SLACK));
         match (self.refuses, urgency) {
-            (None, _) | (Some(Urgency::Normal), Urgency::Urgent) => {}
-            (Some(Urgency::Urgent), _) | (Some(Urgency::Normal), Urgency::Normal) => return false,
+            (None, _) | (Some(Urgency::Normal), Urgency::Urgent | Urgency::Rescue) => {}
+            (Some(Urgency::Urgent | Urgency::Rescue), _)
+            | (Some(Urgency::Normal), Urgency::Normal) => return false,
         }
         if self.is_poisoned || bytes as u64 > self.config.area.segment_size() {
             return false;
@@ -298,15 +333,9 @@ impl Journal {
         let size = self.config.area.segment_size();
         let reserve = match urgency {
             Urgency::Normal => size / 16,
-            Urgency::Urgent => 0,
+            Urgency::Urgent | Urgency::Rescue => 0,
         };
-        // What the overlay grows to must fit a segment and leave room to work in. What could never be written as a first
-        // snapshot is never accepted: nobody could start with it.
-        let eighths = match urgency {
-            Urgency::Normal => 5,
-            Urgency::Urgent => 7,
-        };
-        let is_overlay_small = self.overlay_size + bytes as u64 <= size / 8 * eighths;
+        let is_overlay_small = self.overlay_bound() + bytes as u64 <= overlay_limit(size, urgency);
         let fits = |segment: &Segment, kept: u64| {
             let kept = usize::try_from(kept.min(size)).expect("an area is far below 2^64 bytes");
             segment.fits(bytes + kept)
@@ -361,6 +390,7 @@ impl Journal {
             self.keys.insert(part.key);
         }
         self.last = lsn;
+        self.unmeasured[0] += length as u64;
         self.counters.operations += 1;
         self.counters.operation_bytes += length as u64;
         Ok(lsn)
@@ -407,7 +437,7 @@ impl Journal {
 
     /// Bytes that a snapshot of all the caller holds would take, as it said last.
     pub fn overlay_size(&self) -> u64 {
-        self.overlay_size
+        self.overlay_size.unwrap_or(0)
     }
 
     /// Whose file system.

@@ -299,7 +299,7 @@ impl OwnerLog {
             return false;
         }
         self.trees.wants_snapshot = false;
-        let size = journal.overlay_size();
+        let size = journal.overlay_bound().min(journal.segment_size());
         self.journal.begin_snapshot(size);
         self.space.pages_mut().seal();
         true
@@ -344,7 +344,7 @@ impl OwnerLog {
 
     /// There is room in the journal for a change of regions: of what does not fit, nothing is taken and nothing given.
     pub fn has_room_for_regions(&self) -> bool {
-        !self.journal.is_serving() || self.journal.has_room(CHANGE_SIZE, Urgency::Urgent)
+        !self.journal.is_serving() || self.journal.has_room(CHANGE_SIZE, Urgency::Rescue)
     }
 
     /// There are fewer free sectors for pages than there should be.
@@ -364,7 +364,7 @@ impl OwnerLog {
         let need = self.trees.need;
         let mut free = self.space.pages().counts().free;
         let is_serving = self.journal.is_serving();
-        if is_serving && !self.journal.has_room(CHANGE_SIZE, Urgency::Urgent) {
+        if is_serving && !self.journal.has_room(CHANGE_SIZE, Urgency::Rescue) {
             return;
         }
         let mut mutations: Vec<SpaceMutation> = Vec::new();
