@@ -434,15 +434,10 @@ pub fn dead_at(point: &Path) -> Result<Option<Mount>> {
 /// Fails where a mount at `point` would hide the state directory or one of its `disks`, from the daemon first of all; or where there is
 /// something else than a directory.
 pub fn check_hides_nothing(place: &Place, disks: &[state::Disk], point: &Path) -> Result<()> {
-    let mut real = point.to_owned();
-    // What is mounted there may not answer, and is no link.
-    if mounts::at(point)?.is_none()
-        && let Ok(found) = std::fs::metadata(point)
-    {
-        if !found.is_dir() {
-            return Err(mounts::no_directory(point));
-        }
-        real = std::fs::canonicalize(point).unwrap_or(real);
+    let real = mounts::follow(point)?;
+    // What is mounted there may not answer.
+    if mounts::at(&real)?.is_none() && std::fs::metadata(&real).is_ok_and(|found| !found.is_dir()) {
+        return Err(mounts::no_directory(point));
     }
     let root = place.root();
     let own = state::DISK_DIRECTORIES.map(|name| root.join(name));

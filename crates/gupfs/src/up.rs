@@ -133,7 +133,7 @@ fn check_direct_from(state: &State, direct_from: Option<u64>) -> Result<()> {
 
 /// What is said where a daemon serves `mounts`: it is on `point`, as was asked for, or it is elsewhere.
 fn already_mounted(place: &Place, mounts: &[Mount], point: &Path) -> Result<Vec<String>> {
-    let there = mounts::at(point)?;
+    let there = mounts::at(&mounts::follow(point)?)?;
     if there.is_some_and(|there| mounts.contains(&there)) {
         return Ok(vec![format!("already mounted on {}", point.display())]);
     }

@@ -243,6 +243,9 @@ fn up_says_where_it_is_mounted() {
     };
     let elsewhere = |there: &str, not: &str| format!("is mounted on {there}, not on {not}");
     says(&up, true, &format!("already mounted on {one}"));
+    let link = second.with_file_name("link");
+    std::os::unix::fs::symlink("mnt", &link).unwrap();
+    says(&up_on(link.to_str().unwrap()), true, "already mounted on");
     says(&up_on(two), false, &elsewhere(one, two));
     // Settings are of the next start.
     node.gupfs(&["config", "set", "mount", two]);

@@ -6,7 +6,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use os::mountinfo::Mount;
@@ -14,6 +14,9 @@ use os::mountinfo::{KIND, unescape};
 
 use super::shell;
 use crate::failure::{Failure, Result};
+
+/// Symbolic links, one behind the other, that are followed.
+const LINK_COUNT_MAX: usize = 40;
 
 /// All mounts, oldest first.
 pub fn list() -> Result<Vec<Mount>> {
@@ -23,6 +26,21 @@ pub fn list() -> Result<Vec<Mount>> {
 /// The uppermost mount at exactly `point`.
 pub fn at(point: &Path) -> Result<Option<Mount>> {
     os::mountinfo::at(point).map_err(|e| Failure::io("read", Path::new("/proc/self/mountinfo"), &e))
+}
+
+/// `point` with a symbolic link at its end followed: where the kernel mounts what is to be mounted there. Does not look at what is mounted.
+pub fn follow(point: &Path) -> Result<PathBuf> {
+    let mut point = point.to_owned();
+    for _ in 0..LINK_COUNT_MAX {
+        if at(&point)?.is_some() {
+            break;
+        }
+        let Ok(target) = fs::read_link(&point) else {
+            break;
+        };
+        point = super::absolute(&point.parent().unwrap_or(&point).join(target))?;
+    }
+    Ok(point)
 }
 
 /// Mounts at `directory` or below it, newest first: the order in which they can be unmounted.
@@ -238,6 +256,26 @@ mod tests {
         assert!(at(Path::new("/")).expect("mountinfo").is_some());
         let failure = check_point(Path::new("/")).expect_err("in use");
         assert!(failure.what().contains("in use"), "{failure}");
+    }
+
+    #[test]
+    fn links_are_followed_to_their_end() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let root = fs::canonicalize(directory.path()).expect("there");
+        let link = |name: &str, target: &str| {
+            std::os::unix::fs::symlink(target, root.join(name)).expect("linked");
+        };
+        link("a", "c");
+        link("c", "none");
+        link("round", "round");
+        for name in ["a", "c"] {
+            assert_eq!(follow(&root.join(name)), Ok(root.join("none")));
+        }
+        assert_eq!(follow(&root.join("round")), Ok(root.join("round")));
+        link("to-root", root.to_str().expect("text"));
+        assert_eq!(follow(&root.join("to-root")), Ok(root.clone()));
+        link("proc", "/proc");
+        assert_eq!(follow(&root.join("proc")), Ok("/proc".into()));
     }
 
     #[test]
