@@ -126,7 +126,7 @@ enum Command {
     Waiters(AskArgs),
     /// The room on file systems: capacity, used and free, and where it is, NSD by NSD.
     #[command(
-        after_help = "Examples:\n  gupfs df                        (all that daemons of this machine serve)\n  gupfs df /mnt/gupfs/home\n  gupfs df --state /var/lib/gupfs --json"
+        after_help = "Examples:\n  gupfs df                        (all that daemons of this machine serve)\n  gupfs df /mnt/gupfs/home\n  gupfs df --state /var/lib/gupfs --json\n\nNeeds root: the daemon answers nobody else. df(1) is for all."
     )]
     Df {
         /// State directory.
@@ -143,12 +143,12 @@ enum Command {
     /// Where new sectors of files go.
     #[command(
         subcommand,
-        after_help = "Examples:\n  gupfs layout get /mnt/gupfs/scratch\n  gupfs layout set /mnt/gupfs/scratch --nsds 3,4"
+        after_help = "Examples:\n  gupfs layout get /mnt/gupfs/scratch\n  gupfs layout set /mnt/gupfs/scratch --nsds 3,4\n\nNeeds root: the daemon answers nobody else."
     )]
     Layout(LayoutCommand),
     /// A file: its attributes, its layout, and the NSDs and sectors that its bytes lie on.
     #[command(
-        after_help = "Examples:\n  gupfs stat /mnt/gupfs/file\n  gupfs stat --sync /mnt/gupfs/file --json\n\nExtents are what is committed: --sync brings what was written to its place first (fsync)."
+        after_help = "Examples:\n  gupfs stat /mnt/gupfs/file\n  gupfs stat --sync /mnt/gupfs/file --json\n\nExtents are what is committed: --sync brings what was written to its place first (fsync). Needs root: the daemon answers nobody else. stat(1) is for all."
     )]
     Stat {
         /// fsync it first.
