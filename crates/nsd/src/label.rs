@@ -161,7 +161,7 @@ pub enum LabelError {
         found: usize,
     },
     /// All bytes are zero: a fresh disk, to be labelled with `gupfs nsd create`.
-    #[error("no label: the disk's first sectors are empty (label it with 'gupfs nsd create')")]
+    #[error("no label: the disk's first sectors are empty ('gupfs fs create' writes one)")]
     Blank,
     /// Another format's data is there: not ours, do not touch.
     #[error("no GUPFS label: the disk holds {found}")]
