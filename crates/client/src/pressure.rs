@@ -256,10 +256,12 @@ impl Slice {
             }
         }
         for ino in inos {
-            let inode = self.inodes.get(&ino);
-            if inode.is_some_and(|inode| inode.pages.dirty_count() > 0) {
+            let Some(inode) = self.inodes.get(&ino) else {
+                continue;
+            };
+            if inode.pages.dirty_count() > 0 {
                 self.add_goal(env, ino, Purpose::Background);
-            } else {
+            } else if !inode.batches.is_empty() {
                 // What is stored already may be committed.
                 self.pump(env, ino);
             }
