@@ -245,8 +245,6 @@ impl Slice {
                         Some(errno) => {
                             env.grants.unreserve(owner, batch.aside);
                             inode.pages.on_flushed(&batch.numbers, false, true);
-                            let count = batch.numbers.len();
-                            self.losses.note_pages(inode, count, errno);
                         }
                     }
                 }
@@ -254,6 +252,7 @@ impl Slice {
                     inode.errors.note(errno);
                     inode.forget_idle();
                     inode.forget_refused();
+                    self.note_lost(env.now, ino, &done, errno);
                 }
             }
         }

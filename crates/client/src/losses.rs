@@ -1,12 +1,28 @@
 //! What was written and will never be with an owner, counted: who syncs or closes such a file hears of it, once; whoever runs the node
 //! should, too.
 
-use types::{ByteRange, Errno, InodeId};
+use std::collections::VecDeque;
 
+use types::{ByteRange, Duration, Errno, InodeId, Instant};
+
+use crate::batch::Batch;
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
 use crate::request::{Operation, Request};
 use crate::slice::Slice;
+
+/// An owner knows no such file: so long it may turn out that somebody has removed it, and nobody misses what was written.
+const DOUBT: Duration = Duration::from_secs(2);
+/// So many files in doubt are remembered; the oldest count as unknown then.
+const DOUBT_COUNT_MAX: usize = 256;
+
+/// Pages of a file that its owner does not know.
+#[derive(Debug)]
+pub(crate) struct Doubt {
+    ino: InodeId,
+    pages: u64,
+    since: Instant,
+}
 
 /// Since the slice was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -18,7 +34,7 @@ pub struct Losses {
     /// Write-backs that reached a page or more behind the end of their file. No loss where another node has cut the file meanwhile; alone
     /// on a file it would be one.
     pub clipped: u64,
-    /// Pages whose owner knew no such file, or not these sectors: mostly a file that was removed while it was written back.
+    /// Pages whose owner knew no such file, or not these sectors, and this node did not hear that it was removed: mostly it was, elsewhere.
     pub unknown_files: u64,
     /// One of these files: the newest of its slice.
     pub unknown: Option<InodeId>,
@@ -54,21 +70,46 @@ impl Losses {
 
     /// Pages of a file are lost; of one that is gone nobody misses them.
     pub(crate) fn note_pages(&mut self, inode: &Inode, count: usize, errno: Errno) {
-        match errno {
-            _ if inode.is_gone => {}
-            Errno::ESTALE => {
-                self.unknown_files += count as u64;
-                self.unknown = Some(inode.ino);
-            }
-            _ => {
-                self.pages += count as u64;
-                self.one = Some((inode.ino, errno));
-            }
+        if !inode.is_gone {
+            self.pages += count as u64;
+            self.one = Some((inode.ino, errno));
         }
+    }
+
+    fn note_unknown(&mut self, doubt: &Doubt) {
+        self.unknown_files += doubt.pages;
+        self.unknown = Some(doubt.ino);
     }
 }
 
 impl Slice {
+    /// An owner refuses a Commit of these batches. One that knows no such file may have removed it meanwhile.
+    pub(crate) fn note_lost(&mut self, now: Instant, ino: InodeId, lost: &[Batch], errno: Errno) {
+        let count = lost.iter().map(|batch| batch.numbers.len()).sum();
+        let inode = &self.inodes[&ino];
+        if errno != Errno::ESTALE || inode.is_gone {
+            return self.losses.note_pages(inode, count, errno);
+        }
+        if self.doubts.len() >= DOUBT_COUNT_MAX
+            && let Some(oldest) = self.doubts.pop_front()
+        {
+            self.losses.note_unknown(&oldest);
+        }
+        let (pages, since) = (count as u64, now);
+        self.doubts.push_back(Doubt { ino, pages, since });
+    }
+
+    /// Time has passed.
+    pub(crate) fn settle_doubts(&mut self, now: Instant) {
+        let is_old = |doubt: &Doubt| now.since(doubt.since) >= DOUBT;
+        while let Some(doubt) = self.doubts.pop_front_if(|doubt| is_old(doubt)) {
+            let is_known = |inode: &Inode| !inode.is_gone;
+            if self.inodes.get(&doubt.ino).is_some_and(is_known) {
+                self.losses.note_unknown(&doubt);
+            }
+        }
+    }
+
     /// Answers a request with an error, and counts what is lost by it.
     pub(crate) fn refuse(&mut self, request: &Request, errno: Errno) {
         self.losses.note_refused(&request.operation, errno);

@@ -24,7 +24,7 @@ use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span, Timestamp}
 use crate::env::{Env, LoadPiece, SpaceNews, StorePiece};
 use crate::fill::Filled;
 use crate::inode::Inode;
-use crate::losses::Losses;
+use crate::losses::{Doubt, Losses};
 use crate::message::{Answer, Ask};
 use crate::names::Continuation;
 use crate::renames::MovedInto;
@@ -313,6 +313,8 @@ pub struct Slice {
     /// See `overtake_fills`.
     pub(crate) overtakes_fills: bool,
     pub(crate) losses: Losses,
+    /// Oldest first.
+    pub(crate) doubts: VecDeque<Doubt>,
     pub(crate) loads_written_files: bool,
     /// Tokens for files that will be read soon are not asked for before.
     pub(crate) next_file_ask: Instant,
@@ -433,6 +435,7 @@ impl Slice {
             filled_file_count: 0,
             fills_kernel: false,
             losses: Losses::default(),
+            doubts: VecDeque::new(),
             loads_written_files: false,
             next_file_ask: Instant(0),
             next_list_ask: Instant(0),
@@ -574,6 +577,7 @@ impl Slice {
             Input::Tick => {
                 self.tick_locks(env);
                 self.tell_accesses(env);
+                self.settle_doubts(env.now);
                 self.give_up_idle(env);
                 self.evict_inodes(env);
                 self.forget_aheads(env);
