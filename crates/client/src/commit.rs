@@ -242,7 +242,7 @@ impl Slice {
                     env.grants.discard(owner, &batch.runs);
                     match errno {
                         None => inode.write_again(env, batch),
-                        Some(errno) => {
+                        Some(_) => {
                             env.grants.unreserve(owner, batch.aside);
                             inode.pages.on_flushed(&batch.numbers, false, true);
                         }

@@ -1,8 +1,6 @@
 //! What was written and will never be with an owner, counted: who syncs or closes such a file hears of it, once; whoever runs the node
 //! should, too.
 
-use std::collections::VecDeque;
-
 use types::{ByteRange, Duration, Errno, InodeId, Instant};
 
 use crate::batch::Batch;
@@ -103,8 +101,8 @@ impl Slice {
     pub(crate) fn settle_doubts(&mut self, now: Instant) {
         let is_old = |doubt: &Doubt| now.since(doubt.since) >= DOUBT;
         while let Some(doubt) = self.doubts.pop_front_if(|doubt| is_old(doubt)) {
-            let is_known = |inode: &Inode| !inode.is_gone;
-            if self.inodes.get(&doubt.ino).is_some_and(is_known) {
+            let inode = self.inodes.get(&doubt.ino);
+            if inode.is_some_and(|inode| !inode.is_gone) {
                 self.losses.note_unknown(&doubt);
             }
         }

@@ -122,7 +122,7 @@ fn pages_of_removed_files_are_no_losses() {
         s.input(Input::Tick);
         assert_eq!(s.slice.losses(), Losses::default(), "it may come yet");
         s.slice.inode(INO).is_gone = is_removed;
-        s.now = s.now + types::Duration::from_secs(3);
+        s.now = s.now + Duration::from_secs(3);
         s.input(Input::Tick);
         let losses = s.slice.losses();
         let unknown = (losses.unknown_files, losses.unknown);
