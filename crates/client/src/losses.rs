@@ -11,7 +11,7 @@ use crate::slice::Slice;
 
 /// An owner knows no such file: so long it may turn out that somebody has removed it, and nobody misses what was written.
 const DOUBT: Duration = Duration::from_secs(2);
-/// So many files in doubt are remembered; the oldest count as unknown then.
+/// So many files in doubt are remembered; the oldest is looked at then.
 const DOUBT_COUNT_MAX: usize = 256;
 
 /// Pages of a file that its owner does not know.
@@ -73,11 +73,6 @@ impl Losses {
             self.one = Some((inode.ino, errno));
         }
     }
-
-    fn note_unknown(&mut self, doubt: &Doubt) {
-        self.unknown_files += doubt.pages;
-        self.unknown = Some(doubt.ino);
-    }
 }
 
 impl Slice {
@@ -91,7 +86,7 @@ impl Slice {
         if self.doubts.len() >= DOUBT_COUNT_MAX
             && let Some(oldest) = self.doubts.pop_front()
         {
-            self.losses.note_unknown(&oldest);
+            self.settle_doubt(&oldest);
         }
         let (pages, since) = (count as u64, now);
         self.doubts.push_back(Doubt { ino, pages, since });
@@ -101,10 +96,15 @@ impl Slice {
     pub(crate) fn settle_doubts(&mut self, now: Instant) {
         let is_old = |doubt: &Doubt| now.since(doubt.since) >= DOUBT;
         while let Some(doubt) = self.doubts.pop_front_if(|doubt| is_old(doubt)) {
-            let inode = self.inodes.get(&doubt.ino);
-            if inode.is_some_and(|inode| !inode.is_gone) {
-                self.losses.note_unknown(&doubt);
-            }
+            self.settle_doubt(&doubt);
+        }
+    }
+
+    fn settle_doubt(&mut self, doubt: &Doubt) {
+        let inode = self.inodes.get(&doubt.ino);
+        if inode.is_some_and(|inode| !inode.is_gone) {
+            self.losses.unknown_files += doubt.pages;
+            self.losses.unknown = Some(doubt.ino);
         }
     }
 
