@@ -33,15 +33,22 @@ impl Rig {
         Self { directory, disks }
     }
 
+    /// For what root alone may do; `None`: somebody else runs this.
+    fn for_root() -> Option<Self> {
+        is_root().then(Self::new)
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// The words of `gupfs fs create` over both disks.
     fn create<'a>(&'a self, state: &'a str, mount: &'a str) -> Vec<&'a str> {
-        let words = ["fs", "create", "--state", state, "--mount", mount];
-        let disks = self.disks.iter().map(|path| text(path));
-        words.into_iter().chain(disks).collect()
+        create_over(
+            [&self.disks[0], &self.disks[1]].map(|path| text(path)),
+            state,
+            mount,
+        )
     }
 
     /// Nothing was written to the disks.
@@ -53,6 +60,12 @@ impl Rig {
             assert!(head.iter().all(|byte| *byte == 0), "{}", path.display());
         }
     }
+}
+
+/// The words of `gupfs fs create` over these disks.
+fn create_over<'a>(disks: [&'a str; 2], state: &'a str, mount: &'a str) -> Vec<&'a str> {
+    let words = ["fs", "create", "--state", state, "--mount", mount];
+    words.into_iter().chain(disks).collect()
 }
 
 impl Drop for Rig {
@@ -235,10 +248,7 @@ impl Drop for Ours<'_> {
 /// A state directory that has lost its file still has the disks: they are no place for a new file system.
 #[test]
 fn disks_that_are_there_are_not_made_anew() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let (state, kept) = (rig.path("state"), rig.path("mnt").join("kept"));
     let ours = Ours(&rig);
     assert_eq!(ours.up().code, Some(0));
@@ -313,10 +323,7 @@ fn disks_that_are_there_are_not_made_anew() {
 /// Killed at moments all over its run, `up` can be run again with the same words.
 #[test]
 fn an_interrupted_up_is_repeated() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let (state, mount) = (rig.path("state"), rig.path("mnt"));
     let ours = Ours(&rig);
     let begin = Instant::now();
@@ -369,10 +376,7 @@ impl Drop for Full {
 
 #[test]
 fn a_full_state_directory_is_said_and_nothing_is_made() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let full = Full::new(&rig.path("small"));
     let (state, mount) = (full.0.join("state"), rig.path("mnt"));
     // No page, one, two: the first file of the state directory fails, and later ones.
@@ -475,10 +479,7 @@ fn a_disk_without_a_size_is_named() {
 /// The root directory comes with the first start: nothing is wrong before, and what is lost later is found.
 #[test]
 fn what_was_just_made_is_clean() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let (state, mount) = (rig.path("state"), rig.path("mnt"));
     succeeds(&rig.create(text(&state), text(&mount)));
     let fsck = |words: &[&str]| gupfs(&[&["fsck", text(&state)], words].concat());
@@ -514,10 +515,7 @@ fn what_was_just_made_is_clean() {
 
 #[test]
 fn an_nsd_of_a_newer_version_is_refused_everywhere() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let (state, mount) = (rig.path("state"), rig.path("mnt"));
     let create = rig.create(text(&state), text(&mount));
     succeeds(&create);
@@ -559,23 +557,13 @@ fn an_nsd_of_a_newer_version_is_refused_everywhere() {
 /// A loop device and the file behind it are one disk: who uses one of them has the other, too.
 #[test]
 fn a_disk_is_used_in_one_way() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let (state, mount) = (rig.path("state"), rig.path("mnt"));
     let [first, second] = [&rig.disks[0], &rig.disks[1]];
     let devices = [first, second].map(|path| Loop::over(path));
     let [one, two] = [0, 1].map(|index: usize| text(&devices[index].0));
-    let create = [
-        "fs",
-        "create",
-        "--state",
-        text(&state),
-        "--mount",
-        text(&mount),
-    ];
-    succeeds(&[&create[..], &[one, two]].concat());
+    let create = create_over([one, two], text(&state), text(&mount));
+    succeeds(&create);
     let ours = Ours(&rig);
     assert_eq!(ours.up().code, Some(0));
     fs::write(mount.join("kept"), "bytes").expect("written");
@@ -583,21 +571,14 @@ fn a_disk_is_used_in_one_way() {
     let other = rig.path("again");
     fs::hard_link(second, &other).expect("linked");
     let elsewhere = rig.path("elsewhere");
+    let force = ["fs", "create", "--force", "--mount", "/mnt/x", "--state"];
+    let force = [&force[..], &[text(&elsewhere)]].concat();
     let said = [one, "stands over", "help:", "losetup -d"];
     let check = || {
         refused(&["nsd", "create", "--force", text(first)], &said);
-        let words = [
-            "fs",
-            "create",
-            "--force",
-            "--mount",
-            "/mnt/x",
-            "--state",
-            text(&elsewhere),
-        ];
-        refused(&[&words[..], &[text(first), text(&other)]].concat(), &said);
+        refused(&[&force[..], &[text(first), text(&other)]].concat(), &said);
         refused(
-            &[&words[..], &[text(&other)]].concat(),
+            &[&force[..], &[text(&other)]].concat(),
             &[two, "stands over"],
         );
         assert!(!elsewhere.exists());
@@ -630,16 +611,7 @@ fn a_disk_is_used_in_one_way() {
     let device = Loop::over(first);
     let said = [text(&device.0), "in use", text(first), "help:"];
     refused(&["nsd", "create", "--force", text(&device.0)], &said);
-    let words = [
-        "fs",
-        "create",
-        "--force",
-        "--mount",
-        "/mnt/x",
-        "--state",
-        text(&elsewhere),
-    ];
-    refused(&[&words[..], &[text(&device.0)]].concat(), &said);
+    refused(&[&force[..], &[text(&device.0)]].concat(), &said);
     drop(device);
     // Nor is a file attached that a daemon has open.
     let copy = rig.path("copy");
@@ -661,10 +633,7 @@ fn a_disk_is_used_in_one_way() {
 /// A loop device that a crash has left over the file of a state directory is this one's.
 #[test]
 fn a_loop_device_that_was_left_is_used_again() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let (state, mount) = (rig.path("state"), rig.path("mnt"));
     let ours = Ours(&rig);
     let words = [
@@ -695,10 +664,7 @@ fn a_loop_device_that_was_left_is_used_again() {
 
 #[test]
 fn an_nsd_is_taken_once() {
-    if !is_root() {
-        return;
-    }
-    let rig = Rig::new();
+    let Some(rig) = Rig::for_root() else { return };
     let (state, mount) = (rig.path("state"), rig.path("mnt"));
     succeeds(&rig.create(text(&state), text(&mount)));
     let config = state.join("gupfs.toml");
