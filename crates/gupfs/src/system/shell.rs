@@ -68,12 +68,13 @@ pub fn run_while<S: AsRef<OsStr>>(
         if let Ok(heard) = ended.recv_timeout(step) {
             break heard;
         }
-        if !is_waited_for()? {
+        let waits = is_waited_for();
+        if waits != Ok(true) {
             let _ = child.kill();
             // Where even that has to wait it is left to itself.
             let _ = ended.recv_timeout(KILL_LIMIT);
             let _ = child.try_wait();
-            return Ok(None);
+            return waits.map(|_| None);
         }
     };
     let status = child.wait().map_err(|e| missing(program, &e))?;
@@ -120,6 +121,18 @@ mod tests {
         };
         assert_eq!(wait("sleep 0.05; echo a", 1000), Ok(Some("a\n".to_owned())));
         assert_eq!(wait("exec sleep 100", 3), Ok(None));
+        // Where nobody can say whether to wait it is not left running either.
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let script = format!("echo $$ > {}; exec sleep 100", file.path().display());
+        let pid = || std::fs::read_to_string(file.path()).expect("there");
+        let mut fails = || match pid().ends_with('\n') {
+            true => Err(Failure::new("nobody can say")),
+            false => Ok(true),
+        };
+        let step = Duration::from_millis(20);
+        let ended = run_while("sh", &["-c", &script], step, &mut fails);
+        assert_eq!(ended, Err(Failure::new("nobody can say")));
+        assert!(!std::path::Path::new("/proc").join(pid().trim()).exists());
         let failure = wait("echo no >&2; exit 1", 1000).expect_err("it complains");
         assert!(failure.what().contains("no"), "{failure}");
         assert!(exists("sh"));
