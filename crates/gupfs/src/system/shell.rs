@@ -4,12 +4,14 @@ use std::ffi::OsStr;
 use std::io::Read as _;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Result};
 
 /// How long a killed program may take to end.
 const KILL_LIMIT: Duration = Duration::from_secs(1);
+/// From one look whether it has to the next.
+const KILL_STEP: Duration = Duration::from_millis(5);
 
 /// Runs `program` and returns what it printed.
 ///
@@ -71,9 +73,11 @@ pub fn run_while<S: AsRef<OsStr>>(
         let waits = is_waited_for();
         if waits != Ok(true) {
             let _ = child.kill();
+            let begin = Instant::now();
             // Where even that has to wait it is left to itself.
-            let _ = ended.recv_timeout(KILL_LIMIT);
-            let _ = child.try_wait();
+            while matches!(child.try_wait(), Ok(None)) && begin.elapsed() < KILL_LIMIT {
+                std::thread::sleep(KILL_STEP);
+            }
             return waits.map(|_| None);
         }
     };
