@@ -115,7 +115,7 @@ enum Command {
     },
     /// Check a file system: labels, journals, trees, names, inodes, sectors; with --data every byte; with --online while it is used.
     #[command(
-        after_help = "Examples:\n  gupfs fsck /var/lib/gupfs\n  gupfs fsck --data /var/lib/gupfs\n  gupfs fsck --data --resume /var/lib/gupfs    (goes on after Ctrl-C)\n  gupfs fsck --repair /var/lib/gupfs\n  gupfs fsck --online /var/lib/gupfs           (while daemons serve it)\n\nExit codes: 0 clean, 1 repaired, 4 something is wrong, 8 it could not be checked, 16 usage, 32 interrupted (docs/fsck.md)."
+        after_help = "Examples:\n  gupfs fsck /var/lib/gupfs\n  gupfs fsck --data /var/lib/gupfs\n  gupfs fsck --data --resume /var/lib/gupfs    (goes on after Ctrl-C, or a crash)\n  gupfs fsck --repair /var/lib/gupfs\n  gupfs fsck --online /var/lib/gupfs           (while daemons serve it)\n\nExit codes: 0 clean, 1 repaired, 4 something is wrong, 8 it could not be checked, 16 usage, 32 interrupted (docs/fsck.md)."
     )]
     Fsck(fsck::FsckArgs),
     /// What the daemon is doing.

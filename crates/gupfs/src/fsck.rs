@@ -3,9 +3,9 @@
 //! Life cycle: take the state directories and disks -> labels -> journals and trees of every owner -> names, inodes, sectors ->
 //! with `--data` every byte -> with `--repair`, after asking, what can be repaired is, and all is looked at again -> report.
 //!
-//! Invariant: without `--repair` nothing is written but, where `--data` is interrupted, how far it has come; with `--online` nothing
-//! at all.
+//! Invariant: without `--repair` nothing is written but, while `--data` reads, how far it has come; with `--online` nothing at all.
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ mod scrub;
 mod write;
 
 use disks::{Held, Journal};
-use scrub::Progress;
+use scrub::{Pace, Progress};
 
 /// Nothing is wrong.
 const CLEAN: u8 = 0;
@@ -55,6 +55,9 @@ pub struct FsckArgs {
     /// Read every copy of every file's bytes, too, and verify them.
     #[arg(long)]
     data: bool,
+    /// With --data: read no more than this in a second, of all NSDs together, so that others can work (64M).
+    #[arg(long, value_name = "SIZE", requires = "data", value_parser = scrub::parse_rate)]
+    rate: Option<NonZeroU64>,
     /// Go on where an interrupted --data has stopped, unless the file system was used since.
     #[arg(long, requires = "data")]
     resume: bool,
@@ -241,7 +244,8 @@ fn verify(
             ..Progress::default()
         },
     };
-    let is_over = scrub::run(held, of, &mut progress, &mut report.findings);
+    let how = (&Pace::of(args.rate), state.as_path());
+    let is_over = scrub::run(held, of, how, &mut progress, &mut report.findings);
     report.bytes = progress.bytes;
     if is_over {
         crate::files::remove(&state)

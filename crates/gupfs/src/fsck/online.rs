@@ -27,7 +27,8 @@ use os::interrupt;
 use types::{NodeId, NsdId, Run, SECTOR_SIZE, ShardId};
 
 use super::disks::Held;
-use super::{FsckArgs, Report, lines, scrub};
+use super::scrub::{self, Pace};
+use super::{FsckArgs, Report, lines};
 use crate::failure::{Failure, Result};
 
 /// Looks in all, before what does not rest is left unsaid.
@@ -85,6 +86,7 @@ pub(super) fn run(args: &FsckArgs) -> Result<Report> {
 fn look_until_settled(args: &FsckArgs, spinner: &ProgressBar, report: &mut Report) -> Outcome<()> {
     let mut doubts = Doubts::default();
     let mut data = args.data.then(Data::default);
+    let pace = Pace::of(args.rate);
     loop {
         let mut found = Findings::default();
         let held = Held::look(&args.paths, &mut found)?;
@@ -99,7 +101,7 @@ fn look_until_settled(args: &FsckArgs, spinner: &ProgressBar, report: &mut Repor
         report.inodes = image.shards().map(|shard| shard.inode_count()).sum();
         let paths = doubts.look(&mut image, found);
         let read = match &mut data {
-            Some(data) => data.look(&held, (&image, &paths)),
+            Some(data) => data.look(&held, (&image, &paths), &pace),
             None => Ok(()),
         };
         report.findings = doubts.confirmed();
@@ -313,7 +315,7 @@ impl Data {
     }
 
     /// Reads what was bad again, where the file still has it, and what no look before could read: in the first one that is all.
-    fn look(&mut self, held: &Held, of: (&Image, &Paths)) -> Outcome<()> {
+    fn look(&mut self, held: &Held, of: (&Image, &Paths), pace: &Pace) -> Outcome<()> {
         let (image, _) = of;
         let now = jobs(image);
         is_wanted()?;
@@ -326,7 +328,7 @@ impl Data {
             }
         };
         let new = now.into_iter().filter(is_new).collect();
-        self.read_new(held, of, new)?;
+        self.read_new(held, of, (new, pace))?;
         for disk in image.setup.geometry.iter().map(|geometry| geometry.nsd) {
             let is_there = held.disk(disk).is_some();
             for shard in image.shards().filter(|_| is_there) {
@@ -363,12 +365,16 @@ impl Data {
         Ok(())
     }
 
-    fn read_new(&mut self, held: &Held, of: (&Image, &Paths), new: Vec<Job>) -> Outcome<()> {
+    fn read_new(
+        &mut self,
+        held: &Held,
+        of: (&Image, &Paths),
+        (new, pace): (Vec<Job>, &Pace),
+    ) -> Outcome<()> {
         let mut by_nsd: BTreeMap<_, Vec<Job>> = BTreeMap::new();
-        let size = |job: &Job| u64::from(job.data().count) * SECTOR_SIZE;
         let mut all = 0;
         for job in new {
-            all += size(&job);
+            all += scrub::size_of_data(&job);
             by_nsd.entry(job.at.nsd).or_default().push(job);
         }
         let bar = scrub::bar(all);
@@ -382,13 +388,15 @@ impl Data {
                 let Some(disk) = held.disk(nsd) else { continue };
                 scope.spawn(move || {
                     for job in jobs.into_iter().filter(|job| !has(known, job)) {
+                        let size = scrub::size_of_data(&job);
+                        pace.wait(size);
                         let found = scrub::judge(&|run| read_wanted(disk, run), &job, of);
                         if interrupt::is_asked() {
                             return;
                         }
-                        bar.inc(size(&job));
+                        bar.inc(size);
                         let mut data = shared.lock().expect("no holder panics");
-                        data.bytes += size(&job);
+                        data.bytes += size;
                         if found.is_empty() {
                             continue;
                         }

@@ -1,9 +1,12 @@
 //! `--data`: reads every copy of every extent, one thread an NSD, in the order of the disk; stops when interrupted, and goes on
-//! from there the next time.
+//! from there the next time. So it does after it was killed: how far it has come is kept every few seconds.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use fsck::data::{Job, jobs};
 use fsck::{Findings, Image, Kind, Paths};
@@ -14,8 +17,15 @@ use serde::{Deserialize, Serialize};
 use types::{InodeId, Run, SECTOR_SIZE};
 
 use super::disks::Held;
+use crate::cli::complain;
 use crate::failure::{Failure, Result};
-use crate::files;
+use crate::{files, size};
+
+/// What a killed run loses at most.
+const KEPT_EVERY: Duration = Duration::from_secs(2);
+
+/// How long a run that waits for its turn may take to hear an interrupt.
+const TURN: Duration = Duration::from_millis(50);
 
 /// How far an earlier run has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,10 +60,62 @@ impl Progress {
         Ok(if found.of == of { found } else { begin })
     }
 
+    /// `job` has been read, of which `found`.
+    fn count(&mut self, job: &Job, found: &Findings) {
+        self.bytes += size_of_data(job);
+        self.done.insert(job.at.nsd.0, job.at.sector + 1);
+        for finding in found.list() {
+            let ino = finding.ino.map(InodeId::raw);
+            let kind = finding.kind.name().to_owned();
+            self.found.push((kind, ino, finding.text.clone()));
+        }
+    }
+
     pub(super) fn store(&self, path: &Path) -> Result<()> {
         let text = serde_json::to_vec(self).expect("plain values");
         files::replace(path, &text)
     }
+}
+
+/// `--rate`: how much is read in a second, of all NSDs together.
+pub(super) struct Pace {
+    /// Bytes; none: as fast as it goes.
+    rate: Option<NonZeroU64>,
+    /// When the next may begin.
+    next: Mutex<Instant>,
+}
+
+impl Pace {
+    pub(super) fn of(rate: Option<NonZeroU64>) -> Self {
+        let next = Mutex::new(Instant::now());
+        Self { rate, next }
+    }
+
+    /// Waits until it is the turn of the next `bytes`, or until interrupted.
+    pub(super) fn wait(&self, bytes: u64) {
+        let Some(rate) = self.rate else { return };
+        let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.get());
+        let took = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        let turn = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = (*next).max(Instant::now());
+            *next = turn.checked_add(took).unwrap_or(turn);
+            turn
+        };
+        while !interrupt::is_asked() {
+            let left = turn.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            std::thread::sleep(left.min(TURN));
+        }
+    }
+}
+
+/// What `--rate` is given.
+pub(super) fn parse_rate(text: &str) -> std::result::Result<NonZeroU64, String> {
+    let rate = size::parse_argument(text)?;
+    NonZeroU64::new(rate).ok_or_else(|| "at 0 bytes a second nothing is ever read".to_owned())
 }
 
 pub(super) fn bar(bytes: u64) -> ProgressBar {
@@ -65,19 +127,21 @@ pub(super) fn bar(bytes: u64) -> ProgressBar {
     bar
 }
 
-/// Reads what `progress` says has not been read. True: everything; false: it was interrupted.
+/// Reads what `progress` says has not been read, and keeps at `kept` how far it has come. True: everything; false: it was
+/// interrupted.
 pub(super) fn run(
     held: &Held,
-    (image, paths): (&Image, &Paths),
+    of: (&Image, &Paths),
+    (pace, kept): (&Pace, &Path),
     progress: &mut Progress,
     findings: &mut Findings,
 ) -> bool {
     let mut by_nsd: BTreeMap<u16, Vec<Job>> = BTreeMap::new();
     let mut bytes = 0;
-    for job in jobs(image) {
+    for job in jobs(of.0) {
         let done = progress.done.get(&job.at.nsd.0).copied().unwrap_or(0);
         if job.at.sector >= done {
-            bytes += u64::from(job.data().count) * SECTOR_SIZE;
+            bytes += size_of_data(&job);
             by_nsd.entry(job.at.nsd.0).or_default().push(job);
         }
     }
@@ -90,33 +154,45 @@ pub(super) fn run(
     let bar = bar(bytes);
     let shared = Mutex::new((progress, findings));
     std::thread::scope(|scope| {
+        let (working, ended) = channel::<()>();
         for (nsd, jobs) in &by_nsd {
-            let (bar, shared) = (&bar, &shared);
+            let Some(disk) = held.disk(types::NsdId(*nsd)) else {
+                continue;
+            };
+            let (bar, shared, working) = (&bar, &shared, working.clone());
             scope.spawn(move || {
-                let Some(disk) = held.disk(types::NsdId(*nsd)) else {
-                    return;
-                };
-                for job in jobs.iter().take_while(|_| !interrupt::is_asked()) {
-                    let read = |run| sectors(disk, run);
-                    let found = judge(&read, job, (image, paths));
-                    let size = u64::from(job.data().count) * SECTOR_SIZE;
-                    bar.inc(size);
-                    let mut shared = shared.lock().expect("no holder panics");
-                    let (progress, findings) = &mut *shared;
-                    progress.bytes += size;
-                    progress.done.insert(*nsd, job.at.sector + 1);
-                    for finding in found.list() {
-                        let ino = finding.ino.map(InodeId::raw);
-                        let kind = finding.kind.name().to_owned();
-                        progress.found.push((kind, ino, finding.text.clone()));
+                let _working = working;
+                for job in jobs {
+                    pace.wait(size_of_data(job));
+                    if interrupt::is_asked() {
+                        return;
                     }
-                    findings.extend(found);
+                    let found = judge(&|run| sectors(disk, run), job, of);
+                    bar.inc(size_of_data(job));
+                    let mut shared = shared.lock().expect("no holder panics");
+                    shared.0.count(job, &found);
+                    shared.1.extend(found);
                 }
             });
+        }
+        drop(working);
+        let mut is_told = false;
+        while ended.recv_timeout(KEPT_EVERY) == Err(RecvTimeoutError::Timeout) {
+            let now = shared.lock().expect("no holder panics").0.clone();
+            // It goes on: only who interrupts it has a loss, and hears it then.
+            if let (Err(failure), false) = (now.store(kept), is_told) {
+                is_told = true;
+                bar.suspend(|| complain("gupfs fsck", &failure));
+            }
         }
     });
     bar.finish_and_clear();
     !interrupt::is_asked()
+}
+
+/// Bytes of files that it reads.
+pub(super) fn size_of_data(job: &Job) -> u64 {
+    u64::from(job.data().count) * SECTOR_SIZE
 }
 
 fn sectors(disk: &Disk, run: Run) -> Option<Vec<u8>> {

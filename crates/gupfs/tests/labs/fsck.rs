@@ -4,7 +4,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::lab::{Lab, bounded, fsck};
@@ -248,6 +251,44 @@ fn journal_half(disk: &Planter) -> u64 {
     u64::from_le_bytes(header[88..96].try_into().unwrap()) / 2
 }
 
+/// A check that runs beside the test: its end is this one's.
+struct Check(Child);
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        // One that has ended is no failure here.
+        let _ = self.0.kill();
+        self.0.wait().expect("a child of this process");
+    }
+}
+
+impl Check {
+    /// Of data, slowly enough to be hit in the middle.
+    fn begin(state: &Path, words: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gupfs"));
+        command.args(["fsck", "--data", "--rate", "4M"]).args(words);
+        let child = command.arg(state).stdout(Stdio::null()).spawn();
+        Self(child.expect("it starts"))
+    }
+
+    /// As soon as it has kept that it has read more than `since`: how it ended, and what it had read then.
+    fn hit(mut self, signal: Signal, kept: &Path, since: u64) -> (ExitStatus, u64) {
+        let read = || {
+            let bytes = fs::read(kept).unwrap_or_default();
+            let progress: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+            progress["bytes"].as_u64().unwrap_or(0)
+        };
+        let begin = Instant::now();
+        while read() <= since {
+            assert!(begin.elapsed() < Duration::from_secs(60), "nothing is kept");
+            assert_eq!(self.0.try_wait().expect("a child"), None, "it is over");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        kill_process(Pid::from_child(&self.0), signal).expect("it runs");
+        (self.0.wait().expect("a child"), read())
+    }
+}
+
 #[test]
 fn an_interrupted_check_of_data_goes_on() {
     let Some(node) = Node::new("256M") else {
@@ -257,30 +298,24 @@ fn an_interrupted_check_of_data_goes_on() {
     fs::write(node.mount().join("large"), &large).unwrap();
     node.gupfs(&["down"]);
     let state = node.state();
-    let left = state.join("fsck.progress");
-    let (gupfs, state_text) = (env!("CARGO_BIN_EXE_gupfs"), state.to_str().unwrap());
-    // Where exactly it is hit does not matter, but for this: some bytes have been read, and not all.
-    let is_hit = (20..2000u32).step_by(20).any(|ms| {
-        let (seconds, command) = (
-            format!("{}", f64::from(ms) / 1000.0),
-            ["fsck", "--data", state_text],
-        );
-        let words = ["timeout", "--preserve-status", "-s", "INT", &seconds, gupfs];
-        let output = bounded(30, &[&words[..], &command[..]].concat());
-        let code = output.status.code();
-        // Hit before it listens it ends as any program does; before the data it leaves nothing.
-        assert!(code != Some(4) && code != Some(8), "{output:?}");
-        assert!(!left.exists() || code == Some(32), "{output:?}");
-        let bytes = fs::read(&left).unwrap_or_default();
-        let progress: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-        progress["bytes"].as_u64() > Some(0)
-    });
-    assert!(is_hit, "it was never interrupted in the middle");
-    let (found, code) = fsck(&state, &["--data", "--resume"]);
-    assert_eq!(code, 0, "{found:#}");
-    assert_eq!(
-        found["bytes_verified"],
-        fsck(&state, &["--data"]).0["bytes_verified"]
-    );
-    assert!(!left.exists());
+    let kept = state.join("fsck.progress");
+    // Killed, it leaves what it has kept; interrupted, all that it has read.
+    let (_, first) = Check::begin(&state, &[]).hit(Signal::KILL, &kept, 0);
+    let again = Check::begin(&state, &["--resume"]);
+    let (ended, second) = again.hit(Signal::INT, &kept, first);
+    assert_eq!(ended.code(), Some(32));
+    assert!(second < 60_000_000, "it was over: {second}");
+    // One more than were read: who begins anew does not know of it.
+    let text = fs::read_to_string(&kept).unwrap();
+    let known = |bytes: u64| format!("\"bytes\":{bytes},");
+    let text = text.replace(&known(second), &known(second + 1));
+    fs::write(&kept, text).unwrap();
+    let verified = |words: &[&str]| {
+        let (found, code) = fsck(&state, words);
+        assert_eq!(code, 0, "{found:#}");
+        found["bytes_verified"].as_u64().expect("a number")
+    };
+    let resumed = verified(&["--data", "--resume"]);
+    assert_eq!(resumed, verified(&["--data"]) + 1);
+    assert!(!kept.exists());
 }
