@@ -45,8 +45,10 @@
 //! What this deliberately does not do: look for blocks that nobody writes or reads, join blocks with one another, and touch files to which
 //! space is promised (their runs are short, so that each sector that is written over is free by itself).
 
+mod leaving;
 mod lent;
 mod loads;
+mod notes;
 mod pace;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -54,15 +56,17 @@ use std::collections::{BTreeMap, VecDeque};
 use data::SetAside;
 use meta::Commit;
 use types::{
-    ByteRange, Duration, Extent, FrameRef, InodeId, Instant, NodeId, Piece, RangeMode, RangeSet,
-    Run,
+    ByteRange, Duration, Extent, FrameRef, InodeId, Instant, Layout, NodeId, Piece, RangeMode,
+    RangeSet, Run,
 };
 
 use crate::commit::RunningCommit;
-use crate::env::{Env, LoadPiece, StorePiece, WantedRun};
+use crate::env::{Env, StorePiece, WantedRun};
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
+pub use leaving::Clear;
+use leaving::{Leaving, is_late};
 use lent::Lent;
 use loads::Loads;
 pub use pace::{Pace, RATE_DEFAULT};
@@ -132,6 +136,8 @@ pub struct RewriteCounts {
     pub parts_before: u64,
     /// Extents and pieces that they consist of.
     pub parts_after: u64,
+    /// Blocks among them that left a place where nothing should lie.
+    pub left: u64,
     /// Blocks stored for nothing: they changed meanwhile, or something failed.
     pub given_up: u64,
 }
@@ -143,6 +149,7 @@ impl RewriteCounts {
         self.bytes += other.bytes;
         self.parts_before += other.parts_before;
         self.parts_after += other.parts_after;
+        self.left += other.left;
         self.given_up += other.given_up;
     }
 }
@@ -157,6 +164,8 @@ struct Job {
     owner: NodeId,
     /// Since when it is in this state.
     since: Instant,
+    /// It is to be written elsewhere.
+    leaves: Option<Leaving>,
     state: State,
 }
 
@@ -216,6 +225,14 @@ impl Preparation {
         true
     }
 
+    /// Whether the node's pace allows it now to store so many bytes, with so many reads before.
+    fn pay(&mut self, env: &Env<'_>, bytes: u64, reads: u64) -> bool {
+        let is_idle = env.pace.is_idle(env.now);
+        let cost = self.loads.pay(bytes, reads, is_idle);
+        self.is_allowed = env.pace.take(env.now, cost);
+        self.is_allowed
+    }
+
     /// Whether it may hold so many frames, of `most` of all rewrites of the node.
     fn hold(&mut self, env: &Env<'_>, frames: u64, most: u64) -> bool {
         if self.frames != frames {
@@ -269,11 +286,16 @@ pub(crate) struct Rewriter {
     blocks: BTreeMap<Key, Instant>,
     /// The same, each once, by the time to look at it.
     queue: VecDeque<(Instant, Key)>,
+    /// To be written elsewhere, before all others.
+    leaving: VecDeque<Leaving>,
     lent: Lent,
     job: Option<Job>,
     /// The job's.
     key: Option<Key>,
+    /// No block of many extents is begun before.
     paused_until: Instant,
+    /// None at all: something failed.
+    failing_until: Instant,
     counts: RewriteCounts,
 }
 
@@ -283,37 +305,28 @@ impl Rewriter {
         self.blocks.len()
     }
 
-    /// A block changed, or was found to be of many extents.
-    fn note(&mut self, now: Instant, key: Key, has_changed: bool) {
-        let Some(rules) = self.rules else { return };
-        if !has_changed && self.key == Some(key) {
-            // Loaded to be rewritten.
-            return;
-        }
-        let is_full = self.blocks.len() >= BLOCK_COUNT_MAX;
-        match self.blocks.entry(key) {
-            std::collections::btree_map::Entry::Occupied(mut known) if has_changed => {
-                known.insert(now);
-            }
-            std::collections::btree_map::Entry::Vacant(free) if !is_full => {
-                free.insert(now);
-                self.queue.push_back((now + rules.rest, key));
-            }
-            _ => {}
-        }
+    /// No block of many extents is begun before.
+    fn pause(&mut self, until: Instant) {
+        self.paused_until = self.paused_until.max(until);
     }
 
     /// Nothing is begun before.
-    fn pause(&mut self, until: Instant) {
-        self.paused_until = self.paused_until.max(until);
+    fn pause_all(&mut self, until: Instant) {
+        self.pause(until);
+        self.failing_until = self.failing_until.max(until);
     }
 
     /// The next block that has rested. Those that have not are looked at again after a rest.
     fn next(&mut self, env: &Env<'_>) -> Option<Job> {
         let now = env.now;
         // Where reads do not end nothing else is begun.
-        let may_begin = now >= self.paused_until && env.pace.reads() < pace::READS_MAX;
-        let rules = self.rules.filter(|_| may_begin)?;
+        let rules = (self.rules).filter(|_| env.pace.reads() < pace::READS_MAX)?;
+        if let Some(job) = self.next_leaving(env) {
+            return Some(job);
+        }
+        if now < self.paused_until {
+            return None;
+        }
         while let Some((_, key)) = self.queue.pop_front_if(|(due, _)| *due <= now) {
             let changed = self.blocks[&key];
             if now.since(changed) < rules.rest {
@@ -325,6 +338,7 @@ impl Rewriter {
                 key,
                 owner: env.owner(key.0.shard()),
                 since: now,
+                leaves: None,
                 state: State::Preparing(Preparation::default()),
             });
         }
@@ -342,11 +356,16 @@ fn parts_of_map(extents: &[Extent], pieces: &[Piece]) -> impl Iterator<Item = By
     of_extents.chain(of_pieces)
 }
 
+/// Bytes that are rewritten at a time, of a file with this layout where blocks of files are otherwise of so many bytes.
+fn step_of(layout: &Layout, block_size: u32) -> u64 {
+    u64::from(layout.block_size().unwrap_or(block_size)).min(STEP_MAX)
+}
+
 impl Inode {
     /// Of what is rewritten at a time.
     fn block_size(&self, rules: Rules) -> u64 {
-        let of_layout = self.attr.and_then(|attr| attr.layout.block_size());
-        u64::from(of_layout.unwrap_or(rules.block_size)).min(STEP_MAX)
+        let layout = self.attr.map(|attr| attr.layout).unwrap_or_default();
+        step_of(&layout, rules.block_size)
     }
 
     /// The bytes of a block that the file has, as whole pages; nothing behind its end.
@@ -389,60 +408,20 @@ impl Slice {
         self.rewriter.rules = Some(rules);
     }
 
+    /// Blocks are rewritten here.
+    pub const fn rewrites(&self) -> bool {
+        self.rewriter.rules.is_some()
+    }
+
     /// The daemon stops: nothing is begun any more.
     pub(crate) fn stop_rewriting(&mut self, env: &Env<'_>) {
         self.rewriter.rules = None;
+        self.rewriter.stay();
         self.give_up_rewrite(env);
     }
 
     pub(crate) fn rewrite_counts(&self) -> RewriteCounts {
         self.rewriter.counts
-    }
-
-    /// The owner has taken a Commit.
-    pub(crate) fn note_committed(&mut self, env: &Env<'_>, ino: InodeId, commit: &Commit) {
-        let (Some(rules), Some(inode)) = (self.rewriter.rules, self.inodes.get(&ino)) else {
-            return;
-        };
-        let size = inode.block_size(rules);
-        for bytes in parts_of_map(&commit.extents, &commit.pieces) {
-            for block in bytes.begin / size..bytes.end.div_ceil(size) {
-                let (key, range) = ((ino, block), inode.block(rules, block));
-                let may_be_many = range.length() / PAGE_SIZE > rules.parts_max_of(&range);
-                if !bytes.contains(&range) && may_be_many {
-                    self.rewriter.note(env.now, key, true);
-                }
-            }
-        }
-    }
-
-    /// A reader loads these bytes: blocks of many parts among them are noted.
-    pub(crate) fn note_loaded(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        range: &ByteRange,
-        loads: &[LoadPiece],
-    ) {
-        let (Some(rules), Some(inode)) = (self.rewriter.rules, self.inodes.get(&ino)) else {
-            return;
-        };
-        if loads.len() as u64 <= rules.parts_max {
-            return;
-        }
-        let size = inode.block_size(rules);
-        for block in range.begin / size..range.end.div_ceil(size) {
-            let whole = inode.block(rules, block);
-            let Some(loaded) = whole.intersection(range) else {
-                continue;
-            };
-            let (first, last) = (loaded.begin / PAGE_SIZE, loaded.end / PAGE_SIZE);
-            let is_in =
-                |l: &&LoadPiece| l.extent.file_sector < last && l.extent.file_sector_end() > first;
-            if loads.iter().filter(is_in).count() as u64 > rules.parts_max_of(&loaded) {
-                self.rewriter.note(env.now, (ino, block), false);
-            }
-        }
     }
 
     /// Goes on with the block that is being rewritten, or begins the next one, at a tick.
@@ -462,7 +441,7 @@ impl Slice {
             State::Stored(..) => self.commit_block(env, job),
             State::Flushing { .. } if env.now.since(job.since) > PATIENCE => {
                 // It is a disk's turn, which may be away for long. What is flushed can be forgotten.
-                self.rewriter.paused_until = env.now + SHORT_PAUSE;
+                self.rewriter.pause_all(env.now + SHORT_PAUSE);
                 self.put_off(env, job)
             }
             State::Storing { .. }
@@ -497,7 +476,7 @@ impl Slice {
 
     /// Something that the job needs has failed. Nobody tries again at once: it may be a disk.
     fn fail_rewrite(&mut self, env: &Env<'_>) {
-        self.rewriter.pause(env.now + SHORT_PAUSE);
+        self.rewriter.pause_all(env.now + SHORT_PAUSE);
         if let Some(job) = self.rewriter.job.take() {
             let job = self.let_go(env, job);
             self.set_job(job);
@@ -576,9 +555,11 @@ impl Slice {
     }
 
     /// The block is looked at again when it has rested.
-    fn put_off(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
-        if !matches!(job.state, State::Draining { .. }) {
-            self.rewriter.note(env.now, job.key, true);
+    fn put_off(&mut self, env: &Env<'_>, mut job: Job) -> Option<Job> {
+        match job.leaves.take() {
+            Some(leaving) => self.rewriter.put_back(env.now, leaving),
+            None if matches!(job.state, State::Draining { .. }) => {}
+            None => self.rewriter.note(env.now, job.key, true),
         }
         self.let_go(env, job)
     }
@@ -589,19 +570,24 @@ impl Slice {
             unreachable!("only jobs that begin come here");
         };
         let (ino, block) = job.key;
-        let has_changed = self.rewriter.blocks.contains_key(&job.key);
+        let has_to_leave = job.leaves.is_some();
+        if has_to_leave && !self.knows(ino) {
+            return self.meet(env, job);
+        }
+        let has_changed = !has_to_leave && self.rewriter.blocks.contains_key(&job.key);
         let (Some(rules), Some(inode)) = (self.rewriter.rules, self.inodes.get_mut(&ino)) else {
             return self.let_go(env, job);
         };
         let range = inode.block(rules, block);
         let is_worth = |attr: types::Attr| attr.nlink > 0 && !attr.has_promise();
         let is_named = inode.attr.is_some_and(is_worth);
-        if has_changed || range.is_empty() || !is_named || !inode.covers(RangeMode::Read, &range) {
+        let is_covered = inode.covers(RangeMode::Read, &range);
+        if has_changed || range.is_empty() || !is_named || !is_covered && !has_to_leave {
             return self.let_go(env, job);
         }
         let is_ours = inode.has_to_itself(&range);
         has.has_had_tokens |= is_ours || has.has_asked_tokens && !inode.is_acquiring;
-        let is_others = self.rewriter.lent.was_refused(env.now, ino);
+        let is_others = self.rewriter.lent.was_refused(env.now, ino, has_to_leave);
         let may_not_ask = has.has_had_tokens || is_others;
         if inode.is_leaving(&range) || may_not_ask && !is_ours {
             return self.let_go(env, job);
@@ -614,12 +600,17 @@ impl Slice {
             // They are not to be the file's, and where they are not what is on disks is not known.
             return self.let_go(env, job);
         }
-        let is_late = env.now.since(job.since) > PATIENCE;
-        if !inode.map.known.contains(&range) {
+        let is_late = is_late(env.now, job.since);
+        if !is_covered || !inode.map.known.contains(&range) {
             if is_late {
                 return self.put_off(env, job);
             }
-            self.learn_map(ino, &range);
+            // Where it lies is known under tokens alone.
+            if is_covered {
+                self.learn_map(ino, &range);
+            } else if !has.has_asked_tokens {
+                has.has_asked_tokens = self.ask_for_block(job.key, range);
+            }
             return Some(job);
         }
         let (mapped, count) = inode.mapped(&range);
@@ -627,7 +618,9 @@ impl Slice {
         let best = mapped.ranges().len() as u64;
         let (total, free) = env.pool.frame_counts();
         let is_too_large = range.length() / PAGE_SIZE > total / POOL_PART;
-        if count <= rules.parts_max_of(&range) || count < 2 * best || is_too_large {
+        let is_many = count > rules.parts_max_of(&range) && count >= 2 * best;
+        let has_to_move = |leaving: &Leaving| leaving.has_to_move(inode, &range);
+        if !job.leaves.as_ref().map_or(is_many, has_to_move) || is_too_large {
             return self.let_go(env, job);
         }
         let bytes: u64 = mapped.ranges().iter().map(ByteRange::length).sum();
@@ -640,21 +633,15 @@ impl Slice {
             return Some(job);
         }
         if is_late {
-            if !has.loads.is_empty() {
-                // A disk may be away.
-                self.rewriter.pause(env.now + SHORT_PAUSE);
-            }
+            let is_disk_away = !has.loads.is_empty();
+            let pause = Duration(SHORT_PAUSE.0 * u64::from(is_disk_away));
+            self.rewriter.pause_all(env.now + pause);
             return self.put_off(env, job);
         }
         let reads = inode.reads_of(&mapped);
-        if !has.is_allowed {
-            let is_idle = env.pace.is_idle(env.now);
-            let cost = has.loads.pay(bytes, reads.len() as u64, is_idle);
-            has.is_allowed = env.pace.take(env.now, cost);
-            if has.is_allowed {
-                // What follows has its own patience: a disk is not away because others came first.
-                job.since = env.now;
-            }
+        if !has.is_allowed && has.pay(env, bytes, reads.len() as u64) {
+            // What follows has its own patience: a disk is not away because others came first.
+            job.since = env.now;
         }
         // Others need frames, too.
         let is_short = free < (total / 8).max(env.pool.levels().low);
@@ -729,9 +716,21 @@ impl Slice {
             frames,
             runs,
         };
-        if !is_there || taken.len() as u64 * 2 > parts_before {
+        let parts_max = self.rewriter.rules.map_or(0, |r| r.parts_max_of(&range));
+        let is_too_many = match &job.leaves {
+            Some(_) => taken.len() as u64 > parts_before.max(parts_max),
+            None => taken.len() as u64 * 2 > parts_before,
+        };
+        let would_stay = (job.leaves.as_ref()).is_some_and(|leaving| leaving.would_stay(&taken));
+        if !is_there || is_too_many || would_stay {
             image.release(env);
             env.grants.discard(owner, &image.runs);
+            if job.leaves.is_some() {
+                if !is_too_many {
+                    self.rewriter.stay();
+                }
+                return None;
+            }
             let pause = match is_there {
                 true => SCATTERED_PAUSE,
                 // Where the file is to lie.
@@ -942,6 +941,7 @@ impl Slice {
                 env.grants.committed(owner, &image.runs);
                 let counts = &mut self.rewriter.counts;
                 counts.blocks += 1;
+                counts.left += u64::from(job.leaves.is_some());
                 counts.parts_before += image.parts_before;
                 for part in image.mapped.ranges() {
                     // They lie in sectors now; what was written since is not among them any more.

@@ -158,6 +158,8 @@ pub enum Input {
     /// This owner has too few free sectors: what nobody waits for gives back those that it has in hand. All slices hear it before any
     /// hears `Space` of a lack, and before the owner is answered that wants back what lies unused.
     Scarce(NodeId),
+    /// These blocks are to be written elsewhere (`rewrite::leaving`).
+    Clear(Box<crate::rewrite::Clear>),
     /// This owner has answered a question for sectors.
     Space(NodeId, SpaceNews),
     /// Write the inode's dirty data back, then run the request in its own slice.
@@ -395,6 +397,8 @@ pub struct Gauges {
     pub wait_counts: [u64; Waiting::NAMES.len()],
     /// Blocks that were rewritten.
     pub rewrites: crate::rewrite::RewriteCounts,
+    /// Blocks that are still to be written elsewhere.
+    pub leaving_count: u64,
     /// Small files that were loaded before they were opened.
     pub loaded_file_count: u64,
     /// Small files that were put into the kernel whole before their open was answered (`crate::fill`).
@@ -539,6 +543,7 @@ impl Slice {
                 self.on_scarce(env, owner);
                 self.write_small_back(env, owner);
             }
+            Input::Clear(clear) => self.clear(&clear),
             Input::Space(owner, news) => self.on_space(env, owner, news),
             Input::FlushThen(ino, request) => self.flush_then(env, ino, *request),
             Input::RenameNow(request) => self.rename_now(env, *request),
@@ -795,6 +800,7 @@ impl Slice {
             handle_count: self.handles.len(),
             wait_counts: self.wait_counts,
             rewrites: self.rewrite_counts(),
+            leaving_count: self.leaving_count(),
             loaded_file_count: self.loaded_file_count,
             filled_file_count: self.filled_file_count,
             listed_directory_count: self.listed_directory_count,

@@ -16,11 +16,12 @@
 //! holds which region is `RegionTable`, in shard 0).
 
 mod bitmap;
+mod leaving;
 mod mutation;
 mod pages;
 mod table;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use types::id::NodeLife;
 use types::{Grant, GrantId, Location, Lsn, NsdId, Run, SECTOR_SIZE};
@@ -156,6 +157,8 @@ pub struct Ask {
     pub sectors: u64,
     /// For writes into promised ranges: of what is held back for these, too.
     pub is_promised: bool,
+    /// Of regions that are to become free (`Space::leave`), else of the others.
+    pub is_leaving: bool,
 }
 
 /// Sectors by state.
@@ -201,6 +204,8 @@ pub struct Space {
     /// Tests: there is nothing but what is held back, whatever there is.
     is_refusing: bool,
     regions: BTreeMap<RegionId, Region>,
+    /// Those that are to become free.
+    leaving: BTreeSet<RegionId>,
     granted: BTreeMap<NodeLife, SectorSet>,
     quarantined: BTreeMap<NodeLife, SectorSet>,
     /// Freed by operations that are not yet in the journal.
@@ -229,6 +234,7 @@ impl Space {
             held_back: 0,
             is_refusing: false,
             regions: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             granted: BTreeMap::new(),
             quarantined: BTreeMap::new(),
             unlogged: Vec::new(),
@@ -288,7 +294,7 @@ impl Space {
         for length_min in [good, 1] {
             while left > 0 && grants.len() < GRANT_COUNT_MAX {
                 let wanted = u32::try_from(left).unwrap_or(u32::MAX);
-                let found = self.find(ask.nsd, length_min);
+                let found = self.find(ask.nsd, length_min, ask.is_leaving);
                 let Some(run) = found else { break };
                 let run = Run {
                     count: run.count.min(wanted),
@@ -315,21 +321,6 @@ impl Space {
         Ok(grants)
     }
 
-    /// A free run of at least `length_min` on the NSD.
-    fn find(&mut self, nsd: NsdId, length_min: u32) -> Option<Run> {
-        let mut regions = self.regions.range_mut(every_region_of(nsd));
-        regions.find_map(|(_, region)| {
-            let (begin, count) = region.free.find(length_min)?;
-            Some(Run {
-                at: Location {
-                    nsd: region.place.at.nsd,
-                    sector: region.place.at.sector + u64::from(begin),
-                },
-                count,
-            })
-        })
-    }
-
     /// A Commit of `life` maps these runs to files: all of them, or nothing changes.
     pub fn consume(
         &mut self,
@@ -338,7 +329,7 @@ impl Space {
         out: &mut Vec<SpaceMutation>,
     ) -> Result<(), NotThere> {
         for (index, run) in runs.iter().enumerate() {
-            let is_repeated = runs[..index].iter().any(|other| overlap(*other, *run));
+            let is_repeated = runs[..index].iter().any(|other| other.overlaps(run));
             if !self.holds(life, *run) || is_repeated {
                 return Err(NotThere::NotGranted { run: *run });
             }
@@ -697,6 +688,7 @@ impl Space {
                 held.filter(|r| r.free.count() == r.place.count)
                     .ok_or(NotThere::Region { region: *region })?;
                 self.regions.remove(region);
+                self.leaving.remove(region);
             }
             SpaceMutation::Granted { life, grant } => {
                 self.check_marked(grant.run, Mark::Free)?;
@@ -734,6 +726,7 @@ impl Space {
                 let held = held.filter(|r| r.free.count() == r.place.count);
                 let place = held.ok_or(NotThere::Region { region: *region })?.place;
                 self.regions.remove(region);
+                self.leaving.remove(region);
                 self.pages.add_region(*region, place);
             }
             SpaceMutation::RegionForData { region } => {
@@ -927,12 +920,6 @@ impl Space {
                 .all(|life| !self.quarantined.contains_key(life))
         );
     }
-}
-
-fn overlap(a: Run, b: Run) -> bool {
-    a.at.nsd == b.at.nsd
-        && a.at.sector < b.at.sector + u64::from(b.count)
-        && b.at.sector < a.at.sector + u64::from(a.count)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 pub mod calls;
 pub mod checkpoint;
+pub mod clearing;
 pub mod durable;
 pub mod eviction;
 pub mod facts;

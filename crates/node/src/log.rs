@@ -20,6 +20,7 @@ use types::{
 use crate::question::Question;
 use crate::supply::SupplyCounters;
 
+mod clearing;
 mod evacuation;
 mod refusal;
 mod trees;
@@ -66,6 +67,7 @@ pub struct OwnerLog {
     /// Checkpoints and what they need.
     pub(crate) trees: Trees,
     evacuation: evacuation::Evacuation,
+    clearing: clearing::Clearing,
     /// Tests: what is refused now.
     pub(crate) refusal: Option<Refusal>,
     /// Where records are encoded, kept so that it need not grow anew.
@@ -163,6 +165,7 @@ impl OwnerLog {
             nsds,
             trees: Trees::default(),
             evacuation: evacuation::Evacuation::default(),
+            clearing: clearing::Clearing::default(),
             refusal: None,
             encoded: Vec::new(),
         }
@@ -397,26 +400,45 @@ impl OwnerLog {
         let asked: Vec<NsdId> = all.iter().copied().filter(|n| of.contains(n)).collect();
         let mut grants = match asked.is_empty() {
             true => Vec::new(),
-            false => self.grant_on((life, is_promised), sectors, &asked, mutations),
+            false => self.grant_on((life, is_promised), (need, sectors), &asked, mutations),
         };
         let granted: u64 = grants.iter().map(|g| u64::from(g.run.count)).sum();
         // They are full: the bytes go elsewhere rather than nowhere.
         let wanted = if granted == 0 { sectors } else { need };
-        let left = wanted.saturating_sub(granted);
+        let left = (need.saturating_sub(granted), wanted.saturating_sub(granted));
         grants.extend(self.grant_on((life, is_promised), left, &all, mutations));
         self.nsds = all;
         grants
     }
 
-    /// A share on every one of `nsds`, so that files stripe over all of them.
+    /// A share on every one of `nsds`, so that files stripe over all of them; in regions that files are leaving only what is needed and
+    /// not there elsewhere.
     fn grant_on(
         &mut self,
-        (life, is_promised): (NodeLife, bool),
-        sectors: u64,
+        from: (NodeLife, bool),
+        (need, sectors): (u64, u64),
         nsds: &[NsdId],
         mutations: &mut Vec<SpaceMutation>,
     ) -> Vec<Grant> {
         let mut grants: Vec<Grant> = Vec::new();
+        let left = self.grant_of(false, from, sectors, nsds, (mutations, &mut grants));
+        let missing = need.saturating_sub(sectors - left);
+        if missing > 0 && self.space.is_leaving() {
+            self.grant_of(true, from, missing, nsds, (mutations, &mut grants));
+        }
+        self.next_nsd = self.next_nsd.wrapping_add(1);
+        grants
+    }
+
+    /// How many are missing then.
+    fn grant_of(
+        &mut self,
+        is_leaving: bool,
+        (life, is_promised): (NodeLife, bool),
+        sectors: u64,
+        nsds: &[NsdId],
+        (mutations, grants): (&mut Vec<SpaceMutation>, &mut Vec<Grant>),
+    ) -> u64 {
         let mut nsds = nsds.to_vec();
         let mut left = sectors;
         let random = &mut self.random;
@@ -438,6 +460,7 @@ impl OwnerLog {
                     nsd,
                     sectors,
                     is_promised,
+                    is_leaving,
                 };
                 if let Ok(more) = self.space.grant(ask, &mut random, mutations) {
                     left -= more.iter().map(|g| u64::from(g.run.count)).sum::<u64>();
@@ -450,8 +473,7 @@ impl OwnerLog {
             }
             nsds = have_some;
         }
-        self.next_nsd = self.next_nsd.wrapping_add(1);
-        grants
+        left
     }
 
     /// Freed sectors are free when the journal has been written.

@@ -51,6 +51,8 @@ const PAGES_PAUSE_SHORT_MAX: Duration = Duration::from_secs(5);
 const PAGES_RECALL_PAUSE: Duration = Duration::from_secs(30);
 /// What was given up is asked for so much later.
 const CONFIRM_PAUSE: Duration = Duration::from_secs(2);
+/// Who wants regions waits so long for some that files leave: less than for an owner that does not answer.
+const CLEARING_PATIENCE: Duration = Duration::from_secs(6);
 /// Another owner that does not give regions up for so long is not waited for.
 const GIVE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -67,6 +69,8 @@ pub enum RegionEffect {
     Run(Box<Question>),
     /// Freed sectors wait for the journal: write it, and call `give` with this name some milliseconds later.
     GiveLater(u64),
+    /// Files are leaving some regions: call `give` with this name some tenths of a second later.
+    GiveWhenCleared(u64),
 }
 
 /// What every input brings.
@@ -114,6 +118,8 @@ pub struct Regions {
     gave: Option<Given>,
     /// What it wants now, if it has asked in this life of its.
     wanted: Option<u64>,
+    /// Under which name some are wanted that files have still to leave, and since when.
+    clearing_for: Option<(u64, Instant)>,
     /// Whether it has heard what was given up is asked then.
     confirm_at: Option<Instant>,
     /// At the table: for repeats.
@@ -194,6 +200,9 @@ impl Regions {
         }
         if env.now < self.pages_not_before {
             return;
+        }
+        if is_short {
+            log.want_clearing();
         }
         let is_recall_due =
             (self.pages_recalled_at).is_none_or(|at| env.now.since(at) >= PAGES_RECALL_PAUSE);
@@ -489,7 +498,12 @@ impl Regions {
             self.confirm_at = Some(env.now);
             return;
         }
+        if self.wanted == Some(name) && self.clearing_for.is_some() {
+            // It waits. To recall what lies unused once more would hold up what it waits for.
+            return;
+        }
         self.wanted = Some(name);
+        self.clearing_for = None;
         let mut effects = Vec::new();
         let clients = clients(log);
         self.gather
@@ -672,6 +686,13 @@ impl Regions {
             return;
         }
         if self.gave.as_ref().is_none_or(|(last, ..)| *last != name) {
+            let (_, since) = *self.clearing_for.get_or_insert((name, env.now));
+            let is_patient = env.now.since(since) < CLEARING_PATIENCE;
+            if is_patient && log.awaits_clearing(env.now) {
+                out.push(RegionEffect::GiveWhenCleared(name));
+                return;
+            }
+            self.clearing_for = None;
             let (regions, lsn) = log.give_regions();
             self.gave = Some((name, regions, lsn));
         }

@@ -199,6 +199,7 @@ impl OwnerLog {
         let mut regions = self.space.returnable();
         if regions.is_empty() {
             self.want_evacuation();
+            self.want_clearing();
         }
         regions.truncate(regions.len().div_ceil(2).min(GIVE_COUNT_MAX));
         let mut mutations = Vec::new();

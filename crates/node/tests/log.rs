@@ -137,6 +137,7 @@ fn with_file(disk: &mut Disk, area: Area) -> (OwnerLog, Vec<Run>) {
         nsd: NSD,
         sectors: u64::from(RUN_COUNT) * 2,
         is_promised: false,
+        is_leaving: false,
     };
     log.space.grant(ask, &mut || 1, &mut mutations).unwrap();
     log.append_space(mutations);

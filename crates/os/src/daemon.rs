@@ -7,6 +7,7 @@
 //! lock: effects go on a work list (`work`).
 
 mod checkpoints;
+mod clearing;
 pub mod config;
 mod control;
 mod copies;
@@ -350,6 +351,7 @@ struct Daemon {
     transfers: transfer::Transfers,
     journal: journal::JournalDriver,
     checkpoints: checkpoints::Checkpoints,
+    clearing: clearing::Clearing,
     keys: keys::Keys,
     hands: space::Hands,
     slices: Vec<Mutex<Slice>>,
@@ -582,6 +584,7 @@ impl Daemon {
             transfers: transfer::Transfers::default(),
             journal: journal::JournalDriver::default(),
             checkpoints: checkpoints::Checkpoints::default(),
+            clearing: clearing::Clearing::default(),
             keys: keys::Keys::new(
                 config.view.fs,
                 node::meta::HashKey(config.hash_key),
@@ -650,6 +653,7 @@ impl Daemon {
         }
         let _metrics = self.serve_metrics()?;
         let _ended = (self.start_checkpoints()?, self.start_keys()?);
+        let _cleared = self.start_clearing()?;
         self.heed_signals()?;
         let mut session = self.mount()?;
         session.start(hub.clone())?;

@@ -310,6 +310,36 @@ fn pages_leave_regions_under_load() {
     assert!(moves > 100, "{counts:?}");
 }
 
+/// Files leave regions all the time, as pages do, with several nodes that use the same files, with crashes and without, with little space: what
+/// was there is there, and everything is free again in the end.
+#[test]
+fn files_leave_regions_under_load() {
+    let mut left = 0;
+    for seed in 1..=12 {
+        let drawn = whole::rewriting(seed, Canary::default());
+        let is_shared = seed % 4 == 0;
+        let options = Options {
+            evacuates: true,
+            // Those that are written all the time stay where they are, and what other nodes use.
+            file_count: 12,
+            call_count: 300,
+            node_count: if is_shared { drawn.node_count } else { 1 },
+            home: if is_shared { drawn.home } else { 0 },
+            crash_count: usize::from(seed % 3 != 0),
+            data_sectors: if seed % 2 == 0 { 640 } else { 1 << 20 },
+            region_sectors: 16,
+            space_reserve: 0,
+            page_delay_max: 0,
+            ..drawn
+        };
+        let (report, _) = World::new(seed, options, false).run();
+        assert_eq!(report.violation, None, "seed {seed}");
+        left += report.rewrites.left;
+    }
+    eprintln!("{left} blocks left regions");
+    assert!(left > 100, "{left}");
+}
+
 #[test]
 fn inodes_of_older_roots_are_caught() {
     let canary = Canary {

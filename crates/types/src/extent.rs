@@ -31,6 +31,15 @@ pub struct Run {
 }
 wire_struct!(Run { at, count });
 
+impl Run {
+    /// Whether they have a sector in common.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.at.nsd == other.at.nsd
+            && self.at.sector < other.at.sector + u64::from(other.count)
+            && other.at.sector < self.at.sector + u64::from(self.count)
+    }
+}
+
 /// How the sectors of an extent are verified.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Checksums {
@@ -111,6 +120,15 @@ impl Extent {
                 count: run_length + checksum_sector_count(*run_length),
             },
         }
+    }
+
+    /// The first of these places in which a copy of it, checksum sectors included, lies at least in part.
+    pub fn place_among(&self, places: &[Run]) -> Option<usize> {
+        let lies_in = |place: &Run| {
+            let mut runs = self.locations.iter().map(|at| self.run(*at));
+            runs.any(|run| place.overlaps(&run))
+        };
+        places.iter().position(lies_in)
     }
 
     /// The part of this extent from file sector `begin` to `end` (a non-empty part of it).

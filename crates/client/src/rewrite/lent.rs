@@ -38,9 +38,11 @@ impl Lent {
         self.refused.insert(ino, now);
     }
 
-    pub(super) fn was_refused(&self, now: Instant, ino: InodeId) -> bool {
+    /// It is not asked again yet: for a block that has to leave soon, but not for each block of the file.
+    pub(super) fn was_refused(&self, now: Instant, ino: InodeId, has_to_leave: bool) -> bool {
+        let pause = if has_to_leave { REST } else { REFUSED_PAUSE };
         let at = self.refused.get(&ino);
-        at.is_some_and(|at| now.since(*at) < REFUSED_PAUSE)
+        at.is_some_and(|at| now.since(*at) < pause)
     }
 }
 
@@ -73,11 +75,11 @@ impl Slice {
         let job = match errno {
             Errno::EAGAIN => self.let_go(env, job),
             Errno::EBUSY => {
-                self.rewriter.pause(env.now + REST);
+                self.rewriter.pause_all(env.now + REST);
                 self.put_off(env, job)
             }
             _ => {
-                self.rewriter.pause(env.now + super::SHORT_PAUSE);
+                self.rewriter.pause_all(env.now + super::SHORT_PAUSE);
                 self.let_go(env, job)
             }
         };
@@ -143,7 +145,7 @@ mod tests {
             lent.note_refused(at(n), ino(n));
         }
         let now = at(REFUSED_COUNT_MAX);
-        assert!(!lent.was_refused(now, ino(0)));
-        assert!((1..=REFUSED_COUNT_MAX).all(|n| lent.was_refused(now, ino(n))));
+        assert!(!lent.was_refused(now, ino(0), false));
+        assert!((1..=REFUSED_COUNT_MAX).all(|n| lent.was_refused(now, ino(n), false)));
     }
 }

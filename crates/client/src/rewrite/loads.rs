@@ -143,7 +143,7 @@ impl Slice {
         }
         if !is_well || took > PATIENCE {
             // It is a disk's turn.
-            self.rewriter.pause(env.now + SHORT_PAUSE);
+            self.rewriter.pause_all(env.now + SHORT_PAUSE);
         }
         if is_preparing && !is_well {
             self.fail_rewrite(env);

@@ -61,7 +61,8 @@ impl Pace {
         }
     }
 
-    pub(crate) fn is_off(&self) -> bool {
+    /// Nothing is rewritten.
+    pub fn is_off(&self) -> bool {
         self.rate.load(Ordering::Relaxed) == 0
     }
 

@@ -181,6 +181,7 @@ impl Rig {
             nsd: NsdId(self.random.below(3) as u16),
             sectors: 1 + self.random.below(60),
             is_promised: false,
+            is_leaving: false,
         };
         let free = expected_counts(&self.twin).free;
         let is_free =
@@ -427,6 +428,7 @@ fn grants_are_of_their_nsd_and_prefer_long_runs() {
         nsd: NsdId(nsd),
         sectors,
         is_promised: false,
+        is_leaving: false,
     };
     let mut number = 0;
     let mut random = move || {
@@ -685,6 +687,7 @@ fn what_is_held_back_goes_to_promised_ranges_alone() {
         nsd: NsdId(0),
         sectors: 1000,
         is_promised,
+        is_leaving: false,
     };
     let count = |grants: Vec<Grant>| grants.iter().map(|g| g.run.count).sum::<u32>();
     let plain = space

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use types::{Attr, InodeId, NodeLife, ShardId, SmallBytes};
+use types::{Attr, ByteRange, InodeId, NodeLife, Run, SECTOR_SIZE, ShardId, SmallBytes};
 
 use super::Shard;
-use crate::inode::{Body, Dirent};
+use crate::inode::{Body, Dirent, Inode};
 use crate::locks::Found;
 use crate::map::{FileMap, check_extents};
 use crate::mutation::Mutation;
@@ -68,6 +68,37 @@ pub struct Seen<'a> {
     pub xattrs: &'a BTreeMap<SmallBytes, SmallBytes>,
 }
 
+/// What of a file lies in some places.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lying {
+    /// The file.
+    pub ino: InodeId,
+    /// How it is laid out.
+    pub layout: types::Layout,
+    /// Its bytes there, whole sectors, in order, each with the number of the place.
+    pub ranges: Vec<(usize, ByteRange)>,
+}
+
+/// Of a file, but for one to which space is promised or that has no name; `None`: nothing.
+pub(super) fn lying_in(inode: &Inode, places: &[Run]) -> Option<Lying> {
+    let attr = &inode.attr;
+    if attr.nlink == 0 || attr.has_promise() {
+        return None;
+    }
+    let extents = inode.map()?.extents();
+    let there = extents.filter_map(|extent| {
+        let end = extent.file_sector_end() * SECTOR_SIZE;
+        let bytes = ByteRange::new(extent.file_sector * SECTOR_SIZE, end);
+        extent.place_among(places).map(|place| (place, bytes))
+    });
+    let ranges: Vec<(usize, ByteRange)> = there.collect();
+    (!ranges.is_empty()).then_some(Lying {
+        ino: attr.ino,
+        layout: attr.layout,
+        ranges,
+    })
+}
+
 /// A part of a directory.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenPart<'a> {
@@ -80,6 +111,17 @@ pub struct SeenPart<'a> {
 }
 
 impl Shard {
+    /// What of a file in memory lies in these places.
+    pub fn lying_in(&self, ino: InodeId, places: &[Run]) -> Option<Lying> {
+        lying_in(self.inodes.get(&ino.index())?, places)
+    }
+
+    /// All inodes that are in memory now.
+    pub fn resident_inodes(&self) -> Vec<InodeId> {
+        let indices = self.inodes.keys();
+        indices.map(|index| InodeId::new(self.id, *index)).collect()
+    }
+
     /// Whether `apply` can take the mutation.
     ///
     /// # Errors
@@ -206,7 +248,7 @@ impl Shard {
                 (*index, begin.max(end) <= &types::limits::FILE_SIZE_MAX)
             }
             Mutation::MapPromise { index, begin, end } => {
-                let last = types::limits::FILE_SIZE_MAX.div_ceil(types::SECTOR_SIZE);
+                let last = types::limits::FILE_SIZE_MAX.div_ceil(SECTOR_SIZE);
                 (*index, begin < end && *end <= last)
             }
             Mutation::MapLoad {

@@ -212,6 +212,11 @@ impl Loaded {
     pub fn runs(&self) -> Vec<Run> {
         super::runs_of(&self.0)
     }
+
+    /// What of it lies in these places.
+    pub fn lying_in(&self, places: &[Run]) -> Option<super::inspect::Lying> {
+        super::inspect::lying_in(&self.0, places)
+    }
 }
 
 /// Takes a record: its key, its value.

@@ -136,7 +136,9 @@ impl World {
                     self.ran[at].push(question.space_round);
                     self.again.push(*question);
                 }
-                RegionEffect::GiveLater(name) => self.later.push((at, name)),
+                RegionEffect::GiveLater(name) | RegionEffect::GiveWhenCleared(name) => {
+                    self.later.push((at, name));
+                }
             }
         }
         self.check();

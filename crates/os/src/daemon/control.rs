@@ -400,6 +400,7 @@ impl Daemon {
             ("rewrite_bytes", rewrites.bytes),
             ("rewrite_parts_before", rewrites.parts_before),
             ("rewrite_parts_after", rewrites.parts_after),
+            ("rewrite_left", rewrites.left),
             ("rewrite_given_up", rewrites.given_up),
             ("inodes_forgotten_now", cold),
             ("space_hand_asks", sum.asks),

@@ -65,6 +65,11 @@ impl Keys {
         }
     }
 
+    /// Of names and attributes in trees.
+    pub(super) const fn hash_key(&self) -> HashKey {
+        self.key
+    }
+
     /// What reading did.
     pub(super) fn counters(&self) -> Counters {
         lock(&self.fetches).counters()
@@ -273,7 +278,10 @@ impl Daemon {
     }
 
     /// Reads a page of an own tree; blocks.
-    fn read_tree(&self, fetch: &Fetch) -> Result<Box<[u8]>, node::store::tree::Unreadable> {
+    pub(super) fn read_tree(
+        &self,
+        fetch: &Fetch,
+    ) -> Result<Box<[u8]>, node::store::tree::Unreadable> {
         let disk_of = |nsd: NsdId| self.disks.get(&nsd).map(|queue| queue.disk());
         read_page(&disk_of, fetch)
     }

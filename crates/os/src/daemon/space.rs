@@ -18,6 +18,8 @@ use crate::clock;
 
 /// Between two looks whether freed sectors are durably free.
 const GIVE_PAUSE: Duration = Duration::from_millis(5);
+/// While files leave regions it is looked so often whether one is free.
+const CLEARING_PAUSE: Duration = Duration::from_millis(100);
 
 /// All grants in this node's hands.
 #[derive(Debug)]
@@ -214,13 +216,19 @@ impl Daemon {
                 RegionEffect::Run(question) => {
                     items.push_back(Item::Owner(Work::Question(question)));
                 }
-                RegionEffect::GiveLater(name) => self.give_later(name),
+                RegionEffect::GiveLater(name) => {
+                    self.kick_journal();
+                    self.give_later(name, GIVE_PAUSE);
+                }
+                RegionEffect::GiveWhenCleared(name) => {
+                    self.clearing.call();
+                    self.give_later(name, CLEARING_PAUSE);
+                }
             }
         }
     }
 
-    fn give_later(self: &Arc<Self>, name: u64) {
-        self.kick_journal();
+    fn give_later(self: &Arc<Self>, name: u64, pause: Duration) {
         let daemon = Arc::clone(self);
         let again = Box::new(move || {
             let mut items = VecDeque::new();
@@ -229,7 +237,7 @@ impl Daemon {
             });
             daemon.run(items);
         });
-        self.loops.post_at(0, clock::now() + GIVE_PAUSE, again);
+        self.loops.post_at(0, clock::now() + pause, again);
     }
 
     /// This life begins, or the table's owner has begun anew.

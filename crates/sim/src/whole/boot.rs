@@ -131,6 +131,7 @@ pub fn start(setting: Setting, disks: &mut Disks, prng: &mut Prng) -> Result<Nod
     let mut log = OwnerLog::new(journal, state.space, state.table, epoch, nsds, random);
     if setting.evacuates {
         log.evacuate_eagerly();
+        log.clear_eagerly();
     }
     let (mut roots, mut shards) = (Vec::new(), Vec::new());
     for replay in state.shards {

@@ -102,10 +102,10 @@ impl Trees {
         assert_eq!((run.at.nsd, run.count), (nsd, count));
         let all = [&self.roots, &self.taken, &self.durable.0];
         for other in all.into_iter().flatten() {
-            assert!(!overlap(run, *other), "{run:?} is somebody's");
+            assert!(!run.overlaps(other), "{run:?} is somebody's");
         }
         if let Some((roots, _)) = &self.pending {
-            assert!(!roots.iter().any(|other| overlap(run, *other)));
+            assert!(!roots.iter().any(|other| run.overlaps(other)));
         }
         self.taken.push(run);
         self.took += 1;

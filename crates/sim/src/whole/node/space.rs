@@ -1,18 +1,23 @@
 //! How a node comes by sectors and regions: performs what `node::hands` and `node::regions` want.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use client::env::SpaceNews;
 use client::message::{Answer, Ask};
-use client::slice::{Input, SLICE_COUNT};
+use client::slice::{Input, SLICE_COUNT, Slice};
+use node::clearing::{Found, Search};
 use node::{Deferred, Message, OwnerLog, Question, RegionEffect, RegionEnv, Regions, Work};
 use types::id::NodeLife;
-use types::{Errno, NodeId, NsdId, ShardId};
+use types::{Errno, NodeId, NsdId, Run, ShardId};
 
 use super::{Item, Later, Node, Out};
 
 /// Milliseconds between two looks whether freed sectors are durably free.
 const GIVE_PAUSE_MS: u64 = 5;
+
+/// The same while files leave regions.
+const CLEARING_PAUSE_MS: u64 = 50;
 
 type Items = VecDeque<Item>;
 
@@ -42,6 +47,30 @@ impl Node {
         self.with_regions(items, |regions, env, log, out| {
             regions.on_tick(env, log, out);
         });
+        self.clear_regions(items);
+    }
+
+    /// Files leave regions: all at once, but for those that are not in memory.
+    fn clear_regions(&mut self, items: &mut Items) {
+        let is_offered = self.is_serving() && self.slices.iter().all(Slice::rewrites);
+        let is_over = self.slices.iter().all(|s| s.gauges().leaving_count == 0);
+        self.log.offer_clearing(is_offered);
+        if !is_over {
+            return;
+        }
+        self.log.end_clearing();
+        let places: Arc<[Run]> = self.log.plan_clearing(self.now).into();
+        if places.is_empty() {
+            return;
+        }
+        let mut found = Found::default();
+        for slice in self.shards.iter().flatten() {
+            let mut search = Search::begin(slice, &places);
+            while search.look(slice, &mut found) {}
+        }
+        for (slice, clear) in found.by_slice(&places) {
+            items.push_back(Item::Client(slice, Input::Clear(Box::new(clear))));
+        }
     }
 
     pub(super) fn on_space_answer(&mut self, shard: ShardId, answer: &Answer, items: &mut Items) {
@@ -107,6 +136,10 @@ impl Node {
                     self.kick_journal();
                     let later = Later::GiveRegions(name);
                     self.out.push(Out::Later(GIVE_PAUSE_MS, later));
+                }
+                RegionEffect::GiveWhenCleared(name) => {
+                    let later = Later::GiveRegions(name);
+                    self.out.push(Out::Later(CLEARING_PAUSE_MS, later));
                 }
             }
         }
