@@ -374,6 +374,7 @@ impl Regions {
         owners.sort_unstable();
         owners.dedup();
         owners.retain(|owner| *owner != from && *owner != NodeId::default());
+        let mut of_own = None;
         for owner in owners {
             if self.giving.contains_key(&owner) {
                 continue;
@@ -381,10 +382,14 @@ impl Regions {
             let name = self.draw_id(env.me);
             self.giving.insert(owner, (name, env.now));
             if owner == env.me.node {
-                self.on_give(env, log, name, out);
+                of_own = Some(name);
             } else {
                 out.push(RegionEffect::Send(owner, Message::GiveRegions { id: name }));
             }
+        }
+        // It may answer at once: last, or nobody else would be waited for.
+        if let Some(name) = of_own {
+            self.on_give(env, log, name, out);
         }
         self.end_waits(env, log, out);
     }
