@@ -1,6 +1,7 @@
 //! Space against a naive map from sector to state, over random schedules with crashes.
 #![allow(clippy::cast_possible_truncation, reason = "test arithmetic is small")]
 
+mod leaving;
 mod pages;
 
 use super::*;
