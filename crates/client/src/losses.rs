@@ -100,6 +100,13 @@ impl Slice {
         }
     }
 
+    /// Nothing more will be heard of any file.
+    pub fn settle_all_doubts(&mut self) {
+        while let Some(doubt) = self.doubts.pop_front() {
+            self.settle_doubt(&doubt);
+        }
+    }
+
     fn settle_doubt(&mut self, doubt: &Doubt) {
         let inode = self.inodes.get(&doubt.ino);
         if inode.is_some_and(|inode| !inode.is_gone) {

@@ -77,6 +77,10 @@ fn launch(place: &Place, config: Config, is_untold: &mut bool) -> Result<()> {
                 "what was synced is safe; write the rest again. Before a node that has work to do stops, bring those back that have \
                  left: they own its files, or serve its disks (`gupfs status` says who is away)",
             ),
+            os::daemon::Error::Refused { .. } => Some(
+                "what was synced is safe; write the rest again. The log says which disk failed, or which owner refused them, and a file of \
+                 them: mend or replace the disk, or make room where its file lies, before it is mounted again",
+            ),
             os::daemon::Error::Unlogged { .. } => Some(
                 "what was synced is safe; make the rest again. The log says which disk failed, and how: mend or replace it, or make \
                  room where its file lies, before it is mounted again",

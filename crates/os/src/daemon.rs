@@ -182,6 +182,14 @@ pub enum Error {
         /// Bytes of their dirty pages.
         bytes: u64,
     },
+    /// What was written could not be stored, or its owner did not take it, while the daemon stopped: tell the user.
+    #[error(
+        "{pages} pages of files, written and not synced, are lost: disks or owners refused them"
+    )]
+    Refused {
+        /// Pages of 4 KiB, some of them in part.
+        pages: u64,
+    },
     /// The journal failed, and these changes of names and files, which nobody had synced, are lost: tell the user.
     #[error(
         "the journal could not be written, and {changes} changes, which were not synced, are lost: its disk failed or is full"
@@ -680,7 +688,7 @@ impl Daemon {
             }
             // Who asks a daemon to end means the next life, too.
             if crate::interrupt::is_asked() {
-                return Ok(());
+                return self.loss(false, self.said_losses()).map_or(Ok(()), Err);
             }
             return Err(membership::start_anew());
         }
@@ -688,7 +696,7 @@ impl Daemon {
         self.connection.store(0, Ordering::Relaxed);
         let patience = std::time::Duration::from_nanos(STOP_LEASES * self.config.lease.0);
         let begin = std::time::Instant::now();
-        let until = begin + patience;
+        let (until, said) = (begin + patience, self.said_losses());
         self.begin_farewell();
         self.write_all_back(until.min(begin + UNMOUNT_PATIENCE));
         // From here on nobody can write, through whichever mount.
@@ -697,7 +705,7 @@ impl Daemon {
         let is_written = self.write_all_back(until);
         self.await_farewell(until);
         // With what the others have brought.
-        let lost = self.loss(is_written);
+        let lost = self.loss(is_written, said);
         if lost.is_none() {
             self.checkpoint_before_end();
             self.close_journal();
@@ -778,7 +786,7 @@ impl Daemon {
             self.tick_membership();
             self.look_at_gauges(tick);
             self.look_at_slow(tick);
-            self.tell_losses(tick);
+            self.look_at_losses(tick);
             let mut items = VecDeque::new();
             for slice in 0..SLICE_COUNT {
                 items.push_back(Item::Client(slice, Input::Tick));
@@ -822,7 +830,7 @@ impl Daemon {
     fn tick_stopping(self: &Arc<Self>, tick: u64) {
         self.renew_lease();
         self.look_at_slow(tick);
-        self.tell_losses(tick);
+        self.look_at_losses(tick);
         self.kick_journal();
         // No pieces are moved to sectors any more: Commits do not wait for that.
         lock(&self.log).destage_state = DestageState::Stalled;

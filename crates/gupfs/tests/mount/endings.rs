@@ -310,6 +310,69 @@ fn changes_that_a_full_disk_does_not_take_are_said() {
     drop(destroy);
 }
 
+/// Files were written and closed, and their disk is a file that cannot grow: whoever takes the file system down hears that they are lost.
+#[test]
+fn what_a_disk_refuses_at_the_end_is_said() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
+    node.gupfs(&["down"]);
+    let tmpfs = Tmpfs::new(&node.mount().with_file_name("small"), "40M");
+    let (state, disk) = (node.state(), node.state().join("nsd/2.img"));
+    let bind = Bind::new(&disk, &tmpfs.0.join("disk"));
+    let (root, point) = (state.to_str().unwrap(), node.mount());
+    let point = point.to_str().unwrap();
+    for words in [["down", "--state", root].as_slice(), &["umount", point]] {
+        node.up(&[]).expect("it comes up");
+        let directory = node.mount().join(words[0]);
+        fs::create_dir(&directory).unwrap();
+        let of = ["--nsds", "2", directory.to_str().unwrap()];
+        let output = run(gupfs, &[&["layout", "set"], &of[..]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        let filler = tmpfs.0.join("filler");
+        let mut file = File::create(&filler).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        drop(file);
+        for number in 0..5 {
+            fs::write(directory.join(format!("f{number}")), vec![number; 300_000]).unwrap();
+        }
+        let output = run(gupfs, words);
+        let told = said(&output);
+        assert!(!output.status.success(), "{words:?}: {told}");
+        let lost = "written and not synced, are lost";
+        assert!(told.contains(lost), "{words:?}: {told}");
+        let log = fs::read_to_string(state.join("log")).unwrap();
+        assert!(log.contains("written bytes are lost"), "{words:?}: {log}");
+        fs::remove_file(&filler).unwrap();
+    }
+    drop((bind, tmpfs));
+}
+
+/// A file in the place of another one while this lives.
+struct Bind(PathBuf);
+
+impl Bind {
+    fn new(file: &Path, copy: &Path) -> Self {
+        let (file_text, copy) = (file.to_str().unwrap(), copy.to_str().unwrap());
+        for (program, words) in [
+            ("cp", ["--sparse=always", file_text, copy]),
+            ("mount", ["--bind", copy, file_text]),
+        ] {
+            let output = run(Path::new(program), &words);
+            assert!(output.status.success(), "{}", said(&output));
+        }
+        Self(file.to_owned())
+    }
+}
+
+impl Drop for Bind {
+    fn drop(&mut self) {
+        // Whoever has it open ends later, where the test fails.
+        run(Path::new("umount"), &["--lazy", self.0.to_str().unwrap()]);
+    }
+}
+
 /// A file system that is destroyed when this is dropped.
 struct Destroy(String);
 

@@ -54,10 +54,15 @@ impl Daemon {
         thread.spawn(wait).map(drop).map_err(Error::Thread)
     }
 
-    /// What is lost when this daemon ends now. `is_written`: all has been written back.
-    pub(super) fn loss(&self, is_written: bool) -> Option<Error> {
+    /// What is lost when this daemon ends now. `is_written`: all has been written back; `said`: `said_losses` when it began to end.
+    pub(super) fn loss(&self, is_written: bool, said: u64) -> Option<Error> {
+        self.tell_last_losses();
         if !(is_written || self.is_all_durable()) {
             return Some(self.lost());
+        }
+        let pages = self.said_losses() - said;
+        if pages > 0 {
+            return Some(Error::Refused { pages });
         }
         let journal = &lock(&self.log).journal;
         let changes = journal.last_lsn().0.saturating_sub(journal.durable_lsn().0);

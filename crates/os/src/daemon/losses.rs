@@ -1,6 +1,6 @@
 //! Says what applications wrote and will not get back: they hear of it once, and some do not ask.
 //!
-//! Invariant: each loss is said once, by the thread that ticks, within a second.
+//! Invariant: each loss is said once, by the thread that ticks, within a second, or when the daemon ends.
 
 use std::sync::Mutex;
 
@@ -26,10 +26,27 @@ impl Daemon {
     }
 
     /// Time has passed.
-    pub(super) fn tell_losses(&self, tick: u64) {
-        if !tick.is_multiple_of(LOOK_TICKS) {
-            return;
+    pub(super) fn look_at_losses(&self, tick: u64) {
+        if tick.is_multiple_of(LOOK_TICKS) {
+            self.tell_losses();
         }
+    }
+
+    /// Nothing will be written any more: says what was not said yet.
+    pub(super) fn tell_last_losses(&self) {
+        for slice in &self.slices {
+            lock(slice).settle_all_doubts();
+        }
+        self.tell_losses();
+    }
+
+    /// Pages and write-backs whose loss has been said.
+    pub(super) fn said_losses(&self) -> u64 {
+        let said = lock(&self.said_losses.0);
+        said.pages + said.write_backs
+    }
+
+    fn tell_losses(&self) {
         let all = self.losses();
         let before = std::mem::replace(&mut *lock(&self.said_losses.0), all);
         let pages = all.pages - before.pages;
