@@ -17,7 +17,7 @@
 //! What this deliberately does not do: I/O (`Act`), and the journal's snapshots, whose driver asks
 //! `OwnerLog::begin_snapshot`.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use store::tree::pages::Counters as PageCounters;
 use store::tree::{
@@ -185,8 +185,8 @@ pub struct Keeper {
     not_before: Instant,
     pause: Duration,
     failure_count: u32,
-    /// Shards whose trees could not be read when they were checkpointed last.
-    unreadable: BTreeSet<ShardId>,
+    /// Shards whose trees could not be read when they were checkpointed last: when that may be tried again, and how much later the next time.
+    unreadable: BTreeMap<ShardId, (Instant, Duration)>,
     /// Pages of older roots are not all free yet.
     is_settling: bool,
     /// The newest failure, until it is told.
@@ -219,7 +219,7 @@ impl Keeper {
             not_before: Instant(0),
             pause: PAUSE_MIN,
             failure_count: 0,
-            unreadable: BTreeSet::new(),
+            unreadable: BTreeMap::new(),
             is_settling: false,
             report: None,
             progress: (0, 0),
@@ -276,9 +276,18 @@ impl Keeper {
             self.evacuated = log.plan_evacuation(now);
             self.is_requested |= !self.evacuated.is_empty();
         }
-        let unsaved: u64 = sizes.iter().map(|size| size.unsaved).sum();
+        let (mut unsaved, mut put_off) = (0, 0);
+        for size in &sizes {
+            match self.is_put_off(size.shard, now) {
+                true => put_off += size.unsaved,
+                false => unsaved += size.unsaved,
+            }
+        }
         self.sizes = sizes;
-        self.is_due = unsaved > log.unsaved_size_due() && !log.journal.is_poisoned();
+        let due = log.unsaved_size_due();
+        self.is_due = unsaved > due && !log.journal.is_poisoned();
+        // What fills the journal can go nowhere.
+        let is_stuck = unsaved <= due && unsaved + put_off > due;
         let has_moved = self.progress.0 != self.progress.1;
         self.progress.1 = self.progress.0;
         if log.take_room_come() {
@@ -286,9 +295,9 @@ impl Keeper {
             (self.failure_count, self.not_before) = (self.failure_count.min(1), now);
             self.pause = PAUSE_MIN;
         }
-        let is_hopeful = self.failure_count < HOPELESS_COUNT;
+        let is_hopeful = self.failure_count < HOPELESS_COUNT && !is_stuck;
         log.note_checkpoints(now, self.is_busy() && is_hopeful, has_moved);
-        log.note_starving(self.failure_count > 0);
+        log.note_starving(self.failure_count > 0 || is_stuck);
     }
 
     /// A round of all shards whose trees lack anything is due now, whatever the sizes say; after one that failed not before its
@@ -384,10 +393,11 @@ impl Keeper {
             return Act::Idle;
         }
         let mut sizes = std::mem::take(&mut self.sizes);
+        sizes.retain(|size| !self.is_put_off(size.shard, now));
         // Those whose trees cannot be read come last. After failures the smallest come first: there may be room for these, and they leave more.
         let is_failing = self.failure_count > 0;
         sizes.sort_unstable_by_key(|size| {
-            let is_last = self.unreadable.contains(&size.shard);
+            let is_last = self.unreadable.contains_key(&size.shard);
             let order = if is_failing {
                 size.unsaved
             } else {
@@ -419,6 +429,12 @@ impl Keeper {
         self.has_installed = false;
         self.round = Some(round);
         Act::Again
+    }
+
+    /// Its tree could not be read a moment ago.
+    fn is_put_off(&self, shard: ShardId, now: Instant) -> bool {
+        let unreadable = self.unreadable.get(&shard);
+        unreadable.is_some_and(|(not_before, _)| now < *not_before)
     }
 
     fn end_round(&mut self, host: &mut dyn Host) {
@@ -534,18 +550,20 @@ impl Keeper {
             }
         });
         self.counters.failures += 1;
+        self.report = Some((making.shard, failure));
+        if matches!(failure, Failure::Apply(ApplyError::Tree(_))) {
+            // Its old tree cannot be read: that says nothing of the others, and holds none of them up.
+            let (not_before, pause) = self.unreadable.entry(making.shard).or_default();
+            *pause = Duration((pause.0 * 2).clamp(PAUSE_MIN.0, PAUSE_MAX.0));
+            *not_before = now + *pause;
+            return Act::Again;
+        }
         // Where another one was made there is hope: a snapshot frees its older pages.
         self.failure_count += u32::from(!self.has_installed);
-        self.report = Some((making.shard, failure));
         self.not_before = now + self.pause;
         self.pause = Duration((self.pause.0 * 2).min(PAUSE_MAX.0));
-        if matches!(failure, Failure::Apply(ApplyError::Tree(_))) {
-            // Its old tree cannot be read: that says nothing of the others.
-            self.unreadable.insert(making.shard);
-        } else {
-            // The others would hardly fare better; a snapshot may free pages first.
-            self.end_round(host);
-        }
+        // The others would hardly fare better; a snapshot may free pages first.
+        self.end_round(host);
         Act::Again
     }
 

@@ -1,0 +1,128 @@
+//! Rounds of checkpoints where some trees cannot be read.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+
+use meta::{HashKey, Shard};
+use node::keeper::{Keeper, Pending, PlainHost, ShardSize, checkpoint_now};
+use node::{OwnerLog, OwnerSlice};
+use types::{Duration, Epoch, InodeId, Instant, Location, Lsn, ShardId};
+
+mod common;
+
+use common::owner::{PageDisk, flush, log};
+
+const KEY: HashKey = HashKey(7);
+/// Whose tree is damaged, and another one.
+const BAD: ShardId = ShardId(0);
+const GOOD: ShardId = ShardId(1);
+
+struct World {
+    shards: Vec<Option<OwnerSlice>>,
+    log: OwnerLog,
+    pages: PageDisk,
+}
+
+impl World {
+    /// Both trees have some files, and no page of the one can be read.
+    fn new() -> Self {
+        let shards = [BAD, GOOD].map(|id| {
+            let mut shard = Shard::new(id, KEY);
+            shard.track();
+            let tokens = token::Manager::new(Epoch(1), token::Options::default());
+            Some(OwnerSlice::new(shard, tokens, Lsn(0)))
+        });
+        let mut log = log();
+        // So little is not worth a region for pages.
+        log.note_starving(true);
+        let mut world = Self {
+            shards: shards.into(),
+            log,
+            pages: PageDisk::default(),
+        };
+        world.make(BAD, 100..200);
+        world.checkpoint();
+        let damaged: BTreeSet<Location> = world.pages.0.keys().copied().collect();
+        world.make(GOOD, 100..200);
+        world.checkpoint();
+        world.pages.0.retain(|at, _| !damaged.contains(at));
+        world
+    }
+
+    fn make(&mut self, id: ShardId, indices: std::ops::Range<u64>) {
+        let slice = self.shards[usize::from(id.0)].as_mut().unwrap();
+        for index in indices {
+            slice.shard.apply(&common::file(InodeId::new(id, index), 1));
+        }
+    }
+
+    fn sizes(&self) -> Vec<ShardSize> {
+        let slices = self.shards.iter().flatten();
+        slices.map(|slice| ShardSize::of(&slice.shard)).collect()
+    }
+
+    fn unsaved(&self, id: ShardId) -> u64 {
+        let slice = self.shards[usize::from(id.0)].as_ref().unwrap();
+        slice.shard.unsaved_size()
+    }
+
+    /// Before anything is damaged.
+    fn checkpoint(&mut self) {
+        let mut host = PlainHost {
+            shards: &mut self.shards,
+            log: &mut self.log,
+        };
+        let (counters, failure) = checkpoint_now(Instant(1), &mut host, &mut self.pages);
+        assert_eq!((counters.checkpoints, failure), (1, None));
+        self.snapshot();
+    }
+
+    fn snapshot(&mut self) {
+        common::owner::snapshot(&mut self.log);
+        flush(&mut self.log);
+    }
+
+    /// A tick of the driver, to which a round would be welcome, and all that it begins.
+    fn tick(&mut self, keeper: &mut Keeper, now: Instant) {
+        keeper.request_round();
+        keeper.on_tick(now, self.sizes(), &mut self.log);
+        let mut pending = Pending::default();
+        loop {
+            let mut host = PlainHost {
+                shards: &mut self.shards,
+                log: &mut self.log,
+            };
+            if pending.note(keeper.step(now, &mut host)) {
+                continue;
+            }
+            if pending.is_empty() {
+                return;
+            }
+            pending.perform(&mut self.pages, &mut |act| act(keeper));
+        }
+    }
+}
+
+/// One change in a shard whose tree cannot be read: it is tried now and then, and what changes in others is saved at once all the time.
+#[test]
+fn a_tree_that_cannot_be_read_holds_no_other_one_up() {
+    let mut world = World::new();
+    let mut keeper = Keeper::new();
+    world.make(BAD, 300..301);
+    let mut now = Instant(1_000_000_000);
+    for second in 0..60 {
+        for _ in 0..10 {
+            world.tick(&mut keeper, now);
+            now = now + Duration::from_millis(100);
+        }
+        world.make(GOOD, 1000 + second..1001 + second);
+        world.tick(&mut keeper, now);
+        assert_eq!(world.unsaved(GOOD), 0, "second {second}");
+        assert!(world.unsaved(BAD) > 0);
+        world.snapshot();
+    }
+    let counters = keeper.counters();
+    assert_eq!(counters.checkpoints, 60);
+    // Twice as late each time.
+    assert!((5..12).contains(&counters.failures), "{counters:?}");
+}
