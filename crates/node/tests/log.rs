@@ -19,6 +19,8 @@ use types::{
     Timestamp, TokenNumber, Want,
 };
 
+#[path = "log/clearing.rs"]
+mod clearing;
 mod common;
 #[path = "log/evacuation.rs"]
 mod evacuation;

@@ -1,6 +1,9 @@
 //! Two owners and the region table under lost, repeated and late messages: a region is in at most one owner's hands,
 //! and none is lost.
 
+#[path = "tests/clearing.rs"]
+mod clearing;
+
 use std::collections::VecDeque;
 
 use super::*;
