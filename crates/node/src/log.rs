@@ -96,6 +96,11 @@ pub enum DestageState {
     Stalled,
 }
 
+/// A shard's files are moved to sectors now, also those that have time: Commits to it would soon wait.
+pub fn is_piece_debt_high(debt: meta::map::PieceDebt) -> bool {
+    debt.promised > PROMISED_DEBT_MAX / 2 || debt.other > PIECE_DEBT_MAX / 2
+}
+
 /// What a Commit that brings pieces does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PieceRoom {

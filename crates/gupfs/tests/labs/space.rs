@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::lab::{LIMIT, Lab, bounded, can_run};
+use crate::node::Node;
 
 impl Lab {
     /// Free sectors as df on this node says.
@@ -537,4 +538,25 @@ fn small_synchronous_writes_move_to_sectors() {
     fs::remove_file(&path).unwrap();
     lab.settle();
     assert_eq!(frees(&lab), begin);
+}
+
+/// Files of a page, synced one after the other in one directory: their bytes go to metadata first, of which a shard takes a bounded
+/// number, and to sectors as quickly as they come. Nobody waits for the clock.
+#[test]
+fn small_files_are_synced_without_stalls() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    let mut stalls = Vec::new();
+    for number in 0..2500 {
+        let begin = Instant::now();
+        let mut file = File::create_new(node.mount().join(number.to_string())).unwrap();
+        file.write_all(&[7; 4096]).unwrap();
+        file.sync_all().unwrap();
+        if begin.elapsed() > Duration::from_secs(1) {
+            stalls.push((number, begin.elapsed()));
+        }
+    }
+    // Each 256th waited for up to two seconds.
+    assert!(stalls.len() <= 2, "{stalls:?}");
 }

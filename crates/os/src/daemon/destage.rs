@@ -206,7 +206,9 @@ impl Daemon {
             let tried = state.tried.entry(shard.id()).or_default();
             // Where there are no sectors, there are some for what is promised.
             let soon = shard.destage_behind(*tried, is_hungry);
-            let ino = soon.or_else(|| is_idle_round.then(|| shard.may_destage().next())?)?;
+            // Commits would wait for these.
+            let is_due = is_idle_round || node::log::is_piece_debt_high(shard.piece_debt());
+            let ino = soon.or_else(|| is_due.then(|| shard.may_destage().next())?)?;
             (state.cursor, *tried) = (at + 1, ino.index());
             let (version, mut sectors) = shard.destage_plan(ino, sectors_max, is_hungry)?;
             if sectors.iter().any(|sector| sector.is_promised) {
