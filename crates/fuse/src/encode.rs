@@ -4,9 +4,11 @@ use crate::abi::{self, OutHeader};
 use crate::node;
 use crate::ticket;
 use client::request::{Entry, Listed, Opened, Response, Space, Ticket, listed_size};
-use types::{Attr, Errno, Lock, LockMode, SECTOR_SIZE, Span, limits};
+use types::{Attr, Errno, FileKind, Lock, LockMode, SECTOR_SIZE, Span, limits};
 use zerocopy::IntoBytes;
 
+/// `st_blksize` of directories: as that of local file systems.
+const DIRECTORY_BLOCK_SIZE: u32 = 4096;
 /// Bytes of the largest head: header, entry and open file of a CREATE.
 pub const HEAD_SIZE_MAX: usize =
     size_of::<OutHeader>() + size_of::<abi::EntryOut>() + size_of::<abi::OpenOut>();
@@ -202,6 +204,15 @@ const fn split(ns: u64) -> (u64, u32) {
 }
 
 /// Attributes as the kernel takes them.
+/// What programs read and write at a time. Of a directory it is what opendir(3) makes its buffer of, and while one is filled nobody changes
+/// names there: the kernel holds the directory's lock.
+fn block_size_of(attr: &Attr) -> u32 {
+    match attr.kind {
+        FileKind::Directory => DIRECTORY_BLOCK_SIZE,
+        _ => limits::BLOCK_SIZE_DEFAULT,
+    }
+}
+
 fn attr_out(attr: &Attr) -> abi::Attr {
     abi::Attr {
         ino: attr.ino.raw(),
@@ -218,7 +229,7 @@ fn attr_out(attr: &Attr) -> abi::Attr {
         uid: attr.uid,
         gid: attr.gid,
         rdev: attr.rdev,
-        blksize: limits::BLOCK_SIZE_DEFAULT,
+        blksize: block_size_of(attr),
         flags: 0,
     }
 }
@@ -238,7 +249,7 @@ fn statx_out(attr: &Attr, timeout_ns: u64) -> abi::StatxOut {
     );
     let stat = abi::Statx {
         mask: abi::STATX_BASIC_AND_BTIME,
-        blksize: limits::BLOCK_SIZE_DEFAULT,
+        blksize: block_size_of(attr),
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,

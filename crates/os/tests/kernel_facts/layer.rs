@@ -29,6 +29,9 @@ fn files_names_attributes_and_large_transfers_on_both_transports() {
         let metadata = std::fs::metadata(fixture.path("new")).unwrap();
         assert_eq!(metadata.size(), bytes.len() as u64, "{transport:?}");
         assert_eq!(metadata.blksize(), 1 << 20);
+        // Of what opendir(3) makes its buffer, for which the kernel holds the directory's lock.
+        let directory = std::fs::metadata(fixture.path("")).unwrap();
+        assert_eq!(directory.blksize(), 4096);
         // Cached, in pieces of the kernel's choice, then direct in one piece.
         assert_eq!(
             std::fs::read(fixture.path("new")).unwrap(),
