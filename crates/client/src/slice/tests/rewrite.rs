@@ -1,5 +1,6 @@
 //! Blocks of many extents become one run: what is begun, and what is left alone.
 
+mod leaving;
 mod lent;
 mod limits;
 mod loads;
