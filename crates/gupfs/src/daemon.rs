@@ -44,6 +44,10 @@ pub fn run(
     // Released by the kernel when this process is gone, and by nothing before: whoever waits for the lock
     // waits for the end of the process.
     std::mem::forget(place.try_lock()?);
+    // Nobody else has said it: a service manager starts daemons.
+    if let Some(lost) = service::take_lost(&place)? {
+        tracing::error!(%lost, "the last stop");
+    }
     // Of a creation that was interrupted when all was made: its labels are of a file system now.
     files::remove(&place.creating())?;
     files::replace(&place.pid(), format!("{}\n", std::process::id()).as_bytes())?;

@@ -207,8 +207,8 @@ pub fn mount(source: &Path, point: Option<&Path>, options: &Options) -> Result<V
     };
     // Said before anything is touched.
     settings::for_daemon(&place, found.clone(), &options.settings)?;
-    let lost = service::take_lost(&place)?;
-    let mut done: Vec<String> = lost.iter().map(|lost| lost.what().to_owned()).collect();
+    service::tell_lost(&place)?;
+    let mut done = Vec::new();
     let below = match found.mount == point {
         true => Below::Any,
         false => Below::Nothing,

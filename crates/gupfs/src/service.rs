@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::cli::complain;
 use crate::control::{self, Answer};
 use crate::failure::{Failure, Result};
 use crate::locate::{self, Serving};
@@ -282,19 +283,35 @@ fn ask_to_end(place: &Place) -> Result<bool> {
 
 /// What the daemon of `place` could not write back when it was stopped; said once.
 pub fn take_lost(place: &Place) -> Result<Option<Failure>> {
+    let lost = read_lost(place)?;
+    if lost.is_some() {
+        files::remove(&place.lost())?;
+    }
+    Ok(lost)
+}
+
+fn read_lost(place: &Place) -> Result<Option<Failure>> {
     let path = place.lost();
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::io("read", &path, &error)),
     };
-    files::remove(&path)?;
     let (what, help) = text.trim_end().split_once('\n').unwrap_or((&text, ""));
     let failure = Failure::new(what);
     Ok(Some(match help {
         "" => failure,
         help => failure.help(help),
     }))
+}
+
+/// Says on standard error what the last daemon of `place` could not write back, whatever becomes of the command; said once.
+pub fn tell_lost(place: &Place) -> Result<()> {
+    if let Some(lost) = read_lost(place)? {
+        complain("gupfs: the last stop", &lost);
+        files::remove(&place.lost())?;
+    }
+    Ok(())
 }
 
 /// For `take_lost` of whoever ends or starts the daemon of `place` next.

@@ -82,7 +82,7 @@ pub fn up(request: &Request) -> Result<Vec<String>> {
         }
         // What it has left elsewhere is brought back by the next one.
     }
-    done.extend(service::take_lost(&place)?.map(|lost| lost.what().to_owned()));
+    service::tell_lost(&place)?;
     if request.make_mount_point && mounts::at(&mount)?.is_none() {
         std::fs::create_dir_all(&mount).map_err(|e| Failure::io("make mount point", &mount, &e))?;
     }

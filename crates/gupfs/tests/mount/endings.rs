@@ -323,7 +323,15 @@ fn what_a_disk_refuses_at_the_end_is_said() {
     let bind = Bind::new(&disk, &tmpfs.0.join("disk"));
     let (root, point) = (state.to_str().unwrap(), node.mount());
     let point = point.to_str().unwrap();
-    for words in [["down", "--state", root].as_slice(), &["umount", point]] {
+    // Who ends it by a signal leaves that to the next command, also to one that fails.
+    let other = node.mount().with_file_name("other");
+    fs::create_dir_all(other.join("occupied")).unwrap();
+    let by_signal = ["mount", root, other.to_str().unwrap()];
+    for words in [
+        ["down", "--state", root].as_slice(),
+        &["umount", point],
+        &by_signal,
+    ] {
         node.up(&[]).expect("it comes up");
         let directory = node.mount().join(words[0]);
         fs::create_dir(&directory).unwrap();
@@ -336,6 +344,11 @@ fn what_a_disk_refuses_at_the_end_is_said() {
         drop(file);
         for number in 0..5 {
             fs::write(directory.join(format!("f{number}")), vec![number; 300_000]).unwrap();
+        }
+        if words == by_signal {
+            let pid = fs::read_to_string(state.join("pid")).unwrap();
+            run(Path::new("kill"), &["-TERM", pid.trim()]);
+            await_end(pid.trim());
         }
         let output = run(gupfs, words);
         let told = said(&output);
