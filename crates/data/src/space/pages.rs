@@ -116,6 +116,12 @@ impl PageSpace {
         places
     }
 
+    /// There are pages, or places taken for some, in the region that begins there.
+    pub fn has_pages(&self, at: Location) -> bool {
+        let region = self.regions.get(&at);
+        region.is_some_and(|region| region.free.count() < region.length)
+    }
+
     /// No new pages are put there while there is room elsewhere, from now on until `drain` is called again.
     pub fn drain(&mut self, places: &[Run]) {
         self.drained = places.iter().map(|place| place.at).collect();

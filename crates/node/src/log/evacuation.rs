@@ -57,6 +57,11 @@ impl OwnerLog {
             true => 0,
             false => self.evacuation.short_count.saturating_add(1),
         };
+        // What was emptied may be tried again at once, should there be pages again.
+        let pages = self.space.pages();
+        self.evacuation
+            .last
+            .retain(|place| pages.has_pages(place.at));
         let is_short = self.evacuation.is_wanted || self.evacuation.short_count >= SHORT_COUNT;
         let is_busy = self.has_new_roots() || self.space.pages().is_sealed();
         let is_in_trouble = self.trees.is_failing || self.journal.is_poisoned();

@@ -121,3 +121,29 @@ fn sparse_regions_are_emptied_for_other_owners() {
     }
     assert_eq!(log.plan_evacuation(now), [place]);
 }
+
+/// A region that was emptied, and has pages again, is no reason to wait longer.
+#[test]
+fn only_what_was_not_emptied_is_tried_later() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, place) = with_sparse_pages(&mut disk, 0);
+    let page = Run { count: 4, ..place };
+    let mut now = Instant(0) + Duration::from_secs(10);
+    let mut wait = |log: &mut OwnerLog| {
+        let begin = now;
+        while log.plan_evacuation(now).is_empty() {
+            now = now + Duration::from_millis(500);
+        }
+        now.since(begin)
+    };
+    wait(&mut log);
+    for _ in 0..6 {
+        log.space.pages_mut().give_back(page);
+        // Somebody looks, and then it is used again.
+        assert_eq!(log.plan_evacuation(Instant(0)), []);
+        log.space.pages_mut().drain(&[]);
+        let again = log.space.pages_mut().take(4, &|_| true);
+        assert_eq!(again, Some(page));
+        assert!(wait(&mut log) <= Duration::from_secs(6));
+    }
+}
