@@ -52,11 +52,16 @@ fn room(place: &Place) -> Result<Value> {
     let mut parts = vec![own["nsds"].take()];
     let mut owners_missing = Vec::new();
     let me = own["node"].clone();
-    for owner in own["owners"].as_array().into_iter().flatten() {
-        if *owner == me {
-            continue;
-        }
-        match locate::node_of(&own["fs"], owner)? {
+    let owners = own["owners"].as_array().into_iter().flatten();
+    let others: Vec<&Value> = owners.filter(|owner| **owner != me).collect();
+    // Once: one that hangs is waited for.
+    let there = match others.is_empty() {
+        true => Vec::new(),
+        false => locate::nodes_of(&own["fs"])?,
+    };
+    for owner in others {
+        let found = there.iter().find(|found| found.status["node"] == *owner);
+        match found {
             Some(found) => {
                 parts.push(control::require(&found.place.control(), "df")?["nsds"].take());
             }
@@ -149,11 +154,11 @@ pub fn to_text(value: &Value) -> String {
         for (name, what) in [
             (
                 "owners_missing",
-                "not on this machine, so what each NSD holds is not known: node",
+                "not on this machine, or their daemons do not answer, so what each NSD holds is not known: node",
             ),
             (
                 "owners_silent",
-                "did not answer in time, so its last known figures are in these: node",
+                "did not answer in time, so its last known figures are in these, or all that it holds as used where none are known: node",
             ),
         ] {
             for node in fs[name].as_array().into_iter().flatten() {

@@ -357,11 +357,18 @@ fn kind(kind: fs::FileType) -> &'static str {
     }
 }
 
-/// The daemon of `node` of the file system `fs` (as status shows it), if it runs on this machine.
-pub fn node_of(fs: &Value, node: &Value) -> Result<Option<Found>> {
+/// The daemons of the file system `fs` (as status shows it) that run on this machine and answer.
+pub fn nodes_of(fs: &Value) -> Result<Vec<Found>> {
     let ids: Vec<String> = fs.as_str().map(str::to_owned).into_iter().collect();
-    let mut all = daemons_of(&ids)?.into_iter();
-    Ok(all.find(|found| found.status["fs"] == *fs && found.status["node"] == *node))
+    let mut all = daemons_of(&ids)?;
+    all.retain(|found| found.status["fs"] == *fs);
+    Ok(all)
+}
+
+/// The one of `node` among them.
+pub fn node_of(fs: &Value, node: &Value) -> Result<Option<Found>> {
+    let mut all = nodes_of(fs)?.into_iter();
+    Ok(all.find(|found| found.status["node"] == *node))
 }
 
 #[cfg(test)]
