@@ -64,7 +64,7 @@ pub(super) fn serve(daemon: &Arc<Daemon>, listener: &UnixListener) {
                     tracing::debug!(%error, "a control client went away");
                 }
             }
-            Err(_) if daemon.stop.is_set() => return,
+            Err(_) if daemon.is_deaf.load(Ordering::SeqCst) => return,
             Err(error) => {
                 // Who waits to be accepted makes the next try fail at once, too: where descriptors lack that would be all that happens.
                 if !std::mem::replace(&mut was_refused, true) {

@@ -20,23 +20,36 @@ impl Daemon {
         journal.durable_lsn() >= journal.last_lsn() || journal.is_poisoned()
     }
 
-    /// Says in the journal that all of it is durable (`OwnerLog::close`). Where it has no room its last flush is not proven, and nothing else.
+    /// Says in the journal that all of it is durable (`OwnerLog::close`), when it is. Where it has no room its last flush is not proven, and
+    /// nothing else.
     pub(super) fn close_journal(self: &Arc<Self>) {
-        let Some(last) = lock(&self.log).close() else {
-            return;
-        };
         let begin = std::time::Instant::now();
+        let mut closing = None;
         while begin.elapsed() < CLOSING_PATIENCE {
-            self.kick_journal();
-            let is_over = {
-                let journal = &lock(&self.log).journal;
-                journal.durable_lsn() >= last || journal.is_poisoned()
-            };
-            if is_over {
-                return;
+            {
+                let mut log = lock(&self.log);
+                let journal = &log.journal;
+                if journal.is_poisoned() {
+                    return;
+                }
+                let is_durable = journal.durable_lsn() >= journal.last_lsn();
+                match closing {
+                    Some(last) if journal.durable_lsn() >= last => return,
+                    None if is_durable => {
+                        closing = log.close();
+                        if closing.is_none() {
+                            break;
+                        }
+                    }
+                    _ => {}
+                }
             }
+            self.kick_journal();
             std::thread::sleep(TICK);
         }
+        tracing::warn!(
+            "the last flush of the journal is not proven by a later one: it was full, or its disk is slow"
+        );
     }
 
     /// From now on signals that ask a process to end (of a terminal, a service manager, the machine going down) end this one in good order.
