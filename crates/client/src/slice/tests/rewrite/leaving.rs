@@ -158,6 +158,29 @@ fn a_file_that_nobody_has_open_is_met() {
     check_nothing_is_left(&mut s, 1);
 }
 
+/// Somebody has seen its name, and nobody may read it: its attributes alone do not say where it lies.
+#[test]
+fn a_file_that_was_seen_is_asked_for_as_well() {
+    let mut s = unknown();
+    let attr = s.attr;
+    let inode = s.slice.inode(INO);
+    inode.learn_attr(&attr);
+    inode.lookup_count = 1;
+    clear(&mut s, SECOND_BLOCK);
+    let done = pass(&mut s, 50, None, None);
+    assert_eq!(done.asked, [(vec![write_want(SECOND_BLOCK)], true)]);
+    check_names(&done.other.commits[0], SECOND_BLOCK);
+    assert_eq!((done.released, left_count(&s)), (1, 0));
+    // Another node has it.
+    rest(&mut s);
+    clear(&mut s, FIRST);
+    let done = pass(&mut s, 50, Some(Errno::EAGAIN), None);
+    assert_eq!(
+        (done.asked.len(), done.other.maps, left_count(&s)),
+        (1, 0, 0)
+    );
+}
+
 /// However few extents it has, and without a rest. Nobody asks for what is there.
 #[test]
 fn a_block_of_one_extent_leaves_a_place() {
@@ -322,11 +345,24 @@ fn nothing_moves_from_one_place_to_another() {
         assert_eq!(left_count(&s), 0);
         assert_eq!(s.spare.get().taken, 1, "the other one was not tried");
         check_nothing_is_left(&mut s, 0);
-        // It was not for want of sectors that anybody else pauses.
+        // Whoever leaves other places has somewhere to go.
         clear(&mut s, FIRST);
         let done = pass(&mut s, 50, None, None);
         assert_eq!(done.other.stored, [64]);
     }
+}
+
+/// Blocks of many extents do not pause for that: it was not sectors that were missing.
+#[test]
+fn who_stays_in_a_place_stops_no_others() {
+    let mut s = rested();
+    clear_of(&mut s, &[old_place(), new_place()], &[SECOND_BLOCK]);
+    let effects = tick(&mut s);
+    carry(&mut s, effects, 64, None);
+    let done = ticks(&mut s, 50, 64, None);
+    assert_eq!(s.spare.get().discarded, 1, "{done:?}");
+    assert_eq!((&done.stored[..], left_count(&s)), (&[64][..], 0));
+    assert_eq!(s.slice.rewrite_counts().left, 0);
 }
 
 /// Neither is anything moved where no sectors can be had at all.
