@@ -32,6 +32,8 @@ const DIRTY_AGE_MAX: Duration = Duration::from_secs(5);
 pub(crate) const STARVED_MAX: Duration = Duration::from_secs(30);
 /// Failed stores of an inode in a row before its writers hear of it.
 const STORE_FAILURES_MAX: u32 = 3;
+/// From one to the next: a bad moment of a disk is one failure, however many stores it hits.
+pub(crate) const STORE_PAUSE: Duration = Duration::from_millis(500);
 
 /// What becomes a batch.
 struct Prepared {
@@ -86,6 +88,12 @@ impl Slice {
         loop {
             let inode = self.inodes.get_mut(&ino).expect("the caller has it");
             if inode.is_held_back() {
+                return;
+            }
+            if inode.waits_to_store(env.now) && inode.pages.dirty_count() > 0 {
+                if !self.failing.contains(&ino) {
+                    self.failing.push(ino);
+                }
                 return;
             }
             let storing = inode
@@ -323,7 +331,11 @@ impl Slice {
                 match failure {
                     // A broken link ends nobody's writes, unless it breaks for long.
                     Some(IoFailure::Unknown) if !is_old => {}
-                    Some(_) => inode.store_failures += 1,
+                    Some(_) if inode.waits_to_store(env.now) => {}
+                    Some(_) => {
+                        inode.store_failures += 1;
+                        inode.store_failed_at = env.now;
+                    }
                     None => {}
                 }
                 let owner = env.owner(ino.shard());
@@ -467,10 +479,18 @@ impl Slice {
         }
         self.try_starved(env);
         self.try_held(env);
+        for ino in std::mem::take(&mut self.failing) {
+            self.pump(env, ino);
+        }
     }
 }
 
 impl crate::inode::Inode {
+    /// A store of it failed a moment ago.
+    fn waits_to_store(&self, now: Instant) -> bool {
+        self.store_failures > 0 && now.since(self.store_failed_at) < STORE_PAUSE
+    }
+
     /// It is looked at when it is old: what is dirty then is written back.
     pub(crate) fn list_as_dirty(&mut self, list: &mut VecDeque<(Instant, InodeId)>, now: Instant) {
         if !std::mem::replace(&mut self.is_on_dirty_list, true) {

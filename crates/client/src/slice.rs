@@ -346,6 +346,8 @@ pub struct Slice {
     pub(crate) named_count: usize,
     /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
+    /// Stores of these failed a moment ago: they are tried again at ticks.
+    pub(crate) failing: Vec<InodeId>,
     /// Inodes with parts of pages that were refused (`crate::refused`): tried again with each tick.
     pub(crate) held: Vec<InodeId>,
     /// See [`Gauges`].
@@ -456,6 +458,7 @@ impl Slice {
             eviction: crate::evict::Eviction::new(),
             named_count: 0,
             starved: Vec::new(),
+            failing: Vec::new(),
             held: Vec::new(),
             refused_count: 0,
             load_time: crate::reading::LoadTime::default(),

@@ -47,8 +47,9 @@ pub(crate) struct Work {
     /// Changes of size in service, with what they may cut: their tokens do not leave.
     pub(crate) resizes: Vec<(Ticket, ByteRange)>,
     pub(crate) commit: Option<Box<crate::commit::RunningCommit>>,
-    /// Stores that failed in a row.
+    /// Times that stores failed in a row, and when the last was: no other is begun for a moment.
     pub(crate) store_failures: u32,
+    pub(crate) store_failed_at: types::Instant,
     /// Since when stores have failed or their links broken, without one that ended well.
     pub(crate) failing_since: Option<types::Instant>,
     /// Sectors set aside for its dirty pages.
@@ -106,6 +107,7 @@ impl Work {
             resizes: Vec::new(),
             commit: None,
             store_failures: 0,
+            store_failed_at: types::Instant::default(),
             failing_since: None,
             reserved: SetAside::default(),
             promise: crate::promise::Promise::default(),
@@ -145,6 +147,8 @@ impl Work {
             resizes,
             commit,
             store_failures,
+            // It says nothing where there are none.
+            store_failed_at: _,
             failing_since,
             reserved,
             promise,

@@ -1,6 +1,7 @@
 //! Stores that have ended, and what the driver hears of them.
 
 use super::*;
+use crate::flush::{BATCH_PAGES_MAX, STORE_PAUSE};
 use crate::request::Response;
 
 fn open(has_volatile_nsd: bool) -> Story {
@@ -256,6 +257,72 @@ fn a_write_does_not_take_the_time_of_another_node_back() {
     }
 }
 
+fn stores_of(effects: &[Effect]) -> Vec<IoId> {
+    let io = |effect: &Effect| match effect {
+        Effect::Store(io, ..) => Some(*io),
+        _ => None,
+    };
+    effects.iter().filter_map(io).collect()
+}
+
+/// A disk fails for a moment, and with it all stores that are under way: nothing is lost. They are tried again after a pause, and given up when
+/// that has failed three times more.
+#[test]
+fn a_bad_moment_of_a_disk_is_one_failure() {
+    for is_mended in [true, false] {
+        let pages = BATCH_PAGES_MAX as u64 * 2;
+        let mut s = Story::new(pages * PAGE);
+        s.has_sectors = true;
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let mut effects = Vec::new();
+        for page in 0..pages {
+            let frame = crate::Pool::alloc(&s.memory).expect("plenty");
+            effects.extend(s.ask(Operation::Write {
+                ino: INO,
+                handle: Handle(0),
+                offset: page * PAGE,
+                payload: Span::whole(frame),
+                is_write_back: true,
+                append: false,
+                sync: false,
+                kill_set_id: false,
+            }));
+        }
+        let mut tries = 0;
+        effects.extend(s.input(Input::WriteBack));
+        for round in 1..=20 {
+            let stores = stores_of(&effects);
+            assert!(round > 1 || stores.len() > 4, "{stores:?}");
+            tries += u32::from(!stores.is_empty());
+            let mut result = Err(IoFailure::Unreachable);
+            if is_mended && tries == 4 {
+                result = Ok(Vec::new());
+            }
+            effects = Vec::new();
+            for io in stores {
+                effects.extend(s.input(Input::Stored(io, result.clone())));
+            }
+            if result.is_err() && tries < 4 {
+                assert_eq!(stores_of(&effects), [], "at once, try {tries}");
+                s.now = Instant(s.now.0 + STORE_PAUSE.0 / 2);
+                assert_eq!(
+                    stores_of(&s.input(Input::Tick)),
+                    [],
+                    "too soon, try {tries}"
+                );
+                s.now = Instant(s.now.0 + STORE_PAUSE.0 / 2);
+                effects = s.input(Input::Tick);
+            }
+        }
+        let losses = s.slice.losses().pages;
+        assert_eq!(
+            (tries >= 4, losses == 0),
+            (true, is_mended),
+            "{tries} tries, {losses} lost"
+        );
+    }
+}
+
 /// A write takes the rights of a program, a time is set, and then the bytes can be stored nowhere: the owner hears of the rights
 /// all the same.
 #[test]
@@ -278,14 +345,18 @@ fn rights_that_a_lost_write_takes_are_told() {
     s.attr.change += 1;
     s.answer(call.expect("a change of times"), meta::Reply::Attr(s.attr));
     let mut effects = s.input(Input::WriteBack);
-    while let Some(io) = effects.iter().find_map(|effect| match effect {
-        Effect::Store(io, ..) => Some(*io),
-        _ => None,
-    }) {
+    let mut told = None;
+    while let Some(io) = stores_of(&effects).pop() {
         effects = s.input(Input::Stored(io, Err(IoFailure::Unreachable)));
+        told = told.or(commit_of(&effects));
+        if !s.slice.inode(INO).errors.is_untold() {
+            s.now = s.now + STORE_PAUSE;
+            effects = s.input(Input::Tick);
+            told = told.or(commit_of(&effects));
+        }
     }
     assert!(s.slice.inode(INO).errors.is_untold(), "the bytes are lost");
-    let (call, commit) = commit_of(&effects).expect("the owner is told");
+    let (call, commit) = told.expect("the owner is told");
     assert!(commit.drops_rights);
     assert!(commit.extents.is_empty() && commit.modified.is_none());
     assert!(s.slice.is_dirty(), "until it has answered");
