@@ -335,6 +335,13 @@ impl Hands {
         self.owners.values().map(Hand::reserved).sum()
     }
 
+    /// Sectors that will soon be in use: set aside for flushes to come, being written, or written and not committed; and those of which
+    /// nobody knows.
+    pub fn coming(&self) -> u64 {
+        let counts = self.owners.values().map(|hand| hand.pool().counts());
+        counts.map(|c| c.reserved + c.taken + c.burnt).sum()
+    }
+
     /// Asserts what holds of every hand.
     pub fn check(&self) {
         self.owners.values().for_each(Hand::check);

@@ -560,3 +560,23 @@ fn small_files_are_synced_without_stalls() {
     // Each 256th waited for up to two seconds.
     assert!(stalls.len() <= 2, "{stalls:?}");
 }
+
+/// What is written counts at once, not when it is on disks: a program that looks whether there is room for more must not be told of what it has
+/// just taken.
+#[test]
+fn what_is_written_is_not_available() {
+    let Some(node) = Node::new("512M") else {
+        return;
+    };
+    let available = || {
+        let found = rustix::fs::statvfs(node.mount()).unwrap();
+        found.f_bavail * found.f_frsize >> 20
+    };
+    let before = available();
+    // Small ones rest in memory for some seconds.
+    for number in 0..1000 {
+        fs::write(node.mount().join(number.to_string()), vec![1; 100 << 10]).unwrap();
+    }
+    let taken = before.saturating_sub(available());
+    assert!(taken >= 95, "{taken} MiB of 97");
+}

@@ -153,7 +153,15 @@ impl Daemon {
         drop(state);
         let nsds = self.config.view.nsds.iter();
         let sector_count: u64 = nsds.map(|n| n.sector_count - n.data_begin).sum();
-        let space = sum_of(&told, sector_count);
+        let mut space = sum_of(&told, sector_count);
+        // What applications of this node have written counts at once, as on a local file system; what those of others have, with its Commit.
+        let coming = self.hands.with(|hands| hands.coming());
+        for count in [
+            &mut space.sector_free_count,
+            &mut space.sector_available_count,
+        ] {
+            *count = count.saturating_sub(coming);
+        }
         for asker in askers {
             match asker {
                 Asker::Kernel(ticket) => self.answer(ticket, &Response::Space(space)),
