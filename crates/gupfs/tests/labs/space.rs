@@ -570,7 +570,7 @@ fn what_is_written_is_not_available() {
     };
     let available = || {
         let found = rustix::fs::statvfs(node.mount()).unwrap();
-        found.f_bavail * found.f_frsize >> 20
+        (found.f_bavail * found.f_frsize) >> 20
     };
     let before = available();
     // Small ones rest in memory for some seconds.
