@@ -96,6 +96,18 @@ pub enum DestageState {
     Stalled,
 }
 
+/// How much of the journal it may use.
+fn urgency_of(op: &Op, freed: usize) -> Urgency {
+    match op {
+        // A Commit carries what was acknowledged: it may use the reserve too.
+        Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. } => Urgency::Urgent,
+        Op::Commit(_) => Urgency::Urgent,
+        Op::Punch { .. } if freed > 0 => Urgency::Urgent,
+        Op::SetAttr { set, .. } if set.size.is_some() && freed > 0 => Urgency::Urgent,
+        _ => Urgency::Normal,
+    }
+}
+
 /// A shard's files are moved to sectors now, also those that have time: Commits to it would soon wait.
 pub fn is_piece_debt_high(debt: meta::map::PieceDebt) -> bool {
     debt.promised > PROMISED_DEBT_MAX / 2 || debt.other > PIECE_DEBT_MAX / 2
@@ -202,14 +214,7 @@ impl OwnerLog {
         if self.journal.is_poisoned() {
             return Err(Errno::EIO);
         }
-        let urgency = match op {
-            // A Commit carries what was acknowledged: it may use the reserve too.
-            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Closed { .. } => Urgency::Urgent,
-            Op::Commit(_) => Urgency::Urgent,
-            Op::Punch { .. } if freed > 0 => Urgency::Urgent,
-            Op::SetAttr { set, .. } if set.size.is_some() && freed > 0 => Urgency::Urgent,
-            _ => Urgency::Normal,
-        };
+        let urgency = urgency_of(op, freed);
         if !self.has_room(record_estimate(op), freed, urgency) {
             return Err(Errno::ENOSPC);
         }
@@ -489,12 +494,21 @@ impl OwnerLog {
     /// The journal is full now and will have room when it has moved to its other half, or when the trees have got room that
     /// others may have.
     pub fn may_have_room_soon(&self) -> bool {
+        self.may_have_room_soon_for(Urgency::Normal)
+    }
+
+    /// The same for this operation.
+    pub(crate) fn may_take_soon(&self, op: &Op, freed: usize) -> bool {
+        self.may_have_room_soon_for(urgency_of(op, freed))
+    }
+
+    fn may_have_room_soon_for(&self, urgency: Urgency) -> bool {
         !self.journal.is_poisoned()
             && (self.refusal == Some(Refusal::RecordsForNow)
                 || !self.journal.can_begin_snapshot()
                 || self.journal.needs_snapshot()
                 || self.trees.is_checkpointing
-                || self.journal.is_room_unmeasured()
+                || self.journal.is_room_unmeasured(urgency)
                 || self.may_page_room_come()
                 || self.may_page_room_return())
     }

@@ -831,7 +831,7 @@ impl<'a> Locked<'a> {
         let Err(errno) = log.admit(question.from, op, freed) else {
             return Some(question);
         };
-        if errno == Errno::ENOSPC && log.may_have_room_soon() && may_wait {
+        if errno == Errno::ENOSPC && log.may_take_soon(op, freed) && may_wait {
             self.wait(home, "room in the journal", Work::Question(question));
             return None;
         }

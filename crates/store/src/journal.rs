@@ -299,10 +299,10 @@ impl Journal {
             .map_or(0, |size| size + self.unmeasured.iter().sum::<u64>())
     }
 
-    /// There was room for what is not urgent when it was measured last, and may not be now: the next measurement tells, and whoever needs
+    /// There was room for what is so urgent when it was measured last, and may not be now: the next measurement tells, and whoever needs
     /// room sees then that a checkpoint is due.
-    pub fn is_room_unmeasured(&self) -> bool {
-        let limit = overlay_limit(self.segment_size(), Urgency::Normal);
+    pub fn is_room_unmeasured(&self, urgency: Urgency) -> bool {
+        let limit = overlay_limit(self.segment_size(), urgency);
         let is_unmeasured = self.unmeasured != [0; 2] && self.overlay_size() <= limit;
         // With what is refused now.
         is_unmeasured && self.overlay_bound() > limit / 8 * 7

@@ -250,6 +250,30 @@ fn an_overlay_too_large_for_a_segment_is_refused_in_time() {
     assert!(!rig.journal.has_room(1000, Urgency::Urgent));
 }
 
+/// What has come since the last look may be in there, too: whoever lacks room for it waits for the next one, as urgent as he is.
+#[test]
+fn what_was_not_measured_is_no_lack_of_room() {
+    let mut random = Random(7);
+    let mut rig = Rig::fresh(2048, 1);
+    rig.begin();
+    let size = rig.area.segment_size();
+    let used = size / 16 * 11;
+    rig.journal.set_overlay_size(used);
+    rig.journal.set_overlay_size(used);
+    assert!(!rig.journal.is_room_unmeasured(Urgency::Urgent));
+    while rig.journal.overlay_bound() < size / 16 * 14 {
+        rig.operate(&mut random, 3000).expect("room");
+        rig.settle();
+    }
+    assert!(!rig.journal.has_room(1000, Urgency::Urgent));
+    assert!(rig.journal.is_room_unmeasured(Urgency::Urgent));
+    // For what is less urgent there was none before, either.
+    assert!(!rig.journal.is_room_unmeasured(Urgency::Normal));
+    rig.journal.set_overlay_size(used);
+    rig.journal.set_overlay_size(used);
+    assert!(rig.journal.has_room(1000, Urgency::Urgent));
+}
+
 #[test]
 fn a_failed_flush_poisons_and_recovery_heals() {
     let mut random = Random(3);
