@@ -416,8 +416,8 @@ impl Slice {
     /// The daemon stops: nothing is begun any more.
     pub(crate) fn stop_rewriting(&mut self, env: &Env<'_>) {
         self.rewriter.rules = None;
-        self.rewriter.stay();
         self.give_up_rewrite(env);
+        self.rewriter.stay();
     }
 
     pub(crate) fn rewrite_counts(&self) -> RewriteCounts {

@@ -73,7 +73,8 @@ impl Slice {
             return;
         };
         let job = match errno {
-            Errno::EAGAIN => self.let_go(env, job),
+            // Another node's, or nobody's any more.
+            Errno::EAGAIN | Errno::ESTALE => self.let_go(env, job),
             Errno::EBUSY => {
                 self.rewriter.pause_all(env.now + REST);
                 self.put_off(env, job)

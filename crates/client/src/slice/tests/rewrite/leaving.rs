@@ -559,3 +559,45 @@ fn a_stop_forgets_what_is_still_to_leave() {
     clear(&mut s, BOTH);
     assert_eq!(left_count(&s), 0);
 }
+
+/// Also the one that has been begun.
+#[test]
+fn a_stop_forgets_a_block_that_is_about_to_leave() {
+    let mut s = known();
+    clear(&mut s, BOTH);
+    let load = until(&mut s, |e| matches!(e, Effect::Load(..)));
+    s.input(Input::WriteBack);
+    carry(&mut s, vec![load], 1, None);
+    pass(&mut s, 500, None, None);
+    assert_eq!(left_count(&s), 0);
+}
+
+/// It was removed meanwhile: that is no failure, and holds up no others.
+#[test]
+fn a_file_that_is_gone_holds_up_no_others() {
+    let mut s = unknown();
+    clear(&mut s, FIRST);
+    let effects = tick(&mut s);
+    let [Effect::Call(call, _, Ask::Acquire { .. })] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    let answer = Answer::bare(Body::Acquired { attr: None });
+    s.input(Input::Answer(*call, Box::new(answer)));
+    assert_eq!(left_count(&s), 0);
+    clear(&mut s, SECOND_BLOCK);
+    let done = pass(&mut s, 100, None, None);
+    assert_eq!((&done.other.stored[..], left_count(&s)), (&[64][..], 0));
+}
+
+/// Ticks until something of this kind is wanted, which nobody does.
+fn until(s: &mut Story, is_it: fn(&Effect) -> bool) -> Effect {
+    for _ in 0..200 {
+        for effect in tick(s) {
+            if is_it(&effect) {
+                return effect;
+            }
+            carry(s, vec![effect], 1, None);
+        }
+    }
+    panic!("it does not come");
+}
