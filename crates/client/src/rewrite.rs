@@ -626,11 +626,7 @@ impl Slice {
         let bytes: u64 = mapped.ranges().iter().map(ByteRange::length).sum();
         let sectors = bytes / PAGE_SIZE;
         if !has.reserve(env, owner, sectors) {
-            if is_late {
-                self.rewriter.paused_until = env.now + SHORT_PAUSE;
-                return self.put_off(env, job);
-            }
-            return Some(job);
+            return self.lack_spare(env, job);
         }
         if is_late {
             let is_disk_away = !has.loads.is_empty();
@@ -664,6 +660,20 @@ impl Slice {
             true => self.store_block(env, job, range, mapped, count),
             false => self.load_some(env, job, reads),
         }
+    }
+
+    /// There are too few sectors to spare.
+    fn lack_spare(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
+        if job.leaves.is_some() && env.now.since(job.since) > leaving::ROOM_PATIENCE {
+            // There is nowhere to go: another plan may leave other regions.
+            self.rewriter.stay();
+            return self.let_go(env, job);
+        }
+        if is_late(env.now, job.since) {
+            self.rewriter.paused_until = env.now + SHORT_PAUSE;
+            return self.put_off(env, job);
+        }
+        Some(job)
     }
 
     /// All of the block is in memory, and this node's to write: stores it elsewhere.

@@ -196,12 +196,12 @@ impl OwnerLog {
     /// Gives up to `GIVE_COUNT_MAX` entirely free regions up, half of those there are, for another owner that
     /// has none left. They are to be told to the table when the LSN is durable.
     pub fn give_regions(&mut self) -> (Vec<RegionId>, Option<Lsn>) {
-        let mut regions = self.space.returnable();
+        let mut regions = self.regions_to_give();
         if regions.is_empty() {
             self.want_evacuation();
             self.want_clearing();
         }
-        regions.truncate(regions.len().div_ceil(2).min(GIVE_COUNT_MAX));
+        regions.truncate(GIVE_COUNT_MAX);
         let mut mutations = Vec::new();
         let space = &mut self.space;
         regions.retain(|region| {

@@ -772,6 +772,7 @@ impl Daemon {
             self.is_serving.store(true, Ordering::Release);
             std::mem::take(&mut *held)
         };
+        self.offer_clearing();
         let mut items: VecDeque<Item> = held.into_iter().map(Item::Owner).collect();
         self.learn_regions(&mut items);
         self.run(items);

@@ -18,6 +18,8 @@ use crate::slice::Slice;
 const TRIES_MAX: u32 = 4;
 /// So long after the last time, or as long as blocks rest, if that is less.
 const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// Sectors elsewhere are waited for so long.
+pub(super) const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// So many that have to wait are passed over in a tick.
 const PASSED_MAX: usize = 16;
 

@@ -18,9 +18,21 @@ impl Space {
     /// `part` is not free, and in all of them `sectors_max` at most. Empty: there are none, or what moves would take more than half of what
     /// could be granted elsewhere.
     pub fn sparse(&self, part: u32, sectors_max: u64) -> Vec<RegionId> {
+        self.sparse_among(part, sectors_max, &|_| true)
+    }
+
+    /// The same, of those that may be chosen.
+    pub fn sparse_among(
+        &self,
+        part: u32,
+        sectors_max: u64,
+        may_choose: &dyn Fn(RegionId) -> bool,
+    ) -> Vec<RegionId> {
         let is_sparse = |(id, region): &(&RegionId, &Region)| {
             // What is granted alone comes back when it is asked for.
-            region.used.count() > 0 && region.kept() <= self.region_sectors(**id) / u64::from(part)
+            may_choose(**id)
+                && region.used.count() > 0
+                && region.kept() <= self.region_sectors(**id) / u64::from(part)
         };
         let regions = self.regions.iter().filter(is_sparse);
         let mut sparse: Vec<(u64, RegionId)> =
@@ -47,6 +59,17 @@ impl Space {
     /// Some regions are to become free.
     pub fn is_leaving(&self) -> bool {
         !self.leaving.is_empty()
+    }
+
+    /// This one is.
+    pub fn is_leaving_region(&self, region: RegionId) -> bool {
+        self.leaving.contains(&region)
+    }
+
+    /// Files have sectors in it.
+    pub fn has_files(&self, region: RegionId) -> bool {
+        let region = self.regions.get(&region);
+        region.is_some_and(|region| region.used.count() > 0)
     }
 
     /// Where these regions lie.

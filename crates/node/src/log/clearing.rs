@@ -7,10 +7,13 @@
 //! ```
 //!
 //! Invariants
-//! - Nothing is planned while the last plan is worked on (the driver asks for no other), and not sooner than `PAUSE` after it began; later,
-//!   where it did not free what it should.
+//! - Nothing is planned while the last plan is worked on (the driver asks for no other), and not sooner than `PAUSE` after it began. A region
+//!   that it did not free is tried later, each time twice as late; others do not wait for it.
+//! - While a plan is worked on the regions that have become free are given away, and no others: what moves has to go somewhere.
 //! - Who is short waits for it only where the driver has said that it plans (`offer_clearing`), and while that makes sense.
 //! - It moves no more than half of what can be granted elsewhere, and no more than `SECTORS_MAX`.
+
+use std::collections::BTreeMap;
 
 use data::space::RegionId;
 use types::{Duration, Instant, Run};
@@ -37,9 +40,8 @@ pub(crate) struct Clearing {
     /// A plan is carried out.
     is_under_way: bool,
     not_before: Instant,
-    /// What was to become free last, and after what pause the same may be tried again.
-    last: Vec<RegionId>,
-    pause: Duration,
+    /// What was to become free and is not yet: when it may be tried again, and after what pause.
+    tried: BTreeMap<RegionId, (Instant, Duration)>,
     /// For simulators: as often as possible.
     is_eager: bool,
 }
@@ -71,21 +73,34 @@ impl OwnerLog {
             return false;
         }
         self.want_clearing();
-        let is_due = now >= self.clearing.not_before;
-        self.clearing.is_under_way || is_due && !self.sparse_regions().is_empty()
+        let is_due = now + PAUSE >= self.clearing.not_before;
+        self.clearing.is_under_way || is_due && !self.sparse_regions(now).is_empty()
     }
 
     fn has_free_region(&self) -> bool {
         !self.space.returnable().is_empty()
     }
 
-    fn sparse_regions(&self) -> Vec<RegionId> {
-        let part = if self.clearing.is_eager {
-            1
-        } else {
-            SPARSE_PART
+    fn sparse_regions(&self, now: Instant) -> Vec<RegionId> {
+        let clearing = &self.clearing;
+        let part = if clearing.is_eager { 1 } else { SPARSE_PART };
+        let may_choose = |region| {
+            let tried = clearing.tried.get(&region);
+            tried.is_none_or(|(not_before, _)| now >= *not_before)
         };
-        self.space.sparse(part, SECTORS_MAX)
+        self.space.sparse_among(part, SECTORS_MAX, &may_choose)
+    }
+
+    /// Of the regions that are entirely free, those that may go to other owners now.
+    pub(crate) fn regions_to_give(&self) -> Vec<RegionId> {
+        let mut regions = self.space.returnable();
+        let has_left = |region: &RegionId| self.space.is_leaving_region(*region);
+        if self.clearing.is_under_way && regions.iter().any(has_left) {
+            regions.retain(has_left);
+            return regions;
+        }
+        regions.truncate(regions.len().div_ceil(2));
+        regions
     }
 
     /// Where others want regions and files keep nearly empty ones: the places that their blocks should leave. Mostly nothing.
@@ -96,16 +111,21 @@ impl OwnerLog {
             return Vec::new();
         }
         self.clearing.is_wanted = false;
-        let regions = self.sparse_regions();
+        let regions = self.sparse_regions(now);
         let clearing = &mut self.clearing;
-        let is_again = regions.iter().any(|region| clearing.last.contains(region));
-        clearing.pause = match (clearing.is_eager, is_again) {
-            (true, _) => EAGER_PAUSE,
-            (false, true) => Duration((clearing.pause.0 * 2).min(PAUSE_MAX.0)),
-            (false, false) => PAUSE,
+        clearing
+            .tried
+            .retain(|region, _| self.space.has_files(*region));
+        let (least, most) = match clearing.is_eager {
+            true => (EAGER_PAUSE, EAGER_PAUSE),
+            false => (PAUSE, PAUSE_MAX),
         };
-        clearing.not_before = now + clearing.pause;
-        clearing.last.clone_from(&regions);
+        for region in &regions {
+            let (not_before, pause) = clearing.tried.entry(*region).or_default();
+            *pause = Duration((pause.0 * 2).clamp(least.0, most.0));
+            *not_before = now + *pause;
+        }
+        clearing.not_before = now + least;
         clearing.is_under_way = !regions.is_empty();
         self.space.leave(&regions);
         self.space.places_of(&regions)

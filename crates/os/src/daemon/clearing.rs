@@ -81,7 +81,7 @@ impl Daemon {
             let is_over = !self.is_clearing();
             let places = {
                 let mut log = lock(&self.log);
-                log.offer_clearing(self.is_serving() && !self.pace.is_off());
+                log.offer_clearing(self.may_clear());
                 if is_over {
                     log.end_clearing();
                 }
@@ -95,6 +95,16 @@ impl Daemon {
             }
             self.clearing.pause();
         }
+    }
+
+    /// Files can leave regions.
+    fn may_clear(&self) -> bool {
+        self.is_serving() && self.config.rewrite_rate > 0 && !self.pace.is_off()
+    }
+
+    /// From the beginning: who asks must not hear that nothing can be done.
+    pub(super) fn offer_clearing(&self) {
+        lock(&self.log).offer_clearing(self.config.rewrite_rate > 0);
     }
 
     /// Blocks of the last plan are still to be written.
