@@ -370,6 +370,18 @@ impl Regions {
             return;
         }
         self.waiting.push((from, id));
+        self.ask_others(env, log, from, out);
+        self.end_waits(env, log, out);
+    }
+
+    /// At the table: all owners but the one that waits are to give regions up, if they have not been asked already.
+    fn ask_others(
+        &mut self,
+        env: &RegionEnv<'_>,
+        log: &mut OwnerLog,
+        from: NodeId,
+        out: &mut Outbox,
+    ) {
         let mut owners = env.owners.to_vec();
         owners.sort_unstable();
         owners.dedup();
@@ -391,7 +403,6 @@ impl Regions {
         if let Some(name) = of_own {
             self.on_give(env, log, name, out);
         }
-        self.end_waits(env, log, out);
     }
 
     fn keep(
@@ -553,10 +564,21 @@ impl Regions {
         // Who waits is not waited for: the others' answers do.
         let is_over = |from: &NodeId| giving.keys().all(|owner| owner == from);
         let over = self.waiting.extract_if(.., |(from, _)| is_over(from));
+        let (mut is_any_taken, mut again) = (false, Vec::new());
         for (from, id) in over.collect::<Vec<_>>() {
             let count = usize::try_from(REGIONS_AT_ONCE).expect("small");
             let taken = log.table_take(from, env.nsds, count);
+            if taken.0.is_empty() && is_any_taken {
+                again.push((from, id));
+                continue;
+            }
+            is_any_taken |= !taken.0.is_empty();
             self.keep(env, log, (from, id), taken, out);
+        }
+        // Somebody else had what there was: the owners may have more by now.
+        for waiting in again {
+            self.waiting.push(waiting);
+            self.ask_others(env, log, waiting.0, out);
         }
     }
 

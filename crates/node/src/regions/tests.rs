@@ -1,6 +1,8 @@
 //! Two owners and the region table under lost, repeated and late messages: a region is in at most one owner's hands,
 //! and none is lost.
 
+#[path = "tests/askers.rs"]
+mod askers;
 #[path = "tests/clearing.rs"]
 mod clearing;
 
@@ -368,50 +370,6 @@ fn what_is_given_up_is_not_learnt_again() {
         core.give(env, log, 7, out);
         core.on_give(env, log, 8, out);
         assert_eq!((held(log), out.len()), (before, 1), "{out:?}");
-    });
-}
-
-/// The table's owner has nothing to recall, so it answers itself at once: the others are waited for all the same.
-#[test]
-fn who_is_short_waits_for_all_owners() {
-    let mut world = with_all_at(1);
-    let owners = [NodeId(1), NodeId(2), NodeId(3)];
-    let ask = Message::TakeRegions {
-        id: 1,
-        nsds: NSDS.to_vec(),
-        count: 2,
-        is_short: true,
-    };
-    let mut asked = Vec::new();
-    world.act(0, |core, env, log, out| {
-        let env = RegionEnv {
-            owners: &owners,
-            ..*env
-        };
-        core.on_take(&env, log, NodeId(3), &ask, out);
-        asked = std::mem::take(out);
-    });
-    let [RegionEffect::Send(NodeId(2), Message::GiveRegions { id })] = &asked[..] else {
-        panic!("{asked:?}");
-    };
-    let (name, mut given) = (*id, Vec::new());
-    world.act(1, |core, env, log, out| {
-        core.on_give(env, log, name, out);
-        let Some(RegionEffect::SendAfter(_, _, Message::RegionsBack { regions, .. })) = out.pop()
-        else {
-            panic!("{out:?}");
-        };
-        given = regions;
-    });
-    assert!(!given.is_empty());
-    world.act(0, |core, env, log, out| {
-        core.on_back(env, log, NodeId(2), (name, &given), out);
-        let Some(RegionEffect::SendAfter(_, to, Message::Regions { regions, .. })) = out.pop()
-        else {
-            panic!("{out:?}");
-        };
-        assert_eq!(to, NodeId(3));
-        assert!(!regions.is_empty() && regions.iter().all(|r| given.contains(r)));
     });
 }
 
