@@ -555,25 +555,25 @@ impl Regions {
         self.end_waits(env, log, out);
     }
 
-    /// At the table: those who wait for regions of others get what there is, when all have answered.
+    /// At the table: those who wait for regions of others get what there is, and where there is nothing hear so when all have answered.
     fn end_waits(&mut self, env: &RegionEnv<'_>, log: &mut OwnerLog, out: &mut Outbox) {
         if !log.has_room_for_regions() {
             return;
         }
-        let giving = &self.giving;
-        // Who waits is not waited for: the others' answers do.
-        let is_over = |from: &NodeId| giving.keys().all(|owner| owner == from);
-        let over = self.waiting.extract_if(.., |(from, _)| is_over(from));
         let (mut is_any_taken, mut again) = (false, Vec::new());
-        for (from, id) in over.collect::<Vec<_>>() {
+        for (from, id) in std::mem::take(&mut self.waiting) {
             let count = usize::try_from(REGIONS_AT_ONCE).expect("small");
             let taken = log.table_take(from, env.nsds, count);
-            if taken.0.is_empty() && is_any_taken {
-                again.push((from, id));
-                continue;
+            // Who waits is not waited for: the others' answers do. The first that gives any is enough.
+            let is_over = self.giving.keys().all(|owner| *owner == from);
+            match (taken.0.is_empty(), is_over) {
+                (true, false) => self.waiting.push((from, id)),
+                (true, true) if is_any_taken => again.push((from, id)),
+                _ => {
+                    is_any_taken |= !taken.0.is_empty();
+                    self.keep(env, log, (from, id), taken, out);
+                }
             }
-            is_any_taken |= !taken.0.is_empty();
-            self.keep(env, log, (from, id), taken, out);
         }
         // Somebody else had what there was: the owners may have more by now.
         for waiting in again {

@@ -46,6 +46,54 @@ fn who_is_short_waits_for_all_owners() {
     });
 }
 
+/// The first owner that gives some is enough: others may wait for files to leave.
+#[test]
+fn nobody_waits_for_owners_once_there_are_regions() {
+    let mut world = with_all_at(1);
+    let owners = [NodeId(1), NodeId(2), NodeId(3), NodeId(4)];
+    let ask = Message::TakeRegions {
+        id: 1,
+        nsds: NSDS.to_vec(),
+        count: 2,
+        is_short: true,
+    };
+    let mut name = 0;
+    world.act(0, |core, env, log, out| {
+        let env = RegionEnv {
+            owners: &owners,
+            ..*env
+        };
+        core.on_take(&env, log, NodeId(3), &ask, out);
+        let of_second = out.iter().find_map(|effect| match effect {
+            RegionEffect::Send(NodeId(2), Message::GiveRegions { id }) => Some(*id),
+            _ => None,
+        });
+        name = of_second.expect("it was asked");
+        out.clear();
+    });
+    let mut given = Vec::new();
+    world.act(1, |core, env, log, out| {
+        core.on_give(env, log, name, out);
+        if let Some(RegionEffect::SendAfter(_, _, Message::RegionsBack { regions, .. })) = out.pop()
+        {
+            given = regions;
+        }
+    });
+    assert!(!given.is_empty());
+    world.act(0, |core, env, log, out| {
+        core.on_back(env, log, NodeId(2), (name, &given), out);
+        let told = |effect: &RegionEffect| {
+            matches!(
+                effect,
+                RegionEffect::SendAfter(_, NodeId(3), Message::Regions { .. })
+            )
+        };
+        assert!(out.iter().any(told), "node 4 has not answered: {out:?}");
+        assert!(core.giving.contains_key(&NodeId(4)));
+        out.clear();
+    });
+}
+
 /// Two wait, and what another owner gives is for one of them: the other one goes on waiting, for it may have more by then.
 #[test]
 fn who_comes_second_is_asked_for_again() {
