@@ -126,6 +126,8 @@ pub struct Regions {
     answers: BTreeMap<NodeId, Given>,
     /// At the table: who waits for regions of others, with which question.
     waiting: Vec<(NodeId, u64)>,
+    /// At the table: the same, for whom the others are to be asked again.
+    again: Vec<(NodeId, u64)>,
     /// At the table: owners asked to give regions up, under which name, since when.
     giving: BTreeMap<NodeId, (u64, Instant)>,
     /// At the table: the newest answer of each to that.
@@ -352,11 +354,12 @@ impl Regions {
         if !nsds.is_empty() && !log.has_room_for_regions() {
             if *is_short && !log.may_have_room_soon() {
                 self.waiting.retain(|waiting| *waiting != (from, id));
+                self.again.retain(|waiting| *waiting != (from, id));
                 self.keep(env, log, (from, id), (Vec::new(), None), out);
             }
             return;
         }
-        if self.waiting.contains(&(from, id)) {
+        if self.waiting.contains(&(from, id)) || self.again.contains(&(from, id)) {
             return;
         }
         let count = usize::try_from(*count.min(&REGIONS_AT_ONCE_MAX)).expect("small");
@@ -575,11 +578,8 @@ impl Regions {
                 }
             }
         }
-        // Somebody else had what there was: the owners may have more by now.
-        for waiting in again {
-            self.waiting.push(waiting);
-            self.ask_others(env, log, waiting.0, out);
-        }
+        // Somebody else had what there was: the owners may have more by now. Not from here: one of them may be about to forget what it gave.
+        self.again.extend(again);
     }
 
     /// Time has passed: what was not answered is said again, and who does not answer is not waited for any longer.
@@ -605,6 +605,10 @@ impl Regions {
         }
         self.giving
             .retain(|_, (_, since)| env.now.since(*since) < GIVE_PATIENCE);
+        for waiting in std::mem::take(&mut self.again) {
+            self.waiting.push(waiting);
+            self.ask_others(env, log, waiting.0, out);
+        }
         self.end_waits(env, log, out);
     }
 
@@ -652,6 +656,7 @@ impl Regions {
         self.given.remove(&life.node);
         self.giving.remove(&life.node);
         self.waiting.retain(|(from, _)| *from != life.node);
+        self.again.retain(|(from, _)| *from != life.node);
         self.end_waits(env, log, out);
         self.layouts.on_life_ended(life);
         let mut effects = Vec::new();
@@ -780,6 +785,7 @@ impl Regions {
         let is_told = self.confirm_at.is_none();
         self.asked.is_none()
             && self.waiting.is_empty()
+            && self.again.is_empty()
             && self.waiting().next().is_none()
             && is_told
     }

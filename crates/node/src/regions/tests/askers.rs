@@ -143,6 +143,7 @@ fn who_comes_second_is_asked_for_again() {
             matches!(effect, RegionEffect::SendAfter(_, NodeId(3), Message::Regions { regions, .. }) if regions == &[region])
         });
         assert!(given, "{out:?}");
+        core.on_tick(&env, log, out);
         assert!(asked(out).is_some_and(|again| again > first), "{out:?}");
         assert_eq!(core.waiting, [(NodeId(1), 2)]);
         // Then there is nothing: it hears so.
