@@ -26,6 +26,8 @@ const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 /// The same where it is tried out.
 const EAGER_PAUSE: Duration = Duration::from_millis(20);
+/// Nobody has wanted regions for so long: none are kept empty.
+const LEAVING: Duration = Duration::from_secs(10);
 /// Regions of which no more than one sector in so many is used.
 const SPARSE_PART: u32 = 2;
 /// Sectors that a plan moves at the most: 64 MiB.
@@ -107,6 +109,10 @@ impl OwnerLog {
     pub fn plan_clearing(&mut self, now: Instant) -> Vec<Run> {
         let may_begin = now >= self.clearing.not_before && !self.journal.is_poisoned();
         let is_wanted = self.clearing.is_wanted || self.clearing.is_eager;
+        if !is_wanted && now >= self.clearing.not_before + LEAVING {
+            // Grants ahead of need may come from there again.
+            self.space.leave(&[]);
+        }
         if !self.clearing.is_offered || !is_wanted || !may_begin {
             return Vec::new();
         }

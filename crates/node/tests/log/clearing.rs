@@ -210,6 +210,22 @@ fn the_same_regions_are_tried_after_ever_longer_pauses() {
     assert_eq!(next(&mut log, &mut now), (4, other));
 }
 
+/// When nobody has wanted regions for a while grants ahead of need come from all of them again.
+#[test]
+fn regions_are_left_as_long_as_somebody_wants_them() {
+    let (mut log, _disk) = with_used(&[10, 60, 60, 60], &[60, 60, 60, 60]);
+    log.offer_clearing(true);
+    want(&mut log);
+    assert_eq!(log.plan_clearing(second(10)), [place(NSD, 0)]);
+    log.end_clearing();
+    for later in 11..22 {
+        assert_eq!(log.plan_clearing(second(later)), []);
+        assert!(log.space.is_leaving(), "second {later}");
+    }
+    assert_eq!(log.plan_clearing(second(22)), []);
+    assert!(!log.space.is_leaving());
+}
+
 /// What a question gets: sectors of each region. So many are needed, so many wished for.
 fn ask(log: &mut OwnerLog, number: u64, need: u64, want: u64) -> Vec<(NsdId, u64, u32)> {
     let mut ask = SpaceAsk {
