@@ -7,8 +7,8 @@ use client::request::{Entry, Listed, Opened, Response, Space, Ticket, listed_siz
 use types::{Attr, Errno, FileKind, Lock, LockMode, SECTOR_SIZE, Span, limits};
 use zerocopy::IntoBytes;
 
-/// `st_blksize` of directories: as that of local file systems.
-const DIRECTORY_BLOCK_SIZE: u32 = 4096;
+/// `st_blksize` of directories: whoever lists one waits little longer than with larger answers, and whoever changes names there meanwhile little.
+const DIRECTORY_BLOCK_SIZE: u32 = 64 << 10;
 /// Bytes of the largest head: header, entry and open file of a CREATE.
 pub const HEAD_SIZE_MAX: usize =
     size_of::<OutHeader>() + size_of::<abi::EntryOut>() + size_of::<abi::OpenOut>();

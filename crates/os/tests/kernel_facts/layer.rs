@@ -31,7 +31,7 @@ fn files_names_attributes_and_large_transfers_on_both_transports() {
         assert_eq!(metadata.blksize(), 1 << 20);
         // Of what opendir(3) makes its buffer, for which the kernel holds the directory's lock.
         let directory = std::fs::metadata(fixture.path("")).unwrap();
-        assert_eq!(directory.blksize(), 4096);
+        assert_eq!(directory.blksize(), 64 << 10);
         // Cached, in pieces of the kernel's choice, then direct in one piece.
         assert_eq!(
             std::fs::read(fixture.path("new")).unwrap(),
