@@ -5,12 +5,16 @@
 //! short of sectors -> Gather -> TakeRegions to the table -> free ones -> Regions, durable at the table first
 //!                                                   none, and the asker is short -> GiveRegions to all owners
 //!                                                                     RegionsBack, durable at the giver first
+//!                           none is free, and files can leave some (`OwnerLog::awaits_clearing`): the giver answers later
 //! none where a layout wants some (`layouts`) -> TakeRegions of these NSDs alone
 //! ```
 //!
 //! Invariants
 //! - An owner has at most one question to the table under way; regions that it did not ask for are not adopted (a late
 //!   repeat of an answer may name what it has given up since).
+//! - Who is short has the first regions that any owner gives, and hears that there are none when all have answered. Where another one took
+//!   what was given they are asked again for him, at a tick: from within the table's own answer, nothing of it may be forgotten yet.
+//! - While a giver waits for files, repeats of the question change nothing.
 //! - A region is in nobody's hands between the record of its giver and that of its taker.
 //! - The table keeps its newest answer to each owner, and an owner its newest to the table: a question that is
 //!   repeated takes and gives nothing more.

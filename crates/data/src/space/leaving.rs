@@ -16,13 +16,8 @@ impl Region {
 impl Space {
     /// Regions that would become free if what lies in them moved to others, the emptiest first: those of which no more than one sector in
     /// `part` is not free, and in all of them `sectors_max` at most. Empty: there are none, or what moves would take more than half of what
-    /// could be granted elsewhere.
-    pub fn sparse(&self, part: u32, sectors_max: u64) -> Vec<RegionId> {
-        self.sparse_among(part, sectors_max, &|_| true)
-    }
-
-    /// The same, of those that may be chosen.
-    pub fn sparse_among(
+    /// could be granted elsewhere. Others than those that `may_choose` allows are not looked at.
+    pub fn sparse(
         &self,
         part: u32,
         sectors_max: u64,

@@ -69,14 +69,14 @@ impl OwnerLog {
         self.clearing.is_under_way = false;
     }
 
-    /// Somebody is short of regions, and some may be free soon.
+    /// Somebody is short of regions, so some are wanted: whether one may be free soon.
     pub(crate) fn awaits_clearing(&mut self, now: Instant) -> bool {
         if !self.clearing.is_offered || self.journal.is_poisoned() || self.has_free_region() {
             return false;
         }
         self.want_clearing();
-        let is_due = now + PAUSE >= self.clearing.not_before;
-        self.clearing.is_under_way || is_due && !self.sparse_regions(now).is_empty()
+        // The next plan is never far away.
+        self.clearing.is_under_way || !self.sparse_regions(now).is_empty()
     }
 
     fn has_free_region(&self) -> bool {
@@ -90,7 +90,7 @@ impl OwnerLog {
             let tried = clearing.tried.get(&region);
             tried.is_none_or(|(not_before, _)| now >= *not_before)
         };
-        self.space.sparse_among(part, SECTORS_MAX, &may_choose)
+        self.space.sparse(part, SECTORS_MAX, &may_choose)
     }
 
     /// Of the regions that are entirely free, those that may go to other owners now.
