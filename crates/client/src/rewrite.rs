@@ -1,4 +1,5 @@
-//! Blocks of many extents are written again, each as one run: sequential reads must not become random for ever.
+//! Blocks of many extents are written again, each as one run: sequential reads must not become random for ever. So are blocks, of however few
+//! extents, that lie where an owner wants regions free (`leaving`): before all others, without a rest, and tried again when they change.
 //!
 //! A block being rewritten is a *copy* that lies beside the file until its Commit. Its pages stay clean: they are never dirty or in flight
 //! by it, belong to no goal, and nobody who writes, syncs or stats the file sees anything of it. The copy holds a reference of each frame.
@@ -42,7 +43,7 @@
 //! - Each frame that `Pace` counts as held is one of a `Preparation`, of loads that drain, or of an `Image`.
 //! - A Commit begins with nobody waiting for one of the same inode.
 //!
-//! What this deliberately does not do: look for blocks that nobody writes or reads, join blocks with one another, and touch files to which
+//! What this deliberately does not do: look for blocks that nobody writes or reads (who wants regions free names them), join blocks with one another, and touch files to which
 //! space is promised (their runs are short, so that each sector that is written over is free by itself).
 
 mod leaving;
@@ -66,7 +67,7 @@ use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
 pub use leaving::Clear;
-use leaving::{Leaving, is_late};
+use leaving::Leaving;
 use lent::Lent;
 use loads::Loads;
 pub use pace::{Pace, RATE_DEFAULT};
@@ -356,6 +357,11 @@ fn parts_of_map(extents: &[Extent], pieces: &[Piece]) -> impl Iterator<Item = By
     of_extents.chain(of_pieces)
 }
 
+/// What a job waits for has not come in time.
+fn is_late(now: Instant, since: Instant) -> bool {
+    now.since(since) > PATIENCE
+}
+
 /// Bytes that are rewritten at a time, of a file with this layout where blocks of files are otherwise of so many bytes.
 fn step_of(layout: &Layout, block_size: u32) -> u64 {
     u64::from(layout.block_size().unwrap_or(block_size)).min(STEP_MAX)
@@ -629,10 +635,7 @@ impl Slice {
             return self.lack_spare(env, job);
         }
         if is_late {
-            let is_disk_away = !has.loads.is_empty();
-            let pause = Duration(SHORT_PAUSE.0 * u64::from(is_disk_away));
-            self.rewriter.pause_all(env.now + pause);
-            return self.put_off(env, job);
+            return self.end_late(env, job);
         }
         let reads = inode.reads_of(&mapped);
         if !has.is_allowed && has.pay(env, bytes, reads.len() as u64) {
@@ -660,6 +663,17 @@ impl Slice {
             true => self.store_block(env, job, range, mapped, count),
             false => self.load_some(env, job, reads),
         }
+    }
+
+    /// It has taken too long.
+    fn end_late(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
+        let is_loading =
+            matches!(&job.state, State::Preparing(preparation) if !preparation.loads.is_empty());
+        if is_loading {
+            // A disk may be away.
+            self.rewriter.pause_all(env.now + SHORT_PAUSE);
+        }
+        self.put_off(env, job)
     }
 
     /// There are too few sectors to spare.

@@ -163,7 +163,8 @@ impl Inode {
         let is_refused = self.waits_for_room();
         format!(
             "pages: {} dirty, {} being stored, {} stored, {} in a Commit; {} Commits ended, committing: {}, \
-             size changes at the owner: {}, without sectors: {is_starved}, refused by the owner: {is_refused}",
+             size changes at the owner: {}, failed stores: {}, without sectors: {is_starved}, \
+             refused by the owner: {is_refused}",
             self.pages.dirty_count(),
             pages_in(|state| *state == BatchState::Storing),
             pages_in(|state| matches!(state, BatchState::Stored(_))),
@@ -171,6 +172,7 @@ impl Inode {
             self.commit_count,
             self.is_committing,
             self.resize_count,
+            self.store_failures,
         )
     }
 }

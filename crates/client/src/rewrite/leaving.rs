@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use types::{ByteRange, Duration, Extent, InodeId, Instant, Layout, Run};
+use types::{ByteRange, Duration, InodeId, Instant, Layout, Run};
 
-use super::{BLOCK_COUNT_MAX, Job, Key, PATIENCE, Preparation, Rewriter, State, step_of};
+use super::{BLOCK_COUNT_MAX, Job, Key, Preparation, Rewriter, State, is_late, step_of};
 use crate::env::{Env, TakenRun};
 use crate::inode::Inode;
 use crate::slice::Slice;
@@ -48,7 +48,7 @@ impl Leaving {
         let extents = inode.map.extents_in(range);
         extents
             .iter()
-            .any(|extent: &Extent| extent.place_among(&self.places).is_some())
+            .any(|extent| extent.place_among(&self.places).is_some())
     }
 
     /// It would come to lie in one of the places.
@@ -155,8 +155,4 @@ impl Slice {
         }
         Some(job)
     }
-}
-
-pub(super) fn is_late(now: Instant, since: Instant) -> bool {
-    now.since(since) > PATIENCE
 }
