@@ -7,7 +7,8 @@ use client::request::{Entry, Listed, Opened, Response, Space, Ticket, listed_siz
 use types::{Attr, Errno, FileKind, Lock, LockMode, SECTOR_SIZE, Span, limits};
 use zerocopy::IntoBytes;
 
-/// `st_blksize` of directories: whoever lists one waits little longer than with larger answers, and whoever changes names there meanwhile little.
+/// `st_blksize` of directories: with larger answers who changes names there waits longer for who lists them, with smaller ones listing takes
+/// longer.
 const DIRECTORY_BLOCK_SIZE: u32 = 64 << 10;
 /// Bytes of the largest head: header, entry and open file of a CREATE.
 pub const HEAD_SIZE_MAX: usize =
@@ -203,7 +204,6 @@ const fn split(ns: u64) -> (u64, u32) {
     (ns / 1_000_000_000, (ns % 1_000_000_000) as u32)
 }
 
-/// Attributes as the kernel takes them.
 /// What programs read and write at a time. Of a directory it is what opendir(3) makes its buffer of, and while one is filled nobody changes
 /// names there: the kernel holds the directory's lock.
 fn block_size_of(attr: &Attr) -> u32 {
@@ -213,6 +213,7 @@ fn block_size_of(attr: &Attr) -> u32 {
     }
 }
 
+/// Attributes as the kernel takes them.
 fn attr_out(attr: &Attr) -> abi::Attr {
     abi::Attr {
         ino: attr.ino.raw(),
