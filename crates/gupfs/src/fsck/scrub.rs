@@ -21,8 +21,11 @@ use crate::cli::complain;
 use crate::failure::{Failure, Result};
 use crate::{files, size};
 
-/// What a killed run loses at most.
+/// What a killed run loses, mostly.
 const KEPT_EVERY: Duration = Duration::from_secs(2);
+
+/// Keeping it takes one part in so many of the time, at the most.
+const KEPT_SHARE: u32 = 20;
 
 /// How long a run that waits for its turn may take to hear an interrupt.
 const TURN: Duration = Duration::from_millis(50);
@@ -176,14 +179,24 @@ pub(super) fn run(
             });
         }
         drop(working);
-        let mut is_told = false;
-        while ended.recv_timeout(KEPT_EVERY) == Err(RecvTimeoutError::Timeout) {
-            let now = shared.lock().expect("no holder panics").0.clone();
+        let (mut is_told, mut pause, mut kept_bytes) = (false, KEPT_EVERY, 0);
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let now = {
+                let shared = shared.lock().expect("no holder panics");
+                if shared.0.bytes == kept_bytes {
+                    continue;
+                }
+                shared.0.clone()
+            };
+            kept_bytes = now.bytes;
+            let begin = Instant::now();
             // It goes on: only who interrupts it has a loss, and hears it then.
             if let (Err(failure), false) = (now.store(kept), is_told) {
                 is_told = true;
                 bar.suspend(|| complain("gupfs fsck", &failure));
             }
+            // With many findings that takes its time.
+            pause = KEPT_EVERY.max(begin.elapsed() * KEPT_SHARE);
         }
     });
     bar.finish_and_clear();

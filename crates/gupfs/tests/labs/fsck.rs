@@ -140,6 +140,17 @@ fn damage_is_named_and_a_healthy_file_system_is_clean() {
         said.contains("is mounted") && said.contains("gupfs down") && said.contains("--online"),
         "{said}"
     );
+    let rates: [(&[&str], &str); 3] = [
+        (&["--data", "--rate", "0"], "nothing is ever read"),
+        (&["--data", "--rate", "fast"], "is no size"),
+        (&["--rate", "64M"], "--data"),
+    ];
+    for (words, told) in rates {
+        let output = bounded(30, &[&[gupfs, "fsck", state_text], words].concat());
+        assert_eq!(output.status.code(), Some(16), "{words:?}: {output:?}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(text.contains(told), "{words:?}: {text}");
+    }
     let usage = bounded(30, &[gupfs, "fsck", "--nonsense", state_text]);
     assert_eq!(usage.status.code(), Some(16), "{usage:?}");
     let nowhere = bounded(30, &[gupfs, "fsck", "/proc/self"]);
