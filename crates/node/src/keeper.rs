@@ -12,6 +12,7 @@
 //! - No call holds a lock for longer than one piece takes (`checkpoint`), and none is held between two calls.
 //! - A checkpoint ends only when no write of it is under way. Reads that it leaves behind belong to the cache: each
 //!   checkpoint waits under a name of its own, and what comes for another name it does not take.
+//! - A tree that cannot be read holds up its own shard alone, which is tried again after a pause of its own.
 //! - Whoever keeps its journal small enough never has a round: its snapshots are as they always were.
 //!
 //! What this deliberately does not do: I/O (`Act`), and the journal's snapshots, whose driver asks

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use meta::{HashKey, Shard};
+use meta::{HashKey, Op, Shard};
 use node::keeper::{Keeper, Pending, PlainHost, ShardSize, checkpoint_now};
 use node::{OwnerLog, OwnerSlice};
-use types::{Duration, Epoch, InodeId, Instant, Location, Lsn, ShardId};
+use types::{Duration, Epoch, Errno, InodeId, Instant, Location, Lsn, Name, SetAttr, ShardId};
 
 mod common;
 
@@ -82,6 +82,11 @@ impl World {
         flush(&mut self.log);
     }
 
+    /// A tick of the driver.
+    fn look(&mut self, keeper: &mut Keeper, now: Instant) {
+        keeper.on_tick(now, self.sizes(), &mut self.log);
+    }
+
     /// A tick of the driver, to which a round would be welcome, and all that it begins.
     fn tick(&mut self, keeper: &mut Keeper, now: Instant) {
         keeper.request_round();
@@ -125,4 +130,38 @@ fn a_tree_that_cannot_be_read_holds_no_other_one_up() {
     assert_eq!(counters.checkpoints, 60);
     // Twice as late each time.
     assert!((5..12).contains(&counters.failures), "{counters:?}");
+}
+
+/// Where it is that tree that fills the journal what adds to it is refused, as where all checkpoints fail: removals need the rest.
+#[test]
+fn a_tree_that_cannot_be_read_and_fills_the_journal_is_said() {
+    for id in [BAD, GOOD] {
+        let mut world = World::new();
+        let mut keeper = Keeper::new();
+        let most = world.log.journal.segment_size() / 2;
+        let mut index = 300;
+        while world.unsaved(id) <= most {
+            world.make(id, index..index + 1000);
+            index += 1000;
+        }
+        let now = Instant(1_000_000_000);
+        world.tick(&mut keeper, now);
+        assert_eq!(keeper.counters().failures, u64::from(id == BAD));
+        world.snapshot();
+        world.look(&mut keeper, now + Duration::from_millis(50));
+        let set = SetAttr {
+            permissions: Some(0o600),
+            ..SetAttr::default()
+        };
+        let ino = InodeId::new(id, 100);
+        let change = Op::SetAttr { ino, set };
+        let removal = Op::Unlink {
+            parent: ino,
+            known: None,
+            name: Name::new(b"name").unwrap(),
+        };
+        let is_refused = |op| world.log.admit(common::life(1), op, 0) == Err(Errno::ENOSPC);
+        assert_eq!(is_refused(&change), id == BAD, "{id}");
+        assert!(!is_refused(&removal), "{id}");
+    }
 }

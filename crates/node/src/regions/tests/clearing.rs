@@ -90,6 +90,16 @@ impl World {
     }
 }
 
+/// The other owner waits for files, of which `holder` has said where they should not lie.
+fn cleared_at(holder: usize) -> World {
+    let mut world = offered(holder);
+    world.need_until_cleared(1 - holder);
+    let now = world.now;
+    let places = world.logs[holder].plan_clearing(now);
+    assert!(!places.is_empty());
+    world
+}
+
 /// It gets one as soon as there is one, whatever is still to be done for others.
 #[test]
 fn a_region_that_becomes_free_ends_the_wait() {
@@ -119,11 +129,8 @@ fn a_region_that_becomes_free_ends_the_wait() {
 #[test]
 fn a_wait_for_files_is_bounded() {
     for holder in [0, 1] {
-        let mut world = offered(holder);
+        let mut world = cleared_at(holder);
         let asker = 1 - holder;
-        world.need_until_cleared(asker);
-        let now = world.now;
-        assert!(!world.logs[holder].plan_clearing(now).is_empty());
         let took = world.wait_for_answer(asker, |_| {});
         let most = Duration(CLEARING_PATIENCE.0 + 1_500_000_000);
         assert!(CLEARING_PATIENCE <= took && took <= most, "{took:?}");
@@ -141,11 +148,8 @@ fn a_wait_for_files_is_bounded() {
 #[test]
 fn repeats_of_the_question_begin_no_other_recall() {
     for holder in [0, 1] {
-        let mut world = offered(holder);
+        let mut world = cleared_at(holder);
         let asker = 1 - holder;
-        world.need_until_cleared(asker);
-        let now = world.now;
-        assert!(!world.logs[holder].plan_clearing(now).is_empty());
         let rounds = world.cores[holder].counters();
         let name = world.cores[holder].wanted.expect("it was asked");
         let mut waited = 0;
@@ -166,10 +170,7 @@ fn repeats_of_the_question_begin_no_other_recall() {
 /// Also one that comes when nothing is waited for any more.
 #[test]
 fn a_repeat_after_the_wait_gets_the_same_answer() {
-    let mut world = offered(1);
-    world.need_until_cleared(0);
-    let now = world.now;
-    assert!(!world.logs[1].plan_clearing(now).is_empty());
+    let mut world = cleared_at(1);
     let name = world.cores[1].wanted.expect("it was asked");
     world.wait_for_answer(0, |_| {});
     let mut said = Vec::new();
@@ -191,10 +192,7 @@ fn a_repeat_after_the_wait_gets_the_same_answer() {
 /// Another question takes the place of one that waits, and waits as long as that would have.
 #[test]
 fn what_is_asked_anew_is_waited_for_anew() {
-    let mut world = offered(1);
-    world.need_until_cleared(0);
-    let now = world.now;
-    assert!(!world.logs[1].plan_clearing(now).is_empty());
+    let mut world = cleared_at(1);
     let old = world.cores[1].wanted.expect("it was asked");
     let rounds = world.cores[1].counters().0;
     world.now = world.now + CLEARING_PATIENCE;
@@ -241,10 +239,7 @@ fn nobody_waits_for_files_that_do_not_leave() {
 /// A plan that ends without a free region, and nobody who makes another one, end the wait.
 #[test]
 fn a_plan_that_is_over_is_waited_for_no_longer() {
-    let mut world = offered(1);
-    world.need_until_cleared(0);
-    let now = world.now;
-    assert!(!world.logs[1].plan_clearing(now).is_empty());
+    let mut world = cleared_at(1);
     world.pass();
     assert!(world.ran[0].is_empty());
     world.logs[1].end_clearing();
