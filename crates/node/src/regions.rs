@@ -55,8 +55,9 @@ const PAGES_PAUSE_SHORT_MAX: Duration = Duration::from_secs(5);
 const PAGES_RECALL_PAUSE: Duration = Duration::from_secs(30);
 /// What was given up is asked for so much later.
 const CONFIRM_PAUSE: Duration = Duration::from_secs(2);
-/// Who wants regions waits so long for some that files leave: less than for an owner that does not answer.
-const CLEARING_PATIENCE: Duration = Duration::from_secs(6);
+/// Who wants regions waits so long for some that files leave: less than for an owner that does not answer, and for one of 1 GiB that is
+/// nearly full, at the rate of `client::rewrite`.
+const CLEARING_PATIENCE: Duration = Duration::from_secs(8);
 /// Another owner that does not give regions up for so long is not waited for.
 const GIVE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -104,6 +105,30 @@ struct Asked {
     is_for_pages: bool,
 }
 
+/// Who waits at the table for regions of others.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    from: NodeId,
+    /// Its question.
+    id: u64,
+    /// Somebody else took what an owner gave since the owners were asked: that one may have more.
+    is_overtaken: bool,
+}
+
+impl Waiting {
+    const fn new((from, id): (NodeId, u64)) -> Self {
+        Self {
+            from,
+            id,
+            is_overtaken: false,
+        }
+    }
+
+    const fn of(&self) -> (NodeId, u64) {
+        (self.from, self.id)
+    }
+}
+
 /// An answer: the question, the regions, and the record that gave them.
 type Given = (u64, Vec<RegionId>, Option<Lsn>);
 
@@ -128,8 +153,8 @@ pub struct Regions {
     confirm_at: Option<Instant>,
     /// At the table: for repeats.
     answers: BTreeMap<NodeId, Given>,
-    /// At the table: who waits for regions of others, with which question.
-    waiting: Vec<(NodeId, u64)>,
+    /// At the table: who waits for regions of others.
+    waiting: Vec<Waiting>,
     /// At the table: the same, for whom the others are to be asked again.
     again: Vec<(NodeId, u64)>,
     /// At the table: owners asked to give regions up, under which name, since when.
@@ -357,13 +382,14 @@ impl Regions {
         // Without room in the journal nothing is given. Where some may come soon it is asked again; else there is none, for who is short.
         if !nsds.is_empty() && !log.has_room_for_regions() {
             if *is_short && !log.may_have_room_soon() {
-                self.waiting.retain(|waiting| *waiting != (from, id));
+                self.waiting.retain(|waiting| waiting.of() != (from, id));
                 self.again.retain(|waiting| *waiting != (from, id));
                 self.keep(env, log, (from, id), (Vec::new(), None), out);
             }
             return;
         }
-        if self.waiting.contains(&(from, id)) || self.again.contains(&(from, id)) {
+        let is_waiting = self.waiting.iter().any(|w| w.of() == (from, id));
+        if is_waiting || self.again.contains(&(from, id)) {
             return;
         }
         let count = usize::try_from(*count.min(&REGIONS_AT_ONCE_MAX)).expect("small");
@@ -376,7 +402,7 @@ impl Regions {
             self.keep(env, log, (from, id), (regions, lsn), out);
             return;
         }
-        self.waiting.push((from, id));
+        self.waiting.push(Waiting::new((from, id)));
         self.ask_others(env, log, from, out);
         self.end_waits(env, log, out);
     }
@@ -568,19 +594,23 @@ impl Regions {
             return;
         }
         let (mut is_any_taken, mut again) = (false, Vec::new());
-        for (from, id) in std::mem::take(&mut self.waiting) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let (from, id) = waiting.of();
             let count = usize::try_from(REGIONS_AT_ONCE).expect("small");
             let taken = log.table_take(from, env.nsds, count);
             // Who waits is not waited for: the others' answers do. The first that gives any is enough.
             let is_over = self.giving.keys().all(|owner| *owner == from);
             match (taken.0.is_empty(), is_over) {
-                (true, false) => self.waiting.push((from, id)),
-                (true, true) if is_any_taken => again.push((from, id)),
+                (true, false) => self.waiting.push(waiting),
+                (true, true) if is_any_taken || waiting.is_overtaken => again.push((from, id)),
                 _ => {
                     is_any_taken |= !taken.0.is_empty();
                     self.keep(env, log, (from, id), taken, out);
                 }
             }
+        }
+        for waiting in &mut self.waiting {
+            waiting.is_overtaken |= is_any_taken;
         }
         // Somebody else had what there was: the owners may have more by now. Not from here: one of them may be about to forget what it gave.
         self.again.extend(again);
@@ -610,7 +640,7 @@ impl Regions {
         self.giving
             .retain(|_, (_, since)| env.now.since(*since) < GIVE_PATIENCE);
         for waiting in std::mem::take(&mut self.again) {
-            self.waiting.push(waiting);
+            self.waiting.push(Waiting::new(waiting));
             self.ask_others(env, log, waiting.0, out);
         }
         self.end_waits(env, log, out);
@@ -659,7 +689,7 @@ impl Regions {
         self.answers.remove(&life.node);
         self.given.remove(&life.node);
         self.giving.remove(&life.node);
-        self.waiting.retain(|(from, _)| *from != life.node);
+        self.waiting.retain(|waiting| waiting.from != life.node);
         self.again.retain(|(from, _)| *from != life.node);
         self.end_waits(env, log, out);
         self.layouts.on_life_ended(life);
