@@ -46,6 +46,7 @@
 //! What this deliberately does not do: look for blocks that nobody writes or reads (who wants regions free names them), join blocks with one another, and touch files to which
 //! space is promised (their runs are short, so that each sector that is written over is free by itself).
 
+mod commits;
 mod leaving;
 mod lent;
 mod loads;
@@ -55,13 +56,11 @@ mod pace;
 use std::collections::{BTreeMap, VecDeque};
 
 use data::SetAside;
-use meta::Commit;
 use types::{
     ByteRange, Duration, Extent, FrameRef, InodeId, Instant, Layout, NodeId, Piece, RangeMode,
     RangeSet, Run,
 };
 
-use crate::commit::RunningCommit;
 use crate::env::{Env, StorePiece, WantedRun};
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
@@ -227,10 +226,10 @@ impl Preparation {
     }
 
     /// Whether the node's pace allows it now to store so many bytes, with so many reads before.
-    fn pay(&mut self, env: &Env<'_>, bytes: u64, reads: u64) -> bool {
-        let is_idle = env.pace.is_idle(env.now);
-        let cost = self.loads.pay(bytes, reads, is_idle);
-        self.is_allowed = env.pace.take(env.now, cost);
+    fn pay(&mut self, env: &Env<'_>, bytes: u64, reads: u64, is_wanted: bool) -> bool {
+        let is_cheap = is_wanted || env.pace.is_idle(env.now);
+        let cost = self.loads.pay(bytes, reads, is_cheap);
+        self.is_allowed = env.pace.take(env.now, cost, is_wanted);
         self.is_allowed
     }
 
@@ -577,7 +576,11 @@ impl Slice {
         };
         let (ino, block) = job.key;
         let has_to_leave = job.leaves.is_some();
-        if has_to_leave && !self.knows(ino) {
+        if job
+            .leaves
+            .as_ref()
+            .is_some_and(|l| !self.is_sure_of(l, has))
+        {
             return self.meet(env, job);
         }
         let has_changed = !has_to_leave && self.rewriter.blocks.contains_key(&job.key);
@@ -638,7 +641,7 @@ impl Slice {
             return self.end_late(env, job);
         }
         let reads = inode.reads_of(&mapped);
-        if !has.is_allowed && has.pay(env, bytes, reads.len() as u64) {
+        if !has.is_allowed && has.pay(env, bytes, reads.len() as u64, has_to_leave) {
             // What follows has its own patience: a disk is not away because others came first.
             job.since = env.now;
         }
@@ -656,7 +659,7 @@ impl Slice {
             }
             return Some(job);
         }
-        if env.pace.is_resting(env.now) {
+        if env.pace.is_resting(env.now) && !has_to_leave {
             return Some(job);
         }
         match reads.is_empty() && has.loads.is_empty() {
@@ -749,9 +752,14 @@ impl Slice {
         if !is_there || is_too_many || would_stay {
             image.release(env);
             env.grants.discard(owner, &image.runs);
-            if job.leaves.is_some() {
-                if !is_too_many {
-                    self.rewriter.stay();
+            if job.leaves.is_some() && is_too_many {
+                return None;
+            }
+            if let Some(leaving) = job.leaves {
+                // Others may find some: where this one is to lie, or has found one, there are none.
+                match is_there || !attr.layout.nsds().is_empty() {
+                    true => self.rewriter.put_back(env.now, leaving),
+                    false => self.rewriter.stay(),
                 }
                 return None;
             }
@@ -807,7 +815,9 @@ impl Slice {
             unreachable!("just seen");
         };
         let owner = job.owner;
-        env.pace.rest(env.now, env.now.since(job.since));
+        if job.leaves.is_none() {
+            env.pace.rest(env.now, env.now.since(job.since));
+        }
         match result {
             Ok(extents) => {
                 let job = Job {
@@ -868,121 +878,5 @@ impl Slice {
         };
         self.set_job(job);
         true
-    }
-
-    /// The copy is on disks: it becomes the file's, if the file still has its bytes.
-    fn commit_block(&mut self, env: &Env<'_>, job: Job) -> Option<Job> {
-        let State::Stored(image, _) = &job.state else {
-            unreachable!("only what is stored comes here");
-        };
-        let (ino, range) = (job.key.0, image.range);
-        let Some((inode, attr)) = self.inodes.get(&ino).and_then(|i| Some((i, i.attr?))) else {
-            return self.let_go(env, job);
-        };
-        if !inode.has_to_itself(&range) || inode.is_leaving(&range) {
-            return self.let_go(env, job);
-        }
-        let looks_again = self.rewriter.rules.is_none_or(|rules| rules.looks_again);
-        let is_same = (!looks_again || image.is_what_is_there(&inode.pages))
-            && attr.size_generation == image.size_generation
-            && env.owner(ino.shard()) == job.owner;
-        let is_over = env.now.since(job.since) > PATIENCE || env.pace.is_off();
-        if is_over || !is_same || inode.is_revoking() {
-            return self.put_off(env, job);
-        }
-        let is_awaited = inode.is_committing || inode.is_held_back() || !inode.goals.is_empty();
-        if image.is_durable && is_awaited {
-            return Some(job);
-        }
-        let State::Stored(mut image, extents) = job.state else {
-            unreachable!("just seen");
-        };
-        if !image.is_durable {
-            let flush = IoId(self.draw_id());
-            self.out.push(Effect::Flush(flush, vec![image.io]));
-            return Some(Job {
-                since: env.now,
-                state: State::Flushing {
-                    image,
-                    extents,
-                    flush,
-                },
-                ..job
-            });
-        }
-        image.release(env);
-        let parts_after = extents.len() as u64;
-        // Nothing else: not even other extents.
-        let commit = Commit {
-            ino,
-            generation: attr.generation,
-            size_generation: attr.size_generation,
-            size: None,
-            modified: None,
-            kill_set_id: None,
-            drops_rights: false,
-            extents,
-            pieces: Vec::new(),
-        };
-        let running = RunningCommit {
-            commit,
-            modified: None,
-            is_partial: false,
-            is_rewrite: true,
-        };
-        self.run_commit(env, ino, running, Vec::new());
-        Some(Job {
-            state: State::Committing { image, parts_after },
-            ..job
-        })
-    }
-
-    /// The Commit has ended; an error: `None` if the block may be tried again.
-    pub(crate) fn end_rewrite(
-        &mut self,
-        env: &Env<'_>,
-        ino: InodeId,
-        result: Result<types::Attr, Option<types::Errno>>,
-    ) {
-        let is_it = |job: &mut Job| matches!(job.state, State::Committing { .. });
-        let job = self.rewriter.job.take_if(is_it);
-        let job = job.expect("its Commit was under way");
-        self.rewriter.key = None;
-        let State::Committing { image, parts_after } = job.state else {
-            unreachable!("just seen");
-        };
-        assert_eq!(job.key.0, ino, "one rewrite at a time");
-        let owner = job.owner;
-        let inode = self
-            .inodes
-            .get_mut(&ino)
-            .expect("kept while it is committing");
-        // Also after an error: an owner that began anew may have executed what it refuses now.
-        let mapped = image.mapped.ranges().iter();
-        mapped.for_each(|part| inode.forget_map(part));
-        match result {
-            Ok(attr) => {
-                env.grants.committed(owner, &image.runs);
-                let counts = &mut self.rewriter.counts;
-                counts.blocks += 1;
-                counts.left += u64::from(job.leaves.is_some());
-                counts.parts_before += image.parts_before;
-                for part in image.mapped.ranges() {
-                    // They lie in sectors now; what was written since is not among them any more.
-                    self.hasty_count -= inode.forget_hasty(part);
-                    counts.bytes += part.length();
-                }
-                inode.learn_attr(&attr);
-                counts.parts_after += parts_after;
-            }
-            Err(errno) => {
-                env.grants.discard(owner, &image.runs);
-                self.rewriter.counts.given_up += 1;
-                match errno {
-                    Some(_) => self.fail_rewrite(env),
-                    None => self.rewriter.note(env.now, job.key, true),
-                }
-            }
-        }
     }
 }

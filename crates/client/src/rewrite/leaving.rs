@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use types::{ByteRange, Duration, InodeId, Instant, Layout, Run};
+use types::{ByteRange, Duration, InodeId, Instant, Layout, RangeMode, Run};
 
 use super::{BLOCK_COUNT_MAX, Job, Key, Preparation, Rewriter, State, is_late, step_of};
 use crate::env::{Env, TakenRun};
@@ -49,6 +49,12 @@ impl Leaving {
         extents
             .iter()
             .any(|extent| extent.place_among(&self.places).is_some())
+    }
+
+    /// The bytes of the block, also behind the end of the file.
+    fn range(&self) -> ByteRange {
+        let begin = self.key.1.saturating_mul(self.step);
+        ByteRange::new(begin, begin.saturating_add(self.step))
     }
 
     /// It would come to lie in one of the places.
@@ -130,24 +136,29 @@ impl Slice {
         self.rewriter.leaving.len() as u64 + u64::from(is_under_way)
     }
 
-    /// Its attributes are known here.
-    pub(super) fn knows(&self, ino: InodeId) -> bool {
-        let inode = self.inodes.get(&ino);
-        inode.is_some_and(|inode| inode.attr.is_some())
+    /// Its attributes are known here, and no others: what was known without tokens may be old. Or they were asked for, and more will not come.
+    pub(super) fn is_sure_of(&self, leaving: &Leaving, has: &Preparation) -> bool {
+        let inode = self.inodes.get(&leaving.key.0);
+        let inode = inode.filter(|inode| inode.attr.is_some());
+        inode.is_some_and(|inode| {
+            let is_told = has.has_asked_tokens && !inode.is_acquiring;
+            is_told || inode.covers(RangeMode::Read, &leaving.range())
+        })
     }
 
-    /// Nobody here has the file: its attributes come with the right to write the block.
+    /// Nobody here has the block: attributes of now come with the right to write it.
     pub(super) fn meet(&mut self, env: &Env<'_>, mut job: Job) -> Option<Job> {
-        let (key, step) = (job.key, job.leaves.as_ref().map_or(0, |l| l.step));
-        let begin = key.1.saturating_mul(step);
-        let range = ByteRange::new(begin, begin.saturating_add(step));
-        let is_asking = self.inodes.get(&key.0).is_some_and(|i| i.is_acquiring);
+        let leaving = job.leaves.as_ref().expect("the caller looked at it");
+        let (key, range) = (job.key, leaving.range());
+        let inode = self.inodes.get(&key.0);
+        let is_asking = inode.is_some_and(|i| i.is_acquiring);
+        let is_going = inode.is_some_and(|i| i.is_leaving(&range));
         let State::Preparing(has) = &mut job.state else {
             unreachable!("only jobs that begin come here");
         };
         let was_asked = has.has_asked_tokens && !is_asking;
         let is_others = self.rewriter.lent.was_refused(env.now, key.0, true);
-        if was_asked || is_others || is_late(env.now, job.since) {
+        if was_asked || is_others || is_going || is_late(env.now, job.since) {
             return self.let_go(env, job);
         }
         if !has.has_asked_tokens {

@@ -17,7 +17,7 @@ pub(super) struct Loads {
     since: Instant,
     /// So many more have been paid for.
     left: u64,
-    /// With their bytes alone, for nobody read or wrote then.
+    /// With their bytes alone, for nobody read or wrote then, or the block leaves a region.
     is_cheap: bool,
 }
 
@@ -27,11 +27,11 @@ impl Loads {
     }
 
     /// What storing so many bytes costs, with so many reads before: these are paid for.
-    pub(super) fn pay(&mut self, bytes: u64, reads: u64, is_idle: bool) -> u64 {
+    pub(super) fn pay(&mut self, bytes: u64, reads: u64, is_cheap: bool) -> u64 {
         let cost = bytes.max(reads * READ_COST);
         self.left = cost.div_ceil(READ_COST);
-        self.is_cheap = is_idle;
-        match is_idle {
+        self.is_cheap = is_cheap;
+        match is_cheap {
             true => bytes,
             false => cost,
         }
@@ -85,17 +85,18 @@ impl Slice {
             // What was loaded has left memory again: others need the frames.
             return self.put_off(env, job);
         }
-        if has.loads.is_cheap && !env.pace.is_idle(env.now) {
+        let is_wanted = job.leaves.is_some();
+        if has.loads.is_cheap && !is_wanted && !env.pace.is_idle(env.now) {
             // Somebody reads or writes since: what is left costs what it does then, and is paid before it is begun.
             let rest = has.loads.left.min(new.len() as u64);
-            if !env.pace.take(env.now, rest * READ_COST) {
+            if !env.pace.take(env.now, rest * READ_COST, false) {
                 return Some(job);
             }
             has.loads.is_cheap = false;
         }
         let before = inode.loads.len();
         let wanted = has.loads.left.min(new.len() as u64);
-        let count = env.pace.begin_reads(env.now, wanted);
+        let count = env.pace.begin_reads(env.now, wanted, is_wanted);
         let mut ranges = RangeSet::new();
         let few = usize::try_from(count).expect("as many as there are, at most");
         new[..few].iter().for_each(|read| ranges.insert(*read));
@@ -133,7 +134,9 @@ impl Slice {
         let took = env.now.since(loads.since);
         if has_ended {
             env.pace.end_reads(std::mem::take(&mut loads.reads));
-            env.pace.rest(env.now, took);
+            if job.leaves.is_none() {
+                env.pace.rest(env.now, took);
+            }
             job.since = env.now;
         }
         let is_preparing = matches!(job.state, State::Preparing(_));

@@ -12,6 +12,9 @@ const BUSY_PART: u64 = 8;
 const IDLE_AFTER: Duration = Duration::from_millis(500);
 /// A rewrite may begin so much later than the rate would have it, and the next one be on time.
 const LATE_MAX: Duration = Duration::from_millis(100);
+/// Blocks that leave regions are rewritten so many times as fast, whatever else is read or written here: an application waits for these
+/// regions, and has no space until then.
+const WANTED_TIMES: u64 = 4;
 /// After reads and stores nothing is rewritten for so many times as long as they took: other nodes' applications may use the same disks.
 const REST_TIMES: u64 = 3;
 /// Reads from disks that are under way for all rewrites of a node, at the most: a hard disk does them in a tenth of a second.
@@ -79,15 +82,16 @@ impl Pace {
         now.since(Instant(self.used_at.load(Ordering::Relaxed))) > IDLE_AFTER
     }
 
-    /// Whether so many bytes may be rewritten now.
-    pub(crate) fn take(&self, now: Instant, bytes: u64) -> bool {
+    /// Whether so many bytes may be rewritten now; `is_wanted`: somebody waits for the space that comes free with that.
+    pub(crate) fn take(&self, now: Instant, bytes: u64, is_wanted: bool) -> bool {
         let next = self.next.load(Ordering::Relaxed);
-        if now.0 < next || self.is_resting(now) {
+        if now.0 < next || self.is_resting(now) && !is_wanted {
             return false;
         }
         let rate = self.rate.load(Ordering::Relaxed);
-        let rate = match self.is_idle(now) {
-            true => rate,
+        let rate = match is_wanted {
+            true => rate.saturating_mul(WANTED_TIMES),
+            false if self.is_idle(now) => rate,
             false => rate.div_ceil(BUSY_PART),
         };
         if rate == 0 {
@@ -115,8 +119,8 @@ impl Pace {
     }
 
     /// How many reads may be begun now, of as many as are wanted.
-    pub(crate) fn begin_reads(&self, now: Instant, wanted: u64) -> u64 {
-        if self.is_resting(now) {
+    pub(crate) fn begin_reads(&self, now: Instant, wanted: u64, is_wanted: bool) -> u64 {
+        if self.is_resting(now) && !is_wanted {
             return 0;
         }
         let order = Ordering::Relaxed;

@@ -6,6 +6,9 @@ use types::{Location, NsdId, Run};
 
 use super::{Region, RegionId, Space, every_region_of};
 
+/// Regions that are chosen at once, at the most: each extent of a file is compared with all of them.
+const COUNT_MAX: usize = 64;
+
 impl Region {
     /// Sectors that keep it from being free: in files, granted, on their way back.
     fn kept(&self) -> u64 {
@@ -14,12 +17,12 @@ impl Region {
 }
 
 impl Space {
-    /// Regions that would become free if what lies in them moved to others, the emptiest first: those of which no more than one sector in
-    /// `part` is not free, and in all of them `sectors_max` at most. Empty: there are none, or what moves would take more than half of what
-    /// could be granted elsewhere. Others than those that `may_choose` allows are not looked at.
+    /// Regions that would become free if what lies in them moved to others, the emptiest first: those of which no more than `per_cent` of the
+    /// sectors are not free, and in all of them `sectors_max` at most, but one in any case: regions may be large; some dozens at most. Empty: there are none, or
+    /// what moves would take more than half of what could be granted elsewhere. Others than those that `may_choose` allows are not looked at.
     pub fn sparse(
         &self,
-        part: u32,
+        per_cent: u64,
         sectors_max: u64,
         may_choose: &dyn Fn(RegionId) -> bool,
     ) -> Vec<RegionId> {
@@ -27,7 +30,7 @@ impl Space {
             // What is granted alone comes back when it is asked for.
             may_choose(**id)
                 && region.used.count() > 0
-                && region.kept() <= self.region_sectors(**id) / u64::from(part)
+                && region.kept() * 100 <= self.region_sectors(**id) * per_cent
         };
         let regions = self.regions.iter().filter(is_sparse);
         let mut sparse: Vec<(u64, RegionId)> =
@@ -35,10 +38,11 @@ impl Space {
         sparse.sort_unstable();
         let (mut elsewhere, mut moved) = (self.grantable(), 0);
         let mut chosen = Vec::new();
-        for (kept, id) in sparse {
+        for (kept, id) in sparse.into_iter().take(COUNT_MAX) {
             elsewhere = elsewhere.saturating_sub(self.region_sectors(id) - kept);
             moved += kept;
-            if moved > sectors_max || elsewhere < moved * 2 {
+            let is_too_much = moved > sectors_max && !chosen.is_empty();
+            if is_too_much || elsewhere < moved * 2 {
                 break;
             }
             chosen.push(id);
@@ -61,10 +65,10 @@ impl Space {
         self.leaving.contains(&region)
     }
 
-    /// Files have sectors in it.
-    pub fn has_files(&self, region: RegionId) -> bool {
+    /// Sectors of it that files have.
+    pub fn used_in(&self, region: RegionId) -> u64 {
         let region = self.regions.get(&region);
-        region.is_some_and(|region| region.used.count() > 0)
+        region.map_or(0, |region| u64::from(region.used.count()))
     }
 
     /// Where these regions lie.

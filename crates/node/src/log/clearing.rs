@@ -8,10 +8,10 @@
 //!
 //! Invariants
 //! - Nothing is planned while the last plan is worked on (the driver asks for no other), and not sooner than `PAUSE` after it began. A region
-//!   that it did not free is tried later, each time twice as late; others do not wait for it.
+//!   that nothing has left is tried later, each time twice as late; others do not wait for it.
 //! - While a plan is worked on the regions that have become free are given away, and no others: what moves has to go somewhere.
 //! - Who is short waits for it only where the driver has said that it plans (`offer_clearing`), and while that makes sense.
-//! - It moves no more than half of what can be granted elsewhere, and no more than `SECTORS_MAX`.
+//! - It moves no more than half of what can be granted elsewhere, and no more than `SECTORS_MAX` or one region.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +28,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(600);
 const EAGER_PAUSE: Duration = Duration::from_millis(20);
 /// Nobody has wanted regions for so long: none are kept empty.
 const LEAVING: Duration = Duration::from_secs(10);
-/// Regions of which no more than one sector in so many is used.
-const SPARSE_PART: u32 = 2;
-/// Sectors that a plan moves at the most: 64 MiB.
+/// Regions of which no more than so much is not free: for each byte that comes free nine are moved at the worst.
+const SPARSE_PER_CENT: u64 = 90;
+/// Sectors that a plan moves at the most, 64 MiB, or what lies in one region.
 const SECTORS_MAX: u64 = 16 << 10;
 
 /// See the module.
@@ -42,10 +42,21 @@ pub(crate) struct Clearing {
     /// A plan is carried out.
     is_under_way: bool,
     not_before: Instant,
-    /// What was to become free and is not yet: when it may be tried again, and after what pause.
-    tried: BTreeMap<RegionId, (Instant, Duration)>,
+    /// What was to become free and is not yet.
+    tried: BTreeMap<RegionId, Tried>,
     /// For simulators: as often as possible.
     is_eager: bool,
+}
+
+/// A region that was to become free.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tried {
+    /// It may be tried again.
+    not_before: Instant,
+    /// After that pause.
+    pause: Duration,
+    /// What files had there.
+    used: u64,
 }
 
 impl OwnerLog {
@@ -85,12 +96,17 @@ impl OwnerLog {
 
     fn sparse_regions(&self, now: Instant) -> Vec<RegionId> {
         let clearing = &self.clearing;
-        let part = if clearing.is_eager { 1 } else { SPARSE_PART };
+        let per_cent = match clearing.is_eager {
+            true => 100,
+            false => SPARSE_PER_CENT,
+        };
         let may_choose = |region| {
             let tried = clearing.tried.get(&region);
-            tried.is_none_or(|(not_before, _)| now >= *not_before)
+            // There may be more in a region than one plan names.
+            let has_moved = |tried: &Tried| self.space.used_in(region) < tried.used;
+            tried.is_none_or(|tried| now >= tried.not_before || has_moved(tried))
         };
-        self.space.sparse(part, SECTORS_MAX, &may_choose)
+        self.space.sparse(per_cent, SECTORS_MAX, &may_choose)
     }
 
     /// Of the regions that are entirely free, those that may go to other owners now.
@@ -118,18 +134,24 @@ impl OwnerLog {
         }
         self.clearing.is_wanted = false;
         let regions = self.sparse_regions(now);
-        let clearing = &mut self.clearing;
+        let (clearing, space) = (&mut self.clearing, &self.space);
         clearing
             .tried
-            .retain(|region, _| self.space.has_files(*region));
+            .retain(|region, _| space.used_in(*region) > 0);
         let (least, most) = match clearing.is_eager {
             true => (EAGER_PAUSE, EAGER_PAUSE),
             false => (PAUSE, PAUSE_MAX),
         };
         for region in &regions {
-            let (not_before, pause) = clearing.tried.entry(*region).or_default();
-            *pause = Duration((pause.0 * 2).clamp(least.0, most.0));
-            *not_before = now + *pause;
+            let tried = clearing.tried.entry(*region).or_default();
+            let used = space.used_in(*region);
+            let wanted = match used < tried.used {
+                true => 0,
+                false => tried.pause.0 * 2,
+            };
+            tried.pause = Duration(wanted.clamp(least.0, most.0));
+            tried.not_before = now + tried.pause;
+            tried.used = used;
         }
         clearing.not_before = now + least;
         clearing.is_under_way = !regions.is_empty();

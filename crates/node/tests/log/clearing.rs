@@ -143,7 +143,7 @@ fn nothing_is_planned_while_a_region_is_free() {
     assert_eq!(log.plan_clearing(second(10)), [place(NSD, 0)]);
 }
 
-/// Regions of both NSDs of which no more than half is used, but no more than 64 MiB in one plan.
+/// Regions of both NSDs of which no more than nine tenths are used, but no more than 64 MiB in one plan, or one region.
 #[test]
 fn the_emptiest_regions_are_planned_up_to_a_limit() {
     let (mut log, _disk) = with_used(&[20, 51, 60, 60], &[50, 10, 60, 60]);
@@ -161,13 +161,25 @@ fn the_emptiest_regions_are_planned_up_to_a_limit() {
         let planned = log.plan_clearing(second(10)).len();
         assert_eq!(planned, if is_both { 2 } else { 1 });
     }
+    // One of 1 GiB has more than that in it.
+    for (used, is_planned) in [(90, true), (91, false)] {
+        let region = 1 << 18;
+        let of_region = |per_cent: u32| region / 100 * per_cent;
+        let mut counts = vec![of_region(91); 30];
+        counts[0] = of_region(used);
+        let (mut log, _disk) = with_regions_of(region, &counts, &[]);
+        log.offer_clearing(true);
+        want(&mut log);
+        let planned = log.plan_clearing(second(10)).len();
+        assert_eq!(planned, usize::from(is_planned), "{used} of a hundred");
+    }
 }
 
 /// Files there may be in use on other nodes, which no look finds out: twice as long each time, up to ten minutes. Other
 /// regions do not wait for that.
 #[test]
 fn the_same_regions_are_tried_after_ever_longer_pauses() {
-    let (mut log, mut disk) = with_used(&[10, 10, 60, 60], &[60, 60, 60, 60]);
+    let (mut log, mut disk) = with_used(&[10, 10, 91, 91], &[91, 91, 91, 91]);
     log.offer_clearing(true);
     let mut now = second(10);
     want(&mut log);
@@ -202,7 +214,7 @@ fn the_same_regions_are_tried_after_ever_longer_pauses() {
     // That one is free, too, and another one is nearly so.
     free(&mut log, &mut disk, used(NSD, 1, 10));
     log.give_regions();
-    free(&mut log, &mut disk, used(OTHER_NSD, 3, 40));
+    free(&mut log, &mut disk, used(OTHER_NSD, 3, 90));
     let other = vec![place(OTHER_NSD, 3)];
     // It does not wait for what those were put off.
     assert_eq!(next(&mut log, &mut now), (2, other.clone()));
@@ -210,10 +222,35 @@ fn the_same_regions_are_tried_after_ever_longer_pauses() {
     assert_eq!(next(&mut log, &mut now), (4, other));
 }
 
+/// There may be more in a region than one plan names: what some has left is gone on with.
+#[test]
+fn a_region_that_is_being_left_is_tried_at_once() {
+    let (mut log, mut disk) = with_used(&[10, 91, 91, 91], &[91, 91, 91, 91]);
+    log.offer_clearing(true);
+    let mut now = second(10);
+    let mut plan = |log: &mut OwnerLog, after: u64| {
+        now = now + Duration::from_secs(after);
+        log.end_clearing();
+        want(log);
+        !log.plan_clearing(now).is_empty()
+    };
+    assert!(plan(&mut log, 0));
+    assert!(plan(&mut log, 2));
+    assert!(!plan(&mut log, 2), "nothing has left it");
+    assert!(plan(&mut log, 2));
+    for sector in 0..5 {
+        let mut one = used(NSD, 0, 1);
+        one.at.sector += sector;
+        free(&mut log, &mut disk, one);
+        assert!(plan(&mut log, 2), "{sector}");
+    }
+    assert!(plan(&mut log, 2) && !plan(&mut log, 2) && plan(&mut log, 2));
+}
+
 /// When nobody has wanted regions for a while grants ahead of need come from all of them again.
 #[test]
 fn regions_are_left_as_long_as_somebody_wants_them() {
-    let (mut log, _disk) = with_used(&[10, 60, 60, 60], &[60, 60, 60, 60]);
+    let (mut log, _disk) = with_used(&[10, 91, 91, 91], &[91, 91, 91, 91]);
     log.offer_clearing(true);
     want(&mut log);
     assert_eq!(log.plan_clearing(second(10)), [place(NSD, 0)]);

@@ -107,7 +107,8 @@ fn carry(s: &mut Story, effects: Vec<Effect>, count: u64, failure: Option<IoFail
                 meta::Op::Commit(commit) => {
                     outcome.commits.push(commit);
                     s.attr.change += 1;
-                    s.answer(call, meta::Reply::Attr(s.attr))
+                    let done = meta::Reply::Attr(s.attr);
+                    s.answer(call, s.commit_error.map_or(done, meta::Reply::Error))
                 }
                 other => panic!("{other:?}"),
             },
@@ -671,18 +672,26 @@ fn a_reader_finds_all_blocks_that_it_loads() {
 fn the_pace_is_kept() {
     let pace = crate::Pace::default();
     let second = |n: u64| Instant(n * SECOND);
-    let in_use = |from: u64| {
-        let taken = (from * 100..(from + 2) * 100).filter(|n| {
-            let now = Instant(n * SECOND / 100);
+    let in_use = |from: u64, is_wanted: bool| {
+        let taken = (from * 200..(from + 2) * 200).filter(|n| {
+            let now = Instant(n * SECOND / 200);
             pace.note_use(now);
-            pace.take(now, 1 << 20)
+            pace.take(now, 1 << 20, is_wanted)
         });
         taken.count()
     };
-    assert!((8..=9).contains(&in_use(1)), "4 MiB a second");
-    let idle = (1000..1200).filter(|n| pace.take(Instant(n * SECOND / 100), 1 << 20));
+    assert!((8..=9).contains(&in_use(1, false)), "4 MiB a second");
+    // Somebody waits for the space.
+    let wanted = in_use(4, true);
+    assert!((256..=270).contains(&wanted), "128 MiB a second: {wanted}");
+    pace.rest(second(6), Duration(SECOND));
+    assert!(!pace.take(second(7), 1, false) && pace.take(second(7), 1, true));
+    assert_eq!(pace.begin_reads(second(7), 3, false), 0);
+    assert_eq!(pace.begin_reads(second(7), 3, true), 3);
+    pace.end_reads(3);
+    let idle = (1000..1200).filter(|n| pace.take(Instant(n * SECOND / 100), 1 << 20, false));
     assert!((64..=68).contains(&idle.count()), "32 MiB a second");
-    assert!(pace.take(second(100), 64 << 20));
-    assert!(!pace.take(second(101), 1), "paid later");
-    assert!(pace.take(second(102), 1));
+    assert!(pace.take(second(100), 64 << 20, false));
+    assert!(!pace.take(second(101), 1, false), "paid later");
+    assert!(pace.take(second(102), 1, false));
 }

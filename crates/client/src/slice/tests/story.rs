@@ -212,6 +212,8 @@ pub(super) struct Story {
     pub(super) is_full: bool,
     /// On the NSDs of the file's layout.
     pub(super) has_room: bool,
+    /// Commits of rewrites fail.
+    pub(super) commit_error: Option<Errno>,
     pub(super) spare: std::cell::Cell<Spare>,
     pub(super) has_volatile_nsd: bool,
     /// Of all shards; this node is the first.
@@ -243,6 +245,7 @@ impl Story {
             sectors_max: u64::MAX,
             is_full: false,
             has_room: true,
+            commit_error: None,
             spare: std::cell::Cell::default(),
             has_volatile_nsd: false,
             owner: NodeId(2),

@@ -231,7 +231,7 @@ fn nobody_waits_for_files_that_do_not_leave() {
         assert_eq!(world.held(0), 0, "{what}");
     };
     answered_at_once(with_files_at(1, USED), "not offered");
-    let mut world = with_files_at(1, REGION_SECTORS / 2 + 1);
+    let mut world = with_files_at(1, REGION_SECTORS * 9 / 10 + 1);
     world.logs[1].offer_clearing(true);
     answered_at_once(world, "all are well used");
 }

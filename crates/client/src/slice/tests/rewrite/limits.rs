@@ -124,7 +124,7 @@ fn slow_disks_are_left_alone_for_longer() {
     let (mut s, store) = storing();
     s.now = s.now + Duration::from_secs(2);
     stored(&mut s, &store);
-    let is_free = |s: &Story, seconds| s.pace.take(s.now + Duration::from_secs(seconds), 1);
+    let is_free = |s: &Story, seconds| s.pace.take(s.now + Duration::from_secs(seconds), 1, false);
     assert!(!is_free(&s, 5));
     assert!(is_free(&s, 7));
 }

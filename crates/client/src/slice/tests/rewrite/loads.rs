@@ -127,7 +127,7 @@ fn whatever_ends_a_rewrite_its_loads_are_counted() {
 #[test]
 fn the_reads_of_a_node_are_shared() {
     let mut s = rested();
-    assert_eq!(s.pace.begin_reads(s.now, 100), READS_MAX);
+    assert_eq!(s.pace.begin_reads(s.now, 100, false), READS_MAX);
     let done = ticks(&mut s, 100, 64, None);
     assert_eq!((done.maps, done.loaded), (0, 0), "nothing is begun");
     s.pace.end_reads(READS_MAX - 1);
@@ -145,7 +145,7 @@ fn reads_are_paid_for_one_by_one() {
     s.pace.note_use(s.now);
     until_load(&mut s);
     // 63 reads at 4 MiB a second, less what a tick may be late.
-    let is_free = |s: &Story, ms| s.pace.take(s.now + Duration::from_millis(ms), 1);
+    let is_free = |s: &Story, ms| s.pace.take(s.now + Duration::from_millis(ms), 1, false);
     assert!(!is_free(&s, 1800));
     assert!(is_free(&s, 2000));
     // In memory already: the store alone.
@@ -163,7 +163,7 @@ fn reads_are_paid_for_one_by_one() {
 fn reads_beside_nobody_cost_their_bytes() {
     let mut s = rested();
     let loads = until_load(&mut s);
-    assert!(s.pace.take(s.now + Duration::from_millis(10), 1));
+    assert!(s.pace.take(s.now + Duration::from_millis(10), 1, false));
     let mut all = reads_of(&loads);
     // As long as the disks are left alone nothing follows.
     s.now = s.now + Duration::from_millis(1);
@@ -181,7 +181,7 @@ fn reads_beside_nobody_cost_their_bytes() {
     assert!(all < 63, "few at a time");
     let pause = Duration(left * (128 << 10) * SECOND / (4 << 20));
     let at = s.now + Duration(pause.0 - SECOND / 5);
-    assert!(!s.pace.take(at, 1), "{left} reads are paid for");
+    assert!(!s.pace.take(at, 1, false), "{left} reads are paid for");
     // They go on, and nothing is paid twice.
     s.now = s.now + Duration::from_millis(1);
     end(&mut s, &others, Ok(()));
@@ -194,7 +194,7 @@ fn reads_beside_nobody_cost_their_bytes() {
 fn a_late_turn_has_its_own_patience() {
     let mut s = rested();
     // Others have the pace for as long as a block waits, less a tenth of a second.
-    assert!(s.pace.take(s.now, 10 * crate::rewrite::RATE_DEFAULT));
+    assert!(s.pace.take(s.now, 10 * crate::rewrite::RATE_DEFAULT, false));
     let begin = s.now;
     let loads = until_load(&mut s);
     let waited = s.now.since(begin);

@@ -261,7 +261,10 @@ fn tokens_are_asked_for_when_there_are_frames_and_it_is_time() {
     let mut s = open_to_write_half();
     overwrite(&mut s, 3);
     rest(&mut s);
-    assert!(s.pace.take(s.now, u64::from(u32::MAX)), "for two minutes");
+    assert!(
+        s.pace.take(s.now, u64::from(u32::MAX), false),
+        "for two minutes"
+    );
     let done = ticks(&mut s, 20, 64, None);
     assert_eq!(done.acquired.len(), 0, "{done:?}");
     s.now = s.now + Duration::from_secs(200);
