@@ -45,6 +45,8 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// After so many failures in a row operations do not wait for checkpoints any more.
 const HOPELESS_COUNT: u32 = 4;
+/// A round leaves one part in so many of what makes it due.
+const ROUND_PART: u64 = 8;
 
 /// The shards and the journal of an owner, each under its own lock. No lock is held when a call returns.
 pub trait Host {
@@ -286,9 +288,11 @@ impl Keeper {
         }
         self.sizes = sizes;
         let due = log.unsaved_size_due();
-        self.is_due = unsaved > due && !log.journal.is_poisoned();
+        // Where what is put off fills the journal, too, all that a round would not leave is saved.
+        let is_full = unsaved + put_off > due && unsaved > due / ROUND_PART;
+        self.is_due = (unsaved > due || is_full) && !log.journal.is_poisoned();
         // What fills the journal can go nowhere.
-        let is_stuck = unsaved <= due && unsaved + put_off > due;
+        let is_stuck = !self.is_due && unsaved + put_off > due;
         let has_moved = self.progress.0 != self.progress.1;
         self.progress.1 = self.progress.0;
         if log.take_room_come() {
@@ -406,7 +410,11 @@ impl Keeper {
             };
             (is_last, order)
         });
-        let enough = if self.is_requested { 0 } else { due / 8 };
+        let enough = if self.is_requested {
+            0
+        } else {
+            due / ROUND_PART
+        };
         let mut left: u64 = sizes.iter().map(|size| size.unsaved).sum();
         let mut round = VecDeque::new();
         for size in sizes {

@@ -90,7 +90,12 @@ impl World {
     /// A tick of the driver, to which a round would be welcome, and all that it begins.
     fn tick(&mut self, keeper: &mut Keeper, now: Instant) {
         keeper.request_round();
-        keeper.on_tick(now, self.sizes(), &mut self.log);
+        self.tick_alone(keeper, now);
+    }
+
+    /// The same, and no round would be welcome.
+    fn tick_alone(&mut self, keeper: &mut Keeper, now: Instant) {
+        self.look(keeper, now);
         let mut pending = Pending::default();
         loop {
             let mut host = PlainHost {
@@ -164,4 +169,40 @@ fn a_tree_that_cannot_be_read_and_fills_the_journal_is_said() {
         assert_eq!(is_refused(&change), id == BAD, "{id}");
         assert!(!is_refused(&removal), "{id}");
     }
+}
+
+/// Together they fill the journal, each alone is less than what makes a round due: what can be saved is, and nobody is refused anything.
+#[test]
+fn what_can_be_saved_makes_room_for_what_cannot() {
+    let mut world = World::new();
+    let mut keeper = Keeper::new();
+    let due = world.log.unsaved_size_due();
+    let mut index = 300;
+    let mut fill = |world: &mut World, id, most: u64| {
+        while world.unsaved(id) + (due / 100) < most {
+            world.make(id, index..index + 10);
+            index += 10;
+        }
+        assert!(world.unsaved(id) <= most);
+    };
+    fill(&mut world, BAD, due / 5 * 4);
+    let now = Instant(1_000_000_000);
+    world.tick(&mut keeper, now);
+    assert_eq!(keeper.counters().failures, 1, "it is put off");
+    // Less than what a round would leave is not worth one.
+    fill(&mut world, GOOD, due / 10);
+    world.tick_alone(&mut keeper, now);
+    assert!(world.unsaved(GOOD) > 0);
+    fill(&mut world, GOOD, due);
+    world.tick_alone(&mut keeper, now);
+    assert_eq!(world.unsaved(GOOD), 0);
+    world.snapshot();
+    let set = SetAttr {
+        permissions: Some(0o600),
+        ..SetAttr::default()
+    };
+    let ino = InodeId::new(GOOD, 100);
+    let change = Op::SetAttr { ino, set };
+    world.look(&mut keeper, now);
+    assert_eq!(world.log.admit(common::life(1), &change, 0), Ok(()));
 }
