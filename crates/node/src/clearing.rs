@@ -28,6 +28,8 @@ use crate::replay::ReadPage;
 const BATCH_COUNT: usize = 256;
 /// So many pieces of files are found at the most: what a plan moves is bounded, too.
 const COUNT_MAX: usize = 16 << 10;
+/// After so many inodes that a tree does not give the rest of it is left alone: each of them may be a disk's whole patience.
+const UNREAD_MAX: u32 = 4;
 
 /// A search in one shard.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub struct Search {
     places: Arc<[Run]>,
     resident: Vec<InodeId>,
     next: u64,
+    /// Inodes that the tree did not give.
+    unread_count: u32,
 }
 
 /// Inodes to be read.
@@ -49,8 +53,8 @@ pub struct Cold {
 pub struct Found {
     /// Each with the number of the place.
     files: Vec<(usize, (InodeId, Layout, ByteRange))>,
-    /// Inodes that could not be read.
-    pub unread: Vec<FetchError>,
+    /// Inodes that could not be read, and the last error.
+    pub unread: Option<(u64, FetchError)>,
 }
 
 impl Found {
@@ -90,6 +94,7 @@ impl Search {
             places: Arc::clone(places),
             resident: slice.shard.resident_inodes(),
             next: 0,
+            unread_count: 0,
         }
     }
 
@@ -113,20 +118,28 @@ impl Search {
         })
     }
 
-    /// Reads them; `read` blocks.
+    /// Reads them; `read` blocks. False: the tree cannot be read, and the rest of it is left alone.
     pub fn read(
-        &self,
+        &mut self,
         cold: &Cold,
         (fs, key): (FsId, HashKey),
         pages: &mut Pages,
         read: &mut ReadPage<'_>,
         found: &mut Found,
-    ) {
+    ) -> bool {
         for ino in &cold.inodes {
             match read_now(fs, key, &cold.root, *ino, pages, read) {
                 Ok(loaded) => found.add(loaded.lying_in(&self.places)),
-                Err(error) => found.unread.push(error),
+                Err(error) => {
+                    self.unread_count += u32::from(matches!(error, FetchError::Tree(_)));
+                    let count = found.unread.take().map_or(0, |(count, _)| count);
+                    found.unread = Some((count + 1, error));
+                }
+            }
+            if self.unread_count >= UNREAD_MAX {
+                return false;
             }
         }
+        true
     }
 }

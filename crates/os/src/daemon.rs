@@ -706,7 +706,8 @@ impl Daemon {
         self.await_farewell(until);
         // With what the others have brought.
         let lost = self.loss(is_written, said);
-        if lost.is_none() {
+        // What a disk or an owner has refused is lost; all else is as durable as if nothing had been.
+        if matches!(lost, None | Some(Error::Refused { .. })) {
             self.checkpoint_before_end();
             self.close_journal();
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use client::slice::Input;
 use node::clearing::{Found, Search};
-use node::store::tree::{Fetch, Pages};
+use node::store::tree::{Fetch, Pages, Unreadable};
 use types::Run;
 
 use super::work::Item;
@@ -99,7 +99,12 @@ impl Daemon {
 
     /// Files can leave regions.
     fn may_clear(&self) -> bool {
-        self.is_serving() && self.config.rewrite_rate > 0 && !self.pace.is_off()
+        // While an owner is away nothing is rewritten (`node::Hands`).
+        let are_all_there = self.hands.with(|hands| hands.away().next().is_none());
+        self.is_serving()
+            && are_all_there
+            && self.config.rewrite_rate > 0
+            && !self.pace.is_off()
     }
 
     /// From the beginning: who asks must not hear that nothing can be done.
@@ -121,13 +126,15 @@ impl Daemon {
                 return;
             }
         }
-        let (regions, unread) = (places.len(), found.unread.len());
+        if let Some((count, error)) = found.unread.take() {
+            tracing::warn!(count, %error, "files that are to leave regions cannot be read");
+        }
+        let regions = places.len();
         let clear = found.by_slice(places);
         let files: usize = clear.iter().map(|(_, clear)| clear.files.len()).sum();
         tracing::info!(
             regions,
             files,
-            unread,
             "regions are wanted: what lies there is written elsewhere"
         );
         let inputs = clear.into_iter();
@@ -152,8 +159,14 @@ impl Daemon {
             let Some(cold) = next(&mut search) else {
                 return;
             };
-            let read = &mut |fetch: &Fetch| self.read_tree(fetch);
-            search.read(&cold, of, &mut pages, read, found);
+            // A stop does not wait for a disk that takes long.
+            let read = &mut |fetch: &Fetch| match self.clearing.is_ended() {
+                true => Err(Unreadable),
+                false => self.read_tree(fetch),
+            };
+            if !search.read(&cold, of, &mut pages, read, found) {
+                return;
+            }
         }
     }
 }
