@@ -91,9 +91,7 @@ impl Slice {
                 return;
             }
             if inode.waits_to_store(env.now) && inode.pages.dirty_count() > 0 {
-                if !self.failing.contains(&ino) {
-                    self.failing.push(ino);
-                }
+                self.failing.insert(ino);
                 return;
             }
             let storing = inode
@@ -416,12 +414,15 @@ impl Slice {
             return;
         }
         let has_goal = !inode.goals.is_empty();
-        let is_awaited = inode
-            .batches
-            .iter()
-            .any(|b| b.state == BatchState::Storing && inode.pages.has_older(&b.numbers, until));
         // Where frames are short, what is stored does not wait for what is being stored: it can be evicted then.
         let is_short = env.pool.frame_counts().1 < env.pool.levels().intake;
+        let has_dirty = inode.pages.dirty_count() > 0 && !inode.pages.is_reached(until);
+        // Its store has failed and is tried again soon: no size is told before its bytes.
+        let is_put_off = !is_short && has_dirty && inode.waits_to_store(env.now);
+        let is_awaited = is_put_off
+            || (inode.batches.iter()).any(|b| {
+                b.state == BatchState::Storing && inode.pages.has_older(&b.numbers, until)
+            });
         let front = inode.front(is_short);
         let may_go = inode.batches.iter().filter(|batch| front.admits(batch));
         let stored: usize = may_go.map(Batch::extent_count).sum();
@@ -479,7 +480,12 @@ impl Slice {
         }
         self.try_starved(env);
         self.try_held(env);
-        for ino in std::mem::take(&mut self.failing) {
+        let waits = |ino: &InodeId| {
+            let inode = self.inodes.get(ino);
+            inode.is_some_and(|inode| inode.waits_to_store(env.now))
+        };
+        let is_due: Vec<InodeId> = self.failing.extract_if(.., |ino| !waits(ino)).collect();
+        for ino in is_due {
             self.pump(env, ino);
         }
     }

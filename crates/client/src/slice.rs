@@ -14,7 +14,7 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -347,7 +347,7 @@ pub struct Slice {
     /// Inodes that wait for sectors.
     pub(crate) starved: Vec<InodeId>,
     /// Stores of these failed a moment ago: they are tried again at ticks.
-    pub(crate) failing: Vec<InodeId>,
+    pub(crate) failing: BTreeSet<InodeId>,
     /// Inodes with parts of pages that were refused (`crate::refused`): tried again with each tick.
     pub(crate) held: Vec<InodeId>,
     /// See [`Gauges`].
@@ -458,7 +458,7 @@ impl Slice {
             eviction: crate::evict::Eviction::new(),
             named_count: 0,
             starved: Vec::new(),
-            failing: Vec::new(),
+            failing: BTreeSet::new(),
             held: Vec::new(),
             refused_count: 0,
             load_time: crate::reading::LoadTime::default(),

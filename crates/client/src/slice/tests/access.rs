@@ -268,7 +268,7 @@ fn few_times_are_told_at_once() {
             false => all(&s.late_tick()),
         };
         assert_eq!(waiting.len(), 8);
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         while let Some((call, ino)) = waiting.pop() {
             assert!(seen.insert(ino), "each once");
             let attr = Attr {

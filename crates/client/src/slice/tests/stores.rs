@@ -365,6 +365,46 @@ fn rights_that_a_lost_write_takes_are_told() {
     assert!(!s.slice.is_dirty());
 }
 
+/// Its end is told with its bytes, and not while these wait to be stored again: a crash would leave zeros.
+#[test]
+fn no_end_is_told_before_bytes_whose_store_has_failed() {
+    let mut s = Story::new(0);
+    s.has_sectors = true;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let handle = *s.slice.handles.keys().next().expect("opened");
+    // More than lies in a Commit.
+    for page in 0..40 {
+        let frame = crate::Pool::alloc(&s.memory).expect("plenty");
+        s.ask(Operation::Write {
+            ino: INO,
+            handle,
+            offset: page * PAGE,
+            payload: Span::whole(frame),
+            is_write_back: false,
+            append: false,
+            sync: false,
+            kill_set_id: false,
+        });
+    }
+    let mut effects = fsync_by(&mut s, handle);
+    for _ in 0..3 {
+        let stores = stores_of(&effects);
+        assert!(!stores.is_empty(), "{effects:?}");
+        for io in stores {
+            let effects = s.input(Input::Stored(io, Err(IoFailure::Unreachable)));
+            assert_eq!(commit_of(&effects).map(|(_, commit)| commit), None);
+        }
+        let begin = s.now;
+        effects = Vec::new();
+        while stores_of(&effects).is_empty() {
+            assert!(s.now.since(begin) <= STORE_PAUSE);
+            s.now = s.now + Duration::from_millis(20);
+            effects = s.input(Input::Tick);
+            assert_eq!(commit_of(&effects).map(|(_, commit)| commit), None);
+        }
+    }
+}
+
 /// What the kernel is told of the names `names` that the owner tells, for a buffer of `size` bytes of the user `uid`.
 fn listed(s: &mut Story, uid: u32, size: u32, names: &[u8]) -> Option<Response> {
     let effects = s.ask_as(uid, Operation::ListXattr { ino: INO, size });
