@@ -19,9 +19,11 @@ impl Shard {
         promised.flatten().or_else(|| inos.clone().next())
     }
 
-    /// Files with more than a small file's bytes in pieces: to be moved when there is time.
-    pub fn may_destage(&self) -> impl Iterator<Item = InodeId> + '_ {
-        self.destage_later.iter().map(|i| InodeId::new(self.id, *i))
+    /// Files with bytes in pieces, to be moved when there is time: those behind this index first, each once.
+    pub fn may_destage(&self, index: u64) -> impl Iterator<Item = InodeId> + '_ {
+        let behind = self.destage_later.range(index.saturating_add(1)..);
+        let around = behind.chain(self.destage_later.range(..=index));
+        around.map(|i| InodeId::new(self.id, *i))
     }
 
     /// What to move to sectors of a file, at most `sector_count_max` sectors, and the version of its map now. With `wants_promised`

@@ -208,7 +208,7 @@ impl Daemon {
             let soon = shard.destage_behind(*tried, is_hungry);
             // Commits would wait for these.
             let is_due = is_idle_round || node::log::is_piece_debt_high(shard.piece_debt());
-            let ino = soon.or_else(|| is_due.then(|| shard.may_destage().next())?)?;
+            let ino = soon.or_else(|| is_due.then(|| shard.may_destage(*tried).next())?)?;
             (state.cursor, *tried) = (at + 1, ino.index());
             let (version, mut sectors) = shard.destage_plan(ino, sectors_max, is_hungry)?;
             if sectors.iter().any(|sector| sector.is_promised) {

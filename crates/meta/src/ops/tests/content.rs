@@ -205,7 +205,33 @@ fn destage_moves_the_pieces_that_are_the_same() {
     assert_eq!(done.used.len(), 1);
     assert_eq!(f.shards[0].piece_debt().bytes(), 0);
     assert_eq!(f.shards[0].destage_behind(0, false), None);
-    assert_eq!(f.shards[0].may_destage().count(), 0);
+    assert_eq!(f.shards[0].may_destage(0).count(), 0);
+}
+
+/// So do those that there is time for: one that cannot be moved holds up no others.
+#[test]
+fn what_may_be_moved_goes_round_the_files() {
+    let mut f = Fixture::new();
+    let mut inos = Vec::new();
+    for name in ["a", "b", "c"] {
+        let attr = f.create(name);
+        let mut write = commit(&attr, 40_000, vec![]);
+        write.pieces = vec![Piece {
+            offset: 0,
+            bytes: vec![1; 40_000].into(),
+        }];
+        f.run(&Op::Commit(write));
+        inos.push(attr.ino);
+    }
+    inos.sort_unstable();
+    let shard = &f.shards[0];
+    assert_eq!(shard.destage_behind(0, false), None);
+    for at in 0..3 {
+        let mut around: Vec<_> = shard.may_destage(inos[at].index()).collect();
+        around.rotate_right(at + 1);
+        assert_eq!(around, inos);
+    }
+    assert_eq!(shard.may_destage(u64::MAX).next(), Some(inos[0]));
 }
 
 /// Files take turns, those that are promised sectors before others where these have some.
