@@ -35,46 +35,83 @@ fn part<'a>(path: &'a Path, pattern: &'static str, depth: u32, size: u64, turn: 
     }
 }
 
-/// 4 KiB reads at random places of a file that is not in memory, one or many at a time, against a raw device.
+/// 4 KiB reads at random places of a file that is not in memory, one or many at a time: against a raw device, and against a trivial
+/// server that does each as a pread on a raw device, which is what FUSE leaves of it.
 pub(crate) fn random_read(rig: &mut Rig, scale: Scale) -> Result<Vec<Row>> {
     let raw = rig.raw()?;
     let file = rig.gupfs()?.mount.join("large");
     load::write_file(&file, scale.file_size, false)?;
-    let row = |depth: u32, with: &str, turns: &Turns| {
-        let name = format!("4 KiB random read, cold, QD{depth}{with}");
-        Row::turns(name, "1/s", turns, "R")
+    let trivial = rig.trivial_on_disk()?.mount.join("read");
+    fs::File::create(&trivial)?.set_len(scale.file_size)?;
+    let of = Readers {
+        ours: &file,
+        raw: &raw,
+        trivial: &trivial,
     };
-    let plain = random_reads(rig, scale, (&file, &raw))?;
-    let mut rows = vec![
-        row(1, "", &plain[0]).bounds(0.65, 0.75),
-        row(DEPTH, "", &plain[1]).bounds(0.3, 0.4),
-    ];
+    let plain = random_reads(rig, scale, of)?;
     rig.set_gupfs("async_direct_io", "on")?;
-    let outcome = random_reads(rig, scale, (&file, &raw));
+    let outcome = random_reads(rig, scale, of);
     rig.set_gupfs("async_direct_io", "default")?;
-    for (depth, turns) in [1, DEPTH].into_iter().zip(&outcome?) {
-        rows.push(row(depth, ", async_direct_io on", turns));
+    let mut rows = Vec::new();
+    for (with, measured) in [("", plain), (", async_direct_io on", outcome?)] {
+        for (depth, of_depth) in [1, DEPTH].into_iter().zip(&measured) {
+            let name = format!("4 KiB random read, cold, QD{depth}{with}");
+            let row = Row::turns(&name, "1/s", &of_depth.raw, "R");
+            rows.push(match (depth, with) {
+                (1, "") => row.bounds(0.65, 0.75),
+                (DEPTH, "") => row.bounds(0.3, 0.4),
+                _ => row,
+            });
+            rows.push(Row::turns(name, "1/s", &of_depth.trivial, "Tp"));
+            if with.is_empty() {
+                let name = format!("Tp: 4 KiB random read, QD{depth}");
+                rows.push(Row::turns(name, "1/s", &of_depth.ceiling, "R"));
+            }
+        }
     }
     rig.remount_gupfs()?;
     fs::remove_file(&file)?;
+    fs::remove_file(&trivial)?;
     Ok(rows)
 }
 
-/// Reads a file of ours and a raw device by turns after a start of G: one at a time, and many.
-fn random_reads(rig: &mut Rig, scale: Scale, of: (&Path, &Path)) -> Result<[Turns; 2]> {
+/// What is read by turns.
+#[derive(Debug, Clone, Copy)]
+struct Readers<'a> {
+    ours: &'a Path,
+    raw: &'a Path,
+    trivial: &'a Path,
+}
+
+/// Of one depth: ours against the raw device, ours against the trivial server, and that against the raw device.
+#[derive(Debug, Default)]
+struct Reads {
+    raw: Turns,
+    trivial: Turns,
+    ceiling: Turns,
+}
+
+/// Reads by turns after a start of G: one at a time, and many.
+fn random_reads(rig: &mut Rig, scale: Scale, of: Readers<'_>) -> Result<[Reads; 2]> {
     let turns = scale.run_count as u64;
     // One turn of each depth is not counted: it brings tokens and the file's map.
     let part_size = scale.file_size / (2 * (turns + 1)) / SMALL * SMALL;
     rig.remount_gupfs()?;
     drop_caches()?;
-    let mut measured = [Turns::default(), Turns::default()];
+    let mut measured = [Reads::default(), Reads::default()];
     for turn in 0..=turns {
-        for (which, depth) in [1, DEPTH].into_iter().enumerate() {
-            let at = 2 * turn + which as u64;
-            let ours = part(of.0, "randread", depth, part_size, at).rate()?;
-            let theirs = part(of.1, "randread", depth, part_size, at).rate()?;
+        for (reads, depth) in measured.iter_mut().zip([1, DEPTH]) {
+            let at = 2 * turn + u64::from(depth > 1);
+            let rate = |path| -> Result<f64> {
+                Ok(per_second(
+                    part(path, "randread", depth, part_size, at).rate()?,
+                ))
+            };
+            let (ours, raw, trivial) = (rate(of.ours)?, rate(of.raw)?, rate(of.trivial)?);
             if turn > 0 {
-                measured[which].push(per_second(ours), per_second(theirs));
+                reads.raw.push(ours, raw);
+                reads.trivial.push(ours, trivial);
+                reads.ceiling.push(trivial, raw);
             }
         }
     }

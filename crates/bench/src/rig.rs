@@ -178,7 +178,7 @@ impl Rig {
         self.once("t", |rig| rig.trivial_with("t", &options))
     }
 
-    /// Tp: the same, each write a pwrite on a raw device.
+    /// Tp: the same, each write a pwrite and each read a pread on a raw device.
     pub(crate) fn trivial_on_disk(&mut self) -> Result<Target> {
         let device = self.raw_device("t-memory")?;
         let options = ["--threads", TRIVIAL_WRITERS, "--disk", text(&device)];

@@ -1,12 +1,12 @@
 //! T, the comparator: a trivial in-memory FUSE server on our own layer, with GUPFS's open modes.
 //!
 //! `trivial MNT [--mem] [--dio] [--direct-from BYTES] [--ttl SECONDS] [--threads N] [--transport dev|uring] [--slabs N]
-//! [--disk PATH]`
+//! [--disk PATH] [--async-dio]`
 //!
 //! Does what benchmarks/fuse-ceiling.c does on libfuse: keeps data in buffers of 1 MiB (with `--mem`; else
 //! it discards writes and reads zeros), never frees an inode, answers FLUSH. Ends when it is unmounted.
-//! With `--disk` each write is a pwrite with O_DIRECT at the same offset of that device: for one file, which nobody
-//! reads.
+//! With `--disk` each write is a pwrite, and each read a pread, with O_DIRECT at the same offset of that device: for one file.
+//! `--async-dio` asks the kernel for FUSE_ASYNC_DIO.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -220,7 +220,7 @@ impl Trivial {
                 offset,
                 length,
                 ..
-            } => self.read(node(*ino)?, *offset, *length),
+            } => self.read(node(*ino)?, *offset, *length)?,
             Operation::Write {
                 ino,
                 offset,
@@ -316,9 +316,12 @@ impl Trivial {
         Response::Listing(listed)
     }
 
-    fn read(&self, node: &Node, offset: u64, length: u32) -> Response {
+    fn read(&self, node: &Node, offset: u64, length: u32) -> Result<Response, Errno> {
         let size = node.attr.lock().expect("lock").size;
         let end = size.min(offset + u64::from(length));
+        if let Some(disk) = &self.disk {
+            return self.read_disk(disk, offset, end.saturating_sub(offset));
+        }
         let slabs = node.slabs.read().expect("lock");
         let mut spans = Vec::with_capacity(2);
         let mut at = offset;
@@ -334,7 +337,23 @@ impl Trivial {
             spans.push(span);
             at += part;
         }
-        Response::Data(spans)
+        Ok(Response::Data(spans))
+    }
+
+    fn read_disk(&self, disk: &File, offset: u64, length: u64) -> Result<Response, Errno> {
+        let slab = self.memory.alloc_slab().ok_or(Errno::ENOMEM)?;
+        let whole = part_of_slab(slab, 0, BLOCK_SIZE);
+        let span = part_of_slab(slab, 0, length);
+        let size = usize::try_from(length).expect("at most 1 MiB");
+        // SAFETY: fresh frames of which only we hold a reference.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.memory.address(slab), size) };
+        let outcome = disk.read_exact_at(bytes, offset).map_err(errno);
+        // The answer holds what it brings; the rest of the slab goes.
+        if outcome.is_ok() {
+            frames(span).for_each(|frame| self.memory.retain(frame));
+        }
+        self.memory.release_span(whole);
+        outcome.map(|()| Response::Data(vec![span]))
     }
 
     fn write(
@@ -518,6 +537,7 @@ fn main() {
     let mut config = SessionConfig::new(Path::new(mount_point));
     "trivial".clone_into(&mut config.source);
     config.thread_count = number("--threads", config.thread_count);
+    config.async_direct_io = has("--async-dio");
     if value("--transport").as_deref() == Some("uring") {
         config.transport = TransportKind::Ring;
     }

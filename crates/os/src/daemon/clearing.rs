@@ -101,10 +101,7 @@ impl Daemon {
     fn may_clear(&self) -> bool {
         // While an owner is away nothing is rewritten (`node::Hands`).
         let are_all_there = self.hands.with(|hands| hands.away().next().is_none());
-        self.is_serving()
-            && are_all_there
-            && self.config.rewrite_rate > 0
-            && !self.pace.is_off()
+        self.is_serving() && are_all_there && self.config.rewrite_rate > 0 && !self.pace.is_off()
     }
 
     /// From the beginning: who asks must not hear that nothing can be done.
