@@ -30,6 +30,7 @@ pub mod message;
 mod names;
 mod opens;
 pub mod pages;
+mod passing;
 pub mod pool;
 mod prefetch;
 mod pressure;

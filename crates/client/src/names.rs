@@ -670,6 +670,9 @@ impl Slice {
             self.call(ino.shard(), ask, Continuation::Arrival(Box::new(arrival)));
             return;
         }
+        if self.has_passed(env, &request, ino) {
+            return self.fail(request.ticket, Errno::ESTALE);
+        }
         let entry = self.show(ino, request.caller.pid, arrival.entry_timeout_ns);
         let Some(entry) = entry else {
             return self.fail(request.ticket, Errno::ENOENT);

@@ -22,14 +22,14 @@
 //!
 //! What this deliberately does not do: change the mode of an open file, which the kernel has no means for.
 
-use std::hash::{Hash as _, Hasher as _};
+use std::hash::Hasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::request::{Caller, OpenFlags, Opened};
 use crate::siblings::Order;
 use crate::slice::{OpenFile, Slice};
 use crate::walk::Course;
-use types::InodeId;
+use types::{InodeId, Name};
 
 /// Direct reads below this are slower than cached ones.
 const SMALL_READ_MAX: u32 = 32 << 10;
@@ -83,6 +83,8 @@ pub struct Readers {
     scanners: Box<[AtomicU64]>,
     /// Process number, 32 bits, above those of the directory that it was taken to list next.
     guesses: Box<[AtomicU64]>,
+    /// Thread number, 32 bits, above those of what the last name that it looked up leads to; and above those of that name.
+    looked_up: [Box<[AtomicU64]>; 2],
 }
 
 /// The place of a process in a table: those started one after the other do not meet.
@@ -90,10 +92,11 @@ fn place(table: &[AtomicU64], pid: u32) -> &AtomicU64 {
     &table[(pid % PROCESS_COUNT) as usize]
 }
 
-fn guess(pid: u32, directory: InodeId) -> u64 {
+fn guess(pid: u32, what: impl std::hash::Hash) -> u64 {
     let mut hasher = rustc_hash::FxHasher::default();
-    directory.hash(&mut hasher);
-    u64::from(pid) << 32 | hasher.finish() & u64::from(u32::MAX)
+    what.hash(&mut hasher);
+    let hash = hasher.finish() ^ hasher.finish() >> 32;
+    u64::from(pid) << 32 | hash & u64::from(u32::MAX)
 }
 
 /// Changes a value, unless `change` gives none; what it was before.
@@ -123,7 +126,38 @@ impl Readers {
             processes: blank(),
             scanners: blank(),
             guesses: blank(),
+            looked_up: [blank(), blank()],
         }
+    }
+
+    /// A thread has looked up a name in a directory, and it leads there.
+    pub(crate) fn note_looked_up(&self, pid: u32, name: (InodeId, &Name), ino: InodeId) {
+        for (table, value) in self
+            .looked_up
+            .iter()
+            .zip([guess(pid, ino), guess(pid, name)])
+        {
+            place(table, pid).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// What a thread has looked up last is forgotten.
+    pub(crate) fn forget_looked_up(&self, pid: u32) {
+        place(&self.looked_up[0], pid).store(0, Ordering::Relaxed);
+    }
+
+    /// The last name that the thread has looked up is another one than this, and leads there.
+    pub(crate) fn has_looked_up_another(
+        &self,
+        pid: u32,
+        name: (InodeId, &Name),
+        ino: InodeId,
+    ) -> bool {
+        let [inode, mark] = &self.looked_up;
+        let get = |table| place(table, pid).load(Ordering::Relaxed);
+        let last = get(mark);
+        let is_its = last >> 32 == u64::from(pid) && last != guess(pid, name);
+        is_its && get(inode) == guess(pid, ino)
     }
 
     /// The process has listed a directory, wholly or to begin with: the order in which its files are to be loaded before they are opened, if they

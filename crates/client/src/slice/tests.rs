@@ -17,6 +17,7 @@ mod mapped;
 mod nameless;
 mod names;
 mod opens;
+mod passing;
 mod prefetch;
 mod promise;
 mod punch;

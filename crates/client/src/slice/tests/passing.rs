@@ -1,0 +1,113 @@
+//! What a thread hears that looks a file up under one name and then under another one.
+
+use super::*;
+use crate::names::Arrival;
+use types::{FileKind, Name};
+
+/// A name leads to the file, says its owner: the error with which the lookup is answered, if any.
+fn look_up(s: &mut Story, pid: u32, parent: InodeId, name: &str) -> Option<Errno> {
+    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, (0, false));
+    arrival.request = Some(Request {
+        ticket: Ticket(1),
+        caller: Caller {
+            uid: 0,
+            gid: 0,
+            pid,
+            umask: 0,
+        },
+        operation: Operation::Lookup {
+            parent,
+            name: Name::new(name.as_bytes()).expect("a name"),
+        },
+    });
+    let effects = s.input(Input::Arrive(arrival));
+    let answer = effects.iter().find_map(|effect| match effect {
+        Effect::Reply(_, Response::Error(errno), _) => Some(Some(*errno)),
+        Effect::Reply(_, Response::Entry(Some(_), _), _) => Some(None),
+        _ => None,
+    });
+    answer.unwrap_or_else(|| panic!("{effects:?}"))
+}
+
+const AGAIN: Option<Errno> = Some(Errno::ESTALE);
+const OTHER: InodeId = InodeId::new(ShardId(3), 9);
+
+fn story() -> Story {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s
+}
+
+#[test]
+fn a_file_that_passes_from_one_name_to_another_is_looked_up_again() {
+    for (parent, name) in [(InodeId::ROOT, "new"), (OTHER, "old"), (OTHER, "new")] {
+        let mut s = story();
+        assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "old"), None);
+        assert_eq!(look_up(&mut s, 7, parent, name), AGAIN, "{name}");
+        // Once: the kernel looks all names up again, and so do calls that name only this one.
+        assert_eq!(look_up(&mut s, 7, parent, name), None);
+        assert_eq!(look_up(&mut s, 7, parent, name), None);
+    }
+}
+
+#[test]
+fn who_looks_the_same_name_up_again_has_it() {
+    let mut s = story();
+    for pid in [7, 7, 8, 7] {
+        assert_eq!(look_up(&mut s, pid, InodeId::ROOT, "name"), None);
+    }
+    // Another thread has seen nothing of it, and one that is not known may be any.
+    assert_eq!(look_up(&mut s, 9, InodeId::ROOT, "new"), None);
+    assert_eq!(look_up(&mut s, 0, InodeId::ROOT, "name"), None);
+    assert_eq!(look_up(&mut s, 0, InodeId::ROOT, "new"), None);
+    // What it has looked up last is something else.
+    let name = Name::new(b"else").expect("a name");
+    s.readers.note_looked_up(8, (InodeId::ROOT, &name), OTHER);
+    assert_eq!(look_up(&mut s, 8, InodeId::ROOT, "new"), None);
+}
+
+/// Several names are the file's, or a directory's path, which is not to be dropped; on a node that is alone nobody else renames.
+#[test]
+fn what_may_have_both_names_is_shown_under_both() {
+    for (nlink, kind, is_alone) in [
+        (2, FileKind::File, false),
+        (1, FileKind::Directory, false),
+        (1, FileKind::File, true),
+    ] {
+        let mut s = story();
+        (s.attr.nlink, s.attr.kind) = (nlink, kind);
+        s.attr.change += 1;
+        if is_alone {
+            s.slice.believe(Duration::from_secs(60));
+        }
+        for name in ["old", "new", "old"] {
+            assert_eq!(look_up(&mut s, 7, InodeId::ROOT, name), None, "{kind:?}");
+        }
+    }
+}
+
+/// This node has renamed it: the thread looks it up where it has put it.
+#[test]
+fn what_this_node_has_renamed_is_where_it_is() {
+    let mut s = story();
+    assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "old"), None);
+    let name = |name: &[u8]| Name::new(name).expect("a name");
+    let rename = Request {
+        ticket: Ticket(2),
+        caller: Caller {
+            uid: 0,
+            gid: 0,
+            pid: 7,
+            umask: 0,
+        },
+        operation: Operation::Rename {
+            parent: InodeId::ROOT,
+            name: name(b"old"),
+            new_parent: InodeId::ROOT,
+            new_name: name(b"new"),
+            flags: crate::request::RenameFlags::default(),
+        },
+    };
+    s.input(Input::FlushThen(INO, Box::new(rename)));
+    assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "new"), None);
+}
