@@ -147,10 +147,20 @@ impl Slice {
         let Some(ino) = self.ios.remove(&io) else {
             return;
         };
+        let Some(inode) = self.inodes.get_mut(&ino) else {
+            return;
+        };
         match result {
-            Ok(()) => self.send_commit(ino),
-            // Written again, elsewhere: a server restarted between write and flush.
-            Err(_) => self.end_commit(env, ino, Err(None)),
+            Ok(()) => {
+                inode.forget_store_failures();
+                self.send_commit(ino);
+            }
+            // Written again, elsewhere: a server restarted between write and flush, or a disk does not flush.
+            Err(failure) => {
+                inode.count_store_failure(env.now, Some(failure));
+                let is_lost = inode.has_failed_to_store();
+                self.end_commit(env, ino, Err(is_lost.then_some(Errno::EIO)));
+            }
         }
     }
 

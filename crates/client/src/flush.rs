@@ -316,33 +316,23 @@ impl Slice {
         let mut is_dropped = false;
         match result {
             Ok(extents) => {
-                inode.store_failures = 0;
-                inode.failing_since = None;
+                if !env.has_volatile_nsd {
+                    inode.forget_store_failures();
+                }
                 inode.batches[at].state = BatchState::Stored(extents);
             }
             Err(failure) => {
                 // The sectors are used up; the pages are written again, elsewhere.
                 let batch = inode.batches.swap_remove(at);
                 is_dropped = failure.is_none();
-                let since = *inode.failing_since.get_or_insert(env.now);
-                let is_old = env.now.since(since) > STARVED_MAX;
-                match failure {
-                    // A broken link ends nobody's writes, unless it breaks for long.
-                    Some(IoFailure::Unknown) if !is_old => {}
-                    Some(_) if inode.waits_to_store(env.now) => {}
-                    Some(_) => {
-                        inode.store_failures += 1;
-                        inode.store_failed_at = env.now;
-                    }
-                    None => {}
-                }
+                inode.count_store_failure(env.now, failure);
                 let owner = env.owner(ino.shard());
                 if failure == Some(IoFailure::Unknown) {
                     env.grants.burn(owner, &batch.runs);
                 } else {
                     env.grants.discard(owner, &batch.runs);
                 }
-                if inode.store_failures > STORE_FAILURES_MAX {
+                if inode.has_failed_to_store() {
                     inode.errors.note(Errno::EIO);
                     inode.pages.on_flushed(&batch.numbers, false, true);
                     env.grants.unreserve(owner, batch.aside);
@@ -492,6 +482,33 @@ impl Slice {
 }
 
 impl crate::inode::Inode {
+    /// A store, or the flush that makes it durable, has failed, or was cut (`None`).
+    pub(crate) fn count_store_failure(&mut self, now: Instant, failure: Option<IoFailure>) {
+        let since = *self.failing_since.get_or_insert(now);
+        let is_old = now.since(since) > STARVED_MAX;
+        match failure {
+            // A broken link ends nobody's writes, unless it breaks for long.
+            Some(IoFailure::Unknown) if !is_old => {}
+            Some(_) if self.waits_to_store(now) => {}
+            Some(_) => {
+                self.store_failures += 1;
+                self.store_failed_at = now;
+            }
+            None => {}
+        }
+    }
+
+    /// What was stored is as durable as its disks make it.
+    pub(crate) fn forget_store_failures(&mut self) {
+        self.store_failures = 0;
+        self.failing_since = None;
+    }
+
+    /// It was tried often enough: the bytes are lost.
+    pub(crate) fn has_failed_to_store(&self) -> bool {
+        self.store_failures > STORE_FAILURES_MAX
+    }
+
     /// A store of it failed a moment ago.
     fn waits_to_store(&self, now: Instant) -> bool {
         self.store_failures > 0 && now.since(self.store_failed_at) < STORE_PAUSE

@@ -365,6 +365,46 @@ fn rights_that_a_lost_write_takes_are_told() {
     assert!(!s.slice.is_dirty());
 }
 
+/// A disk takes what is written and does not flush: that is tried again after a pause, as stores are, and given up when it has failed four times. One that
+/// has restarted meanwhile, or whose link has broken, ends nobody's writes.
+#[test]
+fn a_disk_that_does_not_flush_is_given_up() {
+    for (failure, is_lost) in [(IoFailure::Unreachable, true), (IoFailure::Unknown, false)] {
+        let mut s = open(true);
+        let mut waiting = vec![store(&mut s)];
+        let begin = s.now;
+        for attempt in 1..=4 {
+            let store = waiting.pop().expect("it is tried again");
+            let extent = types::Extent {
+                file_sector: 0,
+                length: 1,
+                birth: 0,
+                is_shared: false,
+                locations: Vec::new(),
+                checksums: types::extent::Checksums::Inline { crcs: vec![0] },
+            };
+            let effects = s.input(Input::Stored(store, Ok(vec![extent])));
+            let flush = effects.iter().find_map(|effect| match effect {
+                Effect::Flush(io, _) => Some(*io),
+                _ => None,
+            });
+            let flush = flush.unwrap_or_else(|| panic!("{effects:?}"));
+            let effects = s.input(Input::Flushed(flush, Err(failure)));
+            assert_eq!(commit_of(&effects).map(|(_, commit)| commit), None);
+            waiting = stores_of(&effects);
+            assert_eq!(waiting.is_empty(), is_lost, "at once, attempt {attempt}");
+            let is_over = is_lost && attempt == 4;
+            assert_eq!(s.slice.inode(INO).errors.is_untold(), is_over);
+            if is_lost && !is_over {
+                s.now = s.now + STORE_PAUSE;
+                waiting = stores_of(&s.input(Input::Tick));
+            }
+        }
+        assert_eq!(s.slice.is_dirty(), !is_lost);
+        assert!(s.now.since(begin) < Duration::from_secs(3));
+    }
+}
+
 /// Its end is told with its bytes, and not while these wait to be stored again: a crash would leave zeros.
 #[test]
 fn no_end_is_told_before_bytes_whose_store_has_failed() {
