@@ -18,7 +18,7 @@
 //! What this deliberately does not do: I/O (`Act`), and the journal's snapshots, whose driver asks
 //! `OwnerLog::begin_snapshot`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use store::tree::pages::Counters as PageCounters;
 use store::tree::{
@@ -43,6 +43,12 @@ const RUN_COUNT: usize = 256;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See `PAUSE_MIN`.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// The same where a disk did not take what was written.
+const DISK_PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Pages are not put on an NSD that refused one for so long, if there are others; twice as long each time, and tried there again then.
+const AVOIDED_MIN: Duration = Duration::from_secs(10);
+/// See `AVOIDED_MIN`.
+const AVOIDED_MAX: Duration = Duration::from_secs(300);
 /// After so many failures in a row operations do not wait for checkpoints any more.
 const HOPELESS_COUNT: u32 = 4;
 /// A round leaves one part in so many of what makes it due.
@@ -190,6 +196,10 @@ pub struct Keeper {
     failure_count: u32,
     /// Shards whose trees could not be read when they were checkpointed last: when that may be tried again, and how much later the next time.
     unreadable: BTreeMap<ShardId, (Instant, Duration)>,
+    /// NSDs that did not take pages: until when they are avoided, and how long the next time.
+    refusing: BTreeMap<NsdId, (Instant, Duration)>,
+    /// Those that did not since the last tick.
+    refused: BTreeSet<NsdId>,
     /// Pages of older roots are not all free yet.
     is_settling: bool,
     /// The newest failure, until it is told.
@@ -223,6 +233,8 @@ impl Keeper {
             pause: PAUSE_MIN,
             failure_count: 0,
             unreadable: BTreeMap::new(),
+            refusing: BTreeMap::new(),
+            refused: BTreeSet::new(),
             is_settling: false,
             report: None,
             progress: (0, 0),
@@ -268,6 +280,7 @@ impl Keeper {
     /// and whether a round is due.
     pub fn on_tick(&mut self, now: Instant, sizes: Vec<ShardSize>, log: &mut OwnerLog) {
         log.settle(RUN_COUNT);
+        self.avoid_refusing(now, log);
         self.is_settling = log.space.pages().is_settling();
         // Also while one is about to begin: else its room is given back before it has taken any.
         let is_coming = self.is_wished || self.is_requested || self.round.is_some();
@@ -440,6 +453,27 @@ impl Keeper {
         Act::Again
     }
 
+    /// Pages go to other NSDs than those that have refused some, for a while.
+    fn avoid_refusing(&mut self, now: Instant, log: &mut OwnerLog) {
+        if self.refusing.is_empty() && self.refused.is_empty() {
+            return;
+        }
+        for nsd in std::mem::take(&mut self.refused) {
+            let (until, pause) = self.refusing.entry(nsd).or_default();
+            // Many at once are one reason.
+            if now >= *until {
+                *pause = Duration((pause.0 * 2).clamp(AVOIDED_MIN.0, AVOIDED_MAX.0));
+                *until = now + *pause;
+            }
+        }
+        // What is not tried again long after it could be is as good as any other.
+        let is_noted = |until: &Instant| now < *until + AVOIDED_MAX;
+        self.refusing.retain(|_, (until, _)| is_noted(until));
+        let refusing = self.refusing.iter();
+        let avoided = refusing.filter(|(_, (until, _))| now < *until);
+        log.avoid_for_pages(avoided.map(|(nsd, _)| *nsd).collect());
+    }
+
     /// Its tree could not be read a moment ago.
     fn is_put_off(&self, shard: ShardId, now: Instant) -> bool {
         let unreadable = self.unreadable.get(&shard);
@@ -570,7 +604,14 @@ impl Keeper {
         // Where another one was made there is hope: a snapshot frees its older pages.
         self.failure_count += u32::from(!self.has_installed);
         self.not_before = now + self.pause;
-        self.pause = Duration((self.pause.0 * 2).min(PAUSE_MAX.0));
+        // Others may take what one disk does not; where there are none it may be good again any time.
+        let is_of_disk = matches!(failure, Failure::NotWritten | Failure::NotFlushed);
+        let most = if is_of_disk {
+            DISK_PAUSE_MAX
+        } else {
+            PAUSE_MAX
+        };
+        self.pause = Duration((self.pause.0 * 2).min(most.0));
         // The others would hardly fare better; a snapshot may free pages first.
         self.end_round(host);
         Act::Again
@@ -585,7 +626,10 @@ impl Keeper {
     }
 
     /// A write has ended. `is_written`: its bytes are there; failed and unknown are the same.
-    pub fn on_written(&mut self, checkpoint: u64, id: WriteId, is_written: bool) {
+    pub fn on_written(&mut self, checkpoint: u64, (id, nsd): (WriteId, NsdId), is_written: bool) {
+        if !is_written {
+            self.refused.insert(nsd);
+        }
         let making = self.making.as_mut();
         let making = making.filter(|making| making.number == checkpoint);
         // It ends when no write of it is under way.
@@ -597,6 +641,9 @@ impl Keeper {
     pub fn on_flushed(&mut self, is_flushed: bool) {
         let making = self.making.as_mut().expect("the checkpoint waits for it");
         assert!(matches!(making.stage, Stage::Flushing));
+        if !is_flushed {
+            self.refused.extend(making.checkpoint.nsds());
+        }
         making.stage = match is_flushed {
             true => Stage::Linking,
             false => Stage::Releasing(Failure::NotFlushed),
@@ -646,7 +693,8 @@ impl Pending {
     /// Does all of it; `tell` is shown the keeper for each that has ended.
     pub fn perform(&mut self, disks: &mut dyn Disks, tell: &mut Tell<'_>) {
         for (write, is_written) in disks.write(std::mem::take(&mut self.writes)) {
-            tell(&mut |keeper| keeper.on_written(write.checkpoint, write.page.id, is_written));
+            let page = (write.page.id, write.page.at.nsd);
+            tell(&mut |keeper| keeper.on_written(write.checkpoint, page, is_written));
         }
         for fetch in std::mem::take(&mut self.reads) {
             let mut bytes = Some(disks.read(&fetch));

@@ -6,11 +6,13 @@ use std::collections::BTreeSet;
 use meta::{HashKey, Op, Shard};
 use node::keeper::{Keeper, Pending, PlainHost, ShardSize, checkpoint_now};
 use node::{OwnerLog, OwnerSlice};
-use types::{Duration, Epoch, Errno, InodeId, Instant, Location, Lsn, Name, SetAttr, ShardId};
+use types::{
+    Duration, Epoch, Errno, InodeId, Instant, Location, Lsn, Name, NsdId, SetAttr, ShardId,
+};
 
 mod common;
 
-use common::owner::{PageDisk, flush, log};
+use common::owner::{NSD, PageDisk, flush, log_on};
 
 const KEY: HashKey = HashKey(7);
 /// Whose tree is damaged, and another one.
@@ -26,13 +28,17 @@ struct World {
 impl World {
     /// Both trees have some files, and no page of the one can be read.
     fn new() -> Self {
+        Self::on(&[NSD])
+    }
+
+    fn on(nsds: &[NsdId]) -> Self {
         let shards = [BAD, GOOD].map(|id| {
             let mut shard = Shard::new(id, KEY);
             shard.track();
             let tokens = token::Manager::new(Epoch(1), token::Options::default());
             Some(OwnerSlice::new(shard, tokens, Lsn(0)))
         });
-        let mut log = log();
+        let mut log = log_on(nsds);
         // So little is not worth a region for pages.
         log.note_starving(true);
         let mut world = Self {
@@ -205,4 +211,36 @@ fn what_can_be_saved_makes_room_for_what_cannot() {
     let change = Op::SetAttr { ino, set };
     world.look(&mut keeper, now);
     assert_eq!(world.log.admit(common::life(1), &change, 0), Ok(()));
+}
+
+/// One of two NSDs takes no pages: after one round that fails they go to the other one, where a region is taken for them. It is tried again when it has
+/// been left alone for a while, and used when it is good again.
+#[test]
+fn pages_go_to_an_nsd_that_takes_them() {
+    let mut world = World::on(&[NSD, NsdId(NSD.0 + 1)]);
+    let mut keeper = Keeper::new();
+    let mut now = Instant(1_000_000_000);
+    assert!(world.pages.0.keys().all(|at| at.nsd == NSD));
+    world.pages.1 = Some(NSD);
+    let mut index = 300;
+    let mut failures = Vec::new();
+    for second in 0..120 {
+        world.make(GOOD, index..index + 10);
+        index += 10;
+        let before = keeper.counters().failures;
+        for _ in 0..10 {
+            world.tick(&mut keeper, now);
+            world.snapshot();
+            now = now + Duration::from_millis(100);
+        }
+        let failed = keeper.counters().failures - before;
+        failures.extend((failed > 0).then_some(second));
+        assert_eq!(world.unsaved(GOOD), 0, "second {second}");
+    }
+    // Left alone for 10 s, 20 s, and so on.
+    assert!(failures.len() <= 5 && failures[0] == 0, "{failures:?}");
+    assert!(
+        failures.is_sorted_by_key(|second| *second) && failures[1] >= 9,
+        "{failures:?}"
+    );
 }

@@ -62,6 +62,8 @@ pub struct PageSpace {
     stale: SectorSet,
     /// Regions that are to become free, by first sector.
     drained: BTreeSet<Location>,
+    /// NSDs that take no writes, as far as is known.
+    avoided: BTreeSet<NsdId>,
     is_sealed: bool,
     is_settling: bool,
 }
@@ -70,10 +72,14 @@ impl PageSpace {
     /// A free run of exactly `count` sectors on an NSD that `may_use` allows. `None`: there is none; another region is
     /// needed.
     pub fn take(&mut self, count: u32, may_use: &dyn Fn(NsdId) -> bool) -> Option<Run> {
-        let run = [false, true].into_iter().find_map(|is_drained| {
+        let order = [(false, false), (false, true), (true, false), (true, true)];
+        let run = order.into_iter().find_map(|(is_avoided, is_drained)| {
             let regions = self.regions.iter_mut();
-            let mut regions = regions
-                .filter(|(at, _)| may_use(at.nsd) && self.drained.contains(at) == is_drained);
+            let mut regions = regions.filter(|(at, _)| {
+                may_use(at.nsd)
+                    && self.avoided.contains(&at.nsd) == is_avoided
+                    && self.drained.contains(at) == is_drained
+            });
             regions.find_map(|(at, region)| {
                 let (begin, _) = region.free.find(count)?;
                 region.free.set(begin, count, false);
@@ -120,6 +126,25 @@ impl PageSpace {
     pub fn has_pages(&self, at: Location) -> bool {
         let region = self.regions.get(&at);
         region.is_some_and(|region| region.free.count() < region.length)
+    }
+
+    /// No new pages are put on these NSDs while there is room on others, from now on until it is called again.
+    pub fn avoid(&mut self, nsds: BTreeSet<NsdId>) {
+        self.avoided = nsds;
+    }
+
+    /// Pages are not to be put there while there is room elsewhere.
+    pub fn is_avoided(&self, nsd: NsdId) -> bool {
+        self.avoided.contains(&nsd)
+    }
+
+    /// Free sectors, but for those of NSDs that are avoided.
+    pub fn usable(&self) -> u64 {
+        let regions = self.regions.iter();
+        let regions = regions.filter(|(at, _)| !self.is_avoided(at.nsd));
+        regions
+            .map(|(_, region)| u64::from(region.free.count()))
+            .sum()
     }
 
     /// No new pages are put there while there is room elsewhere, from now on until `drain` is called again.
@@ -232,10 +257,16 @@ impl PageSpace {
         self.regions.len()
     }
 
-    /// Page regions that are entirely free.
+    /// Page regions that are entirely free, but for those of NSDs that are avoided.
     pub fn returnable(&self) -> Vec<RegionId> {
-        let free = |region: &&PageRegion| region.free.count() == region.length;
-        self.regions.values().filter(free).map(|r| r.id).collect()
+        let free = |(at, region): &(&Location, &PageRegion)| {
+            region.free.count() == region.length && !self.is_avoided(at.nsd)
+        };
+        self.regions
+            .iter()
+            .filter(free)
+            .map(|(_, r)| r.id)
+            .collect()
     }
 
     /// What the roots in memory have: what a snapshot of now names, and what `Tree` pages must be.

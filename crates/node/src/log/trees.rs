@@ -6,7 +6,7 @@
 //! - Page regions are taken ahead of need: while checkpoints can be needed there is room for writing the largest tree anew and
 //!   for what all trees lack, as far as regions are to be had.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use data::space::{RegionId, SpaceMutation};
 use store::journal::{FlushFailed, FlushId, Urgency};
@@ -184,7 +184,7 @@ impl OwnerLog {
     fn judge_page_room(&mut self) {
         let counts = self.space.pages().counts();
         let is_much = counts.total > MUCH_MIN.max(self.trees.sector_count / MUCH);
-        self.trees.is_poor = is_much && counts.free < self.trees.need_now;
+        self.trees.is_poor = is_much && self.space.pages().usable() < self.trees.need_now;
     }
 
     /// The keeper says whether rounds are under way, and whether they have done something since it said so last.
@@ -349,20 +349,35 @@ impl OwnerLog {
 
     /// There are fewer free sectors for pages than there should be.
     pub fn lacks_page_room(&self) -> bool {
-        self.space.pages().counts().free < self.trees.need
+        self.space.pages().usable() < self.trees.need
+    }
+
+    /// Pages could not be written on these NSDs a moment ago: they go to others from now on, if there are any, until it is called again.
+    pub fn avoid_for_pages(&mut self, mut nsds: BTreeSet<NsdId>) {
+        if self.trees.nsds.iter().all(|nsd| nsds.contains(nsd)) {
+            nsds.clear();
+        }
+        self.space.pages_mut().avoid(nsds);
+    }
+
+    /// NSDs for pages that take them.
+    fn page_nsds(&self) -> Vec<NsdId> {
+        let nsds = self.trees.nsds.iter().copied();
+        nsds.filter(|nsd| !self.space.pages().is_avoided(*nsd))
+            .collect()
     }
 
     /// NSDs of which regions for pages should be taken, and whether others should give some up for that: checkpoints fail, or would soon.
     pub fn page_shortage(&self) -> Option<(Vec<NsdId>, bool)> {
         let must_others_give = self.trees.is_failing || self.trees.is_poor;
         (self.lacks_page_room() && !self.trees.nsds.is_empty() && self.has_room_for_regions())
-            .then(|| (self.trees.nsds.clone(), must_others_give))
+            .then(|| (self.page_nsds(), must_others_give))
     }
 
     /// Uses regions that are entirely free for pages where these need some, and gives back what is far more than they need.
     pub fn balance_pages(&mut self) {
         let need = self.trees.need;
-        let mut free = self.space.pages().counts().free;
+        let mut free = self.space.pages().usable();
         let is_serving = self.journal.is_serving();
         if is_serving && !self.journal.has_room(CHANGE_SIZE, Urgency::Rescue) {
             return;
@@ -379,6 +394,7 @@ impl OwnerLog {
                     break;
                 }
                 let is_usable = self.trees.nsds.contains(&region.nsd)
+                    && !self.space.pages().is_avoided(region.nsd)
                     && size(self, region) >= u64::from(PAGE_SECTORS);
                 let is_taken = is_usable
                     && self.space.can_spare(region)

@@ -16,9 +16,12 @@ use types::{Epoch, FsId, Location, NodeId, NsdId};
 /// Where pages lie.
 pub(crate) const NSD: NsdId = NsdId(2);
 
-/// Pages by their place.
+/// Pages by their place; and an NSD that takes none.
 #[derive(Default)]
-pub(crate) struct PageDisk(pub(crate) BTreeMap<Location, Vec<u8>>);
+pub(crate) struct PageDisk(
+    pub(crate) BTreeMap<Location, Vec<u8>>,
+    pub(crate) Option<NsdId>,
+);
 
 impl Disks for PageDisk {
     fn read(&mut self, fetch: &Fetch) -> Result<Box<[u8]>, Unreadable> {
@@ -27,11 +30,15 @@ impl Disks for PageDisk {
     }
 
     fn write(&mut self, writes: Vec<Write>) -> Vec<(Write, bool)> {
-        for write in &writes {
-            let bytes = write.page.page.bytes().to_vec();
-            self.0.insert(write.page.at, bytes);
-        }
-        writes.into_iter().map(|write| (write, true)).collect()
+        let mut write = |write: Write| {
+            let is_taken = self.1 != Some(write.page.at.nsd);
+            if is_taken {
+                let bytes = write.page.page.bytes().to_vec();
+                self.0.insert(write.page.at, bytes);
+            }
+            (write, is_taken)
+        };
+        writes.into_iter().map(&mut write).collect()
     }
 
     fn flush(&mut self, _: &[NsdId]) -> bool {
@@ -41,6 +48,11 @@ impl Disks for PageDisk {
 
 /// A journal without shards, and a region for pages.
 pub(crate) fn log() -> OwnerLog {
+    log_on(&[NSD])
+}
+
+/// The same: the region is on the first of these NSDs, and one of each other is free.
+pub(crate) fn log_on(nsds: &[NsdId]) -> OwnerLog {
     let area = Area {
         nsd: NsdId(1),
         begin: 0,
@@ -56,27 +68,35 @@ pub(crate) fn log() -> OwnerLog {
     let mut disk = Disk::new();
     disk.format(config);
     let recovered = recover(&disk, area, FsId(0), NodeId(1), &mut |_| Ok(())).unwrap();
-    let geometry = Geometry {
-        nsd: NSD,
+    let geometry = |nsd: &NsdId| Geometry {
+        nsd: *nsd,
         data_begin: 0,
         sector_count: 2 << 14,
         region_sectors: 1 << 14,
     };
-    let space = Space::new(&[geometry], Levels { reserve: 0, low: 0 });
+    let geometries: Vec<Geometry> = nsds.iter().map(geometry).collect();
+    let space = Space::new(&geometries, Levels { reserve: 0, low: 0 });
     let journal = Journal::start(config, &recovered);
-    let mut log = OwnerLog::new(journal, space, None, Epoch(1), vec![NSD], Prng::new(1));
+    let all = nsds.to_vec();
+    let mut log = OwnerLog::new(journal, space, None, Epoch(1), all, Prng::new(1));
     log.journal.end_snapshot();
     flush(&mut log);
     let mut changes = Vec::new();
-    let region = RegionId { nsd: NSD, index: 0 };
-    log.space.take_region(region, &mut changes).unwrap();
-    log.space
-        .use_region_for_pages(region, &mut changes)
-        .unwrap();
+    let regions = nsds.iter().map(|nsd| RegionId {
+        nsd: *nsd,
+        index: 0,
+    });
+    for region in regions.clone() {
+        log.space.take_region(region, &mut changes).unwrap();
+    }
+    for region in regions.take(1) {
+        let used = log.space.use_region_for_pages(region, &mut changes);
+        used.unwrap();
+    }
     log.append_space(changes);
     flush(&mut log);
     let root: [Root; 0] = [];
-    log.set_trees(root, vec![NSD]);
+    log.set_trees(root, nsds.to_vec());
     log
 }
 

@@ -197,8 +197,9 @@ fn flush_nsds(disk_of: &DiskOf<'_>, nsds: &[NsdId]) -> bool {
 /// This node's own disks; calls block.
 pub(super) struct OwnDisks<'a> {
     disk_of: &'a DiskOf<'a>,
-    /// Requests of anybody that had failed when the first page was written that is not flushed.
+    /// Requests of anybody that had failed when the first page of this checkpoint was written that is not flushed.
     failed_before: BTreeMap<NsdId, u64>,
+    checkpoint: u64,
 }
 
 impl<'a> OwnDisks<'a> {
@@ -208,6 +209,7 @@ impl<'a> OwnDisks<'a> {
         Self {
             disk_of,
             failed_before,
+            checkpoint: 0,
         }
     }
 
@@ -223,6 +225,10 @@ impl Disks for OwnDisks<'_> {
 
     fn write(&mut self, writes: Vec<Write>) -> Vec<(Write, bool)> {
         for write in &writes {
+            if std::mem::replace(&mut self.checkpoint, write.checkpoint) != write.checkpoint {
+                // What the one before has written it has given up.
+                self.failed_before.clear();
+            }
             let nsd = write.page.at.nsd;
             let count = self.failure_count(nsd);
             self.failed_before.entry(nsd).or_insert(count);

@@ -2,8 +2,8 @@
 
 use node::keeper::{Act, Keeper, PlainHost, ShardSize};
 use store::tree::{FetchId, Unreadable, WriteId};
-use types::Location;
 use types::frame::FRAME_SIZE;
+use types::{Location, NsdId};
 
 use super::transfer::{Done, Kind, Source};
 use super::{Later, Node, Out};
@@ -90,7 +90,7 @@ impl Node {
                 let (at, id) = (write.page.at, write.page.id);
                 let bytes = write.page.page.bytes().to_vec();
                 assert!(bytes.len().is_multiple_of(FRAME_SIZE));
-                let done = Done::PageWrite(write.checkpoint, id);
+                let done = Done::PageWrite(write.checkpoint, (id, at.nsd));
                 self.sectors(Kind::Write, at, Source::Page(bytes), done);
             }
             Act::Flush(nsds) => {
@@ -116,10 +116,15 @@ impl Node {
         self.step_checkpoints_later();
     }
 
-    pub(super) fn page_written(&mut self, checkpoint: u64, id: WriteId, is_written: bool) {
+    pub(super) fn page_written(
+        &mut self,
+        checkpoint: u64,
+        page: (WriteId, NsdId),
+        is_written: bool,
+    ) {
         self.checkpoints
             .keeper
-            .on_written(checkpoint, id, is_written);
+            .on_written(checkpoint, page, is_written);
         self.step_checkpoints_later();
     }
 

@@ -55,7 +55,7 @@ pub(super) enum Done {
     Journal(FlushId),
     PageRead(FetchId),
     KeyRead(FetchId),
-    PageWrite(u64, WriteId),
+    PageWrite(u64, (WriteId, NsdId)),
     PageFlush,
     /// For another node.
     Serve(NodeLife, Tag),
@@ -334,7 +334,7 @@ impl Node {
             Done::Journal(id) => self.journal_written(id, result.is_ok()),
             Done::PageRead(id) => self.page_read(id, result.ok().map(|(_, bytes)| bytes)),
             Done::KeyRead(id) => self.key_read(id, result.ok().map(|(_, bytes)| bytes)),
-            Done::PageWrite(of, id) => self.page_written(of, id, result.is_ok()),
+            Done::PageWrite(of, page) => self.page_written(of, page, result.is_ok()),
             Done::PageFlush => self.pages_flushed(result.is_ok()),
             Done::Serve(to, tag) => {
                 let answer = result.map(|(life, bytes)| (bytes, life)).map_err(|_| ());
