@@ -296,6 +296,8 @@ pub(crate) struct Rewriter {
     paused_until: Instant,
     /// None at all: something failed.
     failing_until: Instant,
+    /// How long that was the last time.
+    failing_pause: Duration,
     counts: RewriteCounts,
 }
 
@@ -310,10 +312,15 @@ impl Rewriter {
         self.paused_until = self.paused_until.max(until);
     }
 
-    /// Nothing is begun before.
-    fn pause_all(&mut self, until: Instant) {
-        self.pause(until);
-        self.failing_until = self.failing_until.max(until);
+    /// Nothing is begun for so long: a disk may be away. What leaves regions, for which somebody waits, is tried again sooner, each time
+    /// twice as late.
+    fn pause_all(&mut self, now: Instant, pause: Duration) {
+        self.pause(now + pause);
+        if now >= self.failing_until {
+            let twice = self.failing_pause.0 * 2;
+            self.failing_pause = Duration(twice.clamp(leaving::TRY_PAUSE.0, SHORT_PAUSE.0));
+            self.failing_until = now + Duration(self.failing_pause.0.min(pause.0));
+        }
     }
 
     /// The next block that has rested. Those that have not are looked at again after a rest.
@@ -446,7 +453,7 @@ impl Slice {
             State::Stored(..) => self.commit_block(env, job),
             State::Flushing { .. } if env.now.since(job.since) > PATIENCE => {
                 // It is a disk's turn, which may be away for long. What is flushed can be forgotten.
-                self.rewriter.pause_all(env.now + SHORT_PAUSE);
+                self.rewriter.pause_all(env.now, SHORT_PAUSE);
                 self.put_off(env, job)
             }
             State::Storing { .. }
@@ -480,9 +487,14 @@ impl Slice {
     }
 
     /// Something that the job needs has failed. Nobody tries again at once: it may be a disk.
-    fn fail_rewrite(&mut self, env: &Env<'_>) {
-        self.rewriter.pause_all(env.now + SHORT_PAUSE);
-        if let Some(job) = self.rewriter.job.take() {
+    fn fail_rewrite(&mut self, env: &Env<'_>, leaves: Option<Leaving>) {
+        self.rewriter.pause_all(env.now, SHORT_PAUSE);
+        let mut job = self.rewriter.job.take();
+        let leaves = leaves.or_else(|| job.as_mut()?.leaves.take());
+        if let Some(leaving) = leaves {
+            self.rewriter.put_back(env.now, leaving);
+        }
+        if let Some(job) = job {
             let job = self.let_go(env, job);
             self.set_job(job);
         }
@@ -500,7 +512,7 @@ impl Slice {
             is_preparing && block.is_some_and(|block| block.overlaps(range))
         });
         if is_waiting {
-            self.fail_rewrite(env);
+            self.fail_rewrite(env, None);
         }
     }
 
@@ -674,7 +686,7 @@ impl Slice {
             matches!(&job.state, State::Preparing(preparation) if !preparation.loads.is_empty());
         if is_loading {
             // A disk may be away.
-            self.rewriter.pause_all(env.now + SHORT_PAUSE);
+            self.rewriter.pause_all(env.now, SHORT_PAUSE);
         }
         self.put_off(env, job)
     }
@@ -841,7 +853,7 @@ impl Slice {
                 }
                 self.rewriter.key = None;
                 self.rewriter.counts.given_up += 1;
-                self.fail_rewrite(env);
+                self.fail_rewrite(env, job.leaves);
             }
         }
         true

@@ -1,7 +1,7 @@
 //! The copy of a block becomes the file's.
 
 use meta::Commit;
-use types::{Errno, InodeId};
+use types::{Duration, Errno, InodeId};
 
 use super::{Job, PATIENCE, State};
 use crate::commit::RunningCommit;
@@ -102,6 +102,7 @@ impl Slice {
         match result {
             Ok(attr) => {
                 env.grants.committed(owner, &image.runs);
+                self.rewriter.failing_pause = Duration(0);
                 let counts = &mut self.rewriter.counts;
                 counts.blocks += 1;
                 counts.left += u64::from(job.leaves.is_some());
@@ -120,7 +121,7 @@ impl Slice {
                 match errno {
                     // It is gone: nothing of it lies anywhere.
                     Some(Errno::ESTALE) => {}
-                    Some(_) => self.fail_rewrite(env),
+                    Some(_) => self.fail_rewrite(env, job.leaves),
                     None => self.rewriter.note(env.now, job.key, true),
                 }
             }

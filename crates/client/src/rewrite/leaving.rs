@@ -17,7 +17,7 @@ use crate::slice::Slice;
 /// A block that changes is tried so often: the owner's next look finds it again.
 const TRIES_MAX: u32 = 4;
 /// So long after the last time, or as long as blocks rest, if that is less.
-const TRY_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const TRY_PAUSE: Duration = Duration::from_secs(1);
 /// Sectors elsewhere are waited for so long.
 pub(super) const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// So many that have to wait are passed over in a tick.

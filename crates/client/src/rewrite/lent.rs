@@ -76,11 +76,11 @@ impl Slice {
             // Another node's, or nobody's any more.
             Errno::EAGAIN | Errno::ESTALE => self.let_go(env, job),
             Errno::EBUSY => {
-                self.rewriter.pause_all(env.now + REST);
+                self.rewriter.pause_all(env.now, REST);
                 self.put_off(env, job)
             }
             _ => {
-                self.rewriter.pause_all(env.now + super::SHORT_PAUSE);
+                self.rewriter.pause_all(env.now, super::SHORT_PAUSE);
                 self.let_go(env, job)
             }
         };

@@ -146,10 +146,10 @@ impl Slice {
         }
         if !is_well || took > PATIENCE {
             // It is a disk's turn.
-            self.rewriter.pause_all(env.now + SHORT_PAUSE);
+            self.rewriter.pause_all(env.now, SHORT_PAUSE);
         }
         if is_preparing && !is_well {
-            self.fail_rewrite(env);
+            self.fail_rewrite(env, None);
         }
         is_preparing && is_well && has_ended
     }

@@ -237,9 +237,9 @@ fn a_file_that_was_removed_meanwhile_is_no_failure() {
         let mut ticks = (0..50).map(|_| pass(&mut s, 1, None, None).other.commits.len());
         assert_eq!(ticks.find(|count| *count > 0), Some(1));
         s.commit_error = None;
-        let done = pass(&mut s, 100, None, None);
+        let done = pass(&mut s, 20, None, None);
         let (stored, left) = (done.other.stored.len(), left_count(&s));
-        let expected = if is_failure { (0, 1) } else { (1, 0) };
+        let expected = if is_failure { (0, 2) } else { (1, 0) };
         assert_eq!((stored, left), expected, "{errno:?}");
     }
 }
@@ -446,21 +446,38 @@ fn where_there_are_no_others_all_stays() {
     check_nothing_is_left(&mut s, 0);
 }
 
-/// Something has failed: a disk may be away. It is a failure for those that leave, too.
+/// Something has failed: a disk may be away. What leaves is tried again soon, for somebody waits for it, each time twice as late.
 #[test]
-fn a_pause_after_failures_holds_for_what_leaves() {
+fn what_leaves_is_tried_again_soon_after_failures() {
     let mut s = known();
     clear(&mut s, BOTH);
-    let done = pass(&mut s, 50, None, Some(IoFailure::Unreachable));
-    assert_eq!((done.other.stored.len(), done.other.commits.len()), (1, 0));
-    assert_eq!(left_count(&s), 1);
-    let until = s.now + SHORT_PAUSE;
-    while s.now + Duration::from_secs(2) < until {
-        let done = pass(&mut s, 50, None, None);
-        assert_eq!((done.other.maps, done.other.stored.len()), (0, 0));
+    let mut tries = Vec::new();
+    let begin = s.now;
+    while s.now.since(begin) < Duration::from_secs(70) {
+        let done = pass(&mut s, 1, None, Some(IoFailure::Unreachable));
+        assert_eq!(done.other.commits.len(), 0);
+        if !done.other.stored.is_empty() {
+            assert_eq!(done.other.stored, [64], "one at a time");
+            tries.push(s.now.since(begin).0 / SECOND);
+        }
     }
-    let done = pass(&mut s, 200, None, None);
+    // Each of the two four times; the last ones a minute later.
+    assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63], "seconds");
+    assert_eq!(left_count(&s), 1);
+    // When the disk is good again.
+    let done = pass(&mut s, 60 * 50, None, None);
     assert_eq!((&done.other.stored[..], left_count(&s)), (&[64][..], 0));
+    s.now = s.now + SHORT_PAUSE;
+    clear(&mut s, FIRST);
+    tries.clear();
+    let begin = s.now;
+    while s.now.since(begin) < Duration::from_secs(5) {
+        let done = pass(&mut s, 1, None, Some(IoFailure::Unreachable));
+        if !done.other.stored.is_empty() {
+            tries.push(s.now.since(begin).0 / SECOND);
+        }
+    }
+    assert_eq!(tries, [0, 1, 3], "from the beginning again");
 }
 
 /// Somebody is short of sectors: then it is that regions are to become free. Blocks of many extents wait.
