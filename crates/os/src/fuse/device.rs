@@ -3,6 +3,9 @@
 //! A read puts the first 80 bytes of a request into a prefix and all that follows into a pagepool slab:
 //! 80 bytes are what the kernel sends before a WRITE's payload, so the payload begins on a page. Of other
 //! requests only what is longer than 40 bytes of arguments lies in the slab.
+//!
+//! A thread has a slab for its next request before it gives the one of a large WRITE away: where none is free a writer waits, on the thread that has read
+//! his WRITE, and other threads take in what others ask for.
 
 use super::apart::Late;
 use super::company::Company;
@@ -22,6 +25,8 @@ use types::{Errno, FrameRef, Span, limits};
 
 const CLONE: libc::c_ulong = 0x8004_e500;
 const HEADER_SIZE: usize = size_of::<InHeader>();
+/// Payloads from here on are kept as a rule, and their slab with them.
+const LARGE_PAYLOAD_MIN: usize = 64 << 10;
 /// Pieces of an answer's data that one writev takes; more are copied together first.
 const PIECE_COUNT_MAX: usize = 1000;
 
@@ -168,6 +173,7 @@ impl Device {
             slab: wait_for_slab(&*memory),
             arguments: Vec::new(),
         };
+        let mut spare = None;
         let mut member = self.crew.member(index == 0);
         let mut company = Company::new();
         member.park_if_new();
@@ -183,12 +189,15 @@ impl Device {
             };
             member.on_request(arrival, || has_more(fd));
             company.on_request(arrival.caller, member.is_alone());
+            if received.is_large_write() {
+                spare.get_or_insert_with(|| wait_for_slab(&*memory));
+            }
             let payload = self.handle(Route(index), &mut received, &*memory, serving);
             late.send();
             // Whoever waits for memory has nothing else to do.
             if payload.is_some_and(|span| frames_of(span).any(|frame| memory.is_shared(frame))) {
                 release_slab(&*memory, received.slab);
-                received.slab = wait_for_slab(&*memory);
+                received.slab = spare.take().unwrap_or_else(|| wait_for_slab(&*memory));
             }
             let (begun, caller) = (asked + arrival.took, arrival.caller);
             asked = Instant::now();
@@ -199,6 +208,9 @@ impl Device {
         }
         self.crew.end();
         release_slab(&*memory, received.slab);
+        if let Some(spare) = spare {
+            release_slab(&*memory, spare);
+        }
     }
 
     /// Decodes the request received and does with it what is to be done; the payload of a WRITE, which somebody may have kept.
@@ -293,6 +305,13 @@ impl Received {
     /// The thread that asks, 0 if the kernel does by itself.
     fn caller(&self) -> u32 {
         fuse::split(self.bytes()).map_or(0, |(header, _)| header.pid)
+    }
+
+    /// A WRITE whose payload is mostly kept.
+    fn is_large_write(&self) -> bool {
+        let header = fuse::split(self.bytes()).map(|(header, _)| header);
+        let is_write = header.is_some_and(|header| header.opcode == abi::opcode::WRITE);
+        is_write && self.size >= WRITE_PREFIX_SIZE + LARGE_PAYLOAD_MIN
     }
 
     /// What follows a WRITE's prefix.

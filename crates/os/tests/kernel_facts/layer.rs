@@ -1,6 +1,6 @@
 //! Our own layer on a real kernel: both transports, payloads that are kept, parked requests, ends.
 
-use crate::server::{Fixture, arrives, in_thread};
+use crate::server::{Fixture, arrives, in_thread, is_blocked};
 use crate::{fixture, is};
 use client::request::{Response, Ticket};
 use os::fuse::{Follow, Memory, TransportKind};
@@ -8,7 +8,7 @@ use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use types::Errno;
+use types::{Errno, Span};
 
 const BOTH: [TransportKind; 2] = [TransportKind::Device, TransportKind::Ring];
 
@@ -138,6 +138,56 @@ fn kept_payloads_stay_as_they_were() {
             "{transport:?} leaks slabs"
         );
     }
+}
+
+/// Nothing is free for payloads: who writes waits, and others are served as if nobody did.
+#[test]
+fn who_writes_more_than_there_is_room_for_holds_up_no_others() {
+    let mut fixture = fixture!(TransportKind::Device);
+    fixture.state().keeps_payloads = true;
+    fixture.file("file", &[0; 4096]);
+    let memory = fixture.memory().clone();
+    // One for each serving thread is not free.
+    let begun = std::time::Instant::now();
+    while memory.free_count() > 256 - 3 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+        std::thread::yield_now();
+    }
+    let taken: Vec<_> = (0..256 - 3 - 2)
+        .map(|_| memory.alloc_slab().unwrap())
+        .collect();
+    let path = fixture.path("file");
+    let writing = in_thread(move || {
+        let file = OpenOptions::new().write(true).open(path).unwrap();
+        let bytes = vec![7; 1 << 20];
+        (0..8).all(|number| file.write_all_at(&bytes, number << 20).is_ok())
+    });
+    let begun = std::time::Instant::now();
+    while memory.free_count() > 0 {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
+        std::thread::yield_now();
+    }
+    assert!(is_blocked(&writing));
+    for number in 0..20 {
+        let path = fixture.path(&format!("missing-{number}"));
+        let looking = in_thread(move || std::fs::metadata(path).is_err());
+        assert!(arrives(&looking), "{number}");
+    }
+    assert!(is_blocked(&writing));
+    for frame in taken {
+        memory.release_span(Span {
+            frame,
+            offset: 0,
+            length: 1 << 20,
+        });
+    }
+    assert!(arrives(&writing));
+    let kept = std::mem::take(&mut fixture.state().kept);
+    assert_eq!(kept.len(), 8);
+    kept.into_iter()
+        .for_each(|(span, _)| memory.release_span(span));
+    fixture.end();
+    assert_eq!(memory.free_count(), 256, "a slab leaks");
 }
 
 /// A ring has a fixed number of places for requests, and more are made when parked ones fill it.
