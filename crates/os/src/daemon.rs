@@ -20,6 +20,7 @@ mod journal;
 mod keys;
 mod lapse;
 mod latency;
+mod limiter;
 mod losses;
 mod membership;
 mod metrics;

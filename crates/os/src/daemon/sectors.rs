@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use types::wire::Flags;
 use types::{Decode, Encode, Epoch, Instant, NodeId, NsdId, RequestId, Span};
 
+use super::limiter::Limiter;
 use super::{Daemon, lock};
 use crate::clock;
 use crate::disk::{DiskError, DiskQueue, Meters};
@@ -67,6 +68,7 @@ pub(super) struct Sectors {
     tags: AtomicU64,
     local: [Mutex<FxHashMap<u64, Submitted>>; 8],
     refused: Refused<Local>,
+    lines: Mutex<Limiter>,
     remote: Mutex<BTreeMap<u64, Remote>>,
 }
 
@@ -86,6 +88,20 @@ impl Sectors {
         Self {
             served: served.map(|nsd| (nsd, Meters::default())).collect(),
             ..Self::default()
+        }
+    }
+}
+
+impl Sectors {
+    /// Whether a line about I/O that has failed may be written now, and how many were left out before it.
+    pub(super) fn may_log(&self) -> Option<u64> {
+        lock(&self.lines).take(clock::now())
+    }
+
+    /// Says how many were left out lately and not counted in another line.
+    pub(super) fn log_left_out(&self, now: Instant) {
+        if let Some(left_out) = lock(&self.lines).end(now) {
+            tracing::error!(left_out, "lines about I/O that failed were left out");
         }
     }
 }
@@ -192,8 +208,10 @@ impl Daemon {
             self.server_disk_done(tag & !SERVER_TAG, result);
         } else {
             let done = lock(&self.io.local[index(tag)]).remove(&tag);
-            if let Err(error) = &result {
-                tracing::error!(%error, "disk I/O failed");
+            if let Err(error) = &result
+                && let Some(left_out) = self.io.may_log()
+            {
+                tracing::error!(%error, left_out, "disk I/O failed");
             }
             let result = result.map_err(|_| IoFailure::Unreachable);
             let verifier = Verifier::of(self.me.incarnation);

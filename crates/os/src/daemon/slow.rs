@@ -5,7 +5,7 @@
 //!   that waits is written down, when its thread leaves it.
 //! - The answer of another thread may come before that: then it leaves a mark, which the thread takes away. So what is
 //!   written down is taken away exactly once.
-//! - At most `LINE_COUNT_MAX` lines in `WINDOW`; what is left out is counted and said.
+//! - Lines are bounded (`Limiter`); what is left out is counted and said.
 //!
 //! Life cycle of an operation that waits: written down -> looked at by the thread that ticks, from half the threshold
 //! on: the time since the look before counts for what it waits for now -> said once when it crosses the threshold ->
@@ -24,6 +24,7 @@ use client::waits::Wait;
 use rustc_hash::FxHashMap;
 use types::{Duration, InodeId, Instant, NodeId, NsdId};
 
+use super::limiter::Limiter;
 use super::{Daemon, OPERATION_NAMES, lock};
 use crate::clock;
 
@@ -38,8 +39,6 @@ const TABLE_COUNT_MAX: usize = 4096;
 const TABLE_COUNT: usize = 16;
 /// A thread leaves what it has taken long before this.
 const MARK_TIME: Duration = Duration::from_millis(60_000);
-const LINE_COUNT_MAX: u32 = 20;
-const WINDOW: Duration = Duration::from_millis(10_000);
 
 /// What an operation waited for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,36 +111,6 @@ pub(super) struct Slow {
     pub(super) counts: [AtomicU64; OPERATION_NAMES.len()],
     /// At the last look.
     pub(super) waiting: AtomicU64,
-}
-
-/// Lines in this window, and those that were left out since the last line.
-#[derive(Debug, Default)]
-struct Limiter {
-    begin: Instant,
-    line_count: u32,
-    left_out: u64,
-}
-
-impl Limiter {
-    /// Whether a line may be written now, and how many were left out before it.
-    fn take(&mut self, now: Instant) -> Option<u64> {
-        if now.since(self.begin) >= WINDOW {
-            self.begin = now;
-            self.line_count = 0;
-        }
-        if self.line_count == LINE_COUNT_MAX {
-            self.left_out += 1;
-            return None;
-        }
-        self.line_count += 1;
-        Some(std::mem::take(&mut self.left_out))
-    }
-
-    /// What was left out of a window that is over, if there was anything.
-    fn end(&mut self, now: Instant) -> Option<u64> {
-        let is_over = self.left_out > 0 && now.since(self.begin) >= WINDOW;
-        is_over.then(|| std::mem::take(&mut self.left_out))
-    }
 }
 
 impl Waiting {
@@ -348,6 +317,7 @@ impl Daemon {
         for begun in slow.old(now) {
             slow.note(begun.ticket, self.cause_of(begun), now);
         }
+        self.io.log_left_out(now);
         if let Some(left_out) = lock(&slow.limiter).end(now) {
             tracing::warn!(target: "gupfs::slow", left_out, "lines about slow operations were left out");
         }

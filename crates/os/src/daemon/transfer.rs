@@ -119,7 +119,11 @@ impl Daemon {
         let result = load.end(&*self.pool, keep, |fetch| self.log_mismatch(fetch));
         match result {
             Err(IoFailure::Corrupt) | Ok(()) => {}
-            Err(failure) => tracing::error!(?failure, ?io, "a load failed"),
+            Err(failure) => {
+                if let Some(left_out) = self.io.may_log() {
+                    tracing::error!(?failure, ?io, left_out, "a load failed");
+                }
+            }
         }
         self.io_ended(io, Input::Loaded(io, result));
     }

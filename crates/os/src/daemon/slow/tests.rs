@@ -129,22 +129,6 @@ fn causes_are_bounded() {
 }
 
 #[test]
-fn lines_are_bounded_and_what_is_left_out_is_counted() {
-    let mut limiter = Limiter::default();
-    let at = |ms: u64| Instant(SECOND * 100 + ms * 1_000_000);
-    let lines = (0..100).filter_map(|_| limiter.take(at(0))).count();
-    assert_eq!(lines, usize::try_from(LINE_COUNT_MAX).expect("small"));
-    assert_eq!(limiter.end(at(9_999)), None);
-    assert_eq!(limiter.take(at(10_000)), Some(80));
-    assert_eq!(limiter.take(at(10_000)), Some(0));
-    assert_eq!(limiter.end(at(30_000)), None);
-    let more = (0..100).filter_map(|_| limiter.take(at(10_001))).count();
-    assert_eq!(more, usize::try_from(LINE_COUNT_MAX).expect("small") - 2);
-    assert_eq!(limiter.end(at(20_000)), Some(82));
-    assert_eq!(limiter.end(at(20_000)), None);
-}
-
-#[test]
 fn tables_are_bounded() {
     let slow = slow();
     for number in 1..100_000 {
