@@ -25,11 +25,11 @@
 use std::hash::Hasher as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::request::{Caller, OpenFlags, Opened};
+use crate::request::{Caller, OpenFlags, Opened, Operation, Request};
 use crate::siblings::Order;
 use crate::slice::{OpenFile, Slice};
 use crate::walk::Course;
-use types::{InodeId, Name};
+use types::{Duration, InodeId, Instant, Name};
 
 /// Direct reads below this are slower than cached ones.
 const SMALL_READ_MAX: u32 = 32 << 10;
@@ -39,6 +39,8 @@ const SMALL_COUNT_MIN: u8 = 8;
 /// The first READ of a cached open fills the initial read-ahead. From so many bytes on the application asked for 128 KiB or
 /// more: the kernel takes four times up to 32 KiB, twice up to 256 KiB, and then all of the window of a block.
 const LARGE_READAHEAD_MIN: u32 = 256 << 10;
+/// A call's second lookup comes so soon after the answer to its first: nothing is done between the two.
+const CALL_TIME: Duration = Duration(250_000);
 /// Processes that are remembered.
 const PROCESS_COUNT: u32 = 1024;
 /// Of so many directories in a row may files have been loaded without that any was read.
@@ -83,8 +85,9 @@ pub struct Readers {
     scanners: Box<[AtomicU64]>,
     /// Process number, 32 bits, above those of the directory that it was taken to list next.
     guesses: Box<[AtomicU64]>,
-    /// Thread number, 32 bits, above those of what the last name that it looked up leads to; and above those of that name.
-    looked_up: [Box<[AtomicU64]>; 2],
+    /// Thread number, 32 bits, above those of what the last name that it looked up leads to, if that was its last request; and above those of that
+    /// name; and when.
+    looked_up: [Box<[AtomicU64]>; 3],
 }
 
 /// The place of a process in a table: those started one after the other do not meet.
@@ -126,18 +129,35 @@ impl Readers {
             processes: blank(),
             scanners: blank(),
             guesses: blank(),
-            looked_up: [blank(), blank()],
+            looked_up: [blank(), blank(), blank()],
         }
     }
 
     /// A thread has looked up a name in a directory, and it leads there.
-    pub(crate) fn note_looked_up(&self, pid: u32, name: (InodeId, &Name), ino: InodeId) {
-        for (table, value) in self
-            .looked_up
-            .iter()
-            .zip([guess(pid, ino), guess(pid, name)])
-        {
+    pub(crate) fn note_looked_up(
+        &self,
+        pid: u32,
+        name: (InodeId, &Name),
+        ino: InodeId,
+        now: Instant,
+    ) {
+        let values = [guess(pid, ino), guess(pid, name), now.0];
+        for (table, value) in self.looked_up.iter().zip(values) {
             place(table, pid).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// A request comes. Only a lookup that comes at once belongs to the same call as the one before (`crate::passing`).
+    pub fn on_request(&self, request: &Request, now: impl FnOnce() -> Instant) {
+        let pid = request.caller.pid;
+        let [inode, _, at] = &self.looked_up;
+        if place(inode, pid).load(Ordering::Relaxed) >> 32 != u64::from(pid) {
+            return;
+        }
+        let is_lookup = matches!(request.operation, Operation::Lookup { .. });
+        let last = Instant(place(at, pid).load(Ordering::Relaxed));
+        if !is_lookup || now().since(last) > CALL_TIME {
+            self.forget_looked_up(pid);
         }
     }
 
@@ -153,7 +173,7 @@ impl Readers {
         name: (InodeId, &Name),
         ino: InodeId,
     ) -> bool {
-        let [inode, mark] = &self.looked_up;
+        let [inode, mark, _] = &self.looked_up;
         let get = |table| place(table, pid).load(Ordering::Relaxed);
         let last = get(mark);
         let is_its = last >> 32 == u64::from(pid) && last != guess(pid, name);

@@ -890,6 +890,7 @@ impl Daemon {
         let index = operation_index(&request.operation);
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
         self.count_bytes(&request.operation);
+        self.readers.on_request(&request, clock::now);
         // Who waits for another's lock is not slow.
         if !matches!(request.operation, Operation::SetLock { waits: true, .. }) {
             self.latencies.begin(request.ticket, index, clock::now);

@@ -62,7 +62,8 @@ fn who_looks_the_same_name_up_again_has_it() {
     assert_eq!(look_up(&mut s, 0, InodeId::ROOT, "new"), None);
     // What it has looked up last is something else.
     let name = Name::new(b"else").expect("a name");
-    s.readers.note_looked_up(8, (InodeId::ROOT, &name), OTHER);
+    s.readers
+        .note_looked_up(8, (InodeId::ROOT, &name), OTHER, s.now);
     assert_eq!(look_up(&mut s, 8, InodeId::ROOT, "new"), None);
 }
 
@@ -84,6 +85,54 @@ fn what_may_have_both_names_is_shown_under_both() {
             assert_eq!(look_up(&mut s, 7, InodeId::ROOT, name), None, "{kind:?}");
         }
     }
+}
+
+/// The lookups of one call come one after the other, at once. Others may be of two calls, between which another node may have renamed what it likes.
+#[test]
+fn only_lookups_of_one_call_count() {
+    let asks = |s: &Story, pid: u32, operation: Operation, after: Duration| {
+        let request = Request {
+            ticket: Ticket(1),
+            caller: Caller {
+                uid: 0,
+                gid: 0,
+                pid,
+                umask: 0,
+            },
+            operation,
+        };
+        s.readers.on_request(&request, || s.now + after);
+    };
+    let lookup = || Operation::Lookup {
+        parent: InodeId::ROOT,
+        name: Name::new(b"new").expect("a name"),
+    };
+    let attributes = || Operation::GetAttr {
+        ino: INO,
+        handle: None,
+    };
+    let micros = |n: u64| Duration(n * 1000);
+    for (pid, operation, after, answer) in [
+        (7, lookup(), micros(250), AGAIN),
+        (7, lookup(), micros(251), None),
+        (7, attributes(), micros(1), None),
+        (8, attributes(), micros(1), AGAIN),
+        (8, lookup(), micros(500), AGAIN),
+    ] {
+        let mut s = story();
+        assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "old"), None);
+        asks(&s, pid, operation, after);
+        assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "new"), answer);
+    }
+    // What is no single file has been looked up, too.
+    let mut s = story();
+    assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "old"), None);
+    s.attr.nlink = 2;
+    s.attr.change += 1;
+    assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "link"), None);
+    s.attr.nlink = 1;
+    s.attr.change += 1;
+    assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "link"), None);
 }
 
 /// This node has renamed it: the thread looks it up where it has put it.
