@@ -2,9 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use meta::{HashKey, Op, Shard};
-use node::keeper::{Keeper, Pending, PlainHost, ShardSize, checkpoint_now};
+use node::clearing::{Found, Search};
+use node::keeper::{Disks, Keeper, Pending, PlainHost, ShardSize, checkpoint_now};
+use node::store::tree::{Fetch, Pages, Unreadable};
 use node::{OwnerLog, OwnerSlice};
 use types::{
     Duration, Epoch, Errno, InodeId, Instant, Location, Lsn, Name, NsdId, SetAttr, ShardId,
@@ -243,4 +246,44 @@ fn pages_go_to_an_nsd_that_takes_them() {
         failures.is_sorted_by_key(|second| *second) && failures[1] >= 9,
         "{failures:?}"
     );
+}
+
+/// A search for files in places that are to become free reads a bad tree a few times, not once for each file below it.
+#[test]
+fn a_search_leaves_a_tree_that_cannot_be_read_alone() {
+    for is_bad in [true, false] {
+        let mut world = World::new();
+        world.make(GOOD, 300..1300);
+        world.checkpoint();
+        let shard = usize::from(GOOD.0);
+        let places: Arc<[types::Run]> = Arc::new([]);
+        let slice = world.shards[shard].as_mut().unwrap();
+        slice.shard.allow_eviction();
+        drop(slice.shard.evict(usize::MAX, u64::MAX, true));
+        assert_eq!(slice.shard.resident_inodes(), []);
+        let mut search = Search::begin(slice, &places);
+        let mut found = Found::default();
+        assert!(!search.look(slice, &mut found));
+        let (mut pages, mut read_count, mut batch_count) = (Pages::new(1 << 20, 1), 0, 0);
+        let of = (world.log.journal.fs(), KEY);
+        while let Some(cold) = search.next(world.shards[shard].as_ref().unwrap(), &world.log) {
+            batch_count += 1;
+            let read = &mut |fetch: &Fetch| {
+                read_count += 1;
+                match is_bad {
+                    true => Err(Unreadable),
+                    false => Disks::read(&mut world.pages, fetch),
+                }
+            };
+            if !search.read(&cold, of, &mut pages, read, &mut found) {
+                break;
+            }
+        }
+        let unread = found.unread.map(|(count, _)| count);
+        match is_bad {
+            true => assert_eq!((unread, batch_count), (Some(4), 1)),
+            false => assert_eq!((unread, batch_count), (None, 5)),
+        }
+        assert!(read_count < 300, "{read_count} reads");
+    }
 }
