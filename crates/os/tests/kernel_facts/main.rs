@@ -12,6 +12,7 @@
 mod layer;
 mod mapping;
 mod pages;
+mod passing;
 mod server;
 
 use client::request::Notice;

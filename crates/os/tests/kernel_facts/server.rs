@@ -48,6 +48,8 @@ pub(crate) struct State {
     nodes: BTreeMap<InodeId, Node>,
     next: u64,
     holds: Vec<Matcher>,
+    /// Requests that are refused, each once.
+    refusals: Vec<(Matcher, Errno)>,
     held: Vec<Held>,
     /// Everything asked so far, forgets excepted.
     pub(crate) log: Vec<Operation>,
@@ -150,6 +152,23 @@ impl Fixture {
     /// Holds back requests that match, from now on.
     pub(crate) fn hold(&self, matcher: impl Fn(&Operation) -> bool + Send + 'static) {
         self.state().holds.push(Box::new(matcher));
+    }
+
+    /// The next request that matches is refused.
+    pub(crate) fn refuse(
+        &self,
+        matcher: impl Fn(&Operation) -> bool + Send + 'static,
+        errno: Errno,
+    ) {
+        self.state().refusals.push((Box::new(matcher), errno));
+    }
+
+    /// Another node renames a file of the root, without the kernel; what was there under the new name goes.
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        let mut state = self.state();
+        let root = state.nodes.get_mut(&InodeId::ROOT).expect("the root");
+        let moved = root.names.remove(from.as_bytes()).expect("it is there");
+        root.names.insert(to.as_bytes().to_vec(), moved);
     }
 
     /// Waits until exactly `count` requests are held.
@@ -314,6 +333,7 @@ impl State {
             held: Vec::new(),
             log: Vec::new(),
             interrupted_count: 0,
+            refusals: Vec::new(),
             entry_timeout_ns: LONG_NS,
             attr_timeout_ns: LONG_NS,
             kept: Vec::new(),
@@ -405,6 +425,10 @@ impl Server {
         operation: &Operation,
         bytes: &[u8],
     ) -> Result<Response, Errno> {
+        let mut refusals = state.refusals.iter();
+        if let Some(at) = refusals.position(|(matches, _)| matches(operation)) {
+            return Err(state.refusals.remove(at).1);
+        }
         let attr_timeout_ns = state.attr_timeout_ns;
         let node = |state: &mut State, ino: InodeId| -> Result<Attr, Errno> {
             state
