@@ -99,7 +99,7 @@ impl Slice {
     /// Runs a rename when its source's data is committed.
     pub(crate) fn flush_then(&mut self, env: &Env<'_>, ino: InodeId, request: Request) {
         // The file has another name from here on.
-        env.readers.forget_looked_up(request.caller.pid);
+        env.readers.lookups().forget(request.caller.pid);
         let is_dirty = self.inodes.get(&ino).is_some_and(|i| i.is_dirty());
         if is_dirty {
             let purpose = Purpose::Rename(Box::new(request));

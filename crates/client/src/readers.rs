@@ -18,18 +18,19 @@
 //!                            '------- the first READ of a cached open is large <--'
 //! ```
 //! The same tables have how processes go through the files (`siblings`) and the directories (`walk`) that they list: hints for what is loaded and
-//! listed ahead, which cost speed only where they are wrong.
+//! listed ahead, which cost speed only where they are wrong. What a thread has looked up last has tables of their kind (`passing`).
 //!
 //! What this deliberately does not do: change the mode of an open file, which the kernel has no means for.
 
-use std::hash::Hasher as _;
+use std::hash::{Hash, Hasher as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::request::{Caller, OpenFlags, Opened, Operation, Request};
+use crate::passing::Lookups;
+use crate::request::{Caller, OpenFlags, Opened};
 use crate::siblings::Order;
 use crate::slice::{OpenFile, Slice};
 use crate::walk::Course;
-use types::{Duration, InodeId, Instant, Name};
+use types::InodeId;
 
 /// Direct reads below this are slower than cached ones.
 const SMALL_READ_MAX: u32 = 32 << 10;
@@ -39,8 +40,6 @@ const SMALL_COUNT_MIN: u8 = 8;
 /// The first READ of a cached open fills the initial read-ahead. From so many bytes on the application asked for 128 KiB or
 /// more: the kernel takes four times up to 32 KiB, twice up to 256 KiB, and then all of the window of a block.
 const LARGE_READAHEAD_MIN: u32 = 256 << 10;
-/// A call's second lookup comes so soon after the answer to its first: nothing is done between the two.
-const CALL_TIME: Duration = Duration(250_000);
 /// Processes that are remembered.
 const PROCESS_COUNT: u32 = 1024;
 /// Of so many directories in a row may files have been loaded without that any was read.
@@ -85,17 +84,16 @@ pub struct Readers {
     scanners: Box<[AtomicU64]>,
     /// Process number, 32 bits, above those of the directory that it was taken to list next.
     guesses: Box<[AtomicU64]>,
-    /// Thread number, 32 bits, above those of what the last name that it looked up leads to, if that was its last request; and above those of that
-    /// name; and when.
-    looked_up: [Box<[AtomicU64]>; 3],
+    lookups: Lookups,
 }
 
 /// The place of a process in a table: those started one after the other do not meet.
-fn place(table: &[AtomicU64], pid: u32) -> &AtomicU64 {
+pub(crate) fn place(table: &[AtomicU64], pid: u32) -> &AtomicU64 {
     &table[(pid % PROCESS_COUNT) as usize]
 }
 
-fn guess(pid: u32, what: impl std::hash::Hash) -> u64 {
+/// A process, and 32 bits of something of its.
+pub(crate) fn guess(pid: u32, what: impl Hash) -> u64 {
     let mut hasher = rustc_hash::FxHasher::default();
     what.hash(&mut hasher);
     let hash = hasher.finish() ^ hasher.finish() >> 32;
@@ -116,7 +114,8 @@ fn read_order(value: u64, pid: u32) -> Option<Order> {
     order.copied().filter(|_| is_reader)
 }
 
-fn blank() -> Box<[AtomicU64]> {
+/// A table in which no process is.
+pub(crate) fn blank() -> Box<[AtomicU64]> {
     (0..PROCESS_COUNT).map(|_| AtomicU64::new(0)).collect()
 }
 
@@ -129,55 +128,13 @@ impl Readers {
             processes: blank(),
             scanners: blank(),
             guesses: blank(),
-            looked_up: [blank(), blank(), blank()],
+            lookups: Lookups::new(),
         }
     }
 
-    /// A thread has looked up a name in a directory, and it leads there.
-    pub(crate) fn note_looked_up(
-        &self,
-        pid: u32,
-        name: (InodeId, &Name),
-        ino: InodeId,
-        now: Instant,
-    ) {
-        let values = [guess(pid, ino), guess(pid, name), now.0];
-        for (table, value) in self.looked_up.iter().zip(values) {
-            place(table, pid).store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// A request comes. Only a lookup that comes at once belongs to the same call as the one before (`crate::passing`).
-    pub fn on_request(&self, request: &Request, now: impl FnOnce() -> Instant) {
-        let pid = request.caller.pid;
-        let [inode, _, at] = &self.looked_up;
-        if place(inode, pid).load(Ordering::Relaxed) >> 32 != u64::from(pid) {
-            return;
-        }
-        let is_lookup = matches!(request.operation, Operation::Lookup { .. });
-        let last = Instant(place(at, pid).load(Ordering::Relaxed));
-        if !is_lookup || now().since(last) > CALL_TIME {
-            self.forget_looked_up(pid);
-        }
-    }
-
-    /// What a thread has looked up last is forgotten.
-    pub(crate) fn forget_looked_up(&self, pid: u32) {
-        place(&self.looked_up[0], pid).store(0, Ordering::Relaxed);
-    }
-
-    /// The last name that the thread has looked up is another one than this, and leads there.
-    pub(crate) fn has_looked_up_another(
-        &self,
-        pid: u32,
-        name: (InodeId, &Name),
-        ino: InodeId,
-    ) -> bool {
-        let [inode, mark, _] = &self.looked_up;
-        let get = |table| place(table, pid).load(Ordering::Relaxed);
-        let last = get(mark);
-        let is_its = last >> 32 == u64::from(pid) && last != guess(pid, name);
-        is_its && get(inode) == guess(pid, ino)
+    /// What threads have looked up last.
+    pub fn lookups(&self) -> &Lookups {
+        &self.lookups
     }
 
     /// The process has listed a directory, wholly or to begin with: the order in which its files are to be loaded before they are opened, if they

@@ -430,6 +430,7 @@ impl Node {
     /// A request of the kernel, taken in at once; references of a payload's frames stay the caller's.
     pub fn request(&mut self, request: Request) {
         let slice = home_slice(&request.operation);
+        self.readers.lookups().on_request(&request, || self.now);
         let mut items = VecDeque::from([Item::Client(slice, Input::Request(request))]);
         self.step_run(&mut items);
         self.run(items);

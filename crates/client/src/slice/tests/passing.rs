@@ -4,10 +4,8 @@ use super::*;
 use crate::names::Arrival;
 use types::{FileKind, Name};
 
-/// A name leads to the file, says its owner: the error with which the lookup is answered, if any.
-fn look_up(s: &mut Story, pid: u32, parent: InodeId, name: &str) -> Option<Errno> {
-    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, (0, false));
-    arrival.request = Some(Request {
+fn request(pid: u32, operation: Operation) -> Request {
+    Request {
         ticket: Ticket(1),
         caller: Caller {
             uid: 0,
@@ -15,11 +13,15 @@ fn look_up(s: &mut Story, pid: u32, parent: InodeId, name: &str) -> Option<Errno
             pid,
             umask: 0,
         },
-        operation: Operation::Lookup {
-            parent,
-            name: Name::new(name.as_bytes()).expect("a name"),
-        },
-    });
+        operation,
+    }
+}
+
+/// A name leads to the file, says its owner: the error with which the lookup is answered, if any.
+fn look_up(s: &mut Story, pid: u32, parent: InodeId, name: &str) -> Option<Errno> {
+    let mut arrival = Arrival::lesson(INO, Some(s.attr), false, (0, false));
+    let name = Name::new(name.as_bytes()).expect("a name");
+    arrival.request = Some(request(pid, Operation::Lookup { parent, name }));
     let effects = s.input(Input::Arrive(arrival));
     let answer = effects.iter().find_map(|effect| match effect {
         Effect::Reply(_, Response::Error(errno), _) => Some(Some(*errno)),
@@ -62,8 +64,8 @@ fn who_looks_the_same_name_up_again_has_it() {
     assert_eq!(look_up(&mut s, 0, InodeId::ROOT, "new"), None);
     // What it has looked up last is something else.
     let name = Name::new(b"else").expect("a name");
-    s.readers
-        .note_looked_up(8, (InodeId::ROOT, &name), OTHER, s.now);
+    let lookups = s.readers.lookups();
+    lookups.note(8, (InodeId::ROOT, &name), OTHER, s.now);
     assert_eq!(look_up(&mut s, 8, InodeId::ROOT, "new"), None);
 }
 
@@ -91,17 +93,8 @@ fn what_may_have_both_names_is_shown_under_both() {
 #[test]
 fn only_lookups_of_one_call_count() {
     let asks = |s: &Story, pid: u32, operation: Operation, after: Duration| {
-        let request = Request {
-            ticket: Ticket(1),
-            caller: Caller {
-                uid: 0,
-                gid: 0,
-                pid,
-                umask: 0,
-            },
-            operation,
-        };
-        s.readers.on_request(&request, || s.now + after);
+        let request = request(pid, operation);
+        s.readers.lookups().on_request(&request, || s.now + after);
     };
     let lookup = || Operation::Lookup {
         parent: InodeId::ROOT,
@@ -141,22 +134,14 @@ fn what_this_node_has_renamed_is_where_it_is() {
     let mut s = story();
     assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "old"), None);
     let name = |name: &[u8]| Name::new(name).expect("a name");
-    let rename = Request {
-        ticket: Ticket(2),
-        caller: Caller {
-            uid: 0,
-            gid: 0,
-            pid: 7,
-            umask: 0,
-        },
-        operation: Operation::Rename {
-            parent: InodeId::ROOT,
-            name: name(b"old"),
-            new_parent: InodeId::ROOT,
-            new_name: name(b"new"),
-            flags: crate::request::RenameFlags::default(),
-        },
+    let rename = Operation::Rename {
+        parent: InodeId::ROOT,
+        name: name(b"old"),
+        new_parent: InodeId::ROOT,
+        new_name: name(b"new"),
+        flags: crate::request::RenameFlags::default(),
     };
+    let rename = request(7, rename);
     s.input(Input::FlushThen(INO, Box::new(rename)));
     assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "new"), None);
 }

@@ -12,6 +12,18 @@ fn open(has_volatile_nsd: bool) -> Story {
     s
 }
 
+/// Where the file's page has been stored.
+fn page_extent() -> types::Extent {
+    types::Extent {
+        file_sector: 0,
+        length: 1,
+        birth: 0,
+        is_shared: false,
+        locations: Vec::new(),
+        checksums: types::extent::Checksums::Inline { crcs: vec![0] },
+    }
+}
+
 /// Begins a store of the file's page.
 fn store(s: &mut Story) -> IoId {
     s.write_back(1);
@@ -49,14 +61,7 @@ fn a_store_that_nobody_waits_for_is_forgotten() {
 fn a_store_that_is_wanted_is_not_forgotten() {
     let mut s = open(true);
     let store = store(&mut s);
-    let extent = types::Extent {
-        file_sector: 0,
-        length: 1,
-        birth: 0,
-        is_shared: false,
-        locations: Vec::new(),
-        checksums: types::extent::Checksums::Inline { crcs: vec![0] },
-    };
+    let extent = page_extent();
     let effects = s.input(Input::Stored(store, Ok(vec![extent])));
     assert_eq!(forgotten(&effects), None);
     let is_flushed = |e: &Effect| matches!(e, Effect::Flush(_, stores) if stores[..] == [store]);
@@ -375,14 +380,7 @@ fn a_disk_that_does_not_flush_is_given_up() {
         let begin = s.now;
         for attempt in 1..=4 {
             let store = waiting.pop().expect("it is tried again");
-            let extent = types::Extent {
-                file_sector: 0,
-                length: 1,
-                birth: 0,
-                is_shared: false,
-                locations: Vec::new(),
-                checksums: types::extent::Checksums::Inline { crcs: vec![0] },
-            };
+            let extent = page_extent();
             let effects = s.input(Input::Stored(store, Ok(vec![extent])));
             let flush = effects.iter().find_map(|effect| match effect {
                 Effect::Flush(io, _) => Some(*io),
