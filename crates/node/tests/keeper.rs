@@ -227,7 +227,13 @@ fn pages_go_to_an_nsd_that_takes_them() {
     world.pages.1 = Some(NSD);
     let mut index = 300;
     let mut failures = Vec::new();
-    for second in 0..120 {
+    let written = |world: &World, nsd| world.pages.0.keys().filter(|at| at.nsd == nsd).count();
+    let before_fault = written(&world, NSD);
+    for second in 0..200 {
+        if second == 120 {
+            assert_eq!(written(&world, NSD), before_fault);
+            world.pages.1 = None;
+        }
         world.make(GOOD, index..index + 10);
         index += 10;
         let before = keeper.counters().failures;
@@ -246,6 +252,8 @@ fn pages_go_to_an_nsd_that_takes_them() {
         failures.is_sorted_by_key(|second| *second) && failures[1] >= 9,
         "{failures:?}"
     );
+    assert!(failures.iter().all(|second| *second < 120), "{failures:?}");
+    assert!(written(&world, NSD) > before_fault, "it is used again");
 }
 
 /// A search for files in places that are to become free reads a bad tree a few times, not once for each file below it.

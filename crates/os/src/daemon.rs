@@ -789,6 +789,7 @@ impl Daemon {
             self.tick_membership();
             self.look_at_gauges(tick);
             self.look_at_slow(tick);
+            self.io.log_left_out();
             self.look_at_losses(tick);
             let mut items = VecDeque::new();
             for slice in 0..SLICE_COUNT {
@@ -833,6 +834,7 @@ impl Daemon {
     fn tick_stopping(self: &Arc<Self>, tick: u64) {
         self.renew_lease();
         self.look_at_slow(tick);
+        self.io.log_left_out();
         self.look_at_losses(tick);
         self.kick_journal();
         // No pieces are moved to sectors any more: Commits do not wait for that.
@@ -890,7 +892,7 @@ impl Daemon {
         let index = operation_index(&request.operation);
         self.counters.operations[index].fetch_add(1, Ordering::Relaxed);
         self.count_bytes(&request.operation);
-        self.readers.on_request(&request, clock::now);
+        self.readers.lookups().on_request(&request, clock::now);
         // Who waits for another's lock is not slow.
         if !matches!(request.operation, Operation::SetLock { waits: true, .. }) {
             self.latencies.begin(request.ticket, index, clock::now);

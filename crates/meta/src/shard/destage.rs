@@ -19,7 +19,7 @@ impl Shard {
         promised.flatten().or_else(|| inos.clone().next())
     }
 
-    /// Files with bytes in pieces, to be moved when there is time: those behind this index first, each once.
+    /// Files with more than a small file's bytes in pieces, to be moved when there is time: those behind this index first, each once.
     pub fn may_destage(&self, index: u64) -> impl Iterator<Item = InodeId> + '_ {
         let behind = self.destage_later.range(index.saturating_add(1)..);
         let around = behind.chain(self.destage_later.range(..=index));

@@ -68,6 +68,7 @@ pub(super) struct Sectors {
     tags: AtomicU64,
     local: [Mutex<FxHashMap<u64, Submitted>>; 8],
     refused: Refused<Local>,
+    /// Lines of the log about I/O that has failed.
     lines: Mutex<Limiter>,
     remote: Mutex<BTreeMap<u64, Remote>>,
 }
@@ -90,17 +91,15 @@ impl Sectors {
             ..Self::default()
         }
     }
-}
 
-impl Sectors {
     /// Whether a line about I/O that has failed may be written now, and how many were left out before it.
     pub(super) fn may_log(&self) -> Option<u64> {
         lock(&self.lines).take(clock::now())
     }
 
-    /// Says how many were left out lately and not counted in another line.
-    pub(super) fn log_left_out(&self, now: Instant) {
-        if let Some(left_out) = lock(&self.lines).end(now) {
+    /// At each tick: says how many were left out lately and not counted in another line.
+    pub(super) fn log_left_out(&self) {
+        if let Some(left_out) = lock(&self.lines).end(clock::now()) {
             tracing::error!(left_out, "lines about I/O that failed were left out");
         }
     }

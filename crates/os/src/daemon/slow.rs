@@ -317,7 +317,6 @@ impl Daemon {
         for begun in slow.old(now) {
             slow.note(begun.ticket, self.cause_of(begun), now);
         }
-        self.io.log_left_out(now);
         if let Some(left_out) = lock(&slow.limiter).end(now) {
             tracing::warn!(target: "gupfs::slow", left_out, "lines about slow operations were left out");
         }

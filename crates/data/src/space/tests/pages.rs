@@ -227,3 +227,25 @@ fn sparse_regions_are_drained() {
     let run = space.pages_mut().take(4, &|_| true).expect("there is room");
     assert!(begin(&run));
 }
+
+/// Pages go to others while there are any; what is free on an NSD that is avoided is no room, and is not given back.
+#[test]
+fn an_nsd_that_takes_no_writes_is_avoided() {
+    let mut trees = Trees::new(1);
+    let pages = trees.space.pages_mut();
+    let (all, given) = (pages.counts().free, pages.returnable().len());
+    pages.avoid([NsdId(0)].into());
+    assert!(pages.is_avoided(NsdId(0)) && !pages.is_avoided(NsdId(1)));
+    assert_eq!(pages.usable(), u64::from(REGION));
+    assert_eq!((pages.counts().free, pages.returnable().len()), (all, 1));
+    let mut taken = Vec::new();
+    while let Some(run) = pages.take(4, &|_| true) {
+        taken.push(run.at.nsd);
+    }
+    assert_eq!(taken.len() as u64, all / 4, "it is better than nothing");
+    let first = usize::try_from(REGION / 4).expect("small");
+    assert!(taken[..first].iter().all(|nsd| *nsd == NsdId(1)));
+    assert!(taken[first..].iter().all(|nsd| *nsd == NsdId(0)));
+    pages.avoid(BTreeSet::new());
+    assert!(given > 1 && !pages.is_avoided(NsdId(0)));
+}
