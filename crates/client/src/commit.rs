@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{PAGE_SIZE, parts_of};
-use crate::slice::{Effect, Input, IoFailure, IoId, Slice};
+use crate::slice::{Effect, Input, IoFailure, IoId, Slice, Undurable};
 
 /// Extents, pieces and bytes of pieces in one Commit: far below what an owner takes.
 const COMMIT_EXTENTS_MAX: usize = 1024;
@@ -142,7 +142,7 @@ impl Slice {
         &mut self,
         env: &Env<'_>,
         io: IoId,
-        result: Result<(), IoFailure>,
+        result: Result<(), Undurable>,
     ) {
         let Some(ino) = self.ios.remove(&io) else {
             return;
@@ -156,10 +156,25 @@ impl Slice {
                 self.send_commit(ino);
             }
             // Written again, elsewhere: a server restarted between write and flush, or a disk does not flush.
-            Err(failure) => {
-                inode.count_store_failure(env.now, Some(failure));
-                let is_lost = inode.has_failed_to_store();
-                self.end_commit(env, ino, Err(is_lost.then_some(Errno::EIO)));
+            Err(failed) => {
+                let is_refused = |(_, failure): &(_, IoFailure)| *failure == IoFailure::Unreachable;
+                let worst = match failed.iter().any(is_refused) {
+                    true => IoFailure::Unreachable,
+                    false => IoFailure::Unknown,
+                };
+                if inode.count_store_failure(env.now, worst) {
+                    // Others that this Commit has are on disks that are well.
+                    let lost = failed.iter().filter(|(_, failure)| *failure == worst);
+                    let lost: Vec<IoId> = lost.map(|(store, _)| *store).collect();
+                    let is_lost = |batch: &mut Batch| lost.contains(&batch.io);
+                    let batches: Vec<Batch> = inode.batches.extract_if(.., is_lost).collect();
+                    let owner = env.owner(ino.shard());
+                    for batch in &batches {
+                        env.grants.discard(owner, &batch.runs);
+                        inode.lose(env, owner, batch, &mut self.losses);
+                    }
+                }
+                self.end_commit(env, ino, Err(None));
             }
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use data::SetAside;
-use types::{ByteRange, Duration, Errno, Extent, InodeId, Instant, RangeMode, limits};
+use types::{ByteRange, Duration, Errno, Extent, InodeId, Instant, NodeId, RangeMode, limits};
 
 use crate::batch::{
     Batch, BatchState, cap_pieces, clip, numbers_of, put_back, store_pieces, whole_pieces,
@@ -16,6 +16,7 @@ use crate::claims::span_of;
 use crate::destage::HASTY_PAGES_MAX;
 use crate::env::{Env, TakenRun};
 use crate::goals::Purpose;
+use crate::losses::Losses;
 use crate::pages::{DirtyPage, PAGE_SIZE, pieces_of};
 use crate::promise::{keep_small, wanted_runs};
 use crate::slice::{Effect, IoFailure, IoId, Slice};
@@ -308,37 +309,27 @@ impl Slice {
         for frame in std::mem::take(&mut inode.batches[at].frames) {
             env.pool.release(frame);
         }
-        let result = match result {
-            Ok(_) if inode.batches[at].is_cut => Err(None),
-            Ok(extents) => Ok(extents),
-            Err(failure) => Err(Some(failure)),
-        };
-        let mut is_dropped = false;
+        let is_dropped = result.is_ok() && inode.batches[at].is_cut;
         match result {
-            Ok(extents) => {
+            Ok(extents) if !is_dropped => {
                 if !env.has_volatile_nsd {
                     inode.forget_store_failures();
                 }
                 inode.batches[at].state = BatchState::Stored(extents);
             }
-            Err(failure) => {
+            ended => {
                 // The sectors are used up; the pages are written again, elsewhere.
                 let batch = inode.batches.swap_remove(at);
-                is_dropped = failure.is_none();
-                inode.count_store_failure(env.now, failure);
                 let owner = env.owner(ino.shard());
+                let failure = ended.err();
                 if failure == Some(IoFailure::Unknown) {
                     env.grants.burn(owner, &batch.runs);
                 } else {
                     env.grants.discard(owner, &batch.runs);
                 }
-                if inode.has_failed_to_store() {
-                    inode.errors.note(Errno::EIO);
-                    inode.pages.on_flushed(&batch.numbers, false, true);
-                    env.grants.unreserve(owner, batch.aside);
-                    inode.forget_idle();
-                    let count = batch.numbers.len();
-                    self.losses.note_pages(inode, count, Errno::EIO);
+                let is_lost = failure.is_some_and(|f| inode.count_store_failure(env.now, f));
+                if is_lost {
+                    inode.lose(env, owner, &batch, &mut self.losses);
                 } else {
                     inode.write_again(env, &batch);
                 }
@@ -391,6 +382,10 @@ impl Slice {
         };
         let has_goal = !inode.goals.is_empty();
         let is_urgent = inode.is_urgent();
+        if inode.pages.dirty_count() == 0 && inode.batches.is_empty() && !inode.is_committing {
+            // They were of bytes that are there, or are lost, or were cut off.
+            inode.forget_store_failures();
+        }
         // What became dirty after the last goal goes by itself: a busy writer does not hold fsync up.
         let until = inode.awaited_until();
         if has_goal && inode.pages.dirty_count() > 0 && !inode.pages.is_reached(until) {
@@ -482,20 +477,19 @@ impl Slice {
 }
 
 impl crate::inode::Inode {
-    /// A store, or the flush that makes it durable, has failed, or was cut (`None`).
-    pub(crate) fn count_store_failure(&mut self, now: Instant, failure: Option<IoFailure>) {
+    /// A store, or the flush that makes it durable, has failed. True: it was tried often enough, and the bytes are lost.
+    #[must_use]
+    pub(crate) fn count_store_failure(&mut self, now: Instant, failure: IoFailure) -> bool {
         let since = *self.failing_since.get_or_insert(now);
-        let is_old = now.since(since) > STARVED_MAX;
-        match failure {
-            // A broken link ends nobody's writes, unless it breaks for long.
-            Some(IoFailure::Unknown) if !is_old => {}
-            Some(_) if self.waits_to_store(now) => {}
-            Some(_) => {
-                self.store_failures += 1;
-                self.store_failed_at = now;
-            }
-            None => {}
+        // A broken link ends nobody's writes, unless it breaks for long.
+        if failure == IoFailure::Unknown && now.since(since) <= STARVED_MAX {
+            return false;
         }
+        if !self.waits_to_store(now) {
+            self.store_failures += 1;
+            self.store_failed_at = now;
+        }
+        self.store_failures > STORE_FAILURES_MAX
     }
 
     /// What was stored is as durable as its disks make it.
@@ -504,9 +498,19 @@ impl crate::inode::Inode {
         self.failing_since = None;
     }
 
-    /// It was tried often enough: the bytes are lost.
-    pub(crate) fn has_failed_to_store(&self) -> bool {
-        self.store_failures > STORE_FAILURES_MAX
+    /// The bytes of a batch are lost; its sectors are what the caller has made of them.
+    pub(crate) fn lose(
+        &mut self,
+        env: &Env<'_>,
+        owner: NodeId,
+        batch: &Batch,
+        losses: &mut Losses,
+    ) {
+        self.errors.note(Errno::EIO);
+        self.pages.on_flushed(&batch.numbers, false, true);
+        env.grants.unreserve(owner, batch.aside);
+        self.forget_idle();
+        losses.note_pages(self, batch.numbers.len(), Errno::EIO);
     }
 
     /// A store of it failed a moment ago.

@@ -64,7 +64,7 @@ use types::{
 use crate::env::{Env, StorePiece, WantedRun};
 use crate::inode::Inode;
 use crate::pages::{PAGE_SIZE, Pages};
-use crate::slice::{Effect, IoFailure, IoId, Slice};
+use crate::slice::{Effect, IoFailure, IoId, Slice, Undurable};
 pub use leaving::Clear;
 use leaving::Leaving;
 use lent::Lent;
@@ -864,7 +864,7 @@ impl Slice {
         &mut self,
         env: &Env<'_>,
         io: IoId,
-        result: Result<(), IoFailure>,
+        result: &Result<(), Undurable>,
     ) -> bool {
         let is_it =
             |job: &mut Job| matches!(&job.state, State::Flushing { flush, .. } if *flush == io);
@@ -885,8 +885,13 @@ impl Slice {
         };
         let job = match result {
             Ok(()) => self.commit_block(env, job),
-            // A server restarted between write and flush.
-            Err(_) => self.put_off(env, job),
+            // A server restarted between write and flush, or the disk does not flush: it is not written to again at once.
+            Err(failed) => {
+                if failed.iter().any(|(_, why)| *why == IoFailure::Unreachable) {
+                    self.rewriter.pause_all(env.now, SHORT_PAUSE);
+                }
+                self.put_off(env, job)
+            }
         };
         self.set_job(job);
         true

@@ -124,6 +124,10 @@ pub enum IoFailure {
     Unknown,
 }
 
+/// Stores that have ended well and will not be durable, and why: `Unreachable` where the disk has refused to flush, `Unknown` where its server
+/// has restarted meanwhile or the link has broken.
+pub type Undurable = Vec<(IoId, IoFailure)>;
+
 /// What happens to a slice.
 ///
 /// Inputs and effects are copied from list to list: what is larger than a request or an answer to the kernel is in a box.
@@ -151,8 +155,8 @@ pub enum Input {
     Loaded(IoId, Result<(), IoFailure>),
     /// Sectors were written: the extents with their checksums.
     Stored(IoId, Result<Vec<types::Extent>, IoFailure>),
-    /// What a commit needs has reached stable storage.
-    Flushed(IoId, Result<(), IoFailure>),
+    /// What a commit needs has reached stable storage, or these stores have not.
+    Flushed(IoId, Result<(), Undurable>),
     /// The kernel has dropped what it was told to.
     Notified(NotifyId),
     /// This owner has too few free sectors: what nobody waits for gives back those that it has in hand. All slices hear it before any
@@ -537,7 +541,7 @@ impl Slice {
             Input::Loaded(io, result) => self.on_loaded(env, io, result),
             Input::Stored(io, result) => self.on_stored(env, io, result),
             Input::Flushed(io, result) => {
-                if !self.on_rewrite_flushed(env, io, result) {
+                if !self.on_rewrite_flushed(env, io, &result) {
                     self.on_nsds_flushed(env, io, result);
                 }
             }

@@ -19,7 +19,7 @@ use types::{ByteRange, Extent, FrameRef, Location, NsdId, SECTOR_SIZE, Span};
 
 use crate::Pool;
 use crate::env::{LoadPiece, StorePiece};
-use crate::slice::{IoFailure, IoId};
+use crate::slice::{IoFailure, IoId, Undurable};
 
 /// Sectors of one write at the most.
 const WRITE_SECTORS_MAX: usize = 1024;
@@ -331,21 +331,21 @@ impl<V> Unflushed<V> {
     /// What is to be flushed to make these stores durable. Of one that is not known here nobody can say that it will be: the flush
     /// has failed then, and what it wrote is written again.
     pub fn take(&mut self, stores: &[IoId]) -> Flushing<V> {
-        let mut wanted: BTreeMap<NsdId, Vec<V>> = BTreeMap::new();
-        let mut has_failed = false;
+        let mut wanted: BTreeMap<NsdId, Vec<(IoId, V)>> = BTreeMap::new();
+        let mut failed = BTreeMap::new();
         for store in stores {
             let Some(written) = self.stores.remove(store) else {
-                has_failed = true;
+                failed.insert(*store, IoFailure::Unknown);
                 continue;
             };
             for (nsd, verifier) in written {
-                wanted.entry(nsd).or_default().push(verifier);
+                wanted.entry(nsd).or_default().push((*store, verifier));
             }
         }
         Flushing {
             left: wanted.len(),
             wanted,
-            has_failed,
+            failed,
         }
     }
 }
@@ -353,9 +353,9 @@ impl<V> Unflushed<V> {
 /// Flushes under way for some stores.
 #[derive(Debug)]
 pub struct Flushing<V> {
-    wanted: BTreeMap<NsdId, Vec<V>>,
+    wanted: BTreeMap<NsdId, Vec<(IoId, V)>>,
     left: usize,
-    has_failed: bool,
+    failed: BTreeMap<IoId, IoFailure>,
 }
 
 impl<V: PartialEq> Flushing<V> {
@@ -369,11 +369,19 @@ impl<V: PartialEq> Flushing<V> {
         &mut self,
         nsd: NsdId,
         result: Result<V, IoFailure>,
-    ) -> Option<Result<(), IoFailure>> {
-        let wanted = self.wanted.get(&nsd).map_or(&[][..], |all| all);
-        // Another verifier: the cache that took the writes is not the one that was flushed.
-        let is_same = |now: V| wanted.iter().all(|then| *then == now);
-        self.has_failed |= !result.is_ok_and(is_same);
+    ) -> Option<Result<(), Undurable>> {
+        for (store, then) in self.wanted.get(&nsd).into_iter().flatten() {
+            let failure = match &result {
+                Ok(now) if now == then => continue,
+                // Another verifier: the cache that took the writes is not the one that was flushed. What is written again may fare better.
+                Ok(_) => IoFailure::Unknown,
+                Err(failure) => *failure,
+            };
+            let known = self.failed.entry(*store).or_insert(failure);
+            if failure == IoFailure::Unreachable {
+                *known = failure;
+            }
+        }
         self.left -= 1;
         (self.left == 0).then(|| self.result())
     }
@@ -381,12 +389,13 @@ impl<V: PartialEq> Flushing<V> {
     /// Whether all stores are durable, as far as is known yet.
     ///
     /// # Errors
-    /// Some are not: they are to be written again.
-    pub const fn result(&self) -> Result<(), IoFailure> {
-        match self.has_failed {
-            false => Ok(()),
-            true => Err(IoFailure::Unreachable),
+    /// These are not: they are to be written again.
+    pub fn result(&self) -> Result<(), Undurable> {
+        if self.failed.is_empty() {
+            return Ok(());
         }
+        let failed = self.failed.iter();
+        Err(failed.map(|(store, failure)| (*store, *failure)).collect())
     }
 }
 

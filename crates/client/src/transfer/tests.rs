@@ -205,7 +205,16 @@ fn without_frames_nothing_is_kept_and_nothing_is_lost() {
 #[test]
 fn a_flush_covers_writes_of_its_own_verifier_only() {
     let io = IoId;
-    for (now, expected) in [(1, Ok(())), (2, Err(IoFailure::Unreachable))] {
+    for (now, expected) in [
+        (1, Ok(())),
+        (
+            2,
+            Err(vec![
+                (io(1), IoFailure::Unknown),
+                (io(2), IoFailure::Unknown),
+            ]),
+        ),
+    ] {
         let mut unflushed = Unflushed::default();
         unflushed.insert(io(1), vec![(NsdId(1), 1), (NsdId(2), 5)]);
         unflushed.insert(io(2), vec![(NsdId(1), 1)]);
@@ -216,14 +225,41 @@ fn a_flush_covers_writes_of_its_own_verifier_only() {
         assert_eq!(flushing.on_flushed(NsdId(2), Ok(5)), Some(expected));
         let again = unflushed.take(&[io(1)]);
         assert!(again.nsds().is_empty(), "flushed once");
-        assert_eq!(again.result(), Err(IoFailure::Unreachable), "not known");
+        let unknown = Err(vec![(io(1), IoFailure::Unknown)]);
+        assert_eq!(again.result(), unknown, "not known");
         let mut partly = unflushed.take(&[io(3), io(1)]);
         assert_eq!(partly.nsds(), [NsdId(1)]);
         let result = partly.on_flushed(NsdId(1), Ok(9));
-        assert_eq!(result, Some(Err(IoFailure::Unreachable)));
+        assert_eq!(result, Some(unknown));
         unflushed.insert(io(5), vec![(NsdId(1), 1)]);
         assert!(!unflushed.is_empty());
         unflushed.forget(&[io(4), io(5)]);
         assert!(unflushed.is_empty());
     }
+}
+
+/// What a disk refuses is told from what may fare better, store by store.
+#[test]
+fn a_flush_says_which_stores_are_not_durable_and_why() {
+    let io = IoId;
+    let mut unflushed = Unflushed::default();
+    for (store, nsds) in [(1, &[1][..]), (2, &[1, 2]), (3, &[3]), (4, &[3, 2])] {
+        let written = nsds.iter().map(|nsd| (NsdId(*nsd), 7)).collect();
+        unflushed.insert(io(store), written);
+    }
+    let mut flushing = unflushed.take(&[io(1), io(2), io(3), io(4), io(5)]);
+    assert_eq!(flushing.on_flushed(NsdId(1), Ok(7)), None);
+    let unreachable = Err(IoFailure::Unreachable);
+    assert_eq!(flushing.on_flushed(NsdId(2), unreachable), None);
+    let ended = flushing.on_flushed(NsdId(3), Ok(8));
+    let failed = [
+        (2, IoFailure::Unreachable),
+        (3, IoFailure::Unknown),
+        (4, IoFailure::Unreachable),
+        (5, IoFailure::Unknown),
+    ];
+    assert_eq!(
+        ended,
+        Some(Err(failed.map(|(n, why)| (io(n), why)).to_vec()))
+    );
 }

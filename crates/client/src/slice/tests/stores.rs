@@ -270,6 +270,25 @@ fn stores_of(effects: &[Effect]) -> Vec<IoId> {
     effects.iter().filter_map(io).collect()
 }
 
+/// Pages are written back by the kernel.
+fn write_pages(s: &mut Story, pages: std::ops::Range<u64>) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    for page in pages {
+        let frame = crate::Pool::alloc(&s.memory).expect("plenty");
+        effects.extend(s.ask(Operation::Write {
+            ino: INO,
+            handle: Handle(0),
+            offset: page * PAGE,
+            payload: Span::whole(frame),
+            is_write_back: true,
+            append: false,
+            sync: false,
+            kill_set_id: false,
+        }));
+    }
+    effects
+}
+
 /// A disk fails for a moment, and with it all stores that are under way: nothing is lost. They are tried again after a pause, and given up when
 /// that has failed three times more.
 #[test]
@@ -279,20 +298,7 @@ fn a_bad_moment_of_a_disk_is_one_failure() {
         let mut s = Story::new(pages * PAGE);
         s.has_sectors = true;
         s.open(InodeMode::Exclusive, ByteRange::ALL);
-        let mut effects = Vec::new();
-        for page in 0..pages {
-            let frame = crate::Pool::alloc(&s.memory).expect("plenty");
-            effects.extend(s.ask(Operation::Write {
-                ino: INO,
-                handle: Handle(0),
-                offset: page * PAGE,
-                payload: Span::whole(frame),
-                is_write_back: true,
-                append: false,
-                sync: false,
-                kill_set_id: false,
-            }));
-        }
+        let mut effects = write_pages(&mut s, 0..pages);
         let mut tries = 0;
         effects.extend(s.input(Input::WriteBack));
         for round in 1..=20 {
@@ -387,11 +393,17 @@ fn a_disk_that_does_not_flush_is_given_up() {
                 _ => None,
             });
             let flush = flush.unwrap_or_else(|| panic!("{effects:?}"));
-            let effects = s.input(Input::Flushed(flush, Err(failure)));
-            assert_eq!(commit_of(&effects).map(|(_, commit)| commit), None);
+            let effects = s.input(Input::Flushed(flush, Err(vec![(store, failure)])));
+            let is_over = is_lost && attempt == 4;
+            let told = commit_of(&effects);
+            assert_eq!(told.is_some(), is_over, "its times");
+            if let Some((call, commit)) = told {
+                assert!(commit.extents.is_empty());
+                s.attr.change += 1;
+                s.answer(call, meta::Reply::Attr(s.attr));
+            }
             waiting = stores_of(&effects);
             assert_eq!(waiting.is_empty(), is_lost, "at once, attempt {attempt}");
-            let is_over = is_lost && attempt == 4;
             assert_eq!(s.slice.inode(INO).errors.is_untold(), is_over);
             if is_lost && !is_over {
                 s.now = s.now + STORE_PAUSE;
@@ -401,6 +413,106 @@ fn a_disk_that_does_not_flush_is_given_up() {
         assert_eq!(s.slice.is_dirty(), !is_lost);
         assert!(s.now.since(begin) < Duration::from_secs(3));
     }
+}
+
+fn flush_of(effects: &[Effect]) -> Option<(IoId, Vec<IoId>)> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Flush(io, stores) => Some((*io, stores.clone())),
+        _ => None,
+    })
+}
+
+/// One of the disks does not flush: what lies on others is not lost with what was written there.
+#[test]
+fn what_other_disks_have_is_not_lost_with_a_disk_that_does_not_flush() {
+    let pages = BATCH_PAGES_MAX as u64 + 10;
+    let mut s = Story::new(pages * PAGE);
+    s.has_sectors = true;
+    s.has_volatile_nsd = true;
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    let mut effects = write_pages(&mut s, 0..pages);
+    effects.extend(s.input(Input::WriteBack));
+    let mut ends = Vec::new();
+    for attempt in 1..=4 {
+        assert_eq!(s.slice.losses().pages, 0, "attempt {attempt}");
+        let stores = stores_of(&effects);
+        assert!(stores.len() > 1, "{stores:?}");
+        let mut flush = None;
+        for io in &stores {
+            let extent = page_extent();
+            let effects = s.input(Input::Stored(*io, Ok(vec![extent])));
+            flush = flush.or(flush_of(&effects));
+        }
+        let (flush, flushed) = flush.expect("all are stored");
+        let bad = vec![(flushed[0], IoFailure::Unreachable)];
+        ends = s.input(Input::Flushed(flush, Err(bad)));
+        s.now = s.now + STORE_PAUSE;
+        effects = s.input(Input::Tick);
+    }
+    let lost = s.slice.losses().pages;
+    assert!(0 < lost && lost < pages, "{lost}");
+    assert!(s.slice.inode(INO).errors.is_untold());
+    // The rest is written again, and told.
+    ends.extend(effects);
+    for _ in 0..20 {
+        let mut next = Vec::new();
+        for io in stores_of(&ends) {
+            next.extend(s.input(Input::Stored(io, Ok(vec![page_extent()]))));
+        }
+        if let Some((flush, _)) = flush_of(&ends) {
+            next.extend(s.input(Input::Flushed(flush, Ok(()))));
+        }
+        if let Some((call, _)) = commit_of(&ends) {
+            next.extend(s.answer(call, meta::Reply::Attr(s.attr)));
+        }
+        s.now = s.now + STORE_PAUSE;
+        next.extend(s.input(Input::Tick));
+        ends = next;
+    }
+    assert!(!s.slice.is_dirty());
+    assert_eq!(s.slice.losses().pages, lost);
+}
+
+/// Whatever failed before, a link that breaks and a size that is cut take nobody's bytes; and a file with nothing to store is in nobody's way.
+#[test]
+fn failures_of_before_are_not_those_of_now() {
+    let lost = |s: &Story| s.slice.losses().pages;
+    let mut s = open(false);
+    let io = store(&mut s);
+    // Of other bytes of the file.
+    s.slice.inode(INO).store_failures = 4;
+    s.input(Input::Stored(io, Err(IoFailure::Unknown)));
+    assert_eq!(lost(&s), 0, "a link has broken once");
+
+    // A cut while the store is on its way, and nothing left then.
+    let mut s = open(false);
+    let io = store(&mut s);
+    let set = types::SetAttr {
+        size: Some(0),
+        ..types::SetAttr::default()
+    };
+    s.ask(Operation::SetAttr {
+        ino: INO,
+        handle: None,
+        set,
+    });
+    s.input(Input::Stored(io, Ok(vec![page_extent()])));
+    let inode = s.slice.inode(INO);
+    assert_eq!((inode.store_failures, inode.failing_since), (0, None));
+
+    // What was lost is not waited for.
+    let mut s = open(false);
+    let mut io = store(&mut s);
+    for attempt in 1..=4 {
+        s.input(Input::Stored(io, Err(IoFailure::Unreachable)));
+        s.now = s.now + STORE_PAUSE;
+        let next = stores_of(&s.input(Input::Tick)).pop();
+        assert_eq!(next.is_some(), attempt < 4);
+        io = next.unwrap_or(io);
+    }
+    assert_eq!(lost(&s), 1);
+    let inode = s.slice.inode(INO);
+    assert_eq!((inode.store_failures, inode.failing_since), (0, None));
 }
 
 /// Its end is told with its bytes, and not while these wait to be stored again: a crash would leave zeros.

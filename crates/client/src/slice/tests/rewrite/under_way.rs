@@ -34,10 +34,29 @@ fn disks_are_flushed_before_a_rewrite_is_committed() {
 #[test]
 fn what_a_disk_has_forgotten_is_not_committed() {
     let (mut s, flush) = flushing();
-    let effects = s.input(Input::Flushed(flush, Err(IoFailure::Unknown)));
+    let effects = s.input(Input::Flushed(flush, failed(IoFailure::Unknown)));
     assert!(commit_of(&effects).is_none(), "{effects:?}");
     check_nothing_is_left(&mut s, 0);
     rest(&mut s);
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!((done.stored.len(), done.commits.len()), (1, 1), "{done:?}");
+}
+
+fn failed(failure: IoFailure) -> Result<(), Undurable> {
+    Err(vec![(IoId(1), failure)])
+}
+
+/// A disk that does not flush is not written to again and again: the next try is a pause away.
+#[test]
+fn a_disk_that_does_not_flush_is_left_alone_for_a_while() {
+    let (mut s, flush) = flushing();
+    let effects = s.input(Input::Flushed(flush, failed(IoFailure::Unreachable)));
+    assert!(commit_of(&effects).is_none(), "{effects:?}");
+    check_nothing_is_left(&mut s, 0);
+    rest(&mut s);
+    let done = ticks(&mut s, 20, 64, None);
+    assert_eq!(done.stored.len(), 0, "{done:?}");
+    s.now = s.now + SHORT_PAUSE;
     let done = ticks(&mut s, 20, 64, None);
     assert_eq!((done.stored.len(), done.commits.len()), (1, 1), "{done:?}");
 }
