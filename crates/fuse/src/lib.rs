@@ -36,4 +36,5 @@ pub use encode::{
     Encoded, HEAD_SIZE_MAX, Tail, encode_done, encode_error, encode_ioctl_done, encode_reply,
 };
 pub use init::{Agreement, InitError, Offer, Wishes};
+pub use node::inode_of;
 pub use ticket::{NO_REPLY, ROUTE_COUNT_MAX, Route};

@@ -26,7 +26,7 @@ pub(crate) const fn number_of(ino: InodeId) -> u64 {
 }
 
 /// The inode that the kernel knows by this number.
-pub(crate) const fn inode_of(number: u64) -> InodeId {
+pub const fn inode_of(number: u64) -> InodeId {
     InodeId::from_raw(number ^ mask(InodeId::from_raw(number).shard()))
 }
 

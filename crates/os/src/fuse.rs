@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Invariants
-//! - A request is handled on the thread that received it; no request passes from thread to thread.
+//! - A request is handled on the thread that received it, but for WRITEs for which no slab is free (`room`).
 //! - A notification is written by a notify thread only, never by one that serves requests (R1).
 //! - The memory of a WRITE's payload is not written to while somebody holds a reference to its frames.
 //! - When the connection ends (unmount, abort) every thread ends by itself; later answers are ignored.
@@ -23,6 +23,7 @@ mod memory;
 mod mount;
 mod notifier;
 mod ring;
+mod room;
 mod session;
 
 pub use memory::{Memory, Slabs};

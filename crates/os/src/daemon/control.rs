@@ -216,6 +216,13 @@ impl Daemon {
             all.push((now.since(since).0 / 1_000_000, what));
         }
         all.extend(self.frame_waiters().into_iter().map(|what| (0, what)));
+        for (ino, process, waited) in self.waiting_writes() {
+            let ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+            let what = format!(
+                "inode {ino}: a WRITE of process {process} waits for a slab of the pagepool"
+            );
+            all.push((ms, what));
+        }
         let parked = self.parked_count();
         if parked > 0 {
             all.push((
@@ -229,6 +236,12 @@ impl Daemon {
             .map(|(ms, what)| format!("{{\"waited_ms\":{ms},\"what\":{}}}", quoted(what)))
             .collect();
         format!("{{\"waiters\":[{}]}}", list.join(","))
+    }
+
+    /// WRITEs for which the pagepool has no slab; none before the mount.
+    fn waiting_writes(&self) -> Vec<(InodeId, u32, Duration)> {
+        let replier = self.replier.get();
+        replier.map_or_else(Vec::new, |replier| replier.waiting_writes())
     }
 
     /// What this node as owner holds of an inode: attributes, layout, and where the bytes lie.

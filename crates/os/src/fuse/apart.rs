@@ -284,6 +284,7 @@ mod tests {
     use std::thread::ThreadId;
 
     use super::super::memory::Slabs;
+    use super::super::room::Room;
     use super::super::session::{Follow, Serving};
     use super::*;
     use fuse::{Encoded, Route};
@@ -410,6 +411,7 @@ mod tests {
             transport: gate.clone(),
             memory: memory.clone(),
             apart: Some(Arc::default()),
+            room: Room::default(),
         };
         let apart = replier.apart.clone().expect("it has");
         let threads = apart.start(&gate, &memory).expect("threads");

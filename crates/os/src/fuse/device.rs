@@ -4,13 +4,13 @@
 //! 80 bytes are what the kernel sends before a WRITE's payload, so the payload begins on a page. Of other
 //! requests only what is longer than 40 bytes of arguments lies in the slab.
 //!
-//! A thread has a slab for its next request before it gives the one of a large WRITE away: where none is free a writer waits, on the thread that has read
-//! his WRITE, and other threads take in what others ask for.
+//! Where no slab is free a thread reads into memory of its own, and a WRITE that has landed there waits for a slab in the waiting room (`room`).
 
 use super::apart::Late;
 use super::company::Company;
 use super::crew::{Arrival, Crew};
 use super::memory::{Memory, frames_of};
+use super::room::{Guest, Landing, Room, whole};
 use super::session::{
     self, Dispatched, Follow, InterruptOutcome, Serving, SessionError, Transport,
 };
@@ -20,13 +20,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use types::{Errno, FrameRef, Span, limits};
 
 const CLONE: libc::c_ulong = 0x8004_e500;
 const HEADER_SIZE: usize = size_of::<InHeader>();
-/// Payloads from here on are kept as a rule, and their slab with them.
-const LARGE_PAYLOAD_MIN: usize = 64 << 10;
 /// Pieces of an answer's data that one writev takes; more are copied together first.
 const PIECE_COUNT_MAX: usize = 1000;
 
@@ -37,11 +35,11 @@ pub(super) struct Device {
     crew: Crew,
 }
 
-/// A received request that begins in the prefix and goes on in the slab.
+/// A received request that begins in the prefix and goes on where it has landed.
 struct Received {
     prefix: [u8; WRITE_PREFIX_SIZE],
     size: usize,
-    slab: FrameRef,
+    landing: Landing,
     /// Where arguments are put together that lie in both.
     arguments: Vec<u8>,
 }
@@ -164,16 +162,16 @@ impl Device {
     fn serve(&self, index: u16, serving: &Serving) {
         let fd = self.descriptors[usize::from(index)].as_raw_fd();
         let memory = serving.replier.memory().clone();
+        let room = &serving.replier.room;
         // Two threads at least write none of the answers that may wait for locks, and so take in what these locks wait for.
         let late_max = self.descriptors.len().saturating_sub(2);
         let late = Late::new(&serving.replier, late_max);
         let mut received = Received {
             prefix: [0; WRITE_PREFIX_SIZE],
             size: 0,
-            slab: wait_for_slab(&*memory),
+            landing: room.landing(&*memory),
             arguments: Vec::new(),
         };
-        let mut spare = None;
         let mut member = self.crew.member(index == 0);
         let mut company = Company::new();
         member.park_if_new();
@@ -189,15 +187,13 @@ impl Device {
             };
             member.on_request(arrival, || has_more(fd));
             company.on_request(arrival.caller, member.is_alone());
-            if received.is_large_write() {
-                spare.get_or_insert_with(|| wait_for_slab(&*memory));
-            }
             let payload = self.handle(Route(index), &mut received, &*memory, serving);
             late.send();
             // Whoever waits for memory has nothing else to do.
             if payload.is_some_and(|span| frames_of(span).any(|frame| memory.is_shared(frame))) {
-                release_slab(&*memory, received.slab);
-                received.slab = spare.take().unwrap_or_else(|| wait_for_slab(&*memory));
+                let landing = std::mem::replace(&mut received.landing, Landing::none());
+                landing.release(&*memory);
+                received.landing = room.landing(&*memory);
             }
             let (begun, caller) = (asked + arrival.took, arrival.caller);
             asked = Instant::now();
@@ -207,10 +203,7 @@ impl Device {
             }
         }
         self.crew.end();
-        release_slab(&*memory, received.slab);
-        if let Some(spare) = spare {
-            release_slab(&*memory, spare);
-        }
+        received.landing.release(&*memory);
     }
 
     /// Decodes the request received and does with it what is to be done; the payload of a WRITE, which somebody may have kept.
@@ -227,7 +220,9 @@ impl Device {
         };
         let id = (route, header.unique);
         if header.opcode == abi::opcode::WRITE && received.size >= WRITE_PREFIX_SIZE {
-            let payload = received.payload();
+            let room = &serving.replier.room;
+            let fd = self.descriptors[usize::from(route.0)].as_raw_fd();
+            let payload = received.payload(memory, room, (route, fd))?;
             let call = Call {
                 header,
                 fixed: &received.prefix[HEADER_SIZE..],
@@ -250,7 +245,8 @@ impl Device {
     /// was read by another thread that has not got far enough, or is answered (then nothing comes).
     /// ENOSYS would switch interrupts off for the whole connection.
     fn interrupt(&self, serving: &Serving, unique: u64, target: u64) {
-        if serving.interrupt(target) == InterruptOutcome::Taken {
+        let is_waiting = serving.replier.room.interrupt(target);
+        if is_waiting || serving.interrupt(target) == InterruptOutcome::Taken {
             return;
         }
         std::thread::yield_now();
@@ -273,13 +269,13 @@ impl Received {
                 iov_len: WRITE_PREFIX_SIZE,
             },
             libc::iovec {
-                iov_base: memory.address(self.slab).cast(),
+                iov_base: self.landing.address(memory).cast(),
                 iov_len: limits::MAX_WRITE,
             },
         ];
         loop {
-            // SAFETY: the prefix is ours; the slab is 1 MiB of which this thread holds the only
-            // references, so nobody else reads or writes it.
+            // SAFETY: the prefix is ours; the landing is 1 MiB that only this thread knows (of a slab it holds
+            // the only references), so nobody else reads or writes it.
             let size = unsafe { libc::readv(fd, pieces.as_ptr(), 2) };
             if let Ok(size) = usize::try_from(size) {
                 self.size = size;
@@ -307,21 +303,33 @@ impl Received {
         fuse::split(self.bytes()).map_or(0, |(header, _)| header.pid)
     }
 
-    /// A WRITE whose payload is mostly kept.
-    fn is_large_write(&self) -> bool {
-        let header = fuse::split(self.bytes()).map(|(header, _)| header);
-        let is_write = header.is_some_and(|header| header.opcode == abi::opcode::WRITE);
-        is_write && self.size >= WRITE_PREFIX_SIZE + LARGE_PAYLOAD_MIN
-    }
-
-    /// What follows a WRITE's prefix.
-    fn payload(&self) -> Span {
-        let length = self.size - WRITE_PREFIX_SIZE;
-        Span {
-            frame: self.slab,
-            offset: 0,
-            length: u32::try_from(length).expect("a read is at most 1 MiB and a prefix"),
-        }
+    /// What follows a WRITE's prefix, in a slab. None where there is none: then the WRITE is in the waiting room.
+    fn payload(
+        &mut self,
+        memory: &dyn Memory,
+        room: &Room,
+        (route, fd): (Route, RawFd),
+    ) -> Option<Span> {
+        let size = self.size - WRITE_PREFIX_SIZE;
+        let landed = match &mut self.landing {
+            Landing::Slab(slab) => return Some(whole(*slab, size)),
+            Landing::Own(landed) => landed,
+        };
+        let Some(slab) = room.slab_soon(memory) else {
+            let (header, _) = fuse::split(&self.prefix).expect("it was read before");
+            let fixed = &self.prefix[HEADER_SIZE..];
+            room.enter(Guest::new((header, fixed), (landed, size), route), || {
+                has_ended(fd)
+            });
+            if landed.is_empty() {
+                self.landing = room.landing(memory);
+            }
+            return None;
+        };
+        // SAFETY: a slab of which only this thread holds references, and memory of its own.
+        unsafe { std::ptr::copy_nonoverlapping(landed.as_ptr(), memory.address(slab), size) };
+        self.landing = Landing::Slab(slab);
+        Some(whole(slab, size))
     }
 
     /// What follows the header, in one piece: in place where it is short, else copied together.
@@ -330,8 +338,9 @@ impl Received {
         if self.size <= WRITE_PREFIX_SIZE {
             return &self.prefix[head];
         }
-        // SAFETY: readv filled these bytes of the slab, and only this thread uses it.
-        let tail = unsafe { memory.slice(self.payload()) };
+        let size = self.size - WRITE_PREFIX_SIZE;
+        // SAFETY: only this thread uses what it has landed in.
+        let tail = unsafe { self.landing.bytes(memory, size) };
         self.arguments.clear();
         self.arguments.extend_from_slice(&self.prefix[head]);
         self.arguments.extend_from_slice(tail);
@@ -418,15 +427,25 @@ fn open_device() -> Result<OwnedFd, SessionError> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Requests are queued.
+/// Requests are queued, or the connection has ended.
 fn has_more(fd: RawFd) -> bool {
+    look(fd) != 0
+}
+
+/// The connection has ended.
+fn has_ended(fd: RawFd) -> bool {
+    look(fd) & libc::POLLERR != 0
+}
+
+fn look(fd: RawFd) -> libc::c_short {
     let mut poll = libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     };
     // SAFETY: one pollfd, and no waiting.
-    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
+    unsafe { libc::poll(&raw mut poll, 1, 0) };
+    poll.revents
 }
 
 fn piece(bytes: &[u8]) -> libc::iovec {
@@ -439,21 +458,6 @@ fn piece(bytes: &[u8]) -> libc::iovec {
 fn span_piece(memory: &dyn Memory, span: Span) -> libc::iovec {
     // SAFETY: the answer holds a reference of each frame until it is sent.
     piece(unsafe { memory.slice(span) })
-}
-
-/// A slab. While none is free this waits: the kernel's queue is where requests belong meanwhile.
-pub(super) fn wait_for_slab(memory: &dyn Memory) -> FrameRef {
-    let mut round = 0_u64;
-    loop {
-        if let Some(slab) = memory.alloc_slab() {
-            return slab;
-        }
-        round += 1;
-        if round.is_multiple_of(1000) {
-            tracing::warn!(seconds = round / 1000, "no free slab for FUSE requests");
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "1 MiB")]

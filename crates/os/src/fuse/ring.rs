@@ -14,8 +14,9 @@
 //! Payload addresses are fixed at REGISTER, so WRITE payloads are copied into the pagepool. Forgets,
 //! interrupts and notifications still go through /dev/fuse.
 
-use super::device::{Device, release_slab, wait_for_slab};
+use super::device::{Device, release_slab};
 use super::memory::{Memory, frames_of};
+use super::room::{Guest, Room};
 use super::session::{self, Follow, Serving, SessionError, Transport};
 use fuse::abi::{self, RingHeader};
 use fuse::{Call, Encoded, Route, Tail};
@@ -224,7 +225,7 @@ impl Ring {
         drop(started);
         let memory = serving.replier.memory().clone();
         let mut landing = Landing {
-            slab: wait_for_slab(&*memory),
+            slab: None,
             used: 0,
         };
         while !self.has_ended.load(Ordering::Acquire) {
@@ -274,7 +275,13 @@ impl Ring {
         };
         let id = (route, request.unique);
         if request.opcode == abi::opcode::WRITE {
-            let payload = landing.take(memory, entry.payload(), size);
+            // SAFETY: so many bytes were filled, and the entry stays ours until it is answered.
+            let bytes = unsafe { std::slice::from_raw_parts(entry.payload(), size) };
+            let room = &serving.replier.room;
+            let Some(payload) = landing.take(memory, room, bytes) else {
+                let guest = Guest::copied(request, call.fixed, bytes, route);
+                return room.enter(guest, || self.has_ended.load(Ordering::Acquire));
+            };
             call.payload = Some(payload);
             serving.dispatch(id, fuse::decode(&call), &[]);
             landing.settle(memory, payload);
@@ -562,28 +569,33 @@ fn poke(cpu: u16, mount_point: &Arc<CString>) {
 
 /// Where WRITE payloads are copied to: a slab that is filled from its start.
 struct Landing {
-    slab: FrameRef,
+    /// None as long as there was none free.
+    slab: Option<FrameRef>,
     /// Frames of the slab that were kept by somebody.
     used: u32,
 }
 
 impl Landing {
-    /// Copies a payload into frames of which only we hold a reference.
-    fn take(&mut self, memory: &dyn Memory, source: *const u8, size: usize) -> Span {
+    /// Copies a payload into frames of which only we hold a reference; none where no slab is free.
+    fn take(&mut self, memory: &dyn Memory, room: &Room, source: &[u8]) -> Option<Span> {
+        let size = source.len();
         let count = u32::try_from(size.div_ceil(FRAME_SIZE)).expect("at most 256");
         if self.used + count > types::frame::FRAMES_PER_SLAB {
             self.release_rest(memory);
-            self.slab = wait_for_slab(memory);
+            self.slab = None;
+        }
+        if self.slab.is_none() {
+            self.slab = room.slab_soon(memory);
             self.used = 0;
         }
-        let frame = FrameRef(self.slab.0 + self.used);
-        // SAFETY: the payload is ours until the answer; the target frames are referenced by us alone.
-        unsafe { ptr::copy_nonoverlapping(source, memory.address(frame), size) };
-        Span {
+        let frame = FrameRef(self.slab?.0 + self.used);
+        // SAFETY: the target frames are referenced by us alone, and are no part of an entry.
+        unsafe { ptr::copy_nonoverlapping(source.as_ptr(), memory.address(frame), size) };
+        Some(Span {
             frame,
             offset: 0,
             length: u32::try_from(size).expect("at most 1 MiB"),
-        }
+        })
     }
 
     /// The payload was handled: frames that somebody keeps are given up, else they are used again.
@@ -596,16 +608,16 @@ impl Landing {
     }
 
     fn release_rest(&self, memory: &dyn Memory) {
+        let Some(slab) = self.slab else { return };
         for index in self.used..types::frame::FRAMES_PER_SLAB {
-            memory.release(FrameRef(self.slab.0 + index));
+            memory.release(FrameRef(slab.0 + index));
         }
     }
 
     fn end(self, memory: &dyn Memory) {
-        if self.used == 0 {
-            release_slab(memory, self.slab);
-        } else {
-            self.release_rest(memory);
+        match self.slab {
+            Some(slab) if self.used == 0 => release_slab(memory, slab),
+            _ => self.release_rest(memory),
         }
     }
 }

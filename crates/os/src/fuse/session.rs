@@ -6,6 +6,7 @@ use super::memory::Memory;
 use super::mount::{self, Connection, MountError};
 use super::notifier::Notifier;
 use super::ring::{self, Ring};
+use super::room::Room;
 use client::request::{Request, Response, Ticket, TicketPart};
 use fuse::{Decoded, Encoded, InitError, Route};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use types::{Errno, InodeId};
 
 /// What a front end does with the requests of a mount.
 ///
@@ -33,12 +35,12 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Bytes are to be copied; answered with `Response::Written`. With EOPNOTSUPP the kernel does it by itself this time.
     fn on_copy(&self, replier: &Replier, copy: fuse::CopyRange) {
-        replier.reply(copy.ticket, &Response::Error(types::Errno::ENOSYS));
+        replier.reply(copy.ticket, &Response::Error(Errno::ENOSYS));
     }
 
     /// The mount shall answer no more. `Replier::reply_ioctl` says done, an error as its answer that it was refused.
     fn on_shut_down(&self, replier: &Replier, asked: fuse::ShutDown) {
-        replier.reply(asked.ticket, &Response::Error(types::Errno::ENOTTY));
+        replier.reply(asked.ticket, &Response::Error(Errno::ENOTTY));
     }
 
     /// Bytes of the kernel's cache, asked for by a RETRIEVE notification.
@@ -170,6 +172,8 @@ pub struct Replier {
     pub(super) memory: Arc<dyn Memory>,
     /// Writes the answers that may wait for locks; none over a transport where no read is asynchronous.
     pub(super) apart: Option<Arc<Apart>>,
+    /// WRITEs for whose bytes no slab is free.
+    pub(super) room: Room,
 }
 
 /// Sends an answer the way its request came.
@@ -231,6 +235,11 @@ impl Replier {
         self.transport.send_then(to, &answer, done);
     }
 
+    /// WRITEs for whose bytes there is no room in the pagepool: their file, their process, and for how long they wait.
+    pub fn waiting_writes(&self) -> Vec<(InodeId, u32, Duration)> {
+        self.room.waiting()
+    }
+
     /// The pagepool that payloads and data lie in.
     pub fn memory(&self) -> &Arc<dyn Memory> {
         &self.memory
@@ -253,11 +262,7 @@ impl Serving {
         decoded: Decoded<'_>,
         rest: &[u8],
     ) -> Dispatched {
-        let refuse = |errno| {
-            let answer = fuse::encode_error(unique, errno);
-            let memory = &*self.replier.memory;
-            self.replier.transport.send(memory, route, unique, &answer);
-        };
+        let refuse = |errno| self.refuse((route, unique), errno);
         match decoded {
             Decoded::Request(request) => self.handler.on_request(&self.replier, request),
             Decoded::Forgets(forgets) => {
@@ -282,11 +287,18 @@ impl Serving {
                 let memory = &*self.replier.memory;
                 self.replier.transport.send(memory, route, unique, &answer);
             }
-            Decoded::Init(_) => refuse(types::Errno::EPROTO),
+            Decoded::Init(_) => refuse(Errno::EPROTO),
             Decoded::Refuse(errno) => refuse(errno),
             Decoded::Ignore => {}
         }
         Dispatched::Done
+    }
+
+    /// Answers a request with an error.
+    pub(super) fn refuse(&self, (route, unique): (Route, u64), errno: Errno) {
+        let answer = fuse::encode_error(unique, errno);
+        let memory = &*self.replier.memory;
+        self.replier.transport.send(memory, route, unique, &answer);
     }
 
     /// Passes an interrupt on.
@@ -302,6 +314,8 @@ impl Serving {
 
     /// A serving thread ends as the connection has; the last one says so.
     pub(super) fn on_thread_end(&self) {
+        // Nobody waits for what is there.
+        self.replier.room.end();
         let is_last = self.thread_count.fetch_sub(1, Ordering::AcqRel) == 1;
         // A connection that ends while threads are being started has several last threads.
         if is_last && !self.has_ended.swap(true, Ordering::AcqRel) {
@@ -379,6 +393,7 @@ impl Session {
                 transport,
                 memory,
                 apart,
+                room: Room::default(),
             }),
             notifier: Arc::new(notifier),
             threads: Vec::new(),
@@ -402,7 +417,13 @@ impl Session {
         if let Some(apart) = &replier.apart {
             self.answering = apart.start(&replier.transport, &replier.memory)?;
         }
-        self.threads = replier.transport.clone().start(&serving)?;
+        let waiting = Room::start(&serving)?;
+        let started = replier.transport.clone().start(&serving);
+        if started.is_err() {
+            replier.room.end();
+        }
+        self.threads.push(waiting);
+        self.threads.extend(started?);
         Ok(())
     }
 

@@ -3,12 +3,13 @@
 use crate::server::{Fixture, arrives, in_thread, is_blocked};
 use crate::{fixture, is};
 use client::request::{Response, Ticket};
-use os::fuse::{Follow, Memory, TransportKind};
+use os::fuse::{Follow, Memory, Slabs, TransportKind};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use types::{Errno, Span};
+use std::sync::Arc;
+use types::{Errno, FrameRef, Span};
 
 const BOTH: [TransportKind; 2] = [TransportKind::Device, TransportKind::Ring];
 
@@ -140,40 +141,12 @@ fn kept_payloads_stay_as_they_were() {
     }
 }
 
-/// Nothing is free for payloads: who writes waits, and others are served as if nobody did.
-#[test]
-fn who_writes_more_than_there_is_room_for_holds_up_no_others() {
-    let mut fixture = fixture!(TransportKind::Device);
-    fixture.state().keeps_payloads = true;
-    fixture.file("file", &[0; 4096]);
-    let memory = fixture.memory().clone();
-    // One for each serving thread is not free.
-    let begun = std::time::Instant::now();
-    while memory.free_count() > 256 - 3 {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
-        std::thread::yield_now();
-    }
-    let taken: Vec<_> = (0..256 - 3 - 2)
-        .map(|_| memory.alloc_slab().unwrap())
-        .collect();
-    let path = fixture.path("file");
-    let writing = in_thread(move || {
-        let file = OpenOptions::new().write(true).open(path).unwrap();
-        let bytes = vec![7; 1 << 20];
-        (0..8).all(|number| file.write_all_at(&bytes, number << 20).is_ok())
-    });
-    let begun = std::time::Instant::now();
-    while memory.free_count() > 0 {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(10));
-        std::thread::yield_now();
-    }
-    assert!(is_blocked(&writing));
-    for number in 0..20 {
-        let path = fixture.path(&format!("missing-{number}"));
-        let looking = in_thread(move || std::fs::metadata(path).is_err());
-        assert!(arrives(&looking), "{number}");
-    }
-    assert!(is_blocked(&writing));
+/// Takes all that is free.
+fn take_all(memory: &Arc<Slabs>) -> Vec<FrameRef> {
+    std::iter::from_fn(|| memory.alloc_slab()).collect()
+}
+
+fn give_back(memory: &Slabs, taken: Vec<FrameRef>) {
     for frame in taken {
         memory.release_span(Span {
             frame,
@@ -181,13 +154,160 @@ fn who_writes_more_than_there_is_room_for_holds_up_no_others() {
             length: 1 << 20,
         });
     }
-    assert!(arrives(&writing));
+}
+
+/// What is waited for comes.
+fn comes(what: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20));
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Nothing is free for payloads: who writes waits, and others are served as if nobody did, however many write.
+#[test]
+fn who_writes_more_than_there_is_room_for_holds_up_no_others() {
+    /// More than there are serving threads.
+    const WRITER_COUNT: usize = 12;
+    for transport in BOTH {
+        let mut fixture = fixture!(transport);
+        fixture.state().keeps_payloads = true;
+        let memory = fixture.memory().clone();
+        let taken = take_all(&memory);
+        let inodes: Vec<_> = (0..WRITER_COUNT)
+            .map(|number| fixture.file(&format!("file-{number}"), &[0; 4096]))
+            .collect();
+        let writers: Vec<_> = (0..WRITER_COUNT)
+            .map(|number| {
+                let path = fixture.path(&format!("file-{number}"));
+                in_thread(move || {
+                    let file = OpenOptions::new().write(true).open(path).unwrap();
+                    // Large and small ones.
+                    let size = if number % 3 == 0 { 5000 } else { 1 << 20 };
+                    let bytes = vec![u8::try_from(number).unwrap(); size];
+                    (0..2).all(|at| file.write_all_at(&bytes, at << 20).is_ok())
+                })
+            })
+            .collect();
+        let replier = fixture.session().replier().clone();
+        // Each serving thread may have had a slab when all were taken, and two of the small ones fit into each.
+        comes(|| replier.waiting_writes().len() >= WRITER_COUNT - 6);
+        for number in 0..20 {
+            let path = fixture.path(&format!("missing-{number}"));
+            let looking = in_thread(move || std::fs::metadata(path).is_err());
+            assert!(arrives(&looking), "{number}");
+        }
+        assert!(replier.waiting_writes().len() >= WRITER_COUNT - 6);
+        assert!(is_blocked(&writers[WRITER_COUNT - 1]));
+        give_back(&memory, taken);
+        for writer in &writers {
+            assert!(arrives(writer));
+        }
+        assert_eq!(replier.waiting_writes(), []);
+        drop(replier);
+        for (number, ino) in inodes.into_iter().enumerate() {
+            let size = fixture.data(ino).len();
+            assert_eq!(
+                size,
+                if number % 3 == 0 {
+                    (1 << 20) + 5000
+                } else {
+                    2 << 20
+                }
+            );
+        }
+        let kept = std::mem::take(&mut fixture.state().kept);
+        // Not one for each call: the kernel divides some.
+        let sum = kept.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
+        let (small, large) = (2 * WRITER_COUNT / 3, 4 * WRITER_COUNT / 3);
+        assert_eq!(sum, small * 5000 + (large << 20));
+        for (span, bytes) in kept {
+            // One file's bytes, as they came.
+            assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+            // SAFETY: we hold a reference of each frame.
+            assert_eq!(unsafe { memory.slice(span) }, bytes);
+            memory.release_span(span);
+        }
+        fixture.end();
+        assert_eq!(memory.free_count(), 256, "a slab leaks");
+    }
+}
+
+/// A writer that waits for room can be killed, and so can one whose WRITE is handed on after that.
+#[test]
+fn who_waits_for_room_to_write_can_be_killed() {
+    let mut fixture = fixture!(TransportKind::Device);
+    fixture.state().keeps_payloads = true;
+    let memory = fixture.memory().clone();
+    let taken = take_all(&memory);
+    let mut writers: Vec<_> = (0..6)
+        .map(|number| {
+            let name = format!("file-{number}");
+            fixture.file(&name, &[0; 4096]);
+            std::process::Command::new("dd")
+                .args(["if=/dev/zero", "bs=1M", "count=5", "conv=notrunc"])
+                .arg(format!("of={}", fixture.path(&name).display()))
+                .stderr(std::process::Stdio::null())
+                .spawn()
+                .expect("dd")
+        })
+        .collect();
+    let replier = fixture.session().replier().clone();
+    comes(|| replier.waiting_writes().len() >= 3);
+    let begun = std::time::Instant::now();
+    for writer in &mut writers {
+        writer.kill().expect("it runs");
+    }
+    for mut writer in writers {
+        assert!(!writer.wait().expect("it ends").success());
+    }
+    assert!(begun.elapsed() < std::time::Duration::from_secs(15));
+    assert_eq!(replier.waiting_writes(), []);
+    drop(replier);
+    give_back(&memory, taken);
     let kept = std::mem::take(&mut fixture.state().kept);
-    assert_eq!(kept.len(), 8);
-    kept.into_iter()
-        .for_each(|(span, _)| memory.release_span(span));
+    for (span, _) in kept {
+        memory.release_span(span);
+    }
     fixture.end();
     assert_eq!(memory.free_count(), 256, "a slab leaks");
+}
+
+/// A session ends while WRITEs wait for room.
+#[test]
+fn a_session_ends_with_writers_in_the_waiting_room() {
+    for transport in BOTH {
+        let mut fixture = fixture!(transport);
+        fixture.state().keeps_payloads = true;
+        let memory = fixture.memory().clone();
+        let taken = take_all(&memory);
+        let writers: Vec<_> = (0..6)
+            .map(|number| {
+                let name = format!("file-{number}");
+                fixture.file(&name, &[0; 4096]);
+                let path = fixture.path(&name);
+                in_thread(move || {
+                    let file = OpenOptions::new().write(true).open(path)?;
+                    // More than serving threads have slabs.
+                    (0..5).try_for_each(|at| file.write_all_at(&[1; 1 << 20], at << 20))
+                })
+            })
+            .collect();
+        let replier = fixture.session().replier().clone();
+        comes(|| replier.waiting_writes().len() >= 3);
+        drop(replier);
+        fixture.end();
+        for writer in &writers {
+            assert!(arrives(writer).is_err());
+        }
+        let kept = std::mem::take(&mut fixture.state().kept);
+        for (span, _) in kept {
+            memory.release_span(span);
+        }
+        give_back(&memory, taken);
+        assert_eq!(memory.free_count(), 256, "a slab leaks");
+    }
 }
 
 /// A ring has a fixed number of places for requests, and more are made when parked ones fill it.
@@ -258,7 +378,7 @@ fn mounts_fail_cleanly() {
         return;
     }
     use os::fuse::{MountError, Session, SessionConfig, SessionError, Slabs};
-    let memory = std::sync::Arc::new(Slabs::new(4).unwrap());
+    let memory = Arc::new(Slabs::new(4).unwrap());
     let file = tempfile::NamedTempFile::new().unwrap();
     for path in [file.path(), std::path::Path::new("/nonexistent/mount")] {
         let outcome = Session::mount(SessionConfig::new(path), memory.clone());
