@@ -637,14 +637,12 @@ impl Keeper {
         making.checkpoint.on_written(id, is_written);
     }
 
-    /// The flush has ended.
-    pub fn on_flushed(&mut self, is_flushed: bool) {
+    /// The flush has ended; these NSDs may have lost what was written to them.
+    pub fn on_flushed(&mut self, failed: &[NsdId]) {
         let making = self.making.as_mut().expect("the checkpoint waits for it");
         assert!(matches!(making.stage, Stage::Flushing));
-        if !is_flushed {
-            self.refused.extend(making.checkpoint.nsds());
-        }
-        making.stage = match is_flushed {
+        self.refused.extend(failed);
+        making.stage = match failed.is_empty() {
             true => Stage::Linking,
             false => Stage::Releasing(Failure::NotFlushed),
         };
@@ -657,8 +655,8 @@ pub trait Disks {
     fn read(&mut self, fetch: &Fetch) -> Result<Box<[u8]>, Unreadable>;
     /// Writes pages; says of each whether it is there.
     fn write(&mut self, writes: Vec<Write>) -> Vec<(Write, bool)>;
-    /// Makes durable what was written to these NSDs. False: perhaps not.
-    fn flush(&mut self, nsds: &[NsdId]) -> bool;
+    /// Makes durable what was written to these NSDs; returns those where it may not be.
+    fn flush(&mut self, nsds: &[NsdId]) -> Vec<NsdId>;
 }
 
 /// Shows the keeper, under its lock.
@@ -705,8 +703,8 @@ impl Pending {
             });
         }
         if let Some(nsds) = self.flush.take() {
-            let is_flushed = disks.flush(&nsds);
-            tell(&mut |keeper| keeper.on_flushed(is_flushed));
+            let failed = disks.flush(&nsds);
+            tell(&mut |keeper| keeper.on_flushed(&failed));
         }
     }
 }

@@ -184,7 +184,8 @@ impl OwnerLog {
     fn judge_page_room(&mut self) {
         let counts = self.space.pages().counts();
         let is_much = counts.total > MUCH_MIN.max(self.trees.sector_count / MUCH);
-        self.trees.is_poor = is_much && self.space.pages().usable() < self.trees.need_now;
+        // Also on disks that are avoided: where nothing else is free pages go there.
+        self.trees.is_poor = is_much && counts.free < self.trees.need_now;
     }
 
     /// The keeper says whether rounds are under way, and whether they have done something since it said so last.

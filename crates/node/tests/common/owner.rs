@@ -16,10 +16,11 @@ use types::{Epoch, FsId, Location, NodeId, NsdId};
 /// Where pages lie.
 pub(crate) const NSD: NsdId = NsdId(2);
 
-/// Pages by their place; and an NSD that takes none.
+/// Pages by their place; an NSD that takes none; and one that does not flush.
 #[derive(Default)]
 pub(crate) struct PageDisk(
     pub(crate) BTreeMap<Location, Vec<u8>>,
+    pub(crate) Option<NsdId>,
     pub(crate) Option<NsdId>,
 );
 
@@ -41,8 +42,9 @@ impl Disks for PageDisk {
         writes.into_iter().map(&mut write).collect()
     }
 
-    fn flush(&mut self, _: &[NsdId]) -> bool {
-        true
+    fn flush(&mut self, nsds: &[NsdId]) -> Vec<NsdId> {
+        let failed = |nsd: &&NsdId| self.2 == Some(**nsd);
+        nsds.iter().filter(failed).copied().collect()
     }
 }
 

@@ -144,7 +144,7 @@ fn what_adds_to_trees_leaves_room_for_writing_them_anew() {
         pages,
         ..store::tree::Root::empty(SHARD, 4)
     };
-    log.set_trees([root], vec![NSD]);
+    log.set_trees([root], vec![NSD, NsdId(NSD.0 + 1)]);
     log.adopt_regions(&[RegionId { nsd: NSD, index: 0 }]);
     let sizes = || {
         vec![node::keeper::ShardSize {
@@ -200,6 +200,11 @@ fn what_adds_to_trees_leaves_room_for_writing_them_anew() {
     for run in taken {
         log.space.pages_mut().give_back(run);
     }
+    log.note_sizes(&sizes(), false);
+    assert_eq!(log.admit(LIFE, &mode, 0), Ok(()));
+    // A bad write to the disk where all of that is: pages avoid it, but nothing else is free, so they go there.
+    log.avoid_for_pages([NSD].into());
+    assert_eq!(log.space.pages().usable(), 0);
     log.note_sizes(&sizes(), false);
     assert_eq!(log.admit(LIFE, &mode, 0), Ok(()));
 }

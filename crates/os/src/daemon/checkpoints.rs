@@ -182,16 +182,17 @@ fn write_pages(disk_of: &DiskOf<'_>, mut writes: Vec<Write>) -> Vec<(Write, bool
     ended
 }
 
-fn flush_nsds(disk_of: &DiskOf<'_>, nsds: &[NsdId]) -> bool {
-    let flush = |nsd: &NsdId| -> Option<Result<(), DiskError>> { Some(disk_of(*nsd)?.flush()) };
-    nsds.iter().all(|nsd| match flush(nsd) {
+/// False: perhaps not.
+fn flush_nsd(disk_of: &DiskOf<'_>, nsd: NsdId) -> bool {
+    let flush = || -> Option<Result<(), DiskError>> { Some(disk_of(nsd)?.flush()) };
+    match flush() {
         Some(Ok(())) => true,
         Some(Err(error)) => {
             tracing::error!(%error, "pages of a tree cannot be flushed");
             false
         }
         None => false,
-    })
+    }
 }
 
 /// This node's own disks; calls block.
@@ -236,16 +237,19 @@ impl Disks for OwnDisks<'_> {
         write_pages(self.disk_of, writes)
     }
 
-    fn flush(&mut self, nsds: &[NsdId]) -> bool {
-        let is_flushed = flush_nsds(self.disk_of, nsds);
-        // Somebody else may have been told that what we wrote is lost.
-        let before = std::mem::take(&mut self.failed_before);
-        let is_sure = |nsd: &NsdId| {
-            before
-                .get(nsd)
-                .is_none_or(|n| *n == self.failure_count(*nsd))
-        };
-        is_flushed && nsds.iter().all(is_sure)
+    fn flush(&mut self, nsds: &[NsdId]) -> Vec<NsdId> {
+        let mut failed = Vec::new();
+        for nsd in nsds {
+            let is_flushed = flush_nsd(self.disk_of, *nsd);
+            // Somebody else may have been told that what we wrote is lost.
+            let before = self.failed_before.remove(nsd);
+            let is_sure = before.is_none_or(|count| count == self.failure_count(*nsd));
+            if !is_flushed || !is_sure {
+                failed.push(*nsd);
+            }
+        }
+        self.failed_before.clear();
+        failed
     }
 }
 

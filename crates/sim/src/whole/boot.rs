@@ -239,11 +239,11 @@ impl keeper::Disks for AtOnce<'_> {
         ended
     }
 
-    fn flush(&mut self, nsds: &[NsdId]) -> bool {
+    fn flush(&mut self, nsds: &[NsdId]) -> Vec<NsdId> {
         for nsd in nsds {
             self.disks.get_mut(nsd).expect("an own disk").flush();
         }
-        true
+        Vec::new()
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) struct Checkpoints {
     /// A step is on its way.
     is_due: bool,
     /// NSDs that are being flushed, and whether one of them has failed.
-    flushing: (usize, bool),
+    flushing: (usize, Vec<NsdId>),
 }
 
 impl Checkpoints {
@@ -28,7 +28,7 @@ impl Checkpoints {
             keeper: Keeper::new(),
             round_ticks,
             is_due: false,
-            flushing: (0, false),
+            flushing: (0, Vec::new()),
         }
     }
 }
@@ -94,13 +94,14 @@ impl Node {
                 self.sectors(Kind::Write, at, Source::Page(bytes), done);
             }
             Act::Flush(nsds) => {
-                self.checkpoints.flushing = (nsds.len(), false);
+                self.checkpoints.flushing = (nsds.len(), Vec::new());
                 if nsds.is_empty() {
-                    self.checkpoints.keeper.on_flushed(true);
+                    self.checkpoints.keeper.on_flushed(&[]);
                 }
                 for nsd in nsds {
                     let at = Location { nsd, sector: 0 };
-                    self.sectors(Kind::Flush, at, Source::Bytes(Vec::new()), Done::PageFlush);
+                    let done = Done::PageFlush(nsd);
+                    self.sectors(Kind::Flush, at, Source::Bytes(Vec::new()), done);
                 }
             }
             Act::Again => {}
@@ -128,13 +129,14 @@ impl Node {
         self.step_checkpoints_later();
     }
 
-    pub(super) fn pages_flushed(&mut self, is_flushed: bool) {
-        let (left, has_failed) = &mut self.checkpoints.flushing;
+    pub(super) fn pages_flushed(&mut self, nsd: NsdId, is_flushed: bool) {
+        let (left, failed) = &mut self.checkpoints.flushing;
         *left -= 1;
-        *has_failed |= !is_flushed;
+        if !is_flushed {
+            failed.push(nsd);
+        }
         if *left == 0 {
-            let is_flushed = !*has_failed;
-            self.checkpoints.keeper.on_flushed(is_flushed);
+            self.checkpoints.keeper.on_flushed(failed);
             self.step_checkpoints_later();
         }
     }

@@ -56,7 +56,7 @@ pub(super) enum Done {
     PageRead(FetchId),
     KeyRead(FetchId),
     PageWrite(u64, (WriteId, NsdId)),
-    PageFlush,
+    PageFlush(NsdId),
     /// For another node.
     Serve(NodeLife, Tag),
 }
@@ -81,7 +81,7 @@ impl DiskIo {
 
     /// It makes pages of trees durable.
     pub const fn is_of_pages(&self) -> bool {
-        matches!(self.done, Done::PageFlush)
+        matches!(self.done, Done::PageFlush(_))
     }
 
     /// Sectors that a read wants.
@@ -335,7 +335,7 @@ impl Node {
             Done::PageRead(id) => self.page_read(id, result.ok().map(|(_, bytes)| bytes)),
             Done::KeyRead(id) => self.key_read(id, result.ok().map(|(_, bytes)| bytes)),
             Done::PageWrite(of, page) => self.page_written(of, page, result.is_ok()),
-            Done::PageFlush => self.pages_flushed(result.is_ok()),
+            Done::PageFlush(nsd) => self.pages_flushed(nsd, result.is_ok()),
             Done::Serve(to, tag) => {
                 let answer = result.map(|(life, bytes)| (bytes, life)).map_err(|_| ());
                 let lane = Lane::Bulk(u8::try_from(tag.0 % 2).expect("below 2"));
