@@ -95,7 +95,7 @@ impl Slice {
             return false;
         }
         let attr = self.inodes.get(&ino).and_then(|inode| inode.attr);
-        let is_single = |attr: Attr| attr.nlink == 1 && attr.kind == FileKind::File;
+        let is_single = |attr: Attr| attr.nlink == 1 && attr.kind != FileKind::Directory;
         let (pid, name) = (request.caller.pid, (*parent, name));
         let lookups = env.readers.lookups();
         let has_passed =

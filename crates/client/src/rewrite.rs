@@ -321,6 +321,9 @@ impl Rewriter {
             self.failing_pause = Duration(twice.clamp(leaving::TRY_PAUSE.0, SHORT_PAUSE.0));
             self.failing_until = now + Duration(self.failing_pause.0.min(pause.0));
         }
+        if self.failing_pause > leaving::FAILING_MAX {
+            self.stay();
+        }
     }
 
     /// The next block that has rested. Those that have not are looked at again after a rest.

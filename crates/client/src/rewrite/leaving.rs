@@ -18,6 +18,9 @@ use crate::slice::Slice;
 const TRIES_MAX: u32 = 4;
 /// So long after the last time, or as long as blocks rest, if that is less.
 pub(super) const TRY_PAUSE: Duration = Duration::from_secs(1);
+/// With a longer pause than this between tries that fail the rest of a plan is given up: a disk that is away for long, or cannot be read, is in the way of
+/// no later plan.
+pub(super) const FAILING_MAX: Duration = Duration::from_secs(8);
 /// Sectors elsewhere are waited for so long.
 pub(super) const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 /// So many that have to wait are passed over in a tick.
@@ -93,12 +96,12 @@ impl Rewriter {
         let rest = self.rules.map_or(TRY_PAUSE, |rules| rules.rest);
         leaving.not_before = now + Duration(rest.0.min(TRY_PAUSE.0));
         leaving.tries += 1;
-        if leaving.tries < TRIES_MAX {
+        if leaving.tries < TRIES_MAX && self.failing_pause <= FAILING_MAX {
             self.leaving.push_back(leaving);
         }
     }
 
-    /// There is nowhere else to go.
+    /// There is nowhere else to go, or all that is tried has failed for long: a later plan finds them again, and others' blocks before.
     pub(super) fn stay(&mut self) {
         self.leaving.clear();
     }

@@ -42,8 +42,12 @@ fn story() -> Story {
 
 #[test]
 fn a_file_that_passes_from_one_name_to_another_is_looked_up_again() {
-    for (parent, name) in [(InodeId::ROOT, "new"), (OTHER, "old"), (OTHER, "new")] {
+    let names = [(InodeId::ROOT, "new"), (OTHER, "old"), (OTHER, "new")];
+    let kinds = [FileKind::File, FileKind::Symlink, FileKind::Fifo];
+    for ((parent, name), kind) in names.into_iter().zip(kinds) {
         let mut s = story();
+        s.attr.kind = kind;
+        s.attr.change += 1;
         assert_eq!(look_up(&mut s, 7, InodeId::ROOT, "old"), None);
         assert_eq!(look_up(&mut s, 7, parent, name), AGAIN, "{name}");
         // Once: the kernel looks all names up again, and so do calls that name only this one.
