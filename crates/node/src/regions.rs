@@ -147,6 +147,8 @@ pub struct Regions {
     gave: Option<Given>,
     /// What it wants now, if it has asked in this life of its.
     wanted: Option<u64>,
+    /// Since when.
+    wanted_since: Instant,
     /// Under which name some are wanted that files have still to leave, and since when.
     clearing_for: Option<(u64, Instant)>,
     /// Whether it has heard what was given up is asked then.
@@ -551,6 +553,9 @@ impl Regions {
             // It waits. To recall what lies unused once more would hold up what it waits for.
             return;
         }
+        if self.wanted != Some(name) {
+            self.wanted_since = env.now;
+        }
         self.wanted = Some(name);
         self.clearing_for = None;
         let mut effects = Vec::new();
@@ -639,9 +644,12 @@ impl Regions {
         }
         self.giving
             .retain(|_, (_, since)| env.now.since(*since) < GIVE_PATIENCE);
-        for waiting in std::mem::take(&mut self.again) {
-            self.waiting.push(Waiting::new(waiting));
-            self.ask_others(env, log, waiting.0, out);
+        // In front of those that have asked since they were overtaken.
+        let again = std::mem::take(&mut self.again);
+        let overtaken = again.iter().copied().map(Waiting::new);
+        self.waiting.splice(0..0, overtaken);
+        for (from, _) in again {
+            self.ask_others(env, log, from, out);
         }
         self.end_waits(env, log, out);
     }
@@ -752,7 +760,8 @@ impl Regions {
             return;
         }
         if self.gave.as_ref().is_none_or(|(last, ..)| *last != name) {
-            let (_, since) = *self.clearing_for.get_or_insert((name, env.now));
+            // Since it was asked, not since clients have given back what they had: it is given up itself at some time.
+            let (_, since) = *self.clearing_for.get_or_insert((name, self.wanted_since));
             let is_patient = env.now.since(since) < CLEARING_PATIENCE;
             if is_patient && log.awaits_clearing(env.now) {
                 out.push(RegionEffect::GiveWhenCleared(name));

@@ -73,17 +73,19 @@ impl Daemon {
         if !(is_written || self.is_all_durable()) {
             return Some(self.lost());
         }
-        let pages = self.said_losses() - said;
-        if pages > 0 {
-            return Some(Error::Refused { pages });
-        }
-        let journal = &lock(&self.log).journal;
-        let changes = journal.last_lsn().0.saturating_sub(journal.durable_lsn().0);
-        (journal.is_poisoned() && changes > 0).then(|| {
+        // First what is worse: with it there is more that is lost than what was refused.
+        let unlogged = {
+            let journal = &lock(&self.log).journal;
+            let changes = journal.last_lsn().0.saturating_sub(journal.durable_lsn().0);
+            journal.is_poisoned().then_some(changes)
+        };
+        if let Some(changes) = unlogged.filter(|changes| *changes > 0) {
             let error = Error::Unlogged { changes };
             tracing::error!("{error}");
-            error
-        })
+            return Some(error);
+        }
+        let pages = self.said_losses() - said;
+        (pages > 0).then_some(Error::Refused { pages })
     }
 
     /// What is dirty is lost.

@@ -157,10 +157,18 @@ fn second_of_two(gives_last: bool) {
             matches!(effect, RegionEffect::SendAfter(_, NodeId(3), Message::Regions { regions, .. }) if regions == &[region])
         });
         assert!(given, "{out:?}");
+        // Who has been served asks for more, and comes after those that have not.
+        let more = Message::TakeRegions {
+            id: 3,
+            nsds: NSDS.to_vec(),
+            count: 2,
+            is_short: true,
+        };
+        core.on_take(&env, log, NodeId(3), &more, out);
         core.on_tick(&env, log, out);
         assert!(asked(out).is_some_and(|again| again > first), "{out:?}");
         let waiting: Vec<_> = core.waiting.iter().map(Waiting::of).collect();
-        assert_eq!(waiting, [(NodeId(1), 2)]);
+        assert_eq!(waiting, [(NodeId(1), 2), (NodeId(3), 3)]);
         // Then there is nothing: it hears so.
         let (second, none) = (asked(out).expect("asked"), third(out).expect("asked"));
         core.on_back(&env, log, NodeId(3), (none, &[]), out);
