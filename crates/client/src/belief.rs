@@ -5,18 +5,57 @@
 //! a new name in a directory, an extended attribute or a hole it only drops what it has, and believes the late answer for as long as
 //! that says. So where attributes were shown to another thread than the one whose call changes them, the kernel is told to drop them,
 //! which makes answers under way void. A thread that has asked has taken its answer before it calls again.
+//!
+//! Names are told with a time-out that is waited out when the token of their directory goes ([`Shown`]). No notification could drop them: INC_EPOCH has the
+//! kernel take directories that are in use for removed ones, and detach what is mounted below them; INVAL_ENTRY waits for the directory's lock,
+//! which is held by calls that may wait for the revoke (docs/decisions/0031). So that nobody waits long for somebody who has just begun, the time-out
+//! is a part of the time for which this node has had the directory for itself.
 
-use types::{Duration, FileKind, InodeId};
+use rustc_hash::FxHashMap;
+use types::{Duration, FileKind, InodeId, Instant, limits};
 
+use crate::env::Env;
 use crate::inode::Inode;
 use crate::names::TIMEOUT_NS;
-use crate::request::{Entry, Notice};
-use crate::slice::{Effect, Slice};
+use crate::request::{Entry, Notice, Response};
+use crate::slice::{Effect, NotifyId, Slice};
 
 /// [`Inode::believed_by`]: no thread.
 pub(crate) const NOBODY: u32 = 0;
 /// [`Inode::believed_by`]: several threads, or one of which the number is not known.
 pub(crate) const SEVERAL: u32 = u32::MAX;
+
+/// The longest time-out of a name where other nodes may come, and the shortest that is worth it.
+const NAMES_MAX: Duration = Duration::from_millis(250);
+const NAMES_MIN: Duration = Duration::from_millis(50);
+/// It is such a part of the time since the directory's token came.
+const NAMES_PART: u64 = 8;
+/// A thread of the kernel that takes an answer so late has the time-out of it run so much longer.
+const LATE: Duration = Duration::from_millis(limits::KERNEL_LINK_MS);
+/// The longest time for which a name is believed that was told now.
+const BELIEVED_MAX: Duration = Duration(NAMES_MAX.0 + LATE.0);
+
+/// Until when the kernel may believe names of directories: those of which it was told any lately.
+#[derive(Debug, Default)]
+pub(crate) struct Shown(FxHashMap<InodeId, Instant>);
+
+impl Shown {
+    /// Names of the directory may be believed until then, or longer.
+    pub(crate) fn note(&mut self, directory: InodeId, until: Instant) {
+        let known = self.0.entry(directory).or_insert(until);
+        *known = until.max(*known);
+    }
+
+    /// Until when names of the directory may be believed; none: no longer.
+    fn until(&self, directory: InodeId, now: Instant) -> Option<Instant> {
+        self.0.get(&directory).copied().filter(|until| *until > now)
+    }
+
+    /// Time has passed.
+    fn forget(&mut self, now: Instant) {
+        self.0.retain(|_, until| *until > now);
+    }
+}
 
 impl Inode {
     /// No other node changes names of the directory unseen.
@@ -51,11 +90,6 @@ impl Slice {
         self.timeout_ns = timeout.0;
     }
 
-    /// The kernel cannot be told to drop names (`Notice::Epoch`): where other nodes may come it is not to keep any.
-    pub fn keep_no_names(&mut self) {
-        self.keeps_no_names = true;
-    }
-
     /// No other node ever comes.
     pub(crate) const fn is_alone(&self) -> bool {
         self.timeout_ns > TIMEOUT_NS
@@ -67,13 +101,78 @@ impl Slice {
         self.has_async_writes = true;
     }
 
-    /// For how long the kernel may keep names of `parent`.
-    pub(crate) fn entry_timeout(&self, parent: InodeId) -> u64 {
-        let directory = self.inodes.get(&parent);
-        let can_be_dropped = !self.keeps_no_names || self.is_alone();
-        match can_be_dropped && directory.is_some_and(|directory| directory.may_keep_names()) {
-            true => self.timeout_ns,
-            false => 0,
+    /// For how long the kernel may keep names of `parent`, of which it is told some.
+    pub(crate) fn entry_timeout(&mut self, env: &Env<'_>, parent: InodeId) -> u64 {
+        let Some(directory) = self.inodes.get(&parent).filter(|d| d.may_keep_names()) else {
+            return 0;
+        };
+        if self.is_alone() {
+            return self.timeout_ns;
+        }
+        let part = Duration(env.now.since(directory.names_since).0 / NAMES_PART);
+        let timeout = part.min(NAMES_MAX).min(Duration(self.timeout_ns));
+        if timeout < NAMES_MIN {
+            return 0;
+        }
+        self.shown.note(parent, env.now + timeout + LATE);
+        timeout.0
+    }
+
+    /// Names of the directory have been told by an answer that is written only now, or have come with what the kernel believes of them.
+    pub(crate) fn note_shown(&mut self, env: &Env<'_>, directory: InodeId, is_late: bool) {
+        if !self.is_alone() && (!is_late || self.shown.until(directory, env.now).is_some()) {
+            self.shown.note(directory, env.now + BELIEVED_MAX);
+        }
+    }
+
+    /// Until when the kernel may believe names of the directory; none: it does not.
+    pub(crate) fn believed_until(&self, env: &Env<'_>, directory: InodeId) -> Option<Instant> {
+        self.shown.until(directory, env.now)
+    }
+
+    /// Names that move away were told with the time-outs of a directory: as long as the longest of them.
+    pub(crate) fn longest_belief(&self, env: &Env<'_>) -> Instant {
+        match self.is_alone() {
+            true => env.now,
+            false => env.now + BELIEVED_MAX,
+        }
+    }
+
+    /// Names of a directory whose token goes are waited for until the kernel believes none; answers that are not written yet tell it some later.
+    pub(crate) fn await_names(&mut self, env: &Env<'_>, ino: InodeId, id: NotifyId) {
+        let until = self.shown.until(ino, env.now);
+        let inode = self.inode(ino);
+        // Of what the kernel has forgotten no name is left.
+        let is_known = inode.lookup_count > 0 || ino == InodeId::ROOT;
+        if !is_known || inode.goes_silently {
+            return self.on_notified(env, id);
+        }
+        let is_unwritten = inode.unwritten_replies > 0 && !self.is_lapsed;
+        let until = match is_unwritten {
+            true => until.map(|_| env.now + BELIEVED_MAX),
+            false => until,
+        };
+        match until {
+            Some(until) => self.awaited_names.push((until, id)),
+            None => self.on_notified(env, id),
+        }
+    }
+
+    /// Time has passed.
+    pub(crate) fn end_beliefs(&mut self, env: &Env<'_>) {
+        self.shown.forget(env.now);
+        let is_over = |until: &Instant| *until <= env.now;
+        let names = self
+            .awaited_names
+            .extract_if(.., |(until, _)| is_over(until));
+        for (_, id) in names.collect::<Vec<_>>() {
+            self.on_notified(env, id);
+        }
+        let answers = self
+            .late_answers
+            .extract_if(.., |(until, _)| is_over(until));
+        for (_, ticket) in answers.collect::<Vec<_>>() {
+            self.reply(ticket, Response::Done);
         }
     }
 

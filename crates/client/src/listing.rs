@@ -17,20 +17,19 @@ use std::collections::VecDeque;
 
 use meta::Op;
 use token::message::Granted;
-use types::{Attr, Duration, Errno, InodeId, SmallBytes, limits};
+use types::{Attr, Duration, Errno, InodeId, SmallBytes};
 
 use crate::ahead::{Behind, End, Found, Names};
 use crate::env::Env;
 use crate::inode::Inode;
 use crate::message::{Answer, Ask, Body};
 use crate::names::{Continuation, is_same_token};
-use crate::request::{Listed, Notice, Operation, Request, Response, listed_size};
+use crate::request::{Listed, Operation, Request, Response, listed_size};
 use crate::slice::{Effect, Input, Pinned, Slice, Waiting, slice_of};
 use crate::walk::Turn;
 
 /// The kernel has linked the names of a listing by then: it does that after it has taken the answer, and takes the epoch of that moment
 /// (docs/decisions/0004, 11).
-const LINK_TIME: Duration = Duration::from_millis(limits::KERNEL_LINK_MS);
 
 /// So many files of one slice in `SLICE_COUNT` were asked for by themselves since a listing began: the kernel does not believe what it was shown of
 /// the names, as of files that were written since they were made.
@@ -151,29 +150,6 @@ impl Tour {
 }
 
 impl Slice {
-    /// The names of a directory are dropped. Those of a listing that was answered a moment ago may be linked after that: once
-    /// more then.
-    pub(crate) fn note_dropped_names(&mut self, env: &Env<'_>, ino: InodeId) {
-        // Of what the kernel has forgotten no name is left, and the inode may have gone here too.
-        let listed = self.inodes.get_mut(&ino);
-        let Some(directory) = listed.filter(|i| i.lookup_count > 0 || ino == InodeId::ROOT) else {
-            return;
-        };
-        let listed_at = directory.listed_at.take();
-        if listed_at.is_some_and(|at| env.now.since(at) < LINK_TIME) {
-            self.epochs.push_back(env.now + LINK_TIME);
-        }
-    }
-
-    /// Drops names once more where that is due.
-    pub(crate) fn drop_late_names(&mut self, env: &Env<'_>) {
-        let due = self.epochs.partition_point(|at| *at <= env.now);
-        if due > 0 {
-            self.epochs.drain(..due);
-            self.out.push(Effect::Notify(None, Notice::Epoch));
-        }
-    }
-
     /// READDIR and READDIRPLUS.
     pub(crate) fn read_directory(&mut self, env: &Env<'_>, request: Request) {
         let Operation::ReadDir {
@@ -383,14 +359,13 @@ impl Slice {
             parent,
         });
         let entry_timeout_ns = match is_vouched_for {
-            true => self.entry_timeout(ino),
+            true => self.entry_timeout(env, ino),
             false => 0,
         };
         let mut pinned = Pinned::new();
         if entry_timeout_ns > 0 && !left.is_empty() {
-            // A notification that drops the names waits until they are written.
+            // A revoke waits until they are written, and believed no more.
             let directory = self.inode(ino);
-            directory.listed_at = Some(env.now);
             directory.unwritten_replies += 1;
             pinned.push(ino);
         }

@@ -361,7 +361,8 @@ impl Slice {
         if !is_usable {
             return false;
         }
-        let (entry, timeout) = (*entry, self.entry_timeout(parent));
+        let entry = *entry;
+        let timeout = self.entry_timeout(env, parent);
         match entry {
             None => self.reply(request.ticket, Response::Entry(None, timeout)),
             Some(ino) => {
@@ -518,7 +519,7 @@ impl Slice {
         }
         // A token that came meanwhile with another answer says nothing of this one, which may be of before another node's change.
         let timeout = match parent.filter(|_| is_same_token(epoch, now)) {
-            Some(parent) => self.entry_timeout(parent),
+            Some(parent) => self.entry_timeout(env, parent),
             None => 0,
         };
         match reply {
@@ -815,12 +816,10 @@ impl Slice {
     pub(crate) fn on_replied(&mut self, env: &Env<'_>, ino: InodeId) {
         let inode = self.inode(ino);
         inode.unwritten_replies = inode.unwritten_replies.saturating_sub(1);
-        if let Some(at) = inode.present_work().and_then(|w| w.listed_at.as_mut()) {
-            *at = env.now;
-        }
         if inode.unwritten_replies == 0 && inode.is_revoking() {
             self.send_held_notices(env, ino);
         }
+        self.note_shown(env, ino, true);
     }
 
     /// OpenDir, ReleaseDir, ReadDir.

@@ -1,10 +1,8 @@
 //! Renames: the data of what moves goes before them, and a name takes along what the kernel believes of it.
 //!
 //! The kernel's dentry keeps the time-out that it was given under the token of the directory where it was. From the rename on the token of the
-//! directory where it is covers it, and takes it along when it goes (INC_EPOCH). If no token has covered that directory since before the rename, another
-//! node may have changed the name already and nobody would tell the kernel: then all names are to be looked up again, before the rename is
-//! answered. (Not this one alone: that would wait for the directory's lock, which the rename holds, rule R11.) Names that were asked for before that are older
-//! than it, whenever the kernel gets to moving them.
+//! directory where it is covers it, and is waited out when it goes (`belief`). If no token has covered that directory since before the rename, another
+//! node may have changed the name already and nobody would wait for the kernel: then the rename is answered when the time-out is over.
 
 use meta::Op;
 use token::message::Granted;
@@ -13,7 +11,7 @@ use types::{Attr, Errno, FileKind, InodeId, Instant};
 use crate::env::Env;
 use crate::message::{Answer, Body};
 use crate::names::{Arrival, Continuation};
-use crate::request::{Notice, Operation, Request, Response, Ticket};
+use crate::request::{Operation, Request, Response, Ticket};
 use crate::slice::{Effect, Input, Slice};
 
 /// What a rename has done to the directory that it moved a name to, for the slice of that.
@@ -28,6 +26,10 @@ pub struct MovedInto {
     ticket: Ticket,
     /// When the owner was asked.
     asked_at: Instant,
+    /// Until when the kernel may believe the name that has moved.
+    believed_until: Instant,
+    /// A name has gone the other way to where no token covers it.
+    must_wait: bool,
 }
 
 #[cfg(test)]
@@ -41,6 +43,8 @@ impl MovedInto {
             changer: 1,
             ticket,
             asked_at,
+            believed_until: asked_at + types::Duration::from_secs(1),
+            must_wait: false,
         }
     }
 }
@@ -128,12 +132,8 @@ impl Slice {
             } => {
                 self.teach_moved(&request, ino, replaced, kept_open);
                 let since = (!has_token).then_some(asked_at);
-                self.on_renamed(
-                    (request, asked_at),
-                    since,
-                    (directory, new_directory),
-                    others,
-                );
+                let times = (asked_at, since);
+                self.on_renamed(env, (request, times), (directory, new_directory), others);
             }
             _ => self.fail(ticket, Errno::EPROTO),
         }
@@ -141,8 +141,8 @@ impl Slice {
 
     fn on_renamed(
         &mut self,
-        (request, asked_at): (Request, Instant),
-        since: Option<Instant>,
+        env: &Env<'_>,
+        (request, (asked_at, since)): (Request, (Instant, Option<Instant>)),
         (directory, new_directory): (Attr, Option<Attr>),
         mut others: Vec<Granted>,
     ) {
@@ -167,9 +167,15 @@ impl Slice {
         if parent == new_parent {
             return self.reply(request.ticket, Response::Done);
         }
+        // What comes the other way was told by the other directory's token, of which nothing is known here.
+        let must_wait = flags.exchange && !self.is_covered(*parent, since);
         if flags.exchange {
-            self.drop_uncovered(*parent, since);
+            self.note_shown(env, *parent, false);
         }
+        let believed_until = match flags.exchange {
+            true => self.longest_belief(env),
+            false => self.believed_until(env, *parent).unwrap_or(env.now),
+        };
         others.retain(|granted| granted.ino == *new_parent);
         let moved = MovedInto {
             directory: *new_parent,
@@ -178,6 +184,8 @@ impl Slice {
             changer,
             ticket: request.ticket,
             asked_at,
+            believed_until,
+            must_wait,
         };
         let input = Input::MovedInto(Box::new(moved));
         self.out.push(Effect::ForSlice(*new_parent, input));
@@ -193,19 +201,24 @@ impl Slice {
         for granted in &moved.grants {
             has_token |= self.adopt(env, granted, false);
         }
-        self.drop_uncovered(ino, (!has_token).then_some(moved.asked_at));
+        let since = (!has_token).then_some(moved.asked_at);
+        let must_wait = moved.must_wait || !self.is_covered(ino, since);
+        if moved.believed_until > env.now && !self.is_alone() {
+            self.note_shown(env, ino, false);
+            if must_wait {
+                let late = (moved.believed_until, moved.ticket);
+                return self.late_answers.push(late);
+            }
+        }
         self.reply(moved.ticket, Response::Done);
     }
 
-    /// A name has moved to `directory`; a token must have covered that `since` then, or cover it now if that came along. Else see the module.
-    fn drop_uncovered(&mut self, directory: InodeId, since: Option<Instant>) {
-        let is_covered = self.inodes.get(&directory).is_some_and(|held| {
+    /// A name has moved to `directory`: a token has covered that `since` then, or covers it now if that came along.
+    fn is_covered(&self, directory: InodeId, since: Option<Instant>) -> bool {
+        self.inodes.get(&directory).is_some_and(|held| {
             let is_held = held.directory_mode().is_some() && !held.is_revoking();
             is_held && since.is_none_or(|since| held.names_since < since)
-        });
-        if !is_covered && !self.is_alone() {
-            self.out.push(Effect::Notify(None, Notice::Epoch));
-        }
+        })
     }
 
     /// What moved has a new ctime, and so has what changed places with it.

@@ -296,8 +296,11 @@ pub struct Slice {
     pub(crate) handles: FxHashMap<Handle, OpenFile>,
     pub(crate) calls: FxHashMap<CallId, Continuation>,
     pub(crate) ios: FxHashMap<IoId, InodeId>,
-    /// When names are to be dropped once more (`listing`).
-    pub(crate) epochs: VecDeque<Instant>,
+    pub(crate) shown: crate::belief::Shown,
+    /// Revokes of directories that wait until the kernel believes no names of them, and since when it does not.
+    pub(crate) awaited_names: Vec<(Instant, NotifyId)>,
+    /// Renames that are answered when the kernel believes the name no more that has moved.
+    pub(crate) late_answers: Vec<(Instant, Ticket)>,
     /// Listings asked for before they are wanted, oldest first.
     pub(crate) aheads: VecDeque<crate::ahead::Ahead>,
     /// Directories whose files may be read one after the other, oldest first, and files whose opens say so.
@@ -314,8 +317,6 @@ pub struct Slice {
     pub(crate) shown_directory_count: u64,
     /// See `show_old_names`.
     pub(crate) shows_old_names: bool,
-    /// See `keep_no_names`.
-    pub(crate) keeps_no_names: bool,
     /// See `overtake_fills`.
     pub(crate) overtakes_fills: bool,
     pub(crate) losses: Losses,
@@ -431,13 +432,14 @@ impl Slice {
             handles: FxHashMap::default(),
             calls: FxHashMap::default(),
             ios: FxHashMap::default(),
-            epochs: VecDeque::new(),
+            shown: crate::belief::Shown::default(),
+            awaited_names: Vec::new(),
+            late_answers: Vec::new(),
             aheads: VecDeque::new(),
             walks: VecDeque::new(),
             listed_directory_count: 0,
             shown_directory_count: 0,
             shows_old_names: false,
-            keeps_no_names: false,
             overtakes_fills: false,
             scans: VecDeque::new(),
             watched: FxHashMap::default(),
@@ -595,7 +597,7 @@ impl Slice {
                 self.forget_aheads(env);
                 self.forget_scans(env);
                 self.forget_walks(env);
-                self.drop_late_names(env);
+                self.end_beliefs(env);
                 self.end_signalled(env);
                 self.rewrite_some(env);
                 self.on_tick(env);

@@ -606,12 +606,13 @@ impl Slice {
     fn directory_effects(&mut self, env: &Env<'_>, ino: InodeId, effects: Vec<DirectoryEffect>) {
         for effect in effects {
             match effect {
-                DirectoryEffect::NotifyEpoch { notify } => {
-                    // Names by the epoch, attributes by themselves; neither blocks.
+                DirectoryEffect::DropNames { notify } => {
+                    // Names by their time-outs, attributes by a notification that does not block.
                     self.out
                         .push(Effect::Notify(None, Notice::Attributes { ino }));
-                    self.notify(env, ino, notify.0 | DIRECTORY_NOTIFY, Notice::Epoch);
-                    self.note_dropped_names(env, ino);
+                    let id = NotifyId(self.draw_id());
+                    self.notifies.insert(id, (ino, notify.0 | DIRECTORY_NOTIFY));
+                    self.await_names(env, ino, id);
                 }
                 DirectoryEffect::Release { revoke } => self.finish_release(env, ino, revoke),
                 DirectoryEffect::Retry { .. } | DirectoryEffect::NotifyEntries { .. } => {

@@ -47,6 +47,8 @@ mod maps;
 mod messages;
 #[path = "two_mounts/model.rs"]
 mod model;
+#[path = "two_mounts/mounted_inside.rs"]
+mod mounted_inside;
 #[path = "two_mounts/nameless.rs"]
 mod nameless;
 #[path = "two_mounts/names.rs"]

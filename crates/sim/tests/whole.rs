@@ -624,7 +624,7 @@ fn tokens_that_overtake_what_kernels_are_given_are_noticed() {
         let options = closing(seed, canary);
         survive(|| World::new(seed, options, false).run().0.violation).is_some()
     };
-    assert!((20..=60).any(is_caught), "nobody notices");
+    assert!((200..=240).any(is_caught), "nobody notices");
 }
 
 /// Nodes that say that they stop, and others that lose their power after it.

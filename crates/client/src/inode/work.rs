@@ -82,8 +82,6 @@ pub(crate) struct Work {
     pub(crate) unlooked_since: types::Instant,
     /// [`crate::slice::Slice::attr_looks`] then.
     pub(crate) attr_looks_before: u64,
-    /// When a listing last told the kernel names of this directory that it may keep.
-    pub(crate) listed_at: Option<types::Instant>,
     pub(crate) entries: Option<FxHashMap<Name, Option<InodeId>>>,
     pub(crate) parked: VecDeque<Parked>,
     /// How many there are in the slice.
@@ -124,7 +122,6 @@ impl Work {
             unlooked_count: 0,
             unlooked_since: types::Instant(0),
             attr_looks_before: 0,
-            listed_at: None,
             entries: None,
             parked: VecDeque::new(),
             count,
@@ -167,7 +164,6 @@ impl Work {
             // Counts from the first entry that is shown.
             unlooked_since: _,
             attr_looks_before: _,
-            listed_at,
             entries,
             parked,
             count: _,
@@ -187,7 +183,7 @@ impl Work {
         let has_times = modified.is_some() || *accessed != crate::access::Accessed::default();
         // What few entries would say of a directory is not worth its memory.
         let is_scanned = *unlooked_count >= crate::listing::SAMPLE;
-        let has_names = entries.is_some() || listed_at.is_some() || is_scanned;
+        let has_names = entries.is_some() || is_scanned;
         let is_pending = kill_set_id.is_some() || !changed_since.is_empty() || *direct_bytes > 0;
         let is_used = is_read || is_written || is_resized || is_promised || is_short;
         !(is_used || has_failed || has_times || has_names || is_pending || !parked.is_empty())

@@ -1,8 +1,8 @@
 //! The gate of a directory: how names leave the kernel's dentry cache (rules R7, R9, R11).
 //!
 //! INVAL_ENTRY takes the directory's i_rwsem, which every LOOKUP and CREATE that waits for us holds. So no revoke
-//! waits for it: the first revoke makes the directory *shared*, drops all dentries of the mount with INC_EPOCH, which
-//! takes no lock (or waits until the longest time-out handed out has passed, where the kernel has no INC_EPOCH), and from
+//! waits for it: the first revoke makes the directory *shared*, has the kernel believe none of its names any more
+//! (its client waits until the longest time-out handed out has passed, `client::belief`; the simulator's first stage counts an epoch up), and from
 //! then on its names and attributes are answered with time-out 0, so that a revoke has nothing to drop.
 //!
 //! Invariants:
@@ -32,8 +32,8 @@ pub enum DirectoryEffect {
         /// Which.
         ticket: Ticket,
     },
-    /// INC_EPOCH, and INVAL_INODE of the directory with offset -1; neither blocks. Then `on_notified`.
-    NotifyEpoch {
+    /// The kernel is to believe no name of the directory any more, nor its attributes; nothing of that blocks. Then `on_notified`.
+    DropNames {
         /// Its name.
         notify: NotifyId,
     },
@@ -182,7 +182,7 @@ impl DirectoryGate {
             State::Notifying(notify)
         } else if self.has_epoch {
             self.notify_next += 1;
-            out.push(DirectoryEffect::NotifyEpoch { notify });
+            out.push(DirectoryEffect::DropNames { notify });
             State::Notifying(notify)
         } else {
             State::Settling

@@ -551,7 +551,7 @@ fn a_directory_is_made_shared_once() {
     gate.begin_revoke(now, RevokeId(1), &mut out);
     assert_eq!(
         out,
-        [DirectoryEffect::NotifyEpoch {
+        [DirectoryEffect::DropNames {
             notify: NotifyId(0)
         }]
     );

@@ -215,7 +215,6 @@ impl Daemon {
         for (ticket, spans) in data {
             self.fail_data(ticket, spans);
         }
-        self.drop_names();
         for (slice, requests) in gated.into_iter().enumerate() {
             let copies = requests.clone();
             self.input(slice, Input::Lapsed(requests));

@@ -288,11 +288,6 @@ impl Daemon {
             }
             Effect::Flush(io, stores) => self.flush_stores(io, &stores),
             Effect::ForgetStores(stores) => self.forget_stores(&stores),
-            Effect::Notify(id, Notice::Epoch) => {
-                self.drop_names();
-                let told = id.map(|id| Item::Client(id.slice(), Input::Notified(id)));
-                items.extend(told);
-            }
             Effect::Notify(id, notice) => self.notify(id, notice),
             Effect::Fill(ino, spans) => {
                 let filled = self.fill(ino, spans);
@@ -338,9 +333,6 @@ impl Daemon {
             if session.is_over_ring() {
                 slice.expect_late_answers();
             }
-            if !session.takes_epoch() {
-                slice.keep_no_names();
-            }
             if session.takes_prune() {
                 slice.prune_inodes();
             }
@@ -368,11 +360,11 @@ impl Daemon {
         }
     }
 
-    /// Has the kernel look all names up again: it has been told when this returns, and what is answered after it comes after it.
+    /// Has the kernel look all names up again: for the end of a mount alone, for it detaches what is mounted inside (decision 0031).
     pub(super) fn drop_names(&self) {
         self.counters.notices.fetch_add(1, Ordering::Relaxed);
         if let Err(errno) = self.notifier().drop_names() {
-            // A kernel that does not know it keeps no names (`Slice::keep_no_names`), and one that has ended the session nothing.
+            // One that does not know it, or has ended the session.
             tracing::debug!(?errno, "the kernel was not told to drop names");
         }
     }

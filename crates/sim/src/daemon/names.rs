@@ -240,7 +240,7 @@ impl Names {
                     self.parked.remove(&ticket.0);
                     self.present(shared, request);
                 }
-                DirectoryEffect::NotifyEpoch { notify } => {
+                DirectoryEffect::DropNames { notify } => {
                     shared.out.push(Output::NotifyEpoch(notify));
                 }
                 DirectoryEffect::NotifyEntries { notify } => {

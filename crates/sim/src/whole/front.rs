@@ -322,6 +322,18 @@ impl Front {
     }
 }
 
+/// The kernel believes names of this answer for much longer than it was told.
+pub fn keep_names(response: &mut Response) {
+    let timeout = match response {
+        Response::Entry(Some(entry), _) | Response::Created(entry, _) => {
+            &mut entry.entry_timeout_ns
+        }
+        Response::Entry(None, timeout) => timeout,
+        _ => return,
+    };
+    *timeout *= 100;
+}
+
 impl Default for Front {
     fn default() -> Self {
         Self::new()

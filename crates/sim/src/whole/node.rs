@@ -146,7 +146,7 @@ pub struct Canary {
     pub leaks_frames: bool,
     /// Revoked tokens are reported as free before they are.
     pub releases_early: bool,
-    /// Names are not dropped by the kernel.
+    /// The kernel believes names for longer than it was told.
     pub keeps_names: bool,
     /// A new owner is not told what is open.
     pub forgets_opens: bool,
@@ -507,7 +507,10 @@ impl Node {
 
     fn perform(&mut self, effect: Effect, items: &mut VecDeque<Item>) {
         match effect {
-            Effect::Reply(ticket, response, pinned) => {
+            Effect::Reply(ticket, mut response, pinned) => {
+                if self.canary.keeps_names {
+                    super::front::keep_names(&mut response);
+                }
                 self.out
                     .push(Out::Reply(ticket, response, pinned.into_vec()));
             }
@@ -523,12 +526,7 @@ impl Node {
             Effect::Flush(io, stores) => self.flush_stores(io, &stores),
             Effect::ForgetStores(stores) => self.transfers.forget_stores(&stores),
             Effect::Notify(id, notice) => {
-                let is_name = matches!(notice, Notice::Entry { .. } | Notice::Epoch);
-                let is_skipped = if is_name {
-                    self.canary.keeps_names
-                } else {
-                    self.canary.skips_notices
-                };
+                let is_skipped = self.canary.skips_notices;
                 match id {
                     Some(id) if is_skipped => self.input(id.slice(), Input::Notified(id)),
                     None if is_skipped => {}

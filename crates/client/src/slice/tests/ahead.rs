@@ -16,6 +16,7 @@ pub(super) fn story() -> Story {
     let mut s = Story::new(PAGE);
     s.attr.kind = types::FileKind::Directory;
     s.hold_directory();
+    s.now = s.now + Duration::from_secs(10);
     s
 }
 

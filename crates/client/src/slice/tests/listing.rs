@@ -1,7 +1,7 @@
 //! Listings show attributes as long as who reads the names looks at what they lead to, and as there is room for it.
 
 use super::*;
-use crate::request::{Notice, Response};
+use crate::request::Response;
 
 const DIRECTORY: InodeId = INO;
 /// Entries of an answer.
@@ -221,33 +221,37 @@ fn who_may_know_few_inodes_is_shown_few() {
     assert!(!list(&mut s, 2 + COUNT).0);
 }
 
-fn epochs(effects: &[Effect]) -> usize {
-    let is_epoch = |e: &&Effect| matches!(e, Effect::Notify(_, Notice::Epoch));
-    effects.iter().filter(is_epoch).count()
-}
-
-/// The kernel links the names of a listing after it has taken the answer, perhaps after it was told to drop all names.
+/// The kernel links the names of a listing after it has taken the answer, and believes them from then on.
 #[test]
-fn names_that_were_just_listed_are_dropped_twice() {
-    for (pause_ms, again) in [(10, 1), (200, 0)] {
+fn names_that_were_just_listed_are_waited_for() {
+    for (is_written, pause_ms, expected_ms) in [(true, 10, 340), (true, 400, 0), (false, 400, 350)]
+    {
         let mut s = Story::new(PAGE);
         s.attr.kind = types::FileKind::Directory;
         s.hold_directory();
+        s.now = s.now + Duration::from_secs(10);
         let (_, _, effects) = list(&mut s, 2);
         assert!(shown(&effects).1 > 0);
-        s.input(Input::Replied(DIRECTORY));
+        if is_written {
+            s.input(Input::Replied(DIRECTORY));
+        }
         s.now = s.now + Duration::from_millis(pause_ms);
+        if !is_written {
+            // Until somebody looks the time is not over.
+            s.slice
+                .shown
+                .note(DIRECTORY, s.now + Duration::from_millis(1));
+        }
         let wants = vec![Want::Directory {
             mode: types::DirectoryMode::Write,
         }];
-        let effects = s.revoke(1, wants);
-        assert_eq!(epochs(&effects), 1, "{effects:?}");
-        s.now = s.now + Duration::from_millis(20);
-        assert_eq!(epochs(&s.input(Input::Tick)), 0);
-        s.now = s.now + Duration::from_millis(100);
-        assert_eq!(epochs(&s.input(Input::Tick)), again, "after {pause_ms} ms");
-        s.now = s.now + Duration::from_millis(1000);
-        assert_eq!(epochs(&s.input(Input::Tick)), 0);
+        let begin = s.now;
+        let mut effects = s.revoke(1, wants);
+        while !is_released(&effects) {
+            s.now = s.now + Duration::from_millis(1);
+            effects = s.input(Input::Tick);
+        }
+        assert_eq!(s.now.since(begin).0 / 1_000_000, expected_ms);
     }
 }
 
@@ -269,6 +273,4 @@ fn of_a_removed_directory_nothing_is_left() {
     });
     assert!(is_released(&effects), "{effects:?}");
     assert!(!s.slice.inodes.contains_key(&DIRECTORY));
-    s.now = s.now + Duration::from_millis(500);
-    assert_eq!(epochs(&s.input(Input::Tick)), 0);
 }

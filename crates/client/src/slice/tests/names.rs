@@ -3,7 +3,7 @@
 use super::story::granted;
 use super::*;
 use crate::renames::MovedInto;
-use crate::request::{Notice, RenameFlags, Response, Ticket};
+use crate::request::{RenameFlags, Response, Ticket};
 
 const DIRECTORY: InodeId = INO;
 
@@ -71,8 +71,11 @@ fn an_answer_of_before_a_lost_token_says_nothing_under_a_later_one() {
             assert!(is_released(&s.revoke(1, vec![write])));
         }
         let other = call_of(&lookup(&mut s, "other"));
-        assert!(absent_for(&absent(&mut s, other, 7)) > Some(0));
-        assert!(is_absent(&lookup(&mut s, "other")), "it is cached");
+        absent(&mut s, other, 7);
+        s.now = s.now + Duration::from_secs(2);
+        let cached = lookup(&mut s, "other");
+        assert!(is_absent(&cached), "it is cached");
+        assert!(absent_for(&cached) > Some(0), "{cached:?}");
         let effects = absent(&mut s, late, 5);
         assert_eq!(absent_for(&effects), Some(0), "no kernel may believe it");
         call_of(&lookup(&mut s, "made"));
@@ -161,37 +164,55 @@ fn rename(
     ([from, to], s.settle(effects))
 }
 
-/// What moves takes its time-out along, and only a token of the directory that it moves to takes that back when it goes.
+fn is_answered(effects: &[Effect]) -> bool {
+    let is_done = |e: &Effect| matches!(e, Effect::Reply(_, Response::Done, _));
+    effects.iter().any(is_done)
+}
+
+/// What moves takes its time-out along, and only a token of the directory that it moves to has that waited for when it goes.
 #[test]
 fn what_moves_to_where_no_token_is_held_is_not_believed_there() {
-    let dropped = |exchange, comes, believed_s| {
+    let believed = Duration::from_millis(300);
+    // How long the rename waits for its answer.
+    let waits = |exchange, comes, believed_s, is_shown: bool| {
         let mut s = Story::new(PAGE);
         s.slice.believe(Duration::from_secs(believed_s));
         let flags = RenameFlags {
             exchange,
             ..RenameFlags::default()
         };
+        let from = InodeId::new(INO.shard(), INO.index() + 1);
+        let from = (from.index()..).map(|index| InodeId::new(INO.shard(), index));
+        let mut from = from.filter(|ino| slice_of(*ino) == slice_of(INO));
+        let from = from.next().expect("one in 16");
+        if is_shown {
+            s.slice.shown.note(from, s.now + believed);
+        }
         let (_, effects) = rename(&mut s, flags, false, comes);
-        let is_epoch = |e: &&Effect| matches!(e, Effect::Notify(None, Notice::Epoch));
-        effects.iter().filter(is_epoch).count()
+        if is_answered(&effects) {
+            return false;
+        }
+        s.now = s.now + Duration::from_millis(200);
+        assert!(!is_answered(&s.input(Input::Tick)), "too early");
+        s.now = s.now + Duration::from_millis(200);
+        assert!(is_answered(&s.input(Input::Tick)), "too late");
+        true
     };
-    for exchange in [false, true] {
-        assert_eq!(dropped(exchange, [true, true], 1), 0);
-        assert_eq!(dropped(exchange, [true, false], 1), 1);
-        assert_eq!(dropped(exchange, [false, true], 1), usize::from(exchange));
-        assert_eq!(
-            dropped(exchange, [false, false], 600),
-            0,
-            "nobody else comes"
-        );
+    for is_shown in [false, true] {
+        assert!(!waits(false, [true, true], 1, is_shown));
+        assert_eq!(waits(false, [true, false], 1, is_shown), is_shown);
+        assert!(!waits(false, [false, false], 600, is_shown), "nobody else");
+        // What comes the other way has been shown by the other directory, perhaps.
+        assert!(!waits(true, [true, true], 1, is_shown));
+        assert!(waits(true, [true, false], 1, is_shown));
+        assert!(waits(true, [false, true], 1, is_shown));
     }
 }
 
-/// A token that has come between the question and the answer says nothing of what others did before it; and the kernel is told before the rename
-/// returns.
+/// A token that has come between the question and the answer says nothing of what others did before it.
 #[test]
 fn what_moves_is_covered_by_a_token_of_before_the_question() {
-    for (held_before, count) in [(true, 0), (false, 1)] {
+    for held_before in [true, false] {
         let mut s = Story::new(PAGE);
         let asked_at = s.now + Duration::from_millis(5);
         s.now = s.now + Duration::from_millis(if held_before { 1 } else { 7 });
@@ -201,25 +222,62 @@ fn what_moves_is_covered_by_a_token_of_before_the_question() {
         let ticket = Ticket(7);
         let moved = MovedInto::of(INO, asked_at, ticket);
         let effects = s.input(Input::MovedInto(Box::new(moved)));
-        let is_epoch = |e: &Effect| matches!(e, Effect::Notify(None, Notice::Epoch));
-        let told = effects.iter().position(is_epoch);
-        assert_eq!(usize::from(told.is_some()), count);
-        let answer = effects.iter().position(|e| matches!(e, Effect::Reply(..)));
-        let answer = answer.expect("it is answered");
-        assert!(told.is_none_or(|told| told < answer));
+        assert_eq!(is_answered(&effects), held_before);
+        // Either way it is waited for when the token goes.
+        let wants = vec![Want::Directory {
+            mode: types::DirectoryMode::Write,
+        }];
+        let effects = s.revoke(1, wants);
+        assert!(!is_released(&effects), "{effects:?}");
+        s.now = s.now + Duration::from_secs(1);
+        let effects = s.input(Input::Tick);
+        assert!(is_released(&effects), "{effects:?}");
+        assert_eq!(is_answered(&effects), !held_before);
     }
 }
 
-/// A kernel that cannot be told to drop names is not to keep any, unless nobody else changes them.
+/// Names are believed the longer the longer this node has had the directory for itself, within bounds; for long only where nobody else changes them.
 #[test]
-fn kernels_without_an_epoch_keep_no_names() {
-    for (seconds, kept) in [(1, false), (600, true)] {
+fn names_are_believed_for_a_part_of_the_time_for_which_nobody_else_came() {
+    let timeout = |alone_s, held_ms| {
         let mut s = Story::new(PAGE);
-        s.slice.believe(Duration::from_secs(seconds));
+        s.slice.believe(Duration::from_secs(alone_s));
         s.attr.kind = types::FileKind::Directory;
         s.hold_directory();
-        assert!(s.slice.entry_timeout(DIRECTORY) > 0);
-        s.slice.keep_no_names();
-        assert_eq!(s.slice.entry_timeout(DIRECTORY) > 0, kept);
+        s.slice.inode(INO).names_since = s.now;
+        s.now = s.now + Duration::from_millis(held_ms);
+        let missing = name("missing");
+        s.slice.learn_name(INO, &missing, None, true);
+        let effects = s.ask(Operation::Lookup {
+            parent: INO,
+            name: missing,
+        });
+        let told = effects.iter().find_map(|effect| match effect {
+            Effect::Reply(_, Response::Entry(None, timeout_ns), _) => Some(*timeout_ns),
+            _ => None,
+        });
+        let told = told.unwrap_or_else(|| panic!("{effects:?}")) / 1_000_000;
+        // Whoever wants the directory waits as long as that, and for a thread that takes its answer late.
+        let begin = s.now;
+        let wants = vec![Want::Directory {
+            mode: types::DirectoryMode::Write,
+        }];
+        let mut effects = s.revoke(1, wants);
+        while !is_released(&effects) {
+            s.now = s.now + Duration::from_millis(1);
+            effects = s.input(Input::Tick);
+        }
+        (told, s.now.since(begin).0 / 1_000_000)
+    };
+    for (held_ms, expected) in [
+        (0, (0, 0)),
+        (399, (0, 0)),
+        (400, (50, 150)),
+        (800, (100, 200)),
+        (2000, (250, 350)),
+        (3_600_000, (250, 350)),
+    ] {
+        assert_eq!(timeout(1, held_ms), expected, "held for {held_ms} ms");
     }
+    assert_eq!(timeout(600, 0).0, 600_000);
 }
