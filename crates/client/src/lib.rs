@@ -9,6 +9,7 @@ mod batch;
 mod belief;
 mod claims;
 mod commit;
+mod dangling;
 mod destage;
 pub mod env;
 mod errors;

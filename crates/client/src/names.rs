@@ -432,25 +432,13 @@ impl Slice {
         match &request.operation {
             Operation::Lookup { parent, .. } => {
                 let parent = *parent;
-                let again = Input::LookAgain(Box::new(request));
+                let again = Input::LookAgain(Box::new((request, arrival.ino)));
                 self.out.push(Effect::ForSlice(parent, again));
             }
             // It was made, and others have seen it: the kernel decides whether to make another one.
             Operation::Create { .. } => self.fail(request.ticket, Errno::ESTALE),
             _ => self.fail(request.ticket, Errno::ENOENT),
         }
-    }
-
-    /// Looks a name up again that led to an inode that is gone.
-    pub(crate) fn look_again(&mut self, env: &Env<'_>, request: Request) {
-        if let (Some(parent), Some(name)) = (
-            directory_of(&request.operation),
-            name_of(&request.operation),
-        ) && let Some(directory) = self.inodes.get_mut(&parent)
-        {
-            directory.forget_entry(name);
-        }
-        self.start(env, request);
     }
 
     pub(crate) fn fail_arrival(&mut self, arrival: &Arrival, errno: Errno) {

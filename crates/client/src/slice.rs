@@ -183,7 +183,7 @@ pub enum Input {
     /// A token of an inode of this slice came with an answer to another one.
     Granted(Box<token::message::Granted>),
     /// A name led to an inode that is gone: to be looked up anew.
-    LookAgain(Box<Request>),
+    LookAgain(Box<(Request, InodeId)>),
     /// A listing that wants the attributes of an inode of this slice.
     Tour(Box<crate::listing::Tour>),
     /// Entries of a directory of this slice were shown: those behind them will be wanted.
@@ -297,6 +297,7 @@ pub struct Slice {
     pub(crate) calls: FxHashMap<CallId, Continuation>,
     pub(crate) ios: FxHashMap<IoId, InodeId>,
     pub(crate) shown: crate::belief::Shown,
+    pub(crate) again: crate::dangling::Again,
     /// Revokes of directories that wait until the kernel believes no names of them, and since when it does not.
     pub(crate) awaited_names: Vec<(Instant, NotifyId)>,
     /// Renames that are answered when the kernel believes the name no more that has moved.
@@ -433,6 +434,7 @@ impl Slice {
             calls: FxHashMap::default(),
             ios: FxHashMap::default(),
             shown: crate::belief::Shown::default(),
+            again: crate::dangling::Again::default(),
             awaited_names: Vec::new(),
             late_answers: Vec::new(),
             aheads: VecDeque::new(),
@@ -598,6 +600,7 @@ impl Slice {
                 self.forget_scans(env);
                 self.forget_walks(env);
                 self.end_beliefs(env);
+                self.look_again_late(env);
                 self.end_signalled(env);
                 self.rewrite_some(env);
                 self.on_tick(env);
@@ -797,6 +800,7 @@ impl Slice {
             }
         }
         all.extend(self.lock_waiters());
+        all.extend(self.dangling());
         all.sort_by_key(|(ino, _, since)| (*since, *ino));
         all
     }

@@ -157,10 +157,12 @@ impl Daemon {
         let mut all = Vec::new();
         for slice in &self.slices {
             for (ino, what, since) in lock(slice).waiters() {
-                all.push((
-                    now.since(since).0 / 1_000_000,
-                    format!("inode {ino}: {what}"),
-                ));
+                // Of some the begin is not known.
+                let waited = match since {
+                    types::Instant(0) => types::Duration(0),
+                    since => now.since(since),
+                };
+                all.push((waited.0 / 1_000_000, format!("inode {ino}: {what}")));
             }
         }
         for slice in self.shards.iter().flatten() {

@@ -281,3 +281,73 @@ fn names_are_believed_for_a_part_of_the_time_for_which_nobody_else_came() {
     }
     assert_eq!(timeout(600, 0).0, 600_000);
 }
+
+/// A name leads to an inode that is gone. Mostly it leads elsewhere when it is looked up again; where it never does that has pauses and an end.
+#[test]
+fn a_name_that_leads_to_nothing_is_not_looked_up_for_ever() {
+    let mut s = Story::new(0);
+    let gone = InodeId::new(INO.shard(), 99);
+    let request = Request {
+        ticket: Ticket(77),
+        caller: Caller::default(),
+        operation: Operation::Lookup {
+            parent: DIRECTORY,
+            name: name("late"),
+        },
+    };
+    let asks = |effects: &[Effect]| {
+        let is_lookup = |e: &&Effect| {
+            matches!(
+                e,
+                Effect::Call(
+                    _,
+                    _,
+                    Ask::Op {
+                        op: meta::Op::Lookup { .. },
+                        ..
+                    }
+                )
+            )
+        };
+        effects.iter().filter(is_lookup).count()
+    };
+    let refused = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Reply(Ticket(77), Response::Error(errno), _) => Some(*errno),
+            _ => None,
+        })
+    };
+    let leads = |s: &mut Story, ino| {
+        let again = Input::LookAgain(Box::new((request.clone(), ino)));
+        s.input(again)
+    };
+    // It leads elsewhere each time: others make and remove it.
+    for index in 0..100 {
+        let other = InodeId::new(INO.shard(), 100 + index);
+        assert_eq!(asks(&leads(&mut s, other)), 1);
+    }
+    let (begin, mut count, mut waited) = (s.now, 0, 0);
+    let refusal = loop {
+        let effects = leads(&mut s, gone);
+        if let Some(errno) = refused(&effects) {
+            break errno;
+        }
+        count += 1;
+        if asks(&effects) == 1 {
+            assert!(count <= 8, "at once, the {count}th time");
+            continue;
+        }
+        assert_eq!(s.slice.waiters().len(), 1);
+        let mut effects = Vec::new();
+        while asks(&effects) == 0 {
+            s.now = s.now + Duration::from_millis(10);
+            effects = s.input(Input::Tick);
+            waited += 10;
+        }
+    };
+    assert_eq!(refusal, Errno::EIO);
+    assert!((30..60).contains(&count), "{count} times");
+    assert!((2000..2100).contains(&waited), "{waited} ms");
+    assert_eq!(s.now.since(begin).0 / 1_000_000, waited);
+    assert!(s.slice.waiters().is_empty());
+}
