@@ -114,6 +114,9 @@ impl Slice {
     }
 }
 
+/// Bytes that are looked at first; then twice as many, and so on.
+const WINDOW: u64 = 1 << 20;
+
 /// The first byte from `offset` on that is data, or that is none (the end of the file is a hole).
 fn find(inode: &Inode, offset: u64, is_hole: bool) -> Found {
     let end = inode.size;
@@ -123,13 +126,19 @@ fn find(inode: &Inode, offset: u64, is_hole: bool) -> Found {
     let asked = sectors_around(&ByteRange::new(offset, end));
     let unknown = inode.map.known.missing(&asked);
     let limit = unknown.ranges().first().map_or(asked.end, |r| r.begin);
-    let known = ByteRange::new(asked.begin, limit);
-    let found = match is_hole {
-        true => data_in(inode, &known).missing(&known),
-        false => data_in(inode, &known),
-    };
-    let first = found.ranges().iter().find(|r| r.end > offset);
-    match first.map(|r| r.begin.max(offset)).filter(|at| *at < end) {
+    // What is looked for is near, as a rule: a file may have a million extents behind it.
+    let (mut begin, mut window, mut first) = (asked.begin, WINDOW, None);
+    while begin < limit && first.is_none() {
+        let part = ByteRange::new(begin, limit.min(begin.saturating_add(window)));
+        let found = match is_hole {
+            true => data_in(inode, &part).missing(&part),
+            false => data_in(inode, &part),
+        };
+        let at = found.ranges().iter().find(|r| r.end > offset);
+        first = at.map(|r| r.begin.max(offset));
+        (begin, window) = (part.end, window.saturating_mul(2));
+    }
+    match first.filter(|at| *at < end) {
         Some(at) => Found::At(at),
         None if limit < asked.end => Found::Unknown(limit.max(asked.begin)),
         None if is_hole => Found::At(end),
@@ -163,3 +172,71 @@ fn data_in(inode: &Inode, range: &ByteRange) -> RangeSet {
 }
 
 const _: () = assert!(PAGE_SIZE == SECTOR_SIZE);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stdx::prng::Prng;
+    use types::Extent;
+
+    use super::*;
+
+    fn extent(begin: u64, length: u32) -> Extent {
+        Extent {
+            file_sector: begin,
+            length,
+            birth: 0,
+            is_shared: false,
+            locations: Vec::new(),
+            checksums: types::extent::Checksums::Inline {
+                crcs: (0..length).collect(),
+            },
+        }
+    }
+
+    /// Near and far, whatever is in between: as by looking at each sector.
+    #[test]
+    fn what_is_found_is_the_first() {
+        let mut prng = Prng::new(5);
+        for round in 0..200 {
+            let mut inode = Inode::new(InodeId::ROOT, Arc::default());
+            let (mut at, mut extents) = (0, Vec::new());
+            // Distances of up to several windows.
+            let far = [3, 40, 2000][round % 3];
+            while extents.len() < 30 {
+                at += prng.below(far);
+                let length = 1 + u32::try_from(prng.below(far)).expect("small");
+                extents.push(extent(at, length));
+                at += u64::from(length);
+            }
+            let known = at - prng.below(far).min(at);
+            inode.size = at * SECTOR_SIZE + prng.below(3 * SECTOR_SIZE);
+            let range = ByteRange::new(0, known * SECTOR_SIZE);
+            inode.map.learn(range, extents.clone(), Vec::new());
+            let is_data = |sector: u64| {
+                let is_in = |e: &&Extent| e.file_sector <= sector && sector < e.file_sector_end();
+                extents.iter().find(is_in).is_some()
+            };
+            for _ in 0..40 {
+                let offset = prng.below(inode.size + SECTOR_SIZE);
+                for is_hole in [false, true] {
+                    let sectors = offset / SECTOR_SIZE..inode.size.div_ceil(SECTOR_SIZE);
+                    let mut seen = sectors.clone().take_while(|sector| *sector < known);
+                    let first = seen.find(|sector| is_data(*sector) != is_hole);
+                    let expected = match first {
+                        _ if offset >= inode.size => Found::Nothing,
+                        Some(sector) => Found::At((sector * SECTOR_SIZE).max(offset)),
+                        None if known < sectors.end => {
+                            Found::Unknown((known * SECTOR_SIZE).max(sectors.start * SECTOR_SIZE))
+                        }
+                        None if is_hole => Found::At(inode.size),
+                        None => Found::Nothing,
+                    };
+                    let found = find(&inode, offset, is_hole);
+                    assert_eq!(found, expected, "{offset} {is_hole}, round {round}");
+                }
+            }
+        }
+    }
+}
