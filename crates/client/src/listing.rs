@@ -28,9 +28,6 @@ use crate::request::{Listed, Operation, Request, Response, listed_size};
 use crate::slice::{Effect, Input, Pinned, Slice, Waiting, slice_of};
 use crate::walk::Turn;
 
-/// The kernel has linked the names of a listing by then: it does that after it has taken the answer, and takes the epoch of that moment
-/// (docs/decisions/0004, 11).
-
 /// So many files of one slice in `SLICE_COUNT` were asked for by themselves since a listing began: the kernel does not believe what it was shown of
 /// the names, as of files that were written since they were made.
 const ATTR_LOOKS: u64 = 64;

@@ -300,7 +300,7 @@ pub fn explain_own(path: &Path, error: &LabelError) -> Failure {
         | LabelError::Short { .. }
         | LabelError::Foreign { .. }
         | LabelError::Damaged { .. } => failure.help(format!(
-            "is it the right disk? Its data may be whole: make no file system over it, `gupfs fsck` of the state directory says what              else is damaged. Restore its first {HEAD_SECTORS} sectors of 4 KiB from a copy of the disk"
+            "is it the right disk? Its data may be whole: make no file system over it, `gupfs fsck` of the state directory says what else is damaged. Restore its first {HEAD_SECTORS} sectors of 4 KiB from a copy of the disk"
         )),
         _ => failure,
     }

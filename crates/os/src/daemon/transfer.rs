@@ -2,7 +2,8 @@
 //!
 //! Checksums are computed outside of every slice's lock, on the thread that started the store or ended the load.
 
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use client::env::{LoadPiece, StorePiece};
@@ -12,7 +13,7 @@ use data::ChecksumCache;
 use data::plan::Fetch;
 use nsd::message::Verifier;
 use types::frame::{FRAME_BYTES, FRAMES_PER_SLAB};
-use types::{FrameRef, Location, Run, Span};
+use types::{FrameRef, Location, NsdId, Run, Span};
 
 use super::reclaim::FrameUser;
 use super::sectors::Kind;
@@ -25,6 +26,47 @@ pub(super) struct Transfers {
     crcs: Mutex<ChecksumCache>,
     unflushed: Mutex<Unflushed<Verifier>>,
     mismatches: Mutex<Mismatches>,
+    flushes: Mutex<Flushes>,
+}
+
+type FlushDone = Box<dyn FnOnce(&Arc<Daemon>, Result<Verifier, IoFailure>) + Send>;
+
+/// NSDs that are being flushed, and who wants a flush that begins after that: one for all of them.
+#[derive(Default)]
+struct Flushes(BTreeMap<NsdId, Vec<FlushDone>>);
+
+impl std::fmt::Debug for Flushes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let waiting = self.0.iter().map(|(nsd, all)| (nsd, all.len()));
+        f.debug_map().entries(waiting).finish()
+    }
+}
+
+impl Flushes {
+    /// Gives back who is to begin a flush; none: one is under way, and another one begins after it.
+    fn add(&mut self, nsd: NsdId, done: FlushDone) -> Option<FlushDone> {
+        match self.0.entry(nsd) {
+            Entry::Vacant(entry) => {
+                entry.insert(Vec::new());
+                Some(done)
+            }
+            Entry::Occupied(mut entry) => {
+                entry.get_mut().push(done);
+                None
+            }
+        }
+    }
+
+    /// A flush has ended: those for whom the next one begins now, if any.
+    fn end(&mut self, nsd: NsdId) -> Vec<FlushDone> {
+        match self.0.get_mut(&nsd) {
+            Some(waiting) if !waiting.is_empty() => std::mem::take(waiting),
+            _ => {
+                self.0.remove(&nsd);
+                Vec::new()
+            }
+        }
+    }
 }
 
 /// Where checksums did not match of late, oldest first, when, and how often.
@@ -61,6 +103,7 @@ impl Default for Transfers {
             crcs: Mutex::new(checksum_cache()),
             unflushed: Mutex::default(),
             mismatches: Mutex::default(),
+            flushes: Mutex::default(),
         }
     }
 }
@@ -205,16 +248,51 @@ impl Daemon {
                     }
                 },
             );
-            self.sectors(Kind::Flush, nsd, 0, Vec::new(), done);
+            let first = lock(&self.transfers.flushes).add(nsd, done);
+            if let Some(done) = first {
+                self.begin_flush(nsd, vec![done]);
+            }
         }
+    }
+
+    /// One flush for all of these, whose stores have ended.
+    fn begin_flush(self: &Arc<Self>, nsd: NsdId, all: Vec<FlushDone>) {
+        let ended = Box::new(
+            move |daemon: &Arc<Self>, result: Result<Verifier, IoFailure>| {
+                let next = lock(&daemon.transfers.flushes).end(nsd);
+                if !next.is_empty() {
+                    daemon.begin_flush(nsd, next);
+                }
+                all.into_iter().for_each(|done| done(daemon, result));
+            },
+        );
+        self.sectors(Kind::Flush, nsd, 0, Vec::new(), ended);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use types::NsdId;
 
     use super::*;
+
+    #[test]
+    fn who_comes_during_a_flush_shares_the_next_one() {
+        let mut flushes = Flushes::default();
+        let done = || -> FlushDone { Box::new(|_, _| {}) };
+        let (one, other) = (NsdId(1), NsdId(2));
+        assert!(flushes.add(one, done()).is_some());
+        assert!(flushes.add(other, done()).is_some(), "another disk");
+        for _ in 0..3 {
+            assert!(flushes.add(one, done()).is_none());
+        }
+        assert_eq!(flushes.end(one).len(), 3);
+        // The one for these three is under way.
+        assert!(flushes.add(one, done()).is_none());
+        assert_eq!(flushes.end(one).len(), 1);
+        assert_eq!(flushes.end(one).len(), 0);
+        assert_eq!(flushes.end(other).len(), 0);
+        assert!(flushes.add(one, done()).is_some(), "at once");
+    }
 
     fn at(sector: u64) -> Location {
         Location {

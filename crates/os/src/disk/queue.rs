@@ -19,7 +19,7 @@ use smallvec::SmallVec;
 use types::{Instant, SECTOR_SIZE, Span};
 
 use super::aio::Aio;
-use super::turns::Turns;
+use super::turns::{Class, Turns};
 use super::{Disk, DiskError};
 use crate::clock;
 use crate::histogram::Histogram;
@@ -154,8 +154,7 @@ pub(super) struct Part {
     request: Arc<Request>,
     pub(super) offset: u64,
     size: usize,
-    /// Its bytes at first if it is bulk, else 0.
-    bulk: u64,
+    class: Class,
     pub(super) pieces: Vec<libc::iovec>,
 }
 
@@ -357,7 +356,7 @@ impl DiskQueue {
                 request,
                 offset: 0,
                 size: 0,
-                bulk: 0,
+                class: Class::Awaited,
                 pieces: Vec::new(),
             }]
         } else {
@@ -368,8 +367,8 @@ impl DiskQueue {
             return Err(Busy);
         }
         for part in parts {
-            let bulk = part.bulk;
-            turns.enter(part, bulk);
+            let class = part.class;
+            turns.enter(part, class);
         }
         let now: SmallVec<[Part; 2]> = std::iter::from_fn(|| turns.next()).collect();
         drop(turns);
@@ -416,16 +415,20 @@ impl DiskQueue {
                     request: Arc::clone(&request),
                     offset,
                     size,
-                    bulk: 0,
+                    class: Class::Awaited,
                     pieces: vec![piece],
                 });
             }
             offset += size as u64;
         }
-        if request.kind == Kind::Write && request.size >= BULK_SIZE_MIN {
-            parts
-                .iter_mut()
-                .for_each(|part| part.bulk = part.size as u64);
+        if request.kind == Kind::Write {
+            let is_bulk = request.size >= BULK_SIZE_MIN;
+            for part in &mut parts {
+                part.class = match is_bulk {
+                    true => Class::Bulk(part.size as u64),
+                    false => Class::Small,
+                };
+            }
         }
         request.parts_left.store(parts.len(), Ordering::Relaxed);
         parts
@@ -529,7 +532,7 @@ impl DiskQueue {
 
     fn finish(self: &Arc<Self>, part: Part, failure: Option<std::io::Error>) {
         let mut turns = lock(&self.turns);
-        turns.end(part.bulk);
+        turns.end(part.class);
         let now: SmallVec<[Part; 2]> = std::iter::from_fn(|| turns.next()).collect();
         drop(turns);
         // The disk works on the next one while this one is answered.

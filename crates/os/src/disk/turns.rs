@@ -2,13 +2,15 @@
 //!
 //! A disk serves what it has in the order in which it came, more or less: a journal record that an fsync waits for, or a read, would
 //! stand behind all that is being written back. So of large writes that nobody asked to be durable a disk has a few at a time, and the
-//! others wait here: enough to keep it busy, and little to wait for.
+//! others wait here: enough to keep it busy, and little to wait for. And small writes of write-behind, of which there may be thousands, stand
+//! behind what somebody waits for: records of journals, flushes, reads.
 //!
 //! Invariants
 //! - At most `count_max` parts are with the disk.
 //! - Of bulk at most `BULK_SIZE_MAX` bytes are with it, or one part, whatever its size.
 //! - Each kind goes in the order in which it came. Bulk goes after others, but one part of it is always under way, and where others wait
-//!   all the time one goes for every `PASSED_COUNT_MAX` of them.
+//!   all the time one goes for every `PASSED_COUNT_MAX` of them. Among the others small writes go after what is awaited, and one goes for every
+//!   `PASSED_COUNT_MAX` of those.
 
 use std::collections::VecDeque;
 
@@ -17,8 +19,19 @@ use types::{SECTOR_SIZE, limits};
 /// Bytes of bulk that a disk has at a time, two blocks of the default size with their checksums: it works on one while the other's
 /// end is told and the next one is on its way.
 const BULK_SIZE_MAX: u64 = 2 * (limits::BLOCK_SIZE_DEFAULT as u64 + SECTOR_SIZE);
-/// So many others may pass bulk that could go.
+/// So many others may pass bulk, or a small write, that could go.
 const PASSED_COUNT_MAX: u32 = 8;
+
+/// What a part is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Somebody waits for it: a record of a journal, a flush, a read.
+    Awaited,
+    /// A small write that need not be durable.
+    Small,
+    /// A part of so many bytes of a large one.
+    Bulk(u64),
+}
 
 /// Parts that wait, and a count of those that do not.
 #[derive(Debug)]
@@ -28,7 +41,10 @@ pub(super) struct Turns<T> {
     bulk_in_flight: u64,
     /// Others that went since bulk did.
     passed_count: u32,
-    waiting: VecDeque<T>,
+    /// Awaited ones that went since a small one did.
+    small_passed_count: u32,
+    awaited: VecDeque<T>,
+    small: VecDeque<T>,
     bulk: VecDeque<(u64, T)>,
 }
 
@@ -39,7 +55,9 @@ impl<T> Turns<T> {
             in_flight: 0,
             bulk_in_flight: 0,
             passed_count: 0,
-            waiting: VecDeque::new(),
+            small_passed_count: 0,
+            awaited: VecDeque::new(),
+            small: VecDeque::new(),
             bulk: VecDeque::new(),
         }
     }
@@ -49,21 +67,39 @@ impl<T> Turns<T> {
     }
 
     pub(super) fn waiting_count(&self) -> usize {
-        self.waiting.len() + self.bulk.len()
+        self.awaited.len() + self.small.len() + self.bulk.len()
     }
 
-    /// Takes a part; `bulk`: its bytes if it is bulk, else 0. `next` gives it when its turn has come.
-    pub(super) fn enter(&mut self, part: T, bulk: u64) {
-        match bulk {
-            0 => self.waiting.push_back(part),
-            _ => self.bulk.push_back((bulk, part)),
+    /// Takes a part. `next` gives it when its turn has come.
+    pub(super) fn enter(&mut self, part: T, class: Class) {
+        match class {
+            Class::Awaited => self.awaited.push_back(part),
+            Class::Small => self.small.push_back(part),
+            Class::Bulk(size) => self.bulk.push_back((size, part)),
         }
     }
 
-    /// A part that `next` gave has ended, with the same `bulk`.
-    pub(super) const fn end(&mut self, bulk: u64) {
+    /// A part that `next` gave has ended.
+    pub(super) const fn end(&mut self, class: Class) {
         self.in_flight -= 1;
-        self.bulk_in_flight -= bulk;
+        if let Class::Bulk(size) = class {
+            self.bulk_in_flight -= size;
+        }
+    }
+
+    /// The next one that is no bulk.
+    fn next_other(&mut self) -> Option<T> {
+        let small_goes = self.awaited.is_empty() || self.small_passed_count >= PASSED_COUNT_MAX;
+        if small_goes && let Some(part) = self.small.pop_front() {
+            self.small_passed_count = 0;
+            return Some(part);
+        }
+        let part = self.awaited.pop_front()?;
+        self.small_passed_count = match self.small.is_empty() {
+            true => 0,
+            false => self.small_passed_count + 1,
+        };
+        Some(part)
     }
 
     /// A part that goes to the disk now: ask until there is none.
@@ -71,7 +107,8 @@ impl<T> Turns<T> {
         if self.in_flight == self.count_max {
             return None;
         }
-        let has_turn = self.waiting.is_empty() || self.passed_count >= PASSED_COUNT_MAX;
+        let has_others = !(self.awaited.is_empty() && self.small.is_empty());
+        let has_turn = !has_others || self.passed_count >= PASSED_COUNT_MAX;
         let bulk_goes = match self.bulk.front() {
             None => false,
             Some(_) if self.bulk_in_flight == 0 => true,
@@ -84,7 +121,7 @@ impl<T> Turns<T> {
                 part
             }
             None => {
-                let part = self.waiting.pop_front()?;
+                let part = self.next_other()?;
                 self.passed_count = self.passed_count.saturating_add(1);
                 part
             }
@@ -109,77 +146,96 @@ mod tests {
     fn a_few_of_bulk_are_with_the_disk_and_others_pass_them() {
         let mut turns = Turns::new(8);
         for part in 'A'..='D' {
-            turns.enter(part, BLOCK);
+            turns.enter(part, Class::Bulk(BLOCK));
         }
         assert_eq!(all(&mut turns), "AB");
-        turns.enter('j', 0);
-        turns.enter('k', 0);
+        turns.enter('j', Class::Awaited);
+        turns.enter('k', Class::Awaited);
         assert_eq!(all(&mut turns), "jk");
-        turns.end(0);
+        turns.end(Class::Awaited);
         assert_eq!(all(&mut turns), "");
-        turns.end(BLOCK);
+        turns.end(Class::Bulk(BLOCK));
         assert_eq!(all(&mut turns), "C");
         assert_eq!((turns.in_flight_count(), turns.waiting_count()), (3, 1));
+    }
+
+    /// However many small writes wait, who waits for a record or a read goes first; and small ones go on meanwhile.
+    #[test]
+    fn what_is_awaited_passes_small_writes() {
+        let mut turns = Turns::new(1);
+        for part in ['s', 't', 'u'] {
+            turns.enter(part, Class::Small);
+        }
+        assert_eq!(all(&mut turns), "s");
+        for part in 'a'..='j' {
+            turns.enter(part, Class::Awaited);
+        }
+        let mut order = String::new();
+        while turns.waiting_count() > 0 {
+            turns.end(Class::Small);
+            order += &all(&mut turns);
+        }
+        assert_eq!(order, "abcdefghtiju");
     }
 
     #[test]
     fn nobody_starves() {
         let mut turns = Turns::new(2);
-        turns.enter('j', 0);
-        turns.enter('A', BLOCK);
-        turns.enter('B', BLOCK);
-        turns.enter('k', 0);
-        turns.enter('l', 0);
+        turns.enter('j', Class::Awaited);
+        turns.enter('A', Class::Bulk(BLOCK));
+        turns.enter('B', Class::Bulk(BLOCK));
+        turns.enter('k', Class::Awaited);
+        turns.enter('l', Class::Awaited);
         // Of bulk one is always under way; others go first otherwise.
         assert_eq!(all(&mut turns), "Aj");
-        turns.end(0);
+        turns.end(Class::Awaited);
         assert_eq!(all(&mut turns), "k");
-        turns.end(BLOCK);
+        turns.end(Class::Bulk(BLOCK));
         assert_eq!(all(&mut turns), "B");
-        turns.end(0);
+        turns.end(Class::Awaited);
         assert_eq!(all(&mut turns), "l");
     }
 
     #[test]
     fn bulk_has_its_share_of_a_disk_that_is_busy_all_the_time() {
         let mut turns = Turns::new(4);
-        (0..3).for_each(|_| turns.enter('A', BLOCK));
-        (0..40).for_each(|_| turns.enter('j', 0));
+        (0..3).for_each(|_| turns.enter('A', Class::Bulk(BLOCK)));
+        (0..40).for_each(|_| turns.enter('j', Class::Awaited));
         assert_eq!(all(&mut turns), "Ajjj");
         let mut went = String::new();
         for _ in 0..8 {
-            turns.end(0);
+            turns.end(Class::Awaited);
             went += &all(&mut turns);
         }
         assert_eq!(went, "jjjjjAjj");
         // Two of bulk are with the disk: the third waits for one of them.
         for _ in 0..20 {
-            turns.end(0);
+            turns.end(Class::Awaited);
             assert_eq!(all(&mut turns), "j");
         }
-        turns.end(BLOCK);
+        turns.end(Class::Bulk(BLOCK));
         assert_eq!(all(&mut turns), "A");
     }
 
     #[test]
     fn what_is_larger_than_all_that_may_go_goes_alone() {
         let mut turns = Turns::new(8);
-        turns.enter('A', 5 * BLOCK);
-        turns.enter('B', BLOCK);
+        turns.enter('A', Class::Bulk(5 * BLOCK));
+        turns.enter('B', Class::Bulk(BLOCK));
         assert_eq!(all(&mut turns), "A");
-        turns.end(5 * BLOCK);
+        turns.end(Class::Bulk(5 * BLOCK));
         assert_eq!(all(&mut turns), "B");
-        turns.end(BLOCK);
+        turns.end(Class::Bulk(BLOCK));
         assert_eq!((turns.in_flight_count(), turns.waiting_count()), (0, 0));
     }
 
     #[test]
     fn no_more_than_so_many_parts_are_with_the_disk() {
         let mut turns = Turns::new(3);
-        ('a'..='e').for_each(|part| turns.enter(part, 0));
-        turns.enter('A', 1);
+        ('a'..='e').for_each(|part| turns.enter(part, Class::Awaited));
+        turns.enter('A', Class::Bulk(1));
         assert_eq!(all(&mut turns), "Aab");
-        turns.end(0);
+        turns.end(Class::Awaited);
         assert_eq!(all(&mut turns), "c");
     }
 }

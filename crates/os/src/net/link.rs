@@ -8,6 +8,7 @@
 //! - `held` counts the lanes that have not ended, and the call of `on_peer_up` while it lasts.
 //! - No lock is held while the handler is called, but the input of the one connection that is read.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -197,14 +198,27 @@ impl Link {
 struct Listener {
     net: Arc<Inner>,
     listener: Option<TcpListener>,
+    /// It was said that a connection could not be accepted.
+    was_refused: AtomicBool,
 }
 
 impl Source for Listener {
     fn on_ready(&self, _events: u32) {
         let listener = self.listener.as_ref().expect("open until it is dropped");
-        // Until the system has no more, or no descriptor for it: then the next connection tells again.
-        while let Ok((stream, remote)) = listener.accept() {
-            self.net.on_accepted(stream, plain_ip(remote.ip()));
+        loop {
+            match listener.accept() {
+                Ok((stream, remote)) => self.net.on_accepted(stream, plain_ip(remote.ip())),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // Who wanted in has given up meanwhile.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+                // No descriptor for it, as a rule: the next connection tells again.
+                Err(error) => {
+                    if !self.was_refused.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(%error, "another node cannot be let in; said once");
+                    }
+                    return;
+                }
+            }
         }
     }
 }
@@ -318,6 +332,7 @@ impl Inner {
             let source = Arc::new(Listener {
                 net: Arc::clone(self),
                 listener: Some(listener),
+                was_refused: AtomicBool::new(false),
             });
             let events = u32::from(libc::POLLIN.cast_unsigned());
             let poll = loops::poll_add(fd, events, source);
