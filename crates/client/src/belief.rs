@@ -35,6 +35,14 @@ const LATE: Duration = Duration::from_millis(limits::KERNEL_LINK_MS);
 /// The longest time for which a name is believed that was told now.
 const BELIEVED_MAX: Duration = Duration(NAMES_MAX.0 + LATE.0);
 
+/// What is left of a name's time-out when its answer has waited for so long: nothing of one that is not worth it.
+pub(crate) const fn left_of(timeout_ns: u64, waited: Duration) -> u64 {
+    match timeout_ns.saturating_sub(waited.0) {
+        left if left < NAMES_MIN.0 => 0,
+        left => left,
+    }
+}
+
 /// Until when the kernel may believe names of directories: those of which it was told any lately.
 #[derive(Debug, Default)]
 pub(crate) struct Shown(FxHashMap<InodeId, Instant>);
@@ -125,6 +133,19 @@ impl Slice {
         }
     }
 
+    /// An answer that may tell names of the directory is written: who waits until they are believed no more waits from now on.
+    pub(crate) fn extend_awaited(&mut self, env: &Env<'_>, directory: InodeId) {
+        for (until, id) in &mut self.awaited_names {
+            if self
+                .notifies
+                .get(id)
+                .is_some_and(|(ino, _)| *ino == directory)
+            {
+                *until = (*until).max(env.now + BELIEVED_MAX);
+            }
+        }
+    }
+
     /// Until when the kernel may believe names of the directory; none: it does not.
     pub(crate) fn believed_until(&self, env: &Env<'_>, directory: InodeId) -> Option<Instant> {
         self.shown.until(directory, env.now)
@@ -149,7 +170,7 @@ impl Slice {
         }
         let is_unwritten = inode.unwritten_replies > 0 && !self.is_lapsed;
         let until = match is_unwritten {
-            true => until.map(|_| env.now + BELIEVED_MAX),
+            true => Some(env.now + BELIEVED_MAX),
             false => until,
         };
         match until {
@@ -166,7 +187,13 @@ impl Slice {
             .awaited_names
             .extract_if(.., |(until, _)| is_over(until));
         for (_, id) in names.collect::<Vec<_>>() {
-            self.on_notified(env, id);
+            let ino = self.notifies.get(&id).map(|(ino, _)| *ino);
+            let inode = ino.and_then(|ino| self.inodes.get(&ino));
+            let is_unwritten = inode.is_some_and(|inode| inode.unwritten_replies > 0);
+            match is_unwritten && !self.is_lapsed {
+                true => self.awaited_names.push((env.now + BELIEVED_MAX, id)),
+                false => self.on_notified(env, id),
+            }
         }
         let answers = self
             .late_answers

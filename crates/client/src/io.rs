@@ -92,7 +92,7 @@ impl Slice {
     ) {
         let inode = self.inode(ino);
         if let Some(state) = inode.gate.as_mut().filter(|state| state.is_filling()) {
-            return state.fill_then((ticket, response));
+            return state.fill_then((ticket, told_once(response)));
         }
         if inode.writer_count == 0 {
             return self.reply_opened(ticket, response, ino);
@@ -986,3 +986,11 @@ pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
 }
 
 const _: () = assert!(FRAME_SIZE as u64 == types::SECTOR_SIZE);
+
+/// An answer that waits: when it is written nobody may wait any more for the kernel to believe its name no more.
+pub(crate) fn told_once(mut response: Response) -> Response {
+    if let Response::Created(entry, _) = &mut response {
+        entry.entry_timeout_ns = 0;
+    }
+    response
+}

@@ -10,6 +10,7 @@ use token::message::Granted;
 use types::layout::LAYOUT_XATTR;
 use types::{Attr, Errno, FileKind, InodeId, Instant, Name, SmallBytes, Want, limits};
 
+use crate::belief;
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::request::{Caller, NewKind, Operation, Request, Response, Ticket};
@@ -83,8 +84,9 @@ pub struct Arrival {
     pub(crate) grants: Vec<Granted>,
     /// The request to answer; none when the inode only has to learn.
     pub(crate) request: Option<Request>,
-    /// For how long the kernel may keep the name.
+    /// For how long the kernel may keep the name, and since when that counts.
     pub(crate) entry_timeout_ns: u64,
+    pub(crate) told_at: Instant,
     /// The inode lost its last name and the owner takes us to have it open.
     pub(crate) is_kept_open: bool,
     /// A name of the inode was removed.
@@ -111,6 +113,7 @@ impl Arrival {
             grants: Vec::new(),
             request: None,
             entry_timeout_ns: 0,
+            told_at: Instant(0),
             is_kept_open,
             is_removal,
             changer,
@@ -166,6 +169,7 @@ impl Slice {
                     grants: Vec::new(),
                     request: Some(request),
                     entry_timeout_ns: 0,
+                    told_at: Instant(0),
                     is_kept_open: false,
                     is_removal: false,
                     changer: 0,
@@ -374,6 +378,7 @@ impl Slice {
                     grants: Vec::new(),
                     request: Some(request.clone()),
                     entry_timeout_ns: timeout,
+                    told_at: env.now,
                     is_kept_open: false,
                     is_removal: false,
                     changer: 0,
@@ -506,7 +511,11 @@ impl Slice {
             self.take_grant(env, &granted);
         }
         // A token that came meanwhile with another answer says nothing of this one, which may be of before another node's change.
-        let timeout = match parent.filter(|_| is_same_token(epoch, now)) {
+        let tells = matches!(
+            reply,
+            meta::Reply::Absent | meta::Reply::Entry { .. } | meta::Reply::Made { .. }
+        );
+        let timeout = match parent.filter(|_| tells && is_same_token(epoch, now)) {
             Some(parent) => self.entry_timeout(env, parent),
             None => 0,
         };
@@ -596,6 +605,7 @@ impl Slice {
             grants,
             request: Some(request),
             entry_timeout_ns: timeout,
+            told_at: env.now,
             is_kept_open: false,
             is_removal: false,
             changer: 0,
@@ -662,7 +672,10 @@ impl Slice {
         if self.has_passed(env, &request, ino) {
             return self.fail(request.ticket, Errno::ESTALE);
         }
-        let entry = self.show(ino, request.caller.pid, arrival.entry_timeout_ns);
+        // Attributes may have been waited for: what waits for the kernel to believe the name no more counts from before that.
+        let waited = env.now.since(arrival.told_at);
+        let entry_timeout_ns = belief::left_of(arrival.entry_timeout_ns, waited);
+        let entry = self.show(ino, request.caller.pid, entry_timeout_ns);
         let Some(entry) = entry else {
             return self.fail(request.ticket, Errno::ENOENT);
         };
@@ -699,7 +712,7 @@ impl Slice {
                 let inode = self.inode(ino);
                 inode.note_shown(env.now, pid);
                 inode.is_linkable &= !is_link;
-                let response = Response::Entry(Some(entry), arrival.entry_timeout_ns);
+                let response = Response::Entry(Some(entry), entry_timeout_ns);
                 self.reply_pinned(request.ticket, response, ino);
             }
         }
@@ -808,6 +821,7 @@ impl Slice {
             self.send_held_notices(env, ino);
         }
         self.note_shown(env, ino, true);
+        self.extend_awaited(env, ino);
     }
 
     /// OpenDir, ReleaseDir, ReadDir.

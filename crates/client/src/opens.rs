@@ -43,7 +43,7 @@ const OPEN_AFTER_LOOKUP: Duration = Duration::from_millis(200);
 /// the last of them, at once as a rule, so this only bounds what is kept for one that takes it to have another name.
 const KEPT_WHILE_KNOWN_MAX: Duration = Duration::from_secs(3);
 /// Names that are looked up again because what they led to has none any more, for each inode. One is the rule.
-pub(crate) const UNNAMED_LOOKS_MAX: u16 = 1000;
+pub(crate) const UNNAMED_LOOKS_MAX: u16 = 30;
 
 /// The owner takes a file to be open for the sake of opens that may be on their way.
 #[derive(Debug)]

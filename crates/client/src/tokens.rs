@@ -12,7 +12,7 @@ use types::{Attr, ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
 use crate::env::Env;
 use crate::gates::RevokeState;
 use crate::goals::Purpose;
-use crate::io::{new_size, resize_kind};
+use crate::io::{self, new_size, resize_kind};
 use crate::message::{Answer, Ask, Body};
 use crate::names::{Continuation, NAMES_TOKEN};
 use crate::pages::PAGE_SIZE;
@@ -600,10 +600,17 @@ impl Slice {
         let _ = directory.timeout(types::Duration::from_secs(1));
         let mut out = Vec::new();
         directory.begin_revoke(env.now, id, &mut out);
-        self.directory_effects(env, ino, out);
+        let keeps_names = plan.directory.as_ref().is_some_and(|d| d.to.is_some());
+        self.directory_effects(env, (ino, keeps_names), out);
     }
 
-    fn directory_effects(&mut self, env: &Env<'_>, ino: InodeId, effects: Vec<DirectoryEffect>) {
+    /// `keeps_names`: what stays of the token covers the names that the kernel has been told.
+    fn directory_effects(
+        &mut self,
+        env: &Env<'_>,
+        (ino, keeps_names): (InodeId, bool),
+        effects: Vec<DirectoryEffect>,
+    ) {
         for effect in effects {
             match effect {
                 DirectoryEffect::DropNames { notify } => {
@@ -612,7 +619,10 @@ impl Slice {
                         .push(Effect::Notify(None, Notice::Attributes { ino }));
                     let id = NotifyId(self.draw_id());
                     self.notifies.insert(id, (ino, notify.0 | DIRECTORY_NOTIFY));
-                    self.await_names(env, ino, id);
+                    match keeps_names {
+                        true => self.on_notified(env, id),
+                        false => self.await_names(env, ino, id),
+                    }
                 }
                 DirectoryEffect::Release { revoke } => self.finish_release(env, ino, revoke),
                 DirectoryEffect::Retry { .. } | DirectoryEffect::NotifyEntries { .. } => {
@@ -671,7 +681,7 @@ impl Slice {
         {
             directory.on_notified(env.now, notify, &mut out);
         }
-        self.directory_effects(env, ino, out);
+        self.directory_effects(env, (ino, false), out);
     }
 
     /// The dirty data of a revoke is committed, or lost.
@@ -767,7 +777,7 @@ impl Slice {
             && let Some(id) = state.clearing
         {
             let answers = state.drops.get_mut(&id).expect("it is not over");
-            return answers.push((ticket, response));
+            return answers.push((ticket, io::told_once(response)));
         }
         let is_first = inode.writer_count == 1;
         let has_revoke = inode.gate.as_ref().is_some_and(|s| s.gate.has_revoke());
@@ -776,6 +786,7 @@ impl Slice {
         if !must_wait {
             return self.reply_opened(ticket, response, ino);
         }
+        let response = io::told_once(response);
         let pages = match has_pages {
             true => cached_pages(inode, &ByteRange::ALL, true),
             false => RangeSet::new(),

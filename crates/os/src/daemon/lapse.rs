@@ -113,7 +113,9 @@ impl Daemon {
 
     /// A reply made without a lease, or when it ended. The bytes of a READ may lock a page that the kernel is to
     /// drop, and may be old when the lease is back: that one fails.
-    pub(super) fn park_reply(&self, ticket: Ticket, response: Response, pinned: Pinned) {
+    pub(super) fn park_reply(&self, ticket: Ticket, mut response: Response, pinned: Pinned) {
+        // When it is written the tokens that cover what it says may have gone, and nobody has waited for it.
+        super::work::clamp(&mut response, 0);
         let mut waiting = lock(&self.membership.waiting);
         if waiting.is_lapsed
             && let Response::Data(spans) = response

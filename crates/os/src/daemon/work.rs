@@ -711,7 +711,7 @@ impl Daemon {
 }
 
 /// The kernel never believes anything for longer than the node's lease.
-fn clamp(response: &mut Response, lease_ns: u64) {
+pub(super) fn clamp(response: &mut Response, lease_ns: u64) {
     match response {
         Response::Entry(entry, absent_ns) => {
             *absent_ns = (*absent_ns).min(lease_ns);

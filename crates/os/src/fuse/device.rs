@@ -222,7 +222,13 @@ impl Device {
         if header.opcode == abi::opcode::WRITE && received.size >= WRITE_PREFIX_SIZE {
             let room = &serving.replier.room;
             let fd = self.descriptors[usize::from(route.0)].as_raw_fd();
-            let payload = received.payload(memory, room, (route, fd))?;
+            let payload = match received.payload(memory, room, (route, fd)) {
+                Ok(payload) => payload?,
+                Err(id) => {
+                    serving.refuse(id, Errno::EINTR);
+                    return None;
+                }
+            };
             let call = Call {
                 header,
                 fixed: &received.prefix[HEADER_SIZE..],
@@ -304,32 +310,36 @@ impl Received {
     }
 
     /// What follows a WRITE's prefix, in a slab. None where there is none: then the WRITE is in the waiting room.
+    ///
+    /// # Errors
+    /// Its caller is to hear EINTR.
     fn payload(
         &mut self,
         memory: &dyn Memory,
         room: &Room,
         (route, fd): (Route, RawFd),
-    ) -> Option<Span> {
+    ) -> Result<Option<Span>, (Route, u64)> {
         let size = self.size - WRITE_PREFIX_SIZE;
         let landed = match &mut self.landing {
-            Landing::Slab(slab) => return Some(whole(*slab, size)),
+            Landing::Slab(slab) => return Ok(Some(whole(*slab, size))),
             Landing::Own(landed) => landed,
         };
+        let coming = room.coming();
         let Some(slab) = room.slab_soon(memory) else {
             let (header, _) = fuse::split(&self.prefix).expect("it was read before");
             let fixed = &self.prefix[HEADER_SIZE..];
-            room.enter(Guest::new((header, fixed), (landed, size), route), || {
-                has_ended(fd)
-            });
+            let guest = Guest::new((header, fixed), (landed, size), route);
+            let entered = room.enter(guest, || has_ended(fd));
+            drop(coming);
             if landed.is_empty() {
                 self.landing = room.landing(memory);
             }
-            return None;
+            return entered.map(|()| None);
         };
         // SAFETY: a slab of which only this thread holds references, and memory of its own.
         unsafe { std::ptr::copy_nonoverlapping(landed.as_ptr(), memory.address(slab), size) };
         self.landing = Landing::Slab(slab);
-        Some(whole(slab, size))
+        Ok(Some(whole(slab, size)))
     }
 
     /// What follows the header, in one piece: in place where it is short, else copied together.

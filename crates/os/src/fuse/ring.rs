@@ -278,10 +278,17 @@ impl Ring {
             // SAFETY: so many bytes were filled, and the entry stays ours until it is answered.
             let bytes = unsafe { std::slice::from_raw_parts(entry.payload(), size) };
             let room = &serving.replier.room;
+            let coming = room.coming();
             let Some(payload) = landing.take(memory, room, bytes) else {
                 let guest = Guest::copied(request, call.fixed, bytes, route);
-                return room.enter(guest, || self.has_ended.load(Ordering::Acquire));
+                let entered = room.enter(guest, || self.has_ended.load(Ordering::Acquire));
+                drop(coming);
+                if let Err(id) = entered {
+                    serving.refuse(id, Errno::EINTR);
+                }
+                return;
             };
+            drop(coming);
             call.payload = Some(payload);
             serving.dispatch(id, fuse::decode(&call), &[]);
             landing.settle(memory, payload);

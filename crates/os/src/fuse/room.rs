@@ -17,7 +17,7 @@
 //! - The bytes of a WRITE are not dispatched after `Handler::on_destroy`: the room's thread is one of those that have to end before.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -38,6 +38,8 @@ const SLAB_PATIENCE: Duration = Duration::from_millis(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// As `client::interrupts` has it: who calls a file system seldom expects EINTR.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Signals that are kept for those that are on their way in.
+const EARLY_COUNT_MAX: usize = 64;
 /// How often a thread at the door looks whether the connection has ended.
 const END_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes of one that waits, beside its payload.
@@ -146,6 +148,11 @@ impl Guest {
         }
     }
 
+    /// Its caller got a signal so long ago.
+    fn is_given_up(&self, patience: Duration) -> bool {
+        self.signalled.is_some_and(|at| at.elapsed() >= patience)
+    }
+
     /// A WRITE whose payload is copied.
     pub(super) fn copied(header: InHeader, fixed: &[u8], payload: &[u8], route: Route) -> Self {
         Self::with(header, fixed, (Box::from(payload), payload.len()), route)
@@ -155,9 +162,31 @@ impl Guest {
 #[derive(Debug, Default)]
 struct State {
     guests: VecDeque<Guest>,
+    /// Requests whose callers got a signal, and when, while somebody was on its way in: one of them may be its.
+    early: VecDeque<(u64, Instant)>,
     /// Bytes of theirs.
     size: usize,
     has_ended: bool,
+}
+
+impl State {
+    /// When the caller of this request got a signal, if it did before this was known here.
+    fn take_early(&mut self, unique: u64) -> Option<Instant> {
+        let at = self.early.iter().position(|(known, _)| *known == unique)?;
+        self.early.remove(at).map(|(_, at)| at)
+    }
+}
+
+/// See `Room::coming`.
+#[derive(Debug)]
+pub(super) struct Coming<'a>(&'a Room);
+
+impl Drop for Coming<'_> {
+    fn drop(&mut self) {
+        if self.0.coming_count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.lock().early.clear();
+        }
+    }
 }
 
 /// See the module.
@@ -168,6 +197,8 @@ pub(super) struct Room {
     came: Condvar,
     /// Somebody went, or the connection has ended.
     went: Condvar,
+    /// Serving threads that have a WRITE in hand which is in no list.
+    coming_count: AtomicUsize,
     /// `state` has guests, or the thread is about to hand one on.
     is_occupied: AtomicBool,
     patience: Duration,
@@ -179,6 +210,7 @@ impl Default for Room {
             state: Mutex::default(),
             came: Condvar::new(),
             went: Condvar::new(),
+            coming_count: AtomicUsize::new(0),
             is_occupied: AtomicBool::new(false),
             patience: PATIENCE,
         }
@@ -215,23 +247,46 @@ impl Room {
             .map_or_else(Landing::own, Landing::Slab)
     }
 
+    /// A serving thread has a WRITE in hand that may come here. Signals to its caller are kept as long as the answer lives.
+    pub(super) fn coming(&self) -> Coming<'_> {
+        self.coming_count.fetch_add(1, Ordering::AcqRel);
+        Coming(self)
+    }
+
     /// Has a WRITE wait for a slab. Waits itself while the room is full, but not beyond the end of the connection, which `has_ended` tells.
-    pub(super) fn enter(&self, guest: Guest, has_ended: impl Fn() -> bool) {
+    ///
+    /// # Errors
+    /// Its caller got a signal long ago: it is to hear EINTR.
+    pub(super) fn enter(
+        &self,
+        mut guest: Guest,
+        has_ended: impl Fn() -> bool,
+    ) -> Result<(), (Route, u64)> {
         let mut state = self.lock();
         let size = guest.payload.len() + GUEST_SIZE;
         while !state.guests.is_empty() && state.size + size > SIZE_MAX && !state.has_ended {
             let waited = self.went.wait_timeout(state, END_INTERVAL);
             state = waited.expect("no holder panics").0;
             state.has_ended |= has_ended();
+            guest.signalled = guest
+                .signalled
+                .or_else(|| state.take_early(guest.header.unique));
+            if guest.is_given_up(self.patience) {
+                return Err((guest.route, guest.header.unique));
+            }
         }
         if state.has_ended {
-            return;
+            return Ok(());
         }
+        guest.signalled = guest
+            .signalled
+            .or_else(|| state.take_early(guest.header.unique));
         state.size += size;
         state.guests.push_back(guest);
         self.is_occupied.store(true, Ordering::Release);
         drop(state);
         self.came.notify_one();
+        Ok(())
     }
 
     /// The caller of a request got a signal. True if it waits here, and will be told when it is handed on.
@@ -239,6 +294,10 @@ impl Room {
         let mut state = self.lock();
         let is_it = |guest: &&mut Guest| guest.header.unique == unique;
         let Some(guest) = state.guests.iter_mut().find(is_it) else {
+            if self.coming_count.load(Ordering::Acquire) > 0 {
+                state.early.truncate(EARLY_COUNT_MAX - 1);
+                state.early.push_front((unique, Instant::now()));
+            }
             return false;
         };
         guest.signalled.get_or_insert_with(Instant::now);
@@ -365,10 +424,7 @@ impl Room {
 
     /// Whose caller got a signal long ago hears EINTR.
     fn give_up(&self, serving: &Serving) {
-        let is_due = |guest: &Guest| {
-            let signalled = guest.signalled;
-            signalled.is_some_and(|at| at.elapsed() >= self.patience)
-        };
+        let is_due = |guest: &Guest| guest.is_given_up(self.patience);
         let mut state = self.lock();
         let mut due = Vec::new();
         while let Some(at) = state.guests.iter().position(is_due) {
@@ -401,5 +457,67 @@ impl Room {
                 "no free slab for WRITEs: they wait for the disks"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest(unique: u64, size: usize) -> Guest {
+        let mut bytes = [0; 80];
+        bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
+        let (header, fixed) = fuse::split(&bytes).expect("a header");
+        assert_eq!(header.unique, unique);
+        Guest::with(header, fixed, (vec![1; size].into(), size), Route(3))
+    }
+
+    /// Also where the signal came before the WRITE was in any list, and while it waits at the door.
+    #[test]
+    fn who_got_a_signal_does_not_wait_at_the_door_for_ever() {
+        let patience = Duration::from_millis(300);
+        let room = Room {
+            patience,
+            ..Room::default()
+        };
+        for unique in 1..=31 {
+            let entered = room.enter(guest(unique, 1 << 20), || false);
+            assert_eq!(entered, Ok(()));
+        }
+        assert!(!room.interrupt(100), "nobody is coming");
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let comes = scope.spawn(|| {
+                let coming = room.coming();
+                let entered = room.enter(guest(100, 1 << 20), || false);
+                drop(coming);
+                entered
+            });
+            while room.coming_count.load(Ordering::Acquire) == 0 {
+                std::thread::yield_now();
+            }
+            assert!(!room.interrupt(100), "it is in no list");
+            assert_eq!(comes.join().expect("no panic"), Err((Route(3), 100)));
+        });
+        assert!(begun.elapsed() >= patience);
+        assert!(room.lock().early.is_empty());
+        assert_eq!(room.waiting().len(), 31);
+        // Small ones find room beside them, and a signal of before goes along.
+        let coming = room.coming();
+        assert!(!room.interrupt(200));
+        assert_eq!(room.enter(guest(200, 10), || false), Ok(()));
+        drop(coming);
+        assert!(
+            room.lock()
+                .guests
+                .back()
+                .expect("it is in")
+                .signalled
+                .is_some()
+        );
+        assert!(room.interrupt(7));
+        // The end of the connection ends all waits.
+        assert_eq!(room.enter(guest(300, 1 << 20), || true), Ok(()));
+        assert_eq!(room.waiting().len(), 32);
     }
 }

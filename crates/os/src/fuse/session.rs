@@ -314,9 +314,12 @@ impl Serving {
 
     /// A serving thread ends as the connection has; the last one says so.
     pub(super) fn on_thread_end(&self) {
-        // Nobody waits for what is there.
-        self.replier.room.end();
-        let is_last = self.thread_count.fetch_sub(1, Ordering::AcqRel) == 1;
+        let left = self.thread_count.fetch_sub(1, Ordering::AcqRel) - 1;
+        if left <= 1 {
+            // The room's own thread is left: nobody waits for what is there.
+            self.replier.room.end();
+        }
+        let is_last = left == 0;
         // A connection that ends while threads are being started has several last threads.
         if is_last && !self.has_ended.swap(true, Ordering::AcqRel) {
             self.handler.on_destroy();

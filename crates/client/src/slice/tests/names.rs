@@ -2,6 +2,7 @@
 
 use super::story::granted;
 use super::*;
+use crate::names::Arrival;
 use crate::renames::MovedInto;
 use crate::request::{RenameFlags, Response, Ticket};
 
@@ -350,4 +351,60 @@ fn a_name_that_leads_to_nothing_is_not_looked_up_for_ever() {
     assert!((2000..2100).contains(&waited), "{waited} ms");
     assert_eq!(s.now.since(begin).0 / 1_000_000, waited);
     assert!(s.slice.waiters().is_empty());
+}
+
+/// The attributes of what a name leads to are waited for; the kernel believes the name for no longer than those who wait for that know.
+#[test]
+fn what_waits_for_attributes_is_believed_for_what_is_left() {
+    for (waited_ms, left_ms) in [(0, 250), (100, 150), (200, 50), (201, 0), (5000, 0)] {
+        let mut s = Story::new(PAGE);
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let told_at = s.now;
+        s.now = s.now + Duration::from_millis(waited_ms);
+        let mut arrival = Arrival::lesson(INO, Some(s.attr), false, (0, false));
+        (arrival.entry_timeout_ns, arrival.told_at) = (250_000_000, told_at);
+        arrival.request = Some(Request {
+            ticket: Ticket(77),
+            caller: Caller::default(),
+            operation: Operation::Lookup {
+                parent: DIRECTORY,
+                name: name("name"),
+            },
+        });
+        let effects = s.input(Input::Arrive(arrival));
+        let told = effects.iter().find_map(|effect| match effect {
+            Effect::Reply(_, Response::Entry(Some(entry), timeout), _) => {
+                Some((entry.entry_timeout_ns, *timeout))
+            }
+            _ => None,
+        });
+        let left = left_ms * 1_000_000;
+        assert_eq!(told, Some((left, left)), "after {waited_ms} ms");
+    }
+}
+
+/// Who only reads leaves this node the right to keep names: nothing is waited for, until somebody wants to change them.
+#[test]
+fn who_reads_names_waits_for_nobody() {
+    let mut s = Story::new(PAGE);
+    s.attr.kind = types::FileKind::Directory;
+    let attr = s.attr;
+    s.number = 1;
+    let inode = s.slice.inode(INO);
+    inode.learn_attr(&attr);
+    inode.lookup_count = 1;
+    let write = TokenKind::Directory {
+        mode: types::DirectoryMode::Write,
+        hash_begin: 0,
+        hash_end: u64::MAX,
+    };
+    inode.holder.on_granted(&granted(INO, 1, write), true);
+    s.slice.shown.note(INO, s.now + Duration::from_millis(350));
+    let wants = |mode| vec![Want::Directory { mode }];
+    let effects = s.revoke(1, wants(types::DirectoryMode::Read));
+    assert!(is_released(&effects), "{effects:?}");
+    let effects = s.revoke(2, wants(types::DirectoryMode::Write));
+    assert!(!is_released(&effects), "{effects:?}");
+    s.now = s.now + Duration::from_millis(351);
+    assert!(is_released(&s.input(Input::Tick)));
 }
