@@ -98,6 +98,11 @@ pub struct Arrival {
 }
 
 impl Arrival {
+    /// Attributes may have been waited for: what waits for the kernel to believe the name no more counts from before that.
+    fn timeout_left(&self, env: &Env<'_>) -> u64 {
+        belief::left_of(self.entry_timeout_ns, env.now.since(self.told_at))
+    }
+
     /// Attributes for an inode's slice to learn.
     pub(crate) fn lesson(
         ino: InodeId,
@@ -672,9 +677,7 @@ impl Slice {
         if self.has_passed(env, &request, ino) {
             return self.fail(request.ticket, Errno::ESTALE);
         }
-        // Attributes may have been waited for: what waits for the kernel to believe the name no more counts from before that.
-        let waited = env.now.since(arrival.told_at);
-        let entry_timeout_ns = belief::left_of(arrival.entry_timeout_ns, waited);
+        let entry_timeout_ns = arrival.timeout_left(env);
         let entry = self.show(ino, request.caller.pid, entry_timeout_ns);
         let Some(entry) = entry else {
             return self.fail(request.ticket, Errno::ENOENT);

@@ -465,10 +465,9 @@ mod tests {
     use super::*;
 
     fn guest(unique: u64, size: usize) -> Guest {
-        let mut bytes = [0; 80];
-        bytes[8..16].copy_from_slice(&unique.to_ne_bytes());
-        let (header, fixed) = fuse::split(&bytes).expect("a header");
-        assert_eq!(header.unique, unique);
+        let bytes = [0; 80];
+        let (mut header, fixed) = fuse::split(&bytes).expect("a header");
+        header.unique = unique;
         Guest::with(header, fixed, (vec![1; size].into(), size), Route(3))
     }
 
