@@ -621,10 +621,15 @@ fn tokens_that_overtake_what_kernels_are_given_are_noticed() {
         ..Canary::default()
     };
     let is_caught = |seed| {
-        let options = closing(seed, canary);
+        // Long enough for names to be believed.
+        let options = Options {
+            call_count: 240,
+            ..closing(seed, canary)
+        };
         survive(|| World::new(seed, options, false).run().0.violation).is_some()
     };
-    assert!((200..=240).any(is_caught), "nobody notices");
+    // One world in ten shows it.
+    assert!((1..=60).any(is_caught), "nobody notices");
 }
 
 /// Nodes that say that they stop, and others that lose their power after it.
