@@ -126,15 +126,18 @@ impl Slice {
         timeout.0
     }
 
-    /// Names of the directory have been told by an answer that is written only now, or have come with what the kernel believes of them.
-    pub(crate) fn note_shown(&mut self, env: &Env<'_>, directory: InodeId, is_late: bool) {
-        if !self.is_alone() && (!is_late || self.shown.until(directory, env.now).is_some()) {
+    /// A name has moved to the directory, with what the kernel believes of it.
+    pub(crate) fn note_moved_in(&mut self, env: &Env<'_>, directory: InodeId) {
+        if !self.is_alone() {
             self.shown.note(directory, env.now + BELIEVED_MAX);
         }
     }
 
-    /// An answer that may tell names of the directory is written: who waits until they are believed no more waits from now on.
-    pub(crate) fn extend_awaited(&mut self, env: &Env<'_>, directory: InodeId) {
+    /// An answer that may tell names of the directory is written: they are believed from now on, and whoever waits for that waits from now on.
+    pub(crate) fn note_written(&mut self, env: &Env<'_>, directory: InodeId) {
+        if self.shown.until(directory, env.now).is_some() {
+            self.note_moved_in(env, directory);
+        }
         for (until, id) in &mut self.awaited_names {
             if self
                 .notifies

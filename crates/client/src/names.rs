@@ -823,8 +823,7 @@ impl Slice {
         if inode.unwritten_replies == 0 && inode.is_revoking() {
             self.send_held_notices(env, ino);
         }
-        self.note_shown(env, ino, true);
-        self.extend_awaited(env, ino);
+        self.note_written(env, ino);
     }
 
     /// OpenDir, ReleaseDir, ReadDir.

@@ -170,7 +170,7 @@ impl Slice {
         // What comes the other way was told by the other directory's token, of which nothing is known here.
         let must_wait = flags.exchange && !self.is_covered(*parent, since);
         if flags.exchange {
-            self.note_shown(env, *parent, false);
+            self.note_moved_in(env, *parent);
         }
         let believed_until = match flags.exchange {
             true => self.longest_belief(env),
@@ -204,7 +204,7 @@ impl Slice {
         let since = (!has_token).then_some(moved.asked_at);
         let must_wait = moved.must_wait || !self.is_covered(ino, since);
         if moved.believed_until > env.now && !self.is_alone() {
-            self.note_shown(env, ino, false);
+            self.note_moved_in(env, ino);
             if must_wait {
                 let late = (moved.believed_until, moved.ticket);
                 return self.late_answers.push(late);

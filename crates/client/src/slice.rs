@@ -296,7 +296,9 @@ pub struct Slice {
     pub(crate) handles: FxHashMap<Handle, OpenFile>,
     pub(crate) calls: FxHashMap<CallId, Continuation>,
     pub(crate) ios: FxHashMap<IoId, InodeId>,
+    /// Until when the kernel may believe names (`belief`).
     pub(crate) shown: crate::belief::Shown,
+    /// Lookups of names that lead to what is gone (`dangling`).
     pub(crate) again: crate::dangling::Again,
     /// Revokes of directories that wait until the kernel believes no names of them, and since when it does not.
     pub(crate) awaited_names: Vec<(Instant, NotifyId)>,

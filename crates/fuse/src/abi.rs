@@ -16,8 +16,6 @@ pub const KERNEL_VERSION: u32 = 7;
 pub const KERNEL_MINOR_VERSION: u32 = 45;
 /// Oldest minor version that we serve: it has flags2.
 pub const KERNEL_MINOR_VERSION_MIN: u32 = 36;
-/// The first one that can be told to look all names up again (INC_EPOCH, Linux 6.16).
-pub const EPOCH_MINOR_VERSION: u32 = 44;
 /// The first one that takes notifications of inodes to forget.
 pub const PRUNE_MINOR_VERSION: u32 = 45;
 /// From this one on the kernel clears what lies behind the end in a page that it is given a part of (Linux 6.12; earlier ones show what was there in memory,

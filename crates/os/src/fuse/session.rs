@@ -440,11 +440,6 @@ impl Session {
         self.config.transport == TransportKind::Ring
     }
 
-    /// The kernel takes `Notice::Epoch`.
-    pub const fn takes_epoch(&self) -> bool {
-        self.kernel_minor >= fuse::abi::EPOCH_MINOR_VERSION
-    }
-
     /// The kernel takes `Notice::Prune`.
     pub const fn takes_prune(&self) -> bool {
         self.kernel_minor >= fuse::abi::PRUNE_MINOR_VERSION

@@ -62,17 +62,7 @@ fn map_of(count: u64, attr: Attr) -> meta::Reply {
 }
 
 fn write_page(s: &mut Story, page: u64) {
-    let frame = crate::Pool::alloc(&s.memory).expect("plenty");
-    s.ask(Operation::Write {
-        ino: INO,
-        handle: Handle(0),
-        offset: page * PAGE,
-        payload: Span::whole(frame),
-        is_write_back: true,
-        append: false,
-        sync: false,
-        kill_set_id: false,
-    });
+    s.write_page_back(page);
 }
 
 /// Writes one page and has it committed.

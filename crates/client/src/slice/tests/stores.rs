@@ -272,21 +272,7 @@ fn stores_of(effects: &[Effect]) -> Vec<IoId> {
 
 /// Pages are written back by the kernel.
 fn write_pages(s: &mut Story, pages: std::ops::Range<u64>) -> Vec<Effect> {
-    let mut effects = Vec::new();
-    for page in pages {
-        let frame = crate::Pool::alloc(&s.memory).expect("plenty");
-        effects.extend(s.ask(Operation::Write {
-            ino: INO,
-            handle: Handle(0),
-            offset: page * PAGE,
-            payload: Span::whole(frame),
-            is_write_back: true,
-            append: false,
-            sync: false,
-            kill_set_id: false,
-        }));
-    }
-    effects
+    pages.flat_map(|page| s.write_page_back(page)).collect()
 }
 
 /// A disk fails for a moment, and with it all stores that are under way: nothing is lost. They are tried again after a pause, and given up when

@@ -329,6 +329,21 @@ impl Story {
         })
     }
 
+    /// The kernel writes a page back, whatever is in it.
+    pub(super) fn write_page_back(&mut self, page: u64) -> Vec<Effect> {
+        let frame = crate::Pool::alloc(&self.memory).expect("plenty");
+        self.ask(Operation::Write {
+            ino: INO,
+            handle: Handle(0),
+            offset: page * PAGE,
+            payload: Span::whole(frame),
+            is_write_back: true,
+            append: false,
+            sync: false,
+            kill_set_id: false,
+        })
+    }
+
     /// INO is a directory that the kernel knows, and this node may keep its names.
     pub(super) fn hold_directory(&mut self) {
         let attr = self.attr;

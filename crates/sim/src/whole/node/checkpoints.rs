@@ -18,7 +18,7 @@ pub(super) struct Checkpoints {
     round_ticks: u64,
     /// A step is on its way.
     is_due: bool,
-    /// NSDs that are being flushed, and whether one of them has failed.
+    /// How many NSDs are still being flushed, and which have failed.
     flushing: (usize, Vec<NsdId>),
 }
 
