@@ -372,12 +372,13 @@ impl Daemon {
         let (rounds, recalls) = lock(&self.regions).counters();
         let destage = self.destage.counters();
         let (mut known, mut cold, mut loaded, mut refused) = (0, 0, 0, 0);
-        let (mut listed, mut shown, mut filled) = (0, 0, 0);
+        let (mut listed, mut shown, mut filled, mut handles) = (0, 0, 0, 0);
         let mut rewrites = client::rewrite::RewriteCounts::default();
         for slice in &self.slices {
             let slice = lock(slice);
             let seen = slice.gauges();
             known += seen.inode_count as u64;
+            handles += seen.handle_count as u64;
             rewrites.add(seen.rewrites);
             loaded += seen.loaded_file_count;
             filled += seen.filled_file_count;
@@ -402,6 +403,7 @@ impl Daemon {
             ("metadata_unreadable", read.told),
             ("tokens_granted_now", tokens),
             ("inodes_known_now", known),
+            ("open_handles_now", handles),
             ("files_loaded_ahead", loaded),
             ("files_filled", filled),
             ("directories_listed_ahead", listed),
