@@ -83,6 +83,7 @@ fn standing(kind: Kind) -> Standing {
         | Kind::TreeEntryCount
         | Kind::TreePageCount => Standing::Alone,
         Kind::NsdMissing
+        | Kind::NsdOlder
         | Kind::LabelCopy
         | Kind::LabelLost
         | Kind::LabelForeign

@@ -46,6 +46,7 @@ macro_rules! kinds {
 
 kinds! {
     NsdMissing, "nsd-missing", None, "An NSD of the file system is in no state directory that was named, or cannot be opened.";
+    NsdOlder, "nsd-older", Salvaged, "Another NSD has seen this one in later use than it says itself: an older copy was put back, or its marks are lost.";
     LabelCopy, "label-copy", Rebuilt, "One copy of a label is damaged or older; the other is good.";
     LabelLost, "label-lost", None, "No copy of a label can be used, or another format was put over it.";
     LabelForeign, "label-foreign", None, "A label is of another cluster, file system or NSD than it should be.";

@@ -122,6 +122,13 @@ fn explain(place: &Place, failure: Failure, error: &os::daemon::Error) -> Failur
         Error::Disk(DiskError::Kind { .. } | DiskError::Open { .. }) => failure.help(format!(
             "bring the disk back, or correct its path in {root}/gupfs.toml"
         )),
+        Error::Label {
+            source: nsd::LabelError::Older { .. },
+            ..
+        } => failure.help(format!(
+            "nothing was changed. Put back its newest copy, or copies of all its node's NSDs of one moment. Where there is none \
+             `gupfs fsck --data {root}` says what is lost, and `gupfs fsck --repair {root}` goes on with what is left"
+        )),
         Error::Metrics { .. } => failure.help(format!(
             "choose another port, 0 for any that is free, or off: gupfs config set metrics PORT --state {root}"
         )),
@@ -289,7 +296,18 @@ mod tests {
         let path = Path::new("/dev/sdz").to_owned();
         let in_use = DiskError::InUse { path: path.clone() };
         let page = node::replay::ReplayError::Journal(types::DecodeError::Short { what: "a page" });
+        let older = nsd::LabelError::Older {
+            name: "d2".to_owned(),
+            generation: 3,
+            seen: 5,
+            by: types::NsdId(1),
+        };
+        let older = Error::Label {
+            path: path.clone(),
+            source: older,
+        };
         for (error, word) in [
+            (older, "gupfs fsck --repair /var/lib/gupfs/x"),
             (Error::Disk(in_use), "fuser -v /dev/sdz"),
             (Error::Disk(DiskError::Kind { path }), "/x/gupfs.toml"),
             (Error::Replay(page), "gupfs fsck /var/lib/gupfs/x"),

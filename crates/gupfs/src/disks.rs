@@ -327,6 +327,9 @@ pub fn explain(path: &Path, error: &LabelError) -> Failure {
             "use the gupfs version that wrote it"
         }
         LabelError::Mismatch { .. } => "name the disk that belongs to this state directory",
+        LabelError::Older { .. } => {
+            "nothing was changed. Put back its newest copy, or copies of all its node's NSDs of one moment"
+        }
         LabelError::Shrunk { .. } => "the file was cut or the device is another one: restore its full size",
     })
 }

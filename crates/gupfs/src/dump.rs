@@ -4,6 +4,7 @@
 
 use node::store::format::{Area, HEADER_SECTORS, HeaderSector, SECTOR, SegmentHeader};
 use nsd::label::{Label, decode_views};
+use nsd::mark::{MARK_SECTORS, Marks};
 use serde_json::{Value, json};
 
 use crate::disks::{self, Disk};
@@ -43,6 +44,9 @@ pub fn superblock(place: &Place) -> Result<Value> {
         };
         let label = decoded.label;
         let view = decode_views(&head).newest;
+        let mut marks = Marks::new(label.fs);
+        let sectors = MARK_SECTORS.map(|sector| disk.read(sector).ok());
+        marks.add(label.nsd, sectors.each_ref().map(Option::as_deref));
         all.push(json!({
             "path": disk.path(), "nsd": label.nsd.0, "name": label.name, "revision": label.revision,
             "bad_copies": decoded.copies_to_repair,
@@ -56,7 +60,7 @@ pub fn superblock(place: &Place) -> Result<Value> {
             "journals": label.journals.iter().map(|journal| json!({
                 "owner": journal.owner.0, "first_sector": journal.first_sector, "sectors": journal.sector_count,
             })).collect::<Vec<_>>(),
-            "view_epoch": view.map(|view| view.epoch.0),
+            "generation": marks.generation(label.nsd), "view_epoch": view.map(|view| view.epoch.0),
         }));
     }
     Ok(json!({ "nsds": all }))

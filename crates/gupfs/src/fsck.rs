@@ -187,6 +187,7 @@ fn run(args: &FsckArgs) -> Result<Report> {
 
 fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Report) -> Result<()> {
     write::labels(&held)?;
+    write::marks(&held)?;
     // What these say is not in journals: those stay as they are.
     let is_elsewhere = |kind: &fsck::Kind| {
         let name = kind.name();

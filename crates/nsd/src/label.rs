@@ -5,6 +5,7 @@
 //! sector 1        label, copy 1          sector 64..256  reserved, zero
 //! sector 2..33    cluster view, slot 0   sector 256..    journal areas, then data from data_begin
 //! ```
+//! Of the reserved sectors 64 and 128 hold marks (`crate::mark`).
 //!
 //! Invariants
 //! - A label is exactly one sector. Magic (offset 0), format version (8) and CRC32C (4092, over all
@@ -215,6 +216,20 @@ pub enum LabelError {
         found: u128,
         /// Value that was expected.
         expected: u128,
+    },
+    /// Its mark is older than what another NSD has seen of it: an older copy was put back.
+    #[error(
+        "NSD '{name}' is an older copy: {by} has seen it in use for the {seen}. time, and it knows of its {generation}."
+    )]
+    Older {
+        /// Name in the label.
+        name: String,
+        /// The generation that its own mark names; 0: it has none.
+        generation: u64,
+        /// A later one in which it was used.
+        seen: u64,
+        /// Who says so.
+        by: NsdId,
     },
     /// The disk has fewer sectors than its label says (truncated file, wrong device).
     #[error("NSD '{name}': the disk has {found} sectors, its label says {expected}")]

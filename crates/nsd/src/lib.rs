@@ -27,6 +27,7 @@
 pub mod backlog;
 pub mod client;
 pub mod label;
+pub mod mark;
 pub mod message;
 pub mod server;
 

@@ -436,6 +436,7 @@ pub fn run(config: Config, on_mounted: impl FnOnce()) -> Result<(), Error> {
         "journal replayed"
     );
     // All that can be damaged has been read before anything is written.
+    start::mark_disks(&disks);
     let former = stores::add_life(&config.lives_path, config.incarnation)?;
     restart_journal(&config, &disks, &mut state)?;
     let hub = Arc::new(Hub::default());

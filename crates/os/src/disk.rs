@@ -12,6 +12,7 @@
 //! asynchronous I/O on pool memory.
 
 mod aio;
+pub mod marks;
 mod queue;
 mod turns;
 mod volatile;

@@ -13,7 +13,8 @@ use node::store::format::{Area, HEADER_SECTORS};
 use node::store::recovery::{Recovered, Recovery};
 use node::store::tree::{Fetch, Unreadable};
 use nsd::label::{Expected, HEAD_SECTORS, Label};
-use os::disk::{Disk, DiskError};
+use nsd::mark::{Marks, Older};
+use os::disk::{Disk, DiskError, marks};
 use types::{ClusterId, ClusterView, FsId, Location, NodeId, NsdId, SECTOR_SIZE};
 
 use crate::disks;
@@ -38,6 +39,7 @@ pub(super) struct Held {
     read_only: Option<PathBuf>,
     disks: BTreeMap<NsdId, Disk>,
     labels: BTreeMap<NsdId, (Label, Vec<usize>)>,
+    marks: Marks,
     _locks: Vec<File>,
 }
 
@@ -147,6 +149,7 @@ impl Held {
         let view = view.ok_or_else(|| Failure::new("no state directory was named"))?;
         let mut held = Self {
             places,
+            marks: Marks::new(view.fs),
             view,
             is_shared,
             was_started: false,
@@ -161,6 +164,11 @@ impl Held {
         }
         for state in &states {
             held.open_disks(state, findings)?;
+        }
+        // A daemon that has started has compared them, and one that starts now is writing them.
+        if !is_shared {
+            held.marks = marks::read(held.view.fs, &held.disks);
+            held.check_marks(findings);
         }
         let named = |nsd: &types::NsdView| {
             let mut own = states.iter().flat_map(|state| &state.disks);
@@ -224,6 +232,30 @@ impl Held {
             }
         }
         Ok(())
+    }
+
+    fn check_marks(&self, findings: &mut Findings) {
+        for older in self.marks.older() {
+            let Older {
+                nsd,
+                generation,
+                seen,
+                by,
+            } = older;
+            let path = self.disks[&nsd].path().display();
+            let own = match generation {
+                0 => "has no mark".to_owned(),
+                own => format!("was used for the {own}. time by its mark"),
+            };
+            let text = format!("{nsd} ({path}) {own}, and {by} has seen it in the {seen}.");
+            findings.add(Kind::NsdOlder, None, text);
+        }
+    }
+
+    /// Begins a new generation of marks.
+    pub(super) fn mark(&self) -> std::result::Result<(), DiskError> {
+        let mut failures = marks::begin(&self.marks, &self.disks);
+        failures.pop().map_or(Ok(()), Err)
     }
 
     /// The disk of an NSD, if it can be used.

@@ -3,7 +3,7 @@
 //!
 //! Invariants
 //! - An owner's repaired state counts when its end record is durable; until then the old segment does.
-//! - Nothing but label copies and journal halves is written: files' sectors and pages of trees stay.
+//! - Nothing but label copies, marks and journal halves is written: files' sectors and pages of trees stay.
 
 use fsck::Image;
 use node::OwnerLog;
@@ -34,6 +34,11 @@ pub(super) fn labels(held: &Held) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Makes all NSDs the newest: what is repaired next is what they hold.
+pub(super) fn marks(held: &Held) -> Result<()> {
+    held.mark().map_err(failed)
 }
 
 /// Writes the state of every owner.

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use crate::lab::fsck;
 use crate::node::Node;
 
 const SECTOR: usize = 4096;
@@ -169,7 +170,7 @@ fn a_sector_that_a_stopped_journal_loses_is_missed() {
     let live = usize::try_from(live.unwrap()["sector"].as_u64().unwrap()).unwrap();
     let journal = open(&disk(&node, 1));
     let check = || -> (u64, i32) {
-        let (said, code) = crate::lab::fsck(&node.state(), &[]);
+        let (said, code) = fsck(&node.state(), &[]);
         (said["inodes"].as_u64().unwrap_or(0), code)
     };
     let whole = check();
@@ -276,4 +277,75 @@ fn damaged_state_files_are_named_and_left_alone() {
     fs::write(node.state().join("lives"), garbage).unwrap();
     node.up(&[]).expect("nothing is missing that counts");
     assert_eq!(fs::read(node.mount().join("file")).unwrap(), b"text");
+}
+
+/// `stays_down` but for one disk, which others have seen in later use.
+#[test]
+fn an_nsd_that_is_put_back_from_an_older_copy_is_named_and_left_alone() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    let before: Vec<u8> = (0..12_000_000u32).map(|n| n.to_le_bytes()[1]).collect();
+    synced(&node.mount().join("before"), &before);
+    node.gupfs(&["down"]);
+    let copies = tempfile::tempdir().unwrap();
+    let copy_of = |number: u16| copies.path().join(number.to_string());
+    let copy = |from: &Path, to: &Path| fs::copy(from, to).map(drop).unwrap();
+    for number in 1..=4 {
+        copy(&disk(&node, number), &copy_of(number));
+    }
+    node.up(&[]).expect("as before");
+    synced(&node.mount().join("after"), &before);
+    // What is seen of it is durable before anything changes.
+    kill(&node);
+    // Without the journal, and with it.
+    for number in [3, 1] {
+        let newest = fs::read(disk(&node, number)).unwrap();
+        copy(&copy_of(number), &disk(&node, number));
+        let name = format!("nsd/{number}.img");
+        stays_down(
+            &node,
+            &[
+                &name,
+                "is an older copy",
+                "for the 2. time",
+                "fsck --repair",
+            ],
+        );
+        let (found, code) = fsck(&node.state(), &[]);
+        assert!(found["counts"]["nsd-older"] == 1 && code == 4, "{found:#}");
+        fs::write(disk(&node, number), newest).unwrap();
+    }
+    let (found, code) = fsck(&node.state(), &["--data"]);
+    assert_eq!(code, 0, "{found:#}");
+    node.up(&[]).expect("the newest");
+    assert_eq!(fs::read(node.mount().join("after")).unwrap(), before);
+    node.gupfs(&["down"]);
+    // Who has no newer one goes on with what is left.
+    copy(&copy_of(3), &disk(&node, 3));
+    let (found, code) = fsck(&node.state(), &["--repair", "--yes"]);
+    assert!(
+        code & 1 == 1 && found["counts"]["nsd-older"] == 1,
+        "{found:#}"
+    );
+    let (found, _) = fsck(&node.state(), &["--data"]);
+    let left = found["findings"].as_array().unwrap().iter();
+    let left: Vec<_> = left
+        .map(|f| (&f["kind"].as_str().unwrap()[..5], f["path"].as_str()))
+        .collect();
+    assert!(!left.is_empty(), "bytes of it are lost");
+    let is_its = |of: &(&str, Option<&str>)| *of == ("data-", Some("/after"));
+    assert!(left.iter().all(is_its), "{left:?}");
+    node.up(&[]).expect("repaired");
+    assert_eq!(fs::read(node.mount().join("before")).unwrap(), before);
+    let error = fs::read(node.mount().join("after")).expect_err("bytes of it are lost");
+    assert_eq!(error.raw_os_error(), Some(5), "EIO: {error}");
+    node.gupfs(&["down"]);
+    // All of one moment: a backup.
+    for number in 1..=4 {
+        copy(&copy_of(number), &disk(&node, number));
+    }
+    node.up(&[]).expect("no disk is older than the others");
+    assert_eq!(fs::read(node.mount().join("before")).unwrap(), before);
+    assert!(!node.mount().join("after").exists());
 }

@@ -13,14 +13,16 @@ use node::store::recovery::{Recovered, Recovery};
 use node::store::tree::Fetch;
 use node::token::Manager;
 use node::{OwnerLog, OwnerSlice, ShardReplay};
+use nsd::LabelError;
 use nsd::label::{Expected, HEAD_SECTORS, Label};
+use nsd::mark::Marks;
 use types::{Epoch, Incarnation, Location, NsdId, SECTOR_SIZE, ShardId};
 
 use super::Error;
 use super::checkpoints::read_page;
 use super::config::Config;
 use super::replays::Replays;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, marks};
 
 /// Free sectors that an owner keeps for unlink, truncate and the journal's needs.
 pub(super) const SPACE_RESERVE: u64 = 256;
@@ -30,6 +32,7 @@ const REGION_LOW: u64 = 16 << 10;
 /// The disks of this node and the place of its journal.
 pub(super) struct Disks {
     pub(super) disks: BTreeMap<NsdId, Disk>,
+    marks: Marks,
     pub(super) area: Area,
     pub(super) has_volatile: bool,
 }
@@ -53,9 +56,10 @@ fn open_disk(path: &Path) -> Result<Disk, DiskError> {
     }
 }
 
-/// Opens the disks, checks their labels, finds the journal.
+/// Opens the disks, checks their labels, and that none is an older copy; finds the journal.
 pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
     let mut disks = BTreeMap::new();
+    let mut names = BTreeMap::new();
     let mut area = None;
     for entry in &config.disks {
         let mut disk = open_disk(&entry.path)?;
@@ -90,15 +94,35 @@ pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
         if disks.insert(entry.nsd, disk).is_some() {
             return Err(Error::Twice { nsd: entry.nsd });
         }
+        names.insert(entry.nsd, label.name);
+    }
+    let marks = marks::read(config.view.fs, &disks);
+    if let Some(older) = marks.older().first() {
+        let source = LabelError::Older {
+            name: names.remove(&older.nsd).unwrap_or_default(),
+            generation: older.generation,
+            seen: older.seen,
+            by: older.by,
+        };
+        let path = disks[&older.nsd].path().to_owned();
+        return Err(Error::Label { path, source });
     }
     let area = area.ok_or(Error::NoJournal { node: config.node })?;
     let has_volatile = config.view.nsds.iter().any(|n| n.has_volatile_cache)
         || disks.values().any(Disk::has_volatile_cache);
     Ok(Disks {
         disks,
+        marks,
         area,
         has_volatile,
     })
+}
+
+/// Marks the disks as in use from now on: before anything on them changes.
+pub(super) fn mark_disks(disks: &Disks) {
+    for error in marks::begin(&disks.marks, &disks.disks) {
+        tracing::warn!(%error, "a disk cannot be marked as in use: whether it is replaced by an older copy later will not be seen");
+    }
 }
 
 /// What must be written to a disk with this label, in this order, so that its journals can be replayed: (first

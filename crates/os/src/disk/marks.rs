@@ -1,0 +1,42 @@
+//! Marks on disks: what they say is read, and the next generation begun (`nsd::mark`).
+
+use std::collections::BTreeMap;
+
+use nsd::mark::{MARK_SECTORS, MARK_SIZE, Marks};
+use types::{FsId, NsdId};
+
+use super::{Disk, DiskError};
+
+/// What the marks of these disks say; those that cannot be read count as none.
+pub fn read(fs: FsId, disks: &BTreeMap<NsdId, Disk>) -> Marks {
+    let mut marks = Marks::new(fs);
+    for (nsd, disk) in disks {
+        let sectors = MARK_SECTORS.map(|sector| {
+            let mut bytes = vec![0; MARK_SIZE];
+            let read = disk.read_sectors(sector, &mut bytes);
+            read.map(|()| bytes)
+                .inspect_err(|error| tracing::warn!(%error, "a mark cannot be read"))
+                .ok()
+        });
+        marks.add(*nsd, sectors.each_ref().map(Option::as_deref));
+    }
+    marks
+}
+
+/// Begins the next generation on these disks. What is returned did not work: such a disk is as it was for who compares marks later.
+pub fn begin(marks: &Marks, disks: &BTreeMap<NsdId, Disk>) -> Vec<DiskError> {
+    let mut round = marks.begin();
+    let mut failures = Vec::new();
+    let mut marked: Vec<(NsdId, &Disk)> = disks.iter().map(|(nsd, disk)| (*nsd, disk)).collect();
+    for is_second in [false, true] {
+        // All are written before the first is flushed: files on one disk are flushed together.
+        marked.retain(|(nsd, disk)| {
+            let (sector, bytes) = round.mark(*nsd, is_second);
+            let written = disk.write_sectors(sector, &bytes[..]);
+            written.map_err(|error| failures.push(error)).is_ok()
+        });
+        marked.retain(|(_, disk)| disk.flush().map_err(|error| failures.push(error)).is_ok());
+        round.see(marked.iter().map(|(nsd, _)| *nsd));
+    }
+    failures
+}
