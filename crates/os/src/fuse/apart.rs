@@ -411,7 +411,7 @@ mod tests {
             transport: gate.clone(),
             memory: memory.clone(),
             apart: Some(Arc::default()),
-            room: Room::default(),
+            room: Room::new(None),
         };
         let apart = replier.apart.clone().expect("it has");
         let threads = apart.start(&gate, &memory).expect("threads");

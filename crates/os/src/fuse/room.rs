@@ -9,8 +9,9 @@
 //! no slab goes on reading into memory of its own.
 //!
 //! Invariants
-//! - What waits holds `SIZE_MAX` bytes at the most, or is one WRITE; a thread that finds the room full waits at its door. Serving threads hold one
-//!   landing each beside that.
+//! - What waits holds `SIZE_MAX` bytes at the most, or is one WRITE; a thread that finds the room full waits at its door. The last `SERVING_MIN` serving threads
+//!   do not, up to `ALL_SIZE_MAX`, so that others than writers are served. Serving threads hold one landing each beside that. Over the ring the kernel hands out no more
+//!   WRITEs than the ring has entries, and nobody waits at the door.
 //! - Who came first gets the first slab: while anybody waits, serving threads take none.
 //! - A WRITE is handed on once, or refused with EINTR when its caller got a signal `PATIENCE` ago, and nothing of it has been done then. When the connection
 //!   has ended it is dropped: nobody waits for it.
@@ -30,8 +31,12 @@ use super::device::release_slab;
 use super::memory::{Memory, frames_of};
 use super::session::{self, Serving, SessionError};
 
-/// Bytes that wait.
+/// Bytes that wait, unless all who could serve others would wait at the door.
 const SIZE_MAX: usize = 32 << 20;
+/// Bytes that wait, at all.
+const ALL_SIZE_MAX: usize = 256 << 20;
+/// So many serving threads are kept from the door.
+const SERVING_MIN: usize = 2;
 /// A slab comes free so soon where disks are quick: before a thread lands in memory of its own.
 const SLAB_PATIENCE: Duration = Duration::from_millis(20);
 /// How often somebody looks for a slab while none is free.
@@ -166,6 +171,8 @@ struct State {
     early: VecDeque<(u64, Instant)>,
     /// Bytes of theirs.
     size: usize,
+    /// Serving threads at the door.
+    at_door: usize,
     has_ended: bool,
 }
 
@@ -201,12 +208,16 @@ pub(super) struct Room {
     coming_count: AtomicUsize,
     /// `state` has guests, or the thread is about to hand one on.
     is_occupied: AtomicBool,
+    /// Serving threads; none: what comes has a bound of its own.
+    thread_count: Option<usize>,
     patience: Duration,
 }
 
-impl Default for Room {
-    fn default() -> Self {
+impl Room {
+    /// With so many serving threads; none: nobody waits at the door.
+    pub(super) fn new(thread_count: Option<usize>) -> Self {
         Self {
+            thread_count,
             state: Mutex::default(),
             came: Condvar::new(),
             went: Condvar::new(),
@@ -215,9 +226,7 @@ impl Default for Room {
             patience: PATIENCE,
         }
     }
-}
 
-impl Room {
     /// A slab for a serving thread; none while others wait for one.
     pub(super) fn slab(&self, memory: &dyn Memory) -> Option<FrameRef> {
         if self.is_occupied.load(Ordering::Acquire) {
@@ -264,9 +273,14 @@ impl Room {
     ) -> Result<(), (Route, u64)> {
         let mut state = self.lock();
         let size = guest.payload.len() + GUEST_SIZE;
-        while !state.guests.is_empty() && state.size + size > SIZE_MAX && !state.has_ended {
+        while !state.guests.is_empty()
+            && state.size + size > self.size_max(&state)
+            && !state.has_ended
+        {
+            state.at_door += 1;
             let waited = self.went.wait_timeout(state, END_INTERVAL);
             state = waited.expect("no holder panics").0;
+            state.at_door -= 1;
             state.has_ended |= has_ended();
             guest.signalled = guest
                 .signalled
@@ -287,6 +301,15 @@ impl Room {
         drop(state);
         self.came.notify_one();
         Ok(())
+    }
+
+    /// How full the room gets before a thread that comes now waits at the door.
+    fn size_max(&self, state: &State) -> usize {
+        match self.thread_count {
+            None => usize::MAX,
+            Some(count) if state.at_door + SERVING_MIN < count => SIZE_MAX,
+            Some(_) => ALL_SIZE_MAX,
+        }
     }
 
     /// The caller of a request got a signal. True if it waits here, and will be told when it is handed on.
@@ -477,7 +500,7 @@ mod tests {
         let patience = Duration::from_millis(300);
         let room = Room {
             patience,
-            ..Room::default()
+            ..Room::new(Some(SERVING_MIN + 1))
         };
         for unique in 1..=31 {
             let entered = room.enter(guest(unique, 1 << 20), || false);
@@ -518,5 +541,34 @@ mod tests {
         // The end of the connection ends all waits.
         assert_eq!(room.enter(guest(300, 1 << 20), || true), Ok(()));
         assert_eq!(room.waiting().len(), 32);
+    }
+
+    /// Others than writers are served by them.
+    #[test]
+    fn the_last_threads_do_not_wait_at_the_door() {
+        let fill = |room: &Room, count: u64| {
+            for unique in 0..count {
+                let entered = room.enter(guest(unique, 1 << 20), || false);
+                assert_eq!(entered, Ok(()));
+            }
+        };
+        fill(&Room::new(None), 400);
+        let room = Room::new(Some(SERVING_MIN + 1));
+        fill(&room, 31);
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| room.enter(guest(100, 1 << 20), || false));
+            while room.lock().at_door == 0 {
+                std::thread::yield_now();
+            }
+            fill(&room, 224);
+            let other = scope.spawn(|| room.enter(guest(101, 1 << 20), || false));
+            while room.lock().at_door < 2 {
+                std::thread::yield_now();
+            }
+            room.end();
+            for waits in [waits, other] {
+                assert_eq!(waits.join().expect("no panic"), Ok(()));
+            }
+        });
     }
 }

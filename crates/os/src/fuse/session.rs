@@ -388,6 +388,7 @@ impl Session {
             let apart = config.async_direct_io.then(Arc::default);
             (Arc::new(device), apart)
         };
+        let at_door = (!over_ring).then_some(config.thread_count);
         Ok(Self {
             config,
             kernel_minor,
@@ -396,7 +397,7 @@ impl Session {
                 transport,
                 memory,
                 apart,
-                room: Room::default(),
+                room: Room::new(at_door),
             }),
             notifier: Arc::new(notifier),
             threads: Vec::new(),
