@@ -25,6 +25,12 @@ impl Verifier {
         Self(incarnation.0)
     }
 
+    /// The verifier after so many failures.
+    #[must_use]
+    pub const fn after(self, count: u64) -> Self {
+        Self(self.0.wrapping_add(count as u128))
+    }
+
     /// The verifier after a failure.
     #[must_use]
     pub const fn next(self) -> Self {

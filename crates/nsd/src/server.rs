@@ -11,8 +11,8 @@
 //!   moment it ended: a failure in between makes the two differ, and the client writes again.
 //!
 //! Life of a request: `on_request` -> `Effect::Disk` -> (I/O) -> `on_disk_done` -> `Effect::Reply`.
-//! Every node has a `Server` for its own disks, also when it serves nobody: its direct I/O takes
-//! verifiers from here (`verifier`) and reports failures here (`on_local_failure`).
+//! Flushes of this node's own that fail are told as well (`on_losses`): of several callers the system tells one alone that what was written
+//! before is lost.
 //!
 //! What this deliberately does not do: keep the fence table over a restart (a later issue). Until then
 //! a server that has no view yet answers other nodes `Busy`, so that a life that died before a restart
@@ -123,6 +123,7 @@ struct DiskState {
     disk: u32,
     sector_count: u64,
     verifier: Verifier,
+    loss_count: u64,
     request_count: usize,
     bytes: u64,
     flushing: Option<DiskTag>,
@@ -190,6 +191,7 @@ impl Server {
             disk,
             sector_count,
             verifier: Verifier::of(self.own.incarnation),
+            loss_count: 0,
             request_count: 0,
             bytes: 0,
             flushing: None,
@@ -208,9 +210,11 @@ impl Server {
         self.disks.get(&nsd).map(|disk| disk.disk)
     }
 
-    /// A direct write or flush of this node on `nsd` failed: nobody's unflushed writes count.
-    pub fn on_local_failure(&mut self, nsd: NsdId) {
-        if let Some(disk) = self.disks.get_mut(&nsd) {
+    /// So many flushes of `nsd` have failed by now, of whomever: where they are more than before nobody's unflushed writes count.
+    pub fn on_losses(&mut self, nsd: NsdId, count: u64) {
+        if let Some(disk) = self.disks.get_mut(&nsd)
+            && std::mem::replace(&mut disk.loss_count, count) != count
+        {
             disk.verifier = disk.verifier.next();
         }
     }

@@ -31,6 +31,8 @@ enum Purpose {
 struct Disk {
     cache: BTreeSet<u64>,
     medium: BTreeSet<u64>,
+    /// Flushes that have failed.
+    losses: u64,
 }
 
 impl Disk {
@@ -45,6 +47,7 @@ impl Disk {
             (Some(_), true) => return Err(Errno::EIO),
             (None, true) => {
                 self.cache.clear();
+                self.losses += 1;
                 return Err(Errno::EIO);
             }
         }
@@ -63,6 +66,7 @@ struct Client {
 struct World {
     prng: Prng,
     disk: Disk,
+    life: Incarnation,
     server: Server,
     at_disk: Vec<(DiskTag, Option<u64>)>,
     direct: Vec<(Purpose, Option<u64>, Verifier)>,
@@ -78,7 +82,8 @@ impl World {
         Self {
             prng: Prng::new(seed),
             disk: Disk::default(),
-            server: server(1),
+            life: Incarnation(1),
+            server: server(Incarnation(1)),
             at_disk: Vec::new(),
             direct: Vec::new(),
             remote: Client::default(),
@@ -187,12 +192,18 @@ impl World {
         let is_failing = self.prng.chance(1, 15);
         let result = self.disk.perform(sector, is_failing).map(|()| Vec::new());
         let mut out = Vec::new();
+        self.server.on_losses(NSD, self.disk.losses);
         self.server.on_disk_done(tag, result, &mut out);
         self.perform(out);
     }
 
+    /// What names the life of the disk's cache for its own node.
+    fn own_verifier(&self) -> Verifier {
+        Verifier::of(self.life).after(self.disk.losses)
+    }
+
     fn begin_direct(&mut self, purpose: Purpose) {
-        let verifier = self.server.verifier(NSD).expect("it is served here");
+        let verifier = self.own_verifier();
         let sector = match purpose {
             Purpose::Write(id) => Some(id.0),
             Purpose::Flush(_) => None,
@@ -208,10 +219,7 @@ impl World {
         let (purpose, sector, at_begin) = self.direct.swap_remove(index);
         let is_failing = self.prng.chance(1, 15);
         let result = self.disk.perform(sector, is_failing);
-        if result.is_err() {
-            self.server.on_local_failure(NSD);
-        }
-        let at_end = self.server.verifier(NSD).expect("it is served here");
+        let at_end = self.own_verifier();
         let (at_begin, at_end) = (self.seen(at_begin), self.seen(at_end));
         match (purpose, result) {
             (Purpose::Write(id), Ok(())) => {
@@ -237,8 +245,8 @@ impl World {
         self.at_disk.clear();
         self.direct.clear();
         self.local.writes = Writes::new();
-        let incarnation = self.prng.next_u64();
-        self.server = server(u128::from(incarnation) << 64);
+        self.life = Incarnation(u128::from(self.prng.next_u64()) << 64);
+        self.server = server(self.life);
     }
 
     fn step(&mut self) {
@@ -275,10 +283,10 @@ impl World {
     }
 }
 
-fn server(incarnation: u128) -> Server {
+fn server(incarnation: Incarnation) -> Server {
     let life = NodeLife {
         node: NodeId(1),
-        incarnation: Incarnation(incarnation),
+        incarnation,
     };
     let limits = Limits {
         request_count_max: 8,

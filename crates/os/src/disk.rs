@@ -114,7 +114,7 @@ pub struct Disk {
     has_volatile_cache: bool,
     /// For tests: what was not flushed is lost with this process.
     volatile: Option<Volatile>,
-    failures: AtomicU64,
+    losses: AtomicU64,
 }
 
 impl Disk {
@@ -157,7 +157,7 @@ impl Disk {
             sector_count: metadata.len() / SECTOR_SIZE,
             has_volatile_cache: true,
             volatile: None,
-            failures: AtomicU64::new(0),
+            losses: AtomicU64::new(0),
             file,
             path: path.into(),
             is_block_device,
@@ -234,7 +234,7 @@ impl Disk {
             bytes.copy_from_slice(aligned.bytes());
             result
         };
-        result.map_err(|source| self.failed("read", sector, source))
+        result.map_err(|source| self.failed("read", sector, source, false))
     }
 
     /// Writes whole sectors; blocks. Durable after `flush`.
@@ -250,7 +250,7 @@ impl Disk {
             aligned.bytes().copy_from_slice(bytes);
             self.file.write_all_at(aligned.bytes(), offset)
         };
-        result.map_err(|source| self.failed("write", sector, source))
+        result.map_err(|source| self.failed("write", sector, source, false))
     }
 
     /// Makes all writes that have returned durable; blocks.
@@ -259,7 +259,7 @@ impl Disk {
             Some(volatile) => volatile.flush(self),
             None => self.file.sync_data(),
         };
-        result.map_err(|source| self.failed("flush", 0, source))
+        result.map_err(|source| self.failed("flush", 0, source, true))
     }
 
     fn fd(&self) -> RawFd {
@@ -279,14 +279,14 @@ impl Disk {
         }
     }
 
-    /// Requests that have failed, of whomever: of several callers the system tells one alone that what was written is lost, so
+    /// Flushes, and writes with one, that have failed, of whomever: of several callers the system tells one alone that what was written is lost, so
     /// who flushes compares this with what it was before the first write.
-    pub fn failure_count(&self) -> u64 {
-        self.failures.load(Ordering::SeqCst)
+    pub fn loss_count(&self) -> u64 {
+        self.losses.load(Ordering::SeqCst)
     }
 
-    fn failed(&self, what: &'static str, sector: u64, source: Error) -> DiskError {
-        self.failures.fetch_add(1, Ordering::SeqCst);
+    fn failed(&self, what: &'static str, sector: u64, source: Error, is_flush: bool) -> DiskError {
+        self.losses.fetch_add(u64::from(is_flush), Ordering::SeqCst);
         DiskError::Io {
             path: self.path.clone(),
             what,
@@ -385,5 +385,30 @@ impl Aligned {
 
     fn bytes(&mut self) -> &mut [u8] {
         &mut self.bytes[self.begin..self.begin + self.size]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_failed_flush_loses_what_others_wrote() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("disk");
+        std::fs::write(&path, vec![7; 4 * SECTOR]).expect("written");
+        let mut disk = Disk::open(&path, true).expect("opened");
+        let mut bytes = vec![0; SECTOR];
+        disk.file.set_len(0).expect("cut");
+        disk.read_sectors(3, &mut bytes).expect_err("it is cut");
+        disk.flush().expect("flushed");
+        assert_eq!(disk.loss_count(), 0);
+        // What cannot be flushed.
+        let (reader, _writer) = std::io::pipe().expect("a pipe");
+        disk.file = File::from(std::os::fd::OwnedFd::from(reader));
+        disk.write_sectors(0, &bytes).expect_err("no disk any more");
+        assert_eq!(disk.loss_count(), 0);
+        disk.flush().expect_err("no disk any more");
+        assert_eq!(disk.loss_count(), 1);
     }
 }

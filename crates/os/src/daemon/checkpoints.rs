@@ -199,23 +199,23 @@ fn flush_nsd(disk_of: &DiskOf<'_>, nsd: NsdId) -> bool {
 pub(super) struct OwnDisks<'a> {
     disk_of: &'a DiskOf<'a>,
     /// Requests of anybody that had failed when the first page of this checkpoint was written that is not flushed.
-    failed_before: BTreeMap<NsdId, u64>,
+    losses_before: BTreeMap<NsdId, u64>,
     checkpoint: u64,
 }
 
 impl<'a> OwnDisks<'a> {
     /// Pages lie on these.
     pub(super) fn new(disk_of: &'a DiskOf<'a>) -> Self {
-        let failed_before = BTreeMap::new();
+        let losses_before = BTreeMap::new();
         Self {
             disk_of,
-            failed_before,
+            losses_before,
             checkpoint: 0,
         }
     }
 
-    fn failure_count(&self, nsd: NsdId) -> u64 {
-        (self.disk_of)(nsd).map_or(0, Disk::failure_count)
+    fn loss_count(&self, nsd: NsdId) -> u64 {
+        (self.disk_of)(nsd).map_or(0, Disk::loss_count)
     }
 }
 
@@ -228,11 +228,11 @@ impl Disks for OwnDisks<'_> {
         for write in &writes {
             if std::mem::replace(&mut self.checkpoint, write.checkpoint) != write.checkpoint {
                 // What the one before has written it has given up.
-                self.failed_before.clear();
+                self.losses_before.clear();
             }
             let nsd = write.page.at.nsd;
-            let count = self.failure_count(nsd);
-            self.failed_before.entry(nsd).or_insert(count);
+            let count = self.loss_count(nsd);
+            self.losses_before.entry(nsd).or_insert(count);
         }
         write_pages(self.disk_of, writes)
     }
@@ -242,13 +242,13 @@ impl Disks for OwnDisks<'_> {
         for nsd in nsds {
             let is_flushed = flush_nsd(self.disk_of, *nsd);
             // Somebody else may have been told that what we wrote is lost.
-            let before = self.failed_before.remove(nsd);
-            let is_sure = before.is_none_or(|count| count == self.failure_count(*nsd));
+            let before = self.losses_before.remove(nsd);
+            let is_sure = before.is_none_or(|count| count == self.loss_count(*nsd));
             if !is_flushed || !is_sure {
                 failed.push(*nsd);
             }
         }
-        self.failed_before.clear();
+        self.losses_before.clear();
         failed
     }
 }

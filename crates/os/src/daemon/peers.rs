@@ -641,9 +641,16 @@ impl Daemon {
     }
 
     fn server_ended(self: &Arc<Self>, tag: u64, result: Result<Vec<Span>, Errno>) {
-        lock(&self.server_nsds).remove(&tag);
+        let nsd = lock(&self.server_nsds).remove(&tag);
+        let own = nsd.and_then(|nsd| Some((nsd, self.disks.get(&nsd)?.disk().loss_count())));
         let mut out = Vec::new();
-        lock(&self.server).on_disk_done(DiskTag(tag), result, &mut out);
+        {
+            let mut server = lock(&self.server);
+            if let Some((nsd, losses)) = own {
+                server.on_losses(nsd, losses);
+            }
+            server.on_disk_done(DiskTag(tag), result, &mut out);
+        }
         self.note_nsds(&out);
         self.nsd_effects(out);
     }

@@ -46,6 +46,8 @@ struct Submitted {
     kind: Kind,
     sector: u64,
     since: Instant,
+    /// The disk's when it was submitted: a write is durable only once a flush ends under the same one.
+    verifier: Verifier,
     done: Done,
 }
 
@@ -173,6 +175,7 @@ impl Daemon {
                 kind,
                 sector,
                 since: clock::now(),
+                verifier: self.own_verifier(nsd),
                 done,
             };
             lock(&self.io.local[index(tag)]).insert(tag, submitted);
@@ -201,6 +204,12 @@ impl Daemon {
         result.is_ok()
     }
 
+    /// What names the present life of an own disk's write cache, for this node's own I/O.
+    fn own_verifier(&self, nsd: NsdId) -> Verifier {
+        let losses = self.disks[&nsd].disk().loss_count();
+        Verifier::of(self.me.incarnation).after(losses)
+    }
+
     /// A disk request of ours has ended.
     pub(super) fn on_disk(self: &Arc<Self>, tag: u64, result: Result<(), DiskError>) {
         if tag & SERVER_TAG != 0 {
@@ -213,8 +222,11 @@ impl Daemon {
                 tracing::error!(%error, left_out, "disk I/O failed");
             }
             let result = result.map_err(|_| IoFailure::Unreachable);
-            let verifier = Verifier::of(self.me.incarnation);
             if let Some(submitted) = done {
+                let verifier = match submitted.kind {
+                    Kind::Flush => self.own_verifier(submitted.nsd),
+                    _ => submitted.verifier,
+                };
                 (submitted.done)(self, result.map(|()| verifier));
             }
         }

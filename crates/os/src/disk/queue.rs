@@ -541,9 +541,9 @@ impl DiskQueue {
         }
         let request = part.request;
         if let Some(source) = failure {
-            let error = self
-                .disk
-                .failed(request.kind.name(), request.sector, source);
+            let (what, sector) = (request.kind.name(), request.sector);
+            let is_flush = matches!(request.kind, Kind::DurableWrite | Kind::Flush);
+            let error = self.disk.failed(what, sector, source, is_flush);
             *lock(&request.failure) = Some(error);
         }
         if request.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
