@@ -45,23 +45,65 @@ pub(crate) const fn left_of(timeout_ns: u64, waited: Duration) -> u64 {
 
 /// Until when the kernel may believe names of directories: those of which it was told any lately.
 #[derive(Debug, Default)]
-pub(crate) struct Shown(FxHashMap<InodeId, Instant>);
+pub(crate) struct Shown {
+    until: FxHashMap<InodeId, Instant>,
+    /// Listings of these that are not written yet: their names are believed from then on.
+    unwritten: FxHashMap<InodeId, u32>,
+    /// When a name of these has moved to another directory last.
+    left: FxHashMap<InodeId, Instant>,
+}
+
+/// Names of a directory from which others have moved so lately are not believed: they may move, too, and who changes the other directory would
+/// wait for them, each time.
+const LEFT_AGE_MAX: Duration = Duration::from_secs(10);
+/// Directories that are remembered for it.
+const LEFT_COUNT_MAX: usize = 4096;
 
 impl Shown {
     /// Names of the directory may be believed until then, or longer.
     pub(crate) fn note(&mut self, directory: InodeId, until: Instant) {
-        let known = self.0.entry(directory).or_insert(until);
+        let known = self.until.entry(directory).or_insert(until);
         *known = until.max(*known);
     }
 
     /// Until when names of the directory may be believed; none: no longer.
     fn until(&self, directory: InodeId, now: Instant) -> Option<Instant> {
-        self.0.get(&directory).copied().filter(|until| *until > now)
+        let until = self.until.get(&directory).copied();
+        until.filter(|until| *until > now)
+    }
+
+    /// A listing of the directory is on its way to the kernel.
+    pub(crate) fn begin_answer(&mut self, directory: InodeId) {
+        *self.unwritten.entry(directory).or_default() += 1;
+    }
+
+    /// It is written.
+    fn end_answer(&mut self, directory: InodeId) {
+        if let Some(count) = self.unwritten.get_mut(&directory) {
+            *count -= 1;
+            if *count == 0 {
+                self.unwritten.remove(&directory);
+            }
+        }
+    }
+
+    /// Some of its listings are not written yet.
+    fn is_unwritten(&self, directory: InodeId) -> bool {
+        self.unwritten.contains_key(&directory)
     }
 
     /// Time has passed.
     fn forget(&mut self, now: Instant) {
-        self.0.retain(|_, until| *until > now);
+        self.until.retain(|_, until| *until > now);
+        let is_late = |at: &Instant| now.since(*at) < LEFT_AGE_MAX;
+        self.left.retain(|_, at| is_late(at));
+    }
+
+    /// A name of the directory has moved to another one.
+    fn note_left(&mut self, directory: InodeId, now: Instant) {
+        if self.left.len() < LEFT_COUNT_MAX || self.left.contains_key(&directory) {
+            self.left.insert(directory, now);
+        }
     }
 }
 
@@ -117,6 +159,9 @@ impl Slice {
         if self.is_alone() {
             return self.timeout_ns;
         }
+        if self.shown.left.contains_key(&parent) {
+            return 0;
+        }
         let part = Duration(env.now.since(directory.names_since).0 / NAMES_PART);
         let timeout = part.min(NAMES_MAX).min(Duration(self.timeout_ns));
         if timeout < NAMES_MIN {
@@ -126,18 +171,17 @@ impl Slice {
         timeout.0
     }
 
-    /// A name has moved to the directory, with what the kernel believes of it.
-    pub(crate) fn note_moved_in(&mut self, env: &Env<'_>, directory: InodeId) {
+    /// Names have come to the directory that the kernel believes for as long as it may believe any.
+    fn note_longest(&mut self, env: &Env<'_>, directory: InodeId) {
         if !self.is_alone() {
             self.shown.note(directory, env.now + BELIEVED_MAX);
         }
     }
 
-    /// An answer that may tell names of the directory is written: they are believed from now on, and whoever waits for that waits from now on.
+    /// A listing of the directory is written: its names are believed from now on, and whoever waits for that waits from now on.
     pub(crate) fn note_written(&mut self, env: &Env<'_>, directory: InodeId) {
-        if self.shown.until(directory, env.now).is_some() {
-            self.note_moved_in(env, directory);
-        }
+        self.shown.end_answer(directory);
+        self.note_longest(env, directory);
         for (until, id) in &mut self.awaited_names {
             if self
                 .notifies
@@ -149,17 +193,22 @@ impl Slice {
         }
     }
 
-    /// Until when the kernel may believe names of the directory; none: it does not.
-    pub(crate) fn believed_until(&self, env: &Env<'_>, directory: InodeId) -> Option<Instant> {
-        self.shown.until(directory, env.now)
-    }
-
-    /// Names that move away were told with the time-outs of a directory: as long as the longest of them.
-    pub(crate) fn longest_belief(&self, env: &Env<'_>) -> Instant {
-        match self.is_alone() {
-            true => env.now,
-            false => env.now + BELIEVED_MAX,
+    /// A name of `directory` has moved to another directory, for which one has come where they were exchanged: until when the kernel may believe what it
+    /// was told of it.
+    pub(crate) fn note_moved_out(
+        &mut self,
+        env: &Env<'_>,
+        directory: InodeId,
+        is_exchange: bool,
+    ) -> Instant {
+        if self.is_alone() {
+            return env.now;
         }
+        self.shown.note_left(directory, env.now);
+        if is_exchange {
+            self.note_longest(env, directory);
+        }
+        self.shown.until(directory, env.now).unwrap_or(env.now)
     }
 
     /// Names of a directory whose token goes are waited for until the kernel believes none; answers that are not written yet tell it some later.
@@ -171,7 +220,7 @@ impl Slice {
         if !is_known || inode.goes_silently {
             return self.on_notified(env, id);
         }
-        let is_unwritten = inode.unwritten_replies > 0 && !self.is_lapsed;
+        let is_unwritten = self.shown.is_unwritten(ino) && !self.is_lapsed;
         let until = match is_unwritten {
             true => Some(env.now + BELIEVED_MAX),
             false => until,
@@ -190,9 +239,8 @@ impl Slice {
             .awaited_names
             .extract_if(.., |(until, _)| is_over(until));
         for (_, id) in names.collect::<Vec<_>>() {
-            let ino = self.notifies.get(&id).map(|(ino, _)| *ino);
-            let inode = ino.and_then(|ino| self.inodes.get(&ino));
-            let is_unwritten = inode.is_some_and(|inode| inode.unwritten_replies > 0);
+            let directory = self.notifies.get(&id).map(|(ino, _)| *ino);
+            let is_unwritten = directory.is_some_and(|ino| self.shown.is_unwritten(ino));
             match is_unwritten && !self.is_lapsed {
                 true => self.awaited_names.push((env.now + BELIEVED_MAX, id)),
                 false => self.on_notified(env, id),

@@ -1,17 +1,18 @@
 //! Names that lead to inodes that are gone.
 //!
 //! Mostly another node has removed one a moment ago, and the name leads elsewhere by now or nowhere: it is looked up again at once. A name whose inode is missing at its owner (an NSD put
-//! back from a backup, damage) leads there for ever: after `TRIES_MAX` it is looked up with pauses, and after `PATIENCE` whoever asks hears EIO. `gupfs fsck` names it
-//! (`name-dangling`).
+//! back from a backup, damage) leads there for ever: after `TRIES_MAX` it is looked up with pauses, and after `PATIENCE` and `LOOKS_MAX` looks whoever asks hears EIO.
+//! `gupfs fsck` names it (`name-dangling`).
 //!
 //! Invariants
-//! - A lookup that is tried again is in `Again::requests` or on its way, not both, and is known by its ticket in `Again::tries` until `PATIENCE` after its first try.
+//! - A lookup that is tried again is in `Again::requests` or on its way, not both, and is known by its ticket in `Again::tries` until `KEPT` after its last try.
 
 use rustc_hash::FxHashMap;
 use types::{Duration, Errno, InodeId, Instant};
 
 use crate::env::Env;
 use crate::names::{directory_of, name_of};
+use crate::opens::UNNAMED_LOOKS_MAX;
 use crate::request::{Request, Ticket};
 use crate::slice::Slice;
 
@@ -22,11 +23,27 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// It has led to one inode that is gone for so long: it will not lead elsewhere.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// And so often at least: an inode that only this node takes for gone is shown by then ([`UNNAMED_LOOKS_MAX`]), however long its owner takes.
+const LOOKS_MAX: u32 = TRIES_MAX + UNNAMED_LOOKS_MAX as u32;
+/// What has not led to one that is gone for so long was answered otherwise.
+const KEPT: Duration = Duration::from_secs(30);
+
+/// A lookup that is tried again.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    /// Where it has led.
+    gone: InodeId,
+    /// The first time, and the last.
+    since: Instant,
+    last: Instant,
+    /// How often.
+    count: u32,
+}
+
 /// Lookups that are tried again.
 #[derive(Debug, Default)]
 pub(crate) struct Again {
-    /// Where each has led, since when, and how often.
-    tries: FxHashMap<Ticket, (InodeId, Instant, u32)>,
+    tries: FxHashMap<Ticket, Tried>,
     /// Those that pause, and until when.
     requests: Vec<(Instant, Request)>,
 }
@@ -39,15 +56,22 @@ enum Next {
 
 impl Again {
     fn next(&mut self, ticket: Ticket, gone: InodeId, now: Instant) -> Next {
-        let known = self.tries.entry(ticket).or_insert((gone, now, 0));
-        if known.0 != gone {
-            *known = (gone, now, 0);
+        let first = Tried {
+            gone,
+            since: now,
+            last: now,
+            count: 0,
+        };
+        let known = self.tries.entry(ticket).or_insert(first);
+        if known.gone != gone {
+            *known = first;
         }
-        known.2 += 1;
-        if known.2 <= TRIES_MAX {
+        known.last = now;
+        known.count += 1;
+        if known.count <= TRIES_MAX {
             return Next::Now;
         }
-        if now.since(known.1) < PATIENCE {
+        if now.since(known.since) < PATIENCE || known.count <= LOOKS_MAX {
             return Next::Later;
         }
         self.tries.remove(&ticket);
@@ -82,19 +106,17 @@ impl Slice {
         for (_, request) in due.collect::<Vec<_>>() {
             self.start(env, request);
         }
-        // What was answered otherwise.
-        let is_young =
-            |(_, since, _): &(_, Instant, _)| env.now.since(*since) < Duration(PATIENCE.0 * 2);
-        self.again.tries.retain(|_, tried| is_young(tried));
+        let is_kept = |tried: &Tried| env.now.since(tried.last) < KEPT;
+        self.again.tries.retain(|_, tried| is_kept(tried));
     }
 
     /// Lookups that pause, for `gupfs waiters`: where the name leads, and since when.
     pub(crate) fn dangling(&self) -> impl Iterator<Item = (InodeId, String, Instant)> {
         self.again.requests.iter().filter_map(|(_, request)| {
-            let (gone, since, count) = self.again.tries.get(&request.ticket)?;
-            let operation = &request.operation;
+            let tried = self.again.tries.get(&request.ticket)?;
+            let (operation, count) = (&request.operation, tried.count);
             let what = format!("{operation:?} leads to an inode that is gone, {count} times");
-            Some((*gone, what, *since))
+            Some((tried.gone, what, tried.since))
         })
     }
 }

@@ -25,7 +25,7 @@ use crate::inode::Inode;
 use crate::message::{Answer, Ask, Body};
 use crate::names::{Continuation, is_same_token};
 use crate::request::{Listed, Operation, Request, Response, listed_size};
-use crate::slice::{Effect, Input, Pinned, Slice, Waiting, slice_of};
+use crate::slice::{Effect, Input, Pin, Pinned, Slice, Waiting, slice_of};
 use crate::walk::Turn;
 
 /// So many files of one slice in `SLICE_COUNT` were asked for by themselves since a listing began: the kernel does not believe what it was shown of
@@ -362,9 +362,9 @@ impl Slice {
         let mut pinned = Pinned::new();
         if entry_timeout_ns > 0 && !left.is_empty() {
             // A revoke waits until they are written, and believed no more.
-            let directory = self.inode(ino);
-            directory.unwritten_replies += 1;
-            pinned.push(ino);
+            self.inode(ino).unwritten_replies += 1;
+            self.shown.begin_answer(ino);
+            pinned.push(Pin::Names(ino));
         }
         self.on_tour(
             env,
@@ -420,7 +420,7 @@ impl Slice {
             inode.lookup_count += 1;
             inode.unwritten_replies += 1;
             listed[at].entry = entry;
-            pinned.push(ino);
+            pinned.push(Pin::Inode(ino));
         }
         match tour.purpose {
             Purpose::Answer {

@@ -14,7 +14,7 @@ use crate::belief;
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
 use crate::request::{Caller, NewKind, Operation, Request, Response, Ticket};
-use crate::slice::{Effect, Input, Slice, Waiting, home_inode};
+use crate::slice::{Effect, Input, Pin, Slice, Waiting, home_inode};
 use crate::tokens::Asker;
 
 /// For how long the kernel may believe what a token covers, where other nodes are in the cluster ([`Slice::believe`]).
@@ -724,7 +724,7 @@ impl Slice {
     pub(crate) fn reply_pinned(&mut self, ticket: Ticket, response: Response, ino: InodeId) {
         self.inode(ino).unwritten_replies += 1;
         self.out
-            .push(Effect::Reply(ticket, response, smallvec![ino]));
+            .push(Effect::Reply(ticket, response, smallvec![Pin::Inode(ino)]));
     }
 
     fn reply_bytes(&mut self, request: &Request, bytes: SmallBytes) {
@@ -816,14 +816,17 @@ impl Slice {
         }
     }
 
-    /// A reply about `ino` has been written to the kernel.
-    pub(crate) fn on_replied(&mut self, env: &Env<'_>, ino: InodeId) {
+    /// A reply has been written to the kernel.
+    pub(crate) fn on_replied(&mut self, env: &Env<'_>, pin: Pin) {
+        let ino = pin.ino();
         let inode = self.inode(ino);
         inode.unwritten_replies = inode.unwritten_replies.saturating_sub(1);
         if inode.unwritten_replies == 0 && inode.is_revoking() {
             self.send_held_notices(env, ino);
         }
-        self.note_written(env, ino);
+        if let Pin::Names(directory) = pin {
+            self.note_written(env, directory);
+        }
     }
 
     /// OpenDir, ReleaseDir, ReadDir.

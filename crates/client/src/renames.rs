@@ -27,7 +27,7 @@ pub struct MovedInto {
     /// When the owner was asked.
     asked_at: Instant,
     /// Until when the kernel may believe the name that has moved.
-    believed_until: Instant,
+    pub(crate) believed_until: Instant,
     /// A name has gone the other way to where no token covers it.
     must_wait: bool,
 }
@@ -169,13 +169,7 @@ impl Slice {
         }
         // What comes the other way was told by the other directory's token, of which nothing is known here.
         let must_wait = flags.exchange && !self.is_covered(*parent, since);
-        if flags.exchange {
-            self.note_moved_in(env, *parent);
-        }
-        let believed_until = match flags.exchange {
-            true => self.longest_belief(env),
-            false => self.believed_until(env, *parent).unwrap_or(env.now),
-        };
+        let believed_until = self.note_moved_out(env, *parent, flags.exchange);
         others.retain(|granted| granted.ino == *new_parent);
         let moved = MovedInto {
             directory: *new_parent,
@@ -204,7 +198,7 @@ impl Slice {
         let since = (!has_token).then_some(moved.asked_at);
         let must_wait = moved.must_wait || !self.is_covered(ino, since);
         if moved.believed_until > env.now && !self.is_alone() {
-            self.note_moved_in(env, ino);
+            self.shown.note(ino, moved.believed_until);
             if must_wait {
                 let late = (moved.believed_until, moved.ticket);
                 return self.late_answers.push(late);

@@ -326,6 +326,12 @@ impl Rewriter {
         }
     }
 
+    /// Which node has what is not known yet: nothing is begun for a moment, and nothing has failed.
+    fn await_grace(&mut self, now: Instant) {
+        self.pause(now + REST);
+        self.failing_until = self.failing_until.max(now + leaving::TRY_PAUSE);
+    }
+
     /// The next block that has rested. Those that have not are looked at again after a rest.
     fn next(&mut self, env: &Env<'_>) -> Option<Job> {
         let now = env.now;

@@ -147,8 +147,8 @@ pub enum Input {
     Revoke(NodeId, token::message::Revoke),
     /// A name led here: take attributes and tokens, then answer the request.
     Arrive(Box<crate::names::Arrival>),
-    /// A reply that told the kernel about an inode has been written.
-    Replied(InodeId),
+    /// A reply that told the kernel so much has been written.
+    Replied(Pin),
     /// The kernel has returned from `Effect::Fill`.
     Filled(InodeId, Filled),
     /// Sectors were loaded.
@@ -224,13 +224,31 @@ pub enum Input {
 const _: () = assert!(size_of::<Input>() <= 192);
 const _: () = assert!(size_of::<Effect>() <= 224);
 
-/// Inodes that an answer tells of; nearly always none or one.
-pub type Pinned = SmallVec<[InodeId; 2]>;
+/// Something that an answer tells, and that changes only when it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pin {
+    /// An inode: what the kernel is to drop of it is told afterwards.
+    Inode(InodeId),
+    /// Names of a directory: they are believed from then on.
+    Names(InodeId),
+}
+
+impl Pin {
+    /// The inode, or the directory: its slice wants `Input::Replied`.
+    pub const fn ino(self) -> InodeId {
+        match self {
+            Self::Inode(ino) | Self::Names(ino) => ino,
+        }
+    }
+}
+
+/// What an answer tells; nearly always nothing or of one inode.
+pub type Pinned = SmallVec<[Pin; 2]>;
 
 /// What a slice wants done.
 #[derive(Debug)]
 pub enum Effect {
-    /// Answer a request; the slices of the inodes want `Input::Replied` once it is written.
+    /// Answer a request; the slices of what it tells want `Input::Replied` once it is written.
     Reply(Ticket, Response, Pinned),
     /// Answer a request without a look at the lease: what holds a notification to the kernel up, and tells nobody
     /// anything (a write-back is taken, a request is failed for the notification's sake).
@@ -542,7 +560,7 @@ impl Slice {
             }
             Input::Revoke(from, revoke) => self.on_revoke(env, from, revoke),
             Input::Arrive(arrival) => self.on_arrival(env, *arrival),
-            Input::Replied(ino) => self.on_replied(env, ino),
+            Input::Replied(pin) => self.on_replied(env, pin),
             Input::Filled(ino, filled) => self.on_filled(env, ino, filled),
             Input::Loaded(io, result) => self.on_loaded(env, io, result),
             Input::Stored(io, result) => self.on_stored(env, io, result),

@@ -614,14 +614,16 @@ impl Slice {
         for effect in effects {
             match effect {
                 DirectoryEffect::DropNames { notify } => {
-                    // Names by their time-outs, attributes by a notification that does not block.
-                    self.out
-                        .push(Effect::Notify(None, Notice::Attributes { ino }));
-                    let id = NotifyId(self.draw_id());
-                    self.notifies.insert(id, (ino, notify.0 | DIRECTORY_NOTIFY));
-                    match keeps_names {
-                        true => self.on_notified(env, id),
-                        false => self.await_names(env, ino, id),
+                    // Attributes by a notification that does not block, names by their time-outs.
+                    let gate_id = notify.0 | DIRECTORY_NOTIFY;
+                    let notice = Notice::Attributes { ino };
+                    if keeps_names {
+                        self.out.push(Effect::Notify(None, notice));
+                        let id = NotifyId(self.draw_id());
+                        self.notifies.insert(id, (ino, gate_id));
+                        self.on_notified(env, id);
+                    } else {
+                        self.notify(env, ino, gate_id | ATTRIBUTES_NOTIFY, notice);
                     }
                 }
                 DirectoryEffect::Release { revoke } => self.finish_release(env, ino, revoke),
@@ -670,6 +672,12 @@ impl Slice {
         if gate_id & DIRECTORY_NOTIFY == 0 {
             let notify = revoke::NotifyId(gate_id);
             return self.gate_call(env, ino, |gate, out| gate.on_notified(notify, out));
+        }
+        if gate_id & ATTRIBUTES_NOTIFY != 0 {
+            let id = NotifyId(self.draw_id());
+            self.notifies
+                .insert(id, (ino, gate_id & !ATTRIBUTES_NOTIFY));
+            return self.await_names(env, ino, id);
         }
         let notify = revoke::NotifyId(gate_id & !DIRECTORY_NOTIFY);
         let mut out = Vec::new();
@@ -890,6 +898,8 @@ impl Slice {
 
 /// Marks the notifications of a `DirectoryGate` among those of an inode.
 const DIRECTORY_NOTIFY: u64 = 1 << 63;
+/// Among these, that for attributes: names are waited for after it.
+const ATTRIBUTES_NOTIFY: u64 = 1 << 62;
 
 fn errno_of(why: Failure) -> Errno {
     match why {

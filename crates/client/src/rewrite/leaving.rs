@@ -93,12 +93,17 @@ impl Rewriter {
 
     /// It could not be done now.
     pub(super) fn put_back(&mut self, now: Instant, mut leaving: Leaving) {
-        let rest = self.rules.map_or(TRY_PAUSE, |rules| rules.rest);
-        leaving.not_before = now + Duration(rest.0.min(TRY_PAUSE.0));
         leaving.tries += 1;
         if leaving.tries < TRIES_MAX && self.failing_pause <= FAILING_MAX {
-            self.leaving.push_back(leaving);
+            self.keep(now, leaving);
         }
+    }
+
+    /// It was not tried.
+    pub(super) fn keep(&mut self, now: Instant, mut leaving: Leaving) {
+        let rest = self.rules.map_or(TRY_PAUSE, |rules| rules.rest);
+        leaving.not_before = now + Duration(rest.0.min(TRY_PAUSE.0));
+        self.leaving.push_back(leaving);
     }
 
     /// There is nowhere else to go, or all that is tried has failed for long: a later plan finds them again, and others' blocks before.

@@ -69,15 +69,21 @@ impl Slice {
         if errno == Errno::EAGAIN {
             self.rewriter.lent.note_refused(env.now, ino);
         }
-        let Some(job) = self.rewriter.job.take_if(is_it) else {
+        let Some(mut job) = self.rewriter.job.take_if(is_it) else {
             return;
         };
         let job = match errno {
             // Another node's, or nobody's any more.
             Errno::EAGAIN | Errno::ESTALE => self.let_go(env, job),
             Errno::EBUSY => {
-                self.rewriter.pause_all(env.now, REST);
-                self.put_off(env, job)
+                self.rewriter.await_grace(env.now);
+                match job.leaves.take() {
+                    Some(leaving) => {
+                        self.rewriter.keep(env.now, leaving);
+                        self.let_go(env, job)
+                    }
+                    None => self.put_off(env, job),
+                }
             }
             _ => {
                 self.rewriter.pause_all(env.now, super::SHORT_PAUSE);

@@ -35,8 +35,8 @@ mod walk;
 use token::message::Granted;
 use types::frame::FRAME_SIZE;
 use types::{
-    Attr, ByteRange, Duration, Holding, InodeMode, Pattern, RangeMode, SmallBytes, Timestamp,
-    TokenKind, TokenNumber, Want,
+    Attr, ByteRange, DirectoryMode, Duration, Holding, InodeMode, Pattern, RangeMode, SmallBytes,
+    Timestamp, TokenKind, TokenNumber, Want,
 };
 
 use super::*;

@@ -252,16 +252,16 @@ impl Daemon {
                 self.counters.replies.fetch_add(1, Ordering::Relaxed);
                 if pinned.is_empty() || self.replier().is_immediate(ticket) {
                     self.answer(ticket, &response);
-                    for ino in pinned {
-                        items.push_back(Item::Client(slice_of(ino), Input::Replied(ino)));
+                    for pin in pinned {
+                        items.push_back(Item::Client(slice_of(pin.ino()), Input::Replied(pin)));
                     }
                     return;
                 }
                 // A notification that the slices hold back until then must not overtake the answer.
                 let daemon = Arc::clone(self);
                 let replied = move || {
-                    for ino in pinned {
-                        daemon.input(slice_of(ino), Input::Replied(ino));
+                    for pin in pinned {
+                        daemon.input(slice_of(pin.ino()), Input::Replied(pin));
                     }
                 };
                 let replied = crate::fuse::Follow(Box::new(replied));

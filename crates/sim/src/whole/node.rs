@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use client::message::{Answer, Ask, Body};
 use client::request::{Notice, Request, Response, Ticket};
-use client::slice::{CallId, Effect, Input, NotifyId, SLICE_COUNT, Slice, frames_of};
+use client::slice::{CallId, Effect, Input, NotifyId, Pin, SLICE_COUNT, Slice, frames_of};
 use client::slice::{home_slice, slice_of};
 use client::{Env, Pool as _};
 use node::fetch::Ready;
@@ -118,8 +118,8 @@ pub enum Out {
     Disk(Tag),
     /// Something after this many milliseconds.
     Later(u64, Later),
-    /// An answer to the kernel; then `Input::Replied` of the inodes.
-    Reply(Ticket, Response, Vec<InodeId>),
+    /// An answer to the kernel; then `Input::Replied` of what it tells.
+    Reply(Ticket, Response, Vec<Pin>),
     /// Bytes of a file for the kernel; then their frames are given back, and `Input::Filled`.
     Fill(InodeId, Vec<Span>),
     /// A notification for the kernel.

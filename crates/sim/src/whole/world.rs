@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use client::request::{Notice, Operation, Response, Ticket};
 use client::rewrite::RewriteCounts;
-use client::slice::{Input, NotifyId, slice_of};
+use client::slice::{Input, NotifyId, Pin, slice_of};
 use stdx::Prng;
 use stdx::prng::splitmix64;
 use types::id::NodeLife;
@@ -103,7 +103,7 @@ struct Machine {
     front: Front,
     node: Node,
     threads: Vec<Thread>,
-    unwritten: Vec<(Ticket, Response, Vec<InodeId>)>,
+    unwritten: Vec<(Ticket, Response, Vec<Pin>)>,
     notifications: Vec<(Program, Option<NotifyId>)>,
     notifying: Vec<Notifying>,
     fillings: Vec<doors::Filling>,

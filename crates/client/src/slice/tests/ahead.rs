@@ -209,7 +209,7 @@ fn names_that_have_changed_are_not_shown() {
         // By another one: it takes the token.
         |s| {
             let wants = vec![Want::Directory {
-                mode: types::DirectoryMode::Write,
+                mode: DirectoryMode::Write,
             }];
             s.revoke(1, wants);
         },
@@ -418,7 +418,7 @@ fn a_late_visit_does_not_give_a_link_back() {
 fn of_a_removed_directory_nothing_is_kept() {
     let mut s = story();
     ahead(&mut s);
-    s.input(Input::Replied(DIRECTORY));
+    s.input(Input::Replied(Pin::Names(DIRECTORY)));
     let mut attr = s.attr;
     (attr.nlink, attr.change) = (0, attr.change + 1);
     s.slice.inode(DIRECTORY).learn_attr(&attr);

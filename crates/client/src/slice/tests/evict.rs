@@ -186,7 +186,7 @@ fn names_are_bounded() {
     know(&mut s, 3, FileKind::Directory);
     for index in 0..3 {
         let held = TokenKind::Directory {
-            mode: types::DirectoryMode::Read,
+            mode: DirectoryMode::Read,
             hash_begin: 0,
             hash_end: u64::MAX,
         };

@@ -224,30 +224,34 @@ fn who_may_know_few_inodes_is_shown_few() {
 /// The kernel links the names of a listing after it has taken the answer, and believes them from then on: also where that is written late.
 #[test]
 fn names_that_were_just_listed_are_waited_for() {
-    for (written_before, pause_ms, expected_ms) in
-        [(true, 10, 340), (true, 400, 0), (false, 400, 350)]
-    {
+    // It is written after `late_ms`, or when the revoke is under way.
+    for (late_ms, pause_ms, expected_ms) in [
+        (Some(0), 10, 340),
+        (Some(0), 400, 0),
+        (Some(400), 10, 340),
+        (None, 400, 350),
+    ] {
+        let written_before = late_ms.is_some();
         let mut s = Story::new(PAGE);
         s.attr.kind = types::FileKind::Directory;
         s.hold_directory();
         s.now = s.now + Duration::from_secs(10);
         let (_, _, effects) = list(&mut s, 2);
         assert!(shown(&effects).1 > 0);
-        if written_before {
-            s.input(Input::Replied(DIRECTORY));
+        if let Some(late_ms) = late_ms {
+            s.now = s.now + Duration::from_millis(late_ms);
+            s.input(Input::Replied(Pin::Names(DIRECTORY)));
         }
         s.now = s.now + Duration::from_millis(pause_ms);
-        let wants = vec![Want::Directory {
-            mode: types::DirectoryMode::Write,
-        }];
-        let mut effects = s.revoke(1, wants);
+        let mut effects = s.revoke_names(1, DirectoryMode::Write);
         if !written_before {
             for _ in 0..100 {
                 assert!(!is_released(&effects), "it is not written yet");
                 s.now = s.now + Duration::from_millis(20);
                 effects = s.input(Input::Tick);
             }
-            effects = s.input(Input::Replied(DIRECTORY));
+            let written = s.input(Input::Replied(Pin::Names(DIRECTORY)));
+            effects = s.notified(written);
         }
         let begin = s.now;
         for _ in 0..1000 {
@@ -261,6 +265,35 @@ fn names_that_were_just_listed_are_waited_for() {
     }
 }
 
+/// Who waits for a directory's names does not wait for those who look the directory itself up all the time; but for the answer that has shown it before, so that
+/// its attributes are dropped after that.
+#[test]
+fn who_looks_the_directory_up_holds_nobody_up() {
+    let mut s = Story::new(PAGE);
+    s.attr.kind = types::FileKind::Directory;
+    s.hold_directory();
+    s.slice.inode(DIRECTORY).lookup_count = 1;
+    s.slice
+        .shown
+        .note(DIRECTORY, s.now + Duration::from_millis(350));
+    let shows = |s: &mut Story| s.slice.inode(DIRECTORY).unwritten_replies += 1;
+    let written = |s: &mut Story| s.input(Input::Replied(Pin::Inode(DIRECTORY)));
+    shows(&mut s);
+    let effects = s.revoke_names(1, DirectoryMode::Write);
+    let is_notice = |e: &Effect| matches!(e, Effect::Notify(..));
+    assert!(!effects.iter().any(is_notice), "{effects:?}");
+    let effects = written(&mut s);
+    assert!(effects.iter().any(is_notice), "{effects:?}");
+    s.notified(effects);
+    for ms in (0..=350).step_by(50) {
+        shows(&mut s);
+        let mut effects = written(&mut s);
+        effects.extend(s.input(Input::Tick));
+        assert_eq!(is_released(&effects), ms == 350, "{ms} ms");
+        s.now = s.now + Duration::from_millis(50);
+    }
+}
+
 /// The kernel has forgotten it with all its names.
 #[test]
 fn of_a_removed_directory_nothing_is_left() {
@@ -269,7 +302,7 @@ fn of_a_removed_directory_nothing_is_left() {
     s.hold_directory();
     let (_, _, effects) = list(&mut s, 2);
     assert!(shown(&effects).1 > 0);
-    s.input(Input::Replied(DIRECTORY));
+    s.input(Input::Replied(Pin::Names(DIRECTORY)));
     let mut attr = s.attr;
     (attr.nlink, attr.change) = (0, attr.change + 1);
     s.slice.inode(DIRECTORY).learn_attr(&attr);

@@ -509,7 +509,7 @@ fn what_is_revoked_meanwhile_is_not_kept() {
         revoke: 1,
         wants: vec![write_want(ByteRange::ALL)],
     };
-    s.input(Input::Replied(file(3)));
+    s.input(Input::Replied(Pin::Inode(file(3))));
     s.input(Input::Revoke(NodeId(2), revoke));
     let effects = grant(&mut s, call, file(3));
     let map = map_question(&effects).expect("where it lies is asked for first");

@@ -8,8 +8,8 @@ use token::message::{Granted, Revoke};
 use types::frame::FRAME_SIZE;
 use types::id::NodeLife;
 use types::{
-    Attr, ByteRange, Duration, Holding, Incarnation, InodeMode, Pattern, RangeMode, Run,
-    SmallBytes, Timestamp, TokenKind, TokenNumber, Want,
+    Attr, ByteRange, DirectoryMode, Duration, Holding, Incarnation, InodeMode, Pattern, RangeMode,
+    Run, SmallBytes, Timestamp, TokenKind, TokenNumber, Want,
 };
 
 use super::super::*;
@@ -261,6 +261,13 @@ impl Story {
     }
 
     pub(super) fn input(&mut self, input: Input) -> Vec<Effect> {
+        let mut out = Vec::new();
+        self.with_env(|slice, env| slice.on_input(env, input, &mut out));
+        self.slice.check();
+        out
+    }
+
+    pub(super) fn with_env<R>(&mut self, act: impl FnOnce(&mut Slice, &Env<'_>) -> R) -> R {
         let env = Env {
             now: self.now,
             timestamp: self.timestamp,
@@ -283,10 +290,7 @@ impl Story {
             owners: &[self.owner],
             has_volatile_nsd: self.has_volatile_nsd,
         };
-        let mut out = Vec::new();
-        self.slice.on_input(&env, input, &mut out);
-        self.slice.check();
-        out
+        act(&mut self.slice, &env)
     }
 
     pub(super) fn ask(&mut self, operation: Operation) -> Vec<Effect> {
@@ -447,6 +451,26 @@ impl Story {
         ))
     }
 
+    /// What follows when the kernel has dropped the attributes that it is told to.
+    pub(super) fn notified(&mut self, effects: Vec<Effect>) -> Vec<Effect> {
+        let mut all = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Notify(Some(id), Notice::Attributes { .. }) => {
+                    all.extend(self.input(Input::Notified(id)));
+                }
+                other => all.push(other),
+            }
+        }
+        all
+    }
+
+    /// The directory's names are wanted, and its attributes dropped.
+    pub(super) fn revoke_names(&mut self, revoke: u64, mode: DirectoryMode) -> Vec<Effect> {
+        let effects = self.revoke(revoke, vec![Want::Directory { mode }]);
+        self.notified(effects)
+    }
+
     pub(super) fn answer(&mut self, call: CallId, reply: meta::Reply) -> Vec<Effect> {
         self.input(Input::Answer(call, Box::new(Answer::bare(Body::Op(reply)))))
     }
@@ -472,7 +496,7 @@ impl Story {
 
 /// The right to keep the names of a directory.
 pub(super) const NAMES: TokenKind = TokenKind::Directory {
-    mode: types::DirectoryMode::Read,
+    mode: DirectoryMode::Read,
     hash_begin: 0,
     hash_end: u64::MAX,
 };

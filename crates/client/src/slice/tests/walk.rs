@@ -155,7 +155,7 @@ fn token_question(effects: &[Effect]) -> Option<CallId> {
         ) => {
             assert!(only_free, "nobody gives anything back for a guess");
             let want = Want::Directory {
-                mode: types::DirectoryMode::Read,
+                mode: DirectoryMode::Read,
             };
             assert_eq!(*wants, [want]);
             Some(*call)
@@ -289,7 +289,7 @@ fn names_that_have_changed_are_not_shown() {
                     number: TokenNumber(1),
                     revoke: 1,
                     wants: vec![Want::Directory {
-                        mode: types::DirectoryMode::Write,
+                        mode: DirectoryMode::Write,
                     }],
                 },
             ));

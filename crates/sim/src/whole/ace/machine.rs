@@ -391,8 +391,8 @@ impl Machine {
             Out::Later(ms, later) => self.add_due(ms, Due::Later(later)),
             Out::Reply(ticket, response, pinned) => {
                 self.answers.insert(ticket, response);
-                for ino in pinned {
-                    self.node.input(slice_of(ino), Input::Replied(ino));
+                for pin in pinned {
+                    self.node.input(slice_of(pin.ino()), Input::Replied(pin));
                 }
             }
             // There is no kernel that could keep anything.

@@ -133,8 +133,8 @@ impl World {
             self.note(|| format!("node {index}: {ticket:?} is written"));
         }
         let machine = &mut self.machines[index];
-        for ino in pinned {
-            machine.node.input(slice_of(ino), Input::Replied(ino));
+        for pin in pinned {
+            machine.node.input(slice_of(pin.ino()), Input::Replied(pin));
         }
         for (ino, handle) in std::mem::take(&mut machine.front.to_close) {
             for operation in [
