@@ -498,14 +498,18 @@ impl Inode {
         self.gate.is_some()
     }
 
-    /// `attr` is what the owner would answer now.
-    pub(crate) fn is_attr_current(&self) -> bool {
-        let is_covered = match self.inode_mode() {
+    /// No other node changes attributes unseen.
+    pub(crate) fn covers_attr(&self) -> bool {
+        match self.inode_mode() {
             Some(InodeMode::Read | InodeMode::Exclusive) => true,
             Some(InodeMode::SharedWrite) => false,
             None => self.directory_mode().is_some(),
-        };
-        is_covered && self.is_attr_fresh && self.attr.is_some()
+        }
+    }
+
+    /// `attr` is what the owner would answer now.
+    pub(crate) fn is_attr_current(&self) -> bool {
+        self.covers_attr() && self.is_attr_fresh && self.attr.is_some()
     }
 
     pub(crate) fn covers(&self, mode: RangeMode, range: &ByteRange) -> bool {

@@ -205,7 +205,7 @@ impl Slice {
         let ino = granted.ino;
         let inode = self.inode(ino);
         let had_names = inode.directory_mode().is_some();
-        let was_covered = inode.inode_mode().is_some() || had_names;
+        let (had_mode, was_covered) = (inode.inode_mode().is_some(), inode.covers_attr());
         let adopted = inode.holder.on_granted(granted, true);
         let is_held = matches!(adopted, token::Adopted::Current);
         match adopted {
@@ -222,7 +222,7 @@ impl Slice {
                 // So is an answer that is on its way, and was asked for before this token.
                 inode.loss_count += 1;
                 // Directories come with what was done in them.
-                inode.is_name_unsure |= inode.inode_mode().is_some();
+                inode.is_name_unsure |= !had_mode && inode.inode_mode().is_some();
             }
             token::Adopted::Current | token::Adopted::Stale => {}
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::Error;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::time::Duration;
 
 use stdx::Prng;
 
@@ -323,9 +324,7 @@ fn punches(fixture: &Fixture) -> Outcome {
     text("sync", writers[0].sync_all())?;
     text("sync", writers[1].sync_all())?;
     drop((writers, readers));
-    slot.run_within(std::time::Duration::from_secs(60), "restart", || {
-        fixture.restart()
-    })?;
+    slot.run_within(Duration::from_secs(60), "restart", || fixture.restart())?;
     for node in [1, 2] {
         slot.run("read", || {
             compare("after a restart", &open(node, false)?, &bytes)
@@ -346,4 +345,36 @@ fn punches(fixture: &Fixture) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Both write to a file; then the node that made it asks for an extended attribute, and for its size.
+#[test]
+fn the_size_is_the_newest_whatever_was_asked_before() {
+    let fixture = lab!();
+    let outcome = (|| {
+        // Names are believed for as long as they ever are where a directory was one node's for so long: attributes with them.
+        text("file", fs::write(fixture.path(1, "first"), b""))?;
+        std::thread::sleep(Duration::from_secs(3));
+        for round in 0..10 {
+            let name = format!("file{round}");
+            let [one, two] = [1, 2].map(|node| fixture.path(node, &name));
+            let mut options = OpenOptions::new();
+            options.read(true).write(true);
+            let maker = text("make", options.clone().create(true).open(&one))?;
+            text("write", maker.write_all_at(&[1; 213_090], 0))?;
+            let other = text("open", options.open(&two))?;
+            text("write", other.write_all_at(&[2; 167], 167_936))?;
+            text("write", maker.write_all_at(&[3; 73], 206_002))?;
+            text("extend", other.write_all_at(&[4; 172], 234_563))?;
+            let none = get_xattr(&one, "security.capability").map(drop);
+            assert_eq!(none.unwrap_err().raw_os_error(), Some(libc::ENODATA));
+            let size = text("stat", fs::metadata(&one))?.len();
+            let length = text("read", fs::read(&one))?.len();
+            if (size, length) != (234_735, 234_735) {
+                return Err(format!("round {round}: {size} bytes, {length} read"));
+            }
+        }
+        Ok(String::new())
+    })();
+    finish(&fixture, outcome);
 }

@@ -391,6 +391,27 @@ fn attributes_of_before_a_token_are_not_current() {
     assert!(!s.slice.inode(INO).is_attr_fresh);
 }
 
+/// Nor under one that came without any, and before which another node could change them: it was one to write beside others.
+#[test]
+fn attributes_of_before_a_token_that_covers_them_are_not_current() {
+    let mut s = Story::new(PAGE);
+    s.open(InodeMode::SharedWrite, ByteRange::ALL);
+    s.slice.inode(INO).is_attr_fresh = true;
+    assert!(!s.slice.inode(INO).is_attr_current());
+    let mode = InodeMode::Read;
+    let token = story::granted(INO, 9, TokenKind::Inode { mode });
+    s.input(Input::Granted(Box::new(token)));
+    let inode = s.slice.inode(INO);
+    assert!(inode.covers_attr() && !inode.is_attr_current());
+    assert!(!inode.is_name_unsure);
+    // Under that one nobody else changes them.
+    inode.is_attr_fresh = true;
+    let mode = InodeMode::Exclusive;
+    let token = story::granted(INO, 10, TokenKind::Inode { mode });
+    s.input(Input::Granted(Box::new(token)));
+    assert!(s.slice.inode(INO).is_attr_current());
+}
+
 /// Answers the question among `effects`, and hands on what goes to another inode; what follows from both.
 fn answer_all(s: &mut Story, effects: &[Effect], reply: meta::Reply) -> Vec<Effect> {
     let call = call_of(effects);
