@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::calls::{RENAME_EXCHANGE, RENAME_NOREPLACE, rename_with};
@@ -17,6 +18,8 @@ type Outcome = Result<(), String>;
 
 /// How long each race goes on.
 const TIME: Duration = Duration::from_millis(2500);
+/// A third of a second is waited at the most; this is for a machine that stands still.
+const POLLED_MAX: Duration = Duration::from_secs(6);
 
 fn text<T: std::fmt::Debug>(what: &str, result: Result<T, Error>) -> Result<T, String> {
     result.map_err(|e| format!("{what}: {e}"))
@@ -334,13 +337,13 @@ fn killed(fixture: &Fixture) -> Result<String, String> {
     let mut moves = 0;
     for victim in [2, 1] {
         let survivor = 3 - victim;
-        let stop = std::sync::atomic::AtomicBool::new(false);
+        let stop = AtomicBool::new(false);
         let done = std::thread::scope(|scope| {
             let mover = |node: usize| {
                 let (stop, fixture, slot) = (&stop, &fixture, fixture.slot());
                 move || {
                     let mut done = 0_u32;
-                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    while !stop.load(Ordering::Relaxed) {
                         for index in 0..COUNT {
                             let (p, q) = (format!("p/d{index}"), format!("q/d{index}"));
                             let (from, to) = if done.is_multiple_of(2) {
@@ -363,7 +366,7 @@ fn killed(fixture: &Fixture) -> Result<String, String> {
             let name = format!("n{victim}");
             let killed = fixture.lab(&["kill", &name]);
             let started = fixture.lab(&["start", &name]);
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
             let count = one.join().expect("no panic") + two.join().expect("no panic");
             killed.and(started).map(|_| count)
         })?;
@@ -400,4 +403,47 @@ fn whole(fixture: &Fixture, count: usize) -> Outcome {
         expect(&name, listed(fixture, &path.to_string_lossy())?, &[])?;
     }
     Ok(())
+}
+
+/// One node polls for a file, by its name or by listings, as scripts do; the other one makes it, and others, in the meantime.
+#[test]
+fn who_polls_a_directory_keeps_nobody_out() {
+    let fixture = lab!();
+    let outcome = polls(&fixture);
+    finish(&fixture, outcome);
+}
+
+fn polls(fixture: &Fixture) -> Result<String, String> {
+    make(fixture, 1, "polled")?;
+    text("file", fs::write(fixture.path(1, "polled/first"), b""))?;
+    let is_over = AtomicBool::new(false);
+    let slot = fixture.slot();
+    let mut longest = Duration::ZERO;
+    std::thread::scope(|scope| {
+        let polls = scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let _ = fs::symlink_metadata(fixture.path(1, "polled/flag"));
+                let _ = fs::symlink_metadata(fixture.path(1, "polled"));
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut act = || {
+            // Names are believed for as long as they ever are.
+            std::thread::sleep(Duration::from_secs(3));
+            for round in 0..8 {
+                let begin = Instant::now();
+                let name = fixture.path(2, &format!("polled/new{round}"));
+                let made = slot.run_within(POLLED_MAX, "make", || fs::write(name, b""));
+                text("make", made)?;
+                longest = longest.max(begin.elapsed());
+                std::thread::sleep(Duration::from_millis(700));
+            }
+            Ok(())
+        };
+        let done = act();
+        is_over.store(true, Ordering::SeqCst);
+        polls.join().expect("no panic");
+        done
+    })
+    .map(|()| format!("waited {longest:?}"))
 }

@@ -10,8 +10,8 @@
 //!   does not go by then goes with the connection.
 //!
 //! ```text
-//! lease valid --over--> names dropped, gates suspended --pages dropped--> waits --lease--> gates resumed, requests go on
-//!                                  '--------- DROP_LIMIT ----------------> aborted, starts anew
+//! lease valid --over--> gates suspended --pages dropped--> waits --lease--> gates resumed, requests go on
+//!                   '--------- DROP_LIMIT ----------------> aborted, starts anew
 //!                       declared dead at any time --> what waits fails, what is dirty is counted, starts anew
 //! ```
 //!
@@ -196,7 +196,7 @@ impl Daemon {
         }
     }
 
-    /// The lease is over: names first, which does not wait, then the pages of all open files.
+    /// The lease is over: the pages of all open files go; names end with their time-outs.
     fn begin_lapse(self: &Arc<Self>) {
         *lock(&self.membership.lapsed_at) = Some(clock::now());
         let mut gated: Vec<Vec<Request>> = vec![Vec::new(); SLICE_COUNT];
