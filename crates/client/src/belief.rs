@@ -205,7 +205,7 @@ impl Slice {
             return env.now;
         }
         self.shown.note_left(directory, env.now);
-        if is_exchange {
+        if is_exchange || self.shown.is_unwritten(directory) {
             self.note_longest(env, directory);
         }
         self.shown.until(directory, env.now).unwrap_or(env.now)

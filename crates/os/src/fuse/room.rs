@@ -10,14 +10,13 @@
 //!
 //! Invariants
 //! - What waits holds `SIZE_MAX` bytes at the most, or is one WRITE; a thread that finds the room full waits at its door. The last `SERVING_MIN` serving threads
-//!   do not, up to `ALL_SIZE_MAX`, so that others than writers are served. Serving threads hold one landing each beside that. Over the ring the kernel hands out no more
-//!   WRITEs than the ring has entries, and nobody waits at the door.
-//! - Who came first gets the first slab: while anybody waits, serving threads take none.
+//!   do not, up to `ALL_SIZE_MAX`, so that others than writers are served; nor do those of the ring. Serving threads hold one landing each beside that.
+//! - Who came first gets the first slab, also of those at the door: while anybody waits, serving threads take none.
 //! - A WRITE is handed on once, or refused with EINTR when its caller got a signal `PATIENCE` ago, and nothing of it has been done then. When the connection
 //!   has ended it is dropped: nobody waits for it.
 //! - The bytes of a WRITE are not dispatched after `Handler::on_destroy`: the room's thread is one of those that have to end before.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -110,6 +109,9 @@ pub(super) fn whole(slab: FrameRef, size: usize) -> Span {
     }
 }
 
+/// The file of a WRITE, its process, and since when it waits.
+type Seen = (InodeId, u32, Instant);
+
 /// A WRITE that waits.
 #[derive(Debug)]
 pub(super) struct Guest {
@@ -121,6 +123,8 @@ pub(super) struct Guest {
     size: usize,
     route: Route,
     since: Instant,
+    /// In which it came.
+    number: u64,
     /// Its caller got a signal.
     signalled: Option<Instant>,
 }
@@ -149,8 +153,15 @@ impl Guest {
             size,
             route,
             since: Instant::now(),
+            number: 0,
             signalled: None,
         }
+    }
+
+    /// Its file, its process, and for how long it waits.
+    fn seen(&self) -> Seen {
+        let ino = fuse::inode_of(self.header.nodeid);
+        (ino, self.header.pid, self.since)
     }
 
     /// Its caller got a signal so long ago.
@@ -171,8 +182,9 @@ struct State {
     early: VecDeque<(u64, Instant)>,
     /// Bytes of theirs.
     size: usize,
-    /// Serving threads at the door.
-    at_door: usize,
+    /// WRITEs that serving threads have at the door, by their numbers.
+    at_door: BTreeMap<u64, Seen>,
+    next_number: u64,
     has_ended: bool,
 }
 
@@ -208,13 +220,13 @@ pub(super) struct Room {
     coming_count: AtomicUsize,
     /// `state` has guests, or the thread is about to hand one on.
     is_occupied: AtomicBool,
-    /// Serving threads; none: what comes has a bound of its own.
+    /// Serving threads; none: those of the ring, of which each has its own processor's requests.
     thread_count: Option<usize>,
     patience: Duration,
 }
 
 impl Room {
-    /// With so many serving threads; none: nobody waits at the door.
+    /// With so many serving threads; none: over the ring.
     pub(super) fn new(thread_count: Option<usize>) -> Self {
         Self {
             thread_count,
@@ -273,14 +285,13 @@ impl Room {
     ) -> Result<(), (Route, u64)> {
         let mut state = self.lock();
         let size = guest.payload.len() + GUEST_SIZE;
-        while !state.guests.is_empty()
-            && state.size + size > self.size_max(&state)
-            && !state.has_ended
-        {
-            state.at_door += 1;
+        guest.number = state.next_number;
+        state.next_number += 1;
+        while !state.has_ended && !self.may_enter(&state, guest.number, size) {
+            state.at_door.insert(guest.number, guest.seen());
             let waited = self.went.wait_timeout(state, END_INTERVAL);
             state = waited.expect("no holder panics").0;
-            state.at_door -= 1;
+            state.at_door.remove(&guest.number);
             state.has_ended |= has_ended();
             guest.signalled = guest
                 .signalled
@@ -296,19 +307,30 @@ impl Room {
             .signalled
             .or_else(|| state.take_early(guest.header.unique));
         state.size += size;
-        state.guests.push_back(guest);
+        let is_before = |other: &Guest| other.number < guest.number;
+        let at = state.guests.partition_point(is_before);
+        state.guests.insert(at, guest);
         self.is_occupied.store(true, Ordering::Release);
         drop(state);
         self.came.notify_one();
         Ok(())
     }
 
+    /// Whether a WRITE of this number and size need not wait at the door.
+    fn may_enter(&self, state: &State, number: u64, size: usize) -> bool {
+        let has_room = state.size + size <= self.size_max(state);
+        // Nobody who came later goes before it.
+        state
+            .guests
+            .front()
+            .is_none_or(|front| has_room || front.number > number)
+    }
+
     /// How full the room gets before a thread that comes now waits at the door.
     fn size_max(&self, state: &State) -> usize {
         match self.thread_count {
-            None => usize::MAX,
-            Some(count) if state.at_door + SERVING_MIN < count => SIZE_MAX,
-            Some(_) => ALL_SIZE_MAX,
+            Some(count) if state.at_door.len() + SERVING_MIN < count => SIZE_MAX,
+            _ => ALL_SIZE_MAX,
         }
     }
 
@@ -329,11 +351,11 @@ impl Room {
 
     /// The WRITEs that wait: their file, their process, and for how long.
     pub(super) fn waiting(&self) -> Vec<(InodeId, u32, Duration)> {
-        let one = |guest: &Guest| {
-            let ino = fuse::inode_of(guest.header.nodeid);
-            (ino, guest.header.pid, guest.since.elapsed())
-        };
-        self.lock().guests.iter().map(one).collect()
+        let state = self.lock();
+        let inside = state.guests.iter().map(Guest::seen);
+        let all = inside.chain(state.at_door.values().copied());
+        all.map(|(ino, pid, since)| (ino, pid, since.elapsed()))
+            .collect()
     }
 
     /// The connection has ended.
@@ -552,23 +574,50 @@ mod tests {
                 assert_eq!(entered, Ok(()));
             }
         };
-        fill(&Room::new(None), 400);
+        fill(&Room::new(None), 255);
         let room = Room::new(Some(SERVING_MIN + 1));
         fill(&room, 31);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| room.enter(guest(100, 1 << 20), || false));
-            while room.lock().at_door == 0 {
+            while room.lock().at_door.is_empty() {
                 std::thread::yield_now();
             }
+            assert_eq!(room.waiting().len(), 32, "whoever waits is seen");
             fill(&room, 224);
             let other = scope.spawn(|| room.enter(guest(101, 1 << 20), || false));
-            while room.lock().at_door < 2 {
+            while room.lock().at_door.len() < 2 {
                 std::thread::yield_now();
             }
             room.end();
             for waits in [waits, other] {
                 assert_eq!(waits.join().expect("no panic"), Ok(()));
             }
+        });
+    }
+
+    /// Others come all the time, and keep the room full: who is at the door is handed on before those that came later.
+    #[test]
+    fn who_waits_at_the_door_is_overtaken_by_nobody() {
+        let room = Room::new(Some(SERVING_MIN + 1));
+        let enter = |unique| room.enter(guest(unique, 1 << 20), || false);
+        let next = || room.next().expect("somebody waits").header.unique;
+        for unique in 0..31 {
+            assert_eq!(enter(unique), Ok(()));
+        }
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| enter(100));
+            while room.lock().at_door.is_empty() {
+                std::thread::sleep(LOOK_INTERVAL);
+            }
+            for unique in 200..260 {
+                assert_eq!(enter(unique), Ok(()));
+            }
+            for unique in 0..31 {
+                assert_eq!(next(), unique);
+            }
+            // The room is as full as before.
+            assert_eq!(waits.join().expect("no panic"), Ok(()));
+            assert_eq!([next(), next()], [100, 200]);
         });
     }
 }
