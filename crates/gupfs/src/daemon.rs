@@ -200,6 +200,7 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         inode_count_max: usize::try_from(state.inode_count_max).unwrap_or(usize::MAX),
         metadata_bytes_max: metadata_bytes_max(state)?,
         rewrite_rate: state.rewrite_rate,
+        mark_interval: mark_interval()?,
         async_direct_io: state.async_direct_io,
         slow: types::Duration::from_millis(state.slow_ms),
         metrics: state.metrics.0,
@@ -207,6 +208,21 @@ pub fn config(place: &Place, state: &State, settings: String) -> Result<Config> 
         control_socket: place.control(),
         view_path: is_manager.then(|| place.view()),
         lives_path: place.lives(),
+    })
+}
+
+/// An NSD that is put back from a copy is told from newer ones if the copy is older than this.
+const MARK_INTERVAL: types::Duration = types::Duration::from_secs(3600);
+
+/// GUPFS_MARK_INTERVAL_MS stands in for it in tests.
+fn mark_interval() -> Result<types::Duration> {
+    let Ok(text) = std::env::var("GUPFS_MARK_INTERVAL_MS") else {
+        return Ok(MARK_INTERVAL);
+    };
+    let ms = text.parse().map(types::Duration::from_millis);
+    ms.map_err(|_| {
+        Failure::new(format!("GUPFS_MARK_INTERVAL_MS is {text:?}"))
+            .help("write a number of milliseconds, or leave it out")
     })
 }
 

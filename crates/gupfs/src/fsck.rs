@@ -187,7 +187,6 @@ fn run(args: &FsckArgs) -> Result<Report> {
 
 fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Report) -> Result<()> {
     write::labels(&held)?;
-    write::marks(&held)?;
     // What these say is not in journals: those stay as they are.
     let is_elsewhere = |kind: &fsck::Kind| {
         let name = kind.name();
@@ -196,7 +195,7 @@ fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Rep
             .any(|start| name.starts_with(start))
     };
     if report.findings.counts().keys().all(is_elsewhere) {
-        return Ok(());
+        return write::marks(&held);
     }
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let since = since.unwrap_or_default();
@@ -205,8 +204,11 @@ fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Rep
         nanos: since.subsec_nanos(),
     };
     match fsck::repair::repair(&mut image, &report.findings, now) {
-        Ok(()) => write::owners(&held, image, journals),
-        // It shows in what is left.
+        Ok(()) => {
+            write::marks(&held)?;
+            write::owners(&held, image, journals)
+        }
+        // It shows in what is left, an older copy of an NSD among it: a newer one may bring back what is lost.
         Err(fsck::repair::Partial) => Ok(()),
     }
 }

@@ -1,7 +1,8 @@
 //! The mark of an NSD: which of the NSDs that a node uses were used together, and when last. So one that was put back from an older copy is
 //! told from the others.
 //!
-//! A generation is one use of NSDs by a node, from its daemon's start to its end; numbers ascend. Before a daemon changes anything it writes two marks:
+//! A generation is one use of NSDs by a node, from its daemon's start on, or a part of it: a daemon that runs for long begins others. Numbers ascend. Before a daemon changes
+//! anything it writes two marks:
 //!
 //! ```text
 //! generation g, seen as before --to all, durable--> generation g, seen: whoever took the first --durable--> what is on them may change
@@ -13,8 +14,8 @@
 //! - A mark is never written over the newest one of the NSD: where it is torn that one says what was before.
 //! - An NSD that took no mark was not seen, and is as it was for those that compare later.
 //!
-//! What this deliberately does not do: notice that all NSDs of a node were put back together, which is how a backup is restored; compare those of
-//! several nodes (`gupfs fsck`, which has the disks of all, does); compare more than `SEEN_MAX` NSDs of a node.
+//! What this deliberately does not do: notice that all NSDs of a node were put back together, which is how a backup is restored; tell a copy from what was written in the
+//! same generation; compare NSDs of several nodes: each node knows its own; compare more than `SEEN_MAX` NSDs of a node.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;

@@ -108,6 +108,10 @@ fn open(disk: &crate::state::Disk, is_shared: bool) -> Result<(Disk, bool)> {
     })
 }
 
+fn by_nsd(disks: &BTreeMap<NsdId, Disk>) -> impl Iterator<Item = (NsdId, &Disk)> {
+    disks.iter().map(|(nsd, disk)| (*nsd, disk))
+}
+
 impl Held {
     /// Takes the state directories that `paths` name, and opens their disks.
     pub(super) fn take(paths: &[PathBuf], findings: &mut Findings) -> Result<Self> {
@@ -167,7 +171,10 @@ impl Held {
         }
         // A daemon that has started has compared them, and one that starts now is writing them.
         if !is_shared {
-            held.marks = marks::read(held.view.fs, &held.disks);
+            match marks::read(held.view.fs, by_nsd(&held.disks)) {
+                Ok(marks) => held.marks = marks,
+                Err(error) => findings.add(Kind::LabelLost, None, error.to_string()),
+            }
             held.check_marks(findings);
         }
         let named = |nsd: &types::NsdView| {
@@ -254,7 +261,7 @@ impl Held {
 
     /// Begins a new generation of marks.
     pub(super) fn mark(&self) -> std::result::Result<(), DiskError> {
-        let mut failures = marks::begin(&self.marks, &self.disks);
+        let mut failures = marks::begin(&self.marks, by_nsd(&self.disks));
         failures.pop().map_or(Ok(()), Err)
     }
 

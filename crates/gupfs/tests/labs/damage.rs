@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::lab::fsck;
 use crate::node::Node;
@@ -321,6 +323,26 @@ fn an_nsd_that_is_put_back_from_an_older_copy_is_named_and_left_alone() {
     node.up(&[]).expect("the newest");
     assert_eq!(fs::read(node.mount().join("after")).unwrap(), before);
     node.gupfs(&["down"]);
+    // Nothing is repaired while what is lost might come back, and an older copy is none that counts then.
+    let newest = fs::read(disk(&node, 3)).unwrap();
+    copy(&copy_of(3), &disk(&node, 3));
+    let journal = open(&disk(&node, 1));
+    let headers = find(&journal, b"GUPFSSEG");
+    let damage = |at: &usize| (*at, overwrite(&journal, *at, &[0xa5; 600]));
+    let good: Vec<_> = headers.iter().map(damage).collect();
+    for _ in 0..2 {
+        let (found, code) = fsck(&node.state(), &["--repair", "--yes"]);
+        assert!(code & 4 == 4, "{found:#}");
+        assert_eq!(found["counts"]["nsd-older"], 1, "{found:#}");
+    }
+    for (at, bytes) in good {
+        overwrite(&journal, at, &bytes);
+    }
+    drop(journal);
+    stays_down(&node, &["is an older copy"]);
+    fs::write(disk(&node, 3), newest).unwrap();
+    node.up(&[]).expect("the newest");
+    node.gupfs(&["down"]);
     // Who has no newer one goes on with what is left.
     copy(&copy_of(3), &disk(&node, 3));
     let (found, code) = fsck(&node.state(), &["--repair", "--yes"]);
@@ -348,4 +370,41 @@ fn an_nsd_that_is_put_back_from_an_older_copy_is_named_and_left_alone() {
     node.up(&[]).expect("no disk is older than the others");
     assert_eq!(fs::read(node.mount().join("before")).unwrap(), before);
     assert!(!node.mount().join("after").exists());
+}
+
+/// The generation that the mark of the third disk names.
+fn generation(node: &Node) -> u64 {
+    let said = node.gupfs(&["dump", "superblock", "--json"]);
+    let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+    said["nsds"][2]["generation"].as_u64().unwrap()
+}
+
+/// Also where the daemon has run all the time since.
+#[test]
+fn an_older_copy_of_a_disk_in_use_is_told_too() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    node.gupfs(&["down"]);
+    let mut up = Command::new("timeout");
+    up.args(["-k", "5", "90", env!("CARGO_BIN_EXE_gupfs"), "up"]);
+    up.arg("--mount").arg(node.mount());
+    up.arg("--state").arg(node.state());
+    let output = up.env("GUPFS_MARK_INTERVAL_MS", "50").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    synced(&node.mount().join("before"), b"before");
+    let copy = fs::read(disk(&node, 3)).unwrap();
+    let (begin, since) = (generation(&node), Instant::now());
+    while generation(&node) < begin + 2 {
+        assert!(since.elapsed() < Duration::from_secs(30), "no new one");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    synced(&node.mount().join("after"), b"after");
+    kill(&node);
+    let newest = fs::read(disk(&node, 3)).unwrap();
+    fs::write(disk(&node, 3), copy).unwrap();
+    stays_down(&node, &["nsd/3.img", "is an older copy"]);
+    fs::write(disk(&node, 3), newest).unwrap();
+    node.up(&[]).expect("the newest");
+    assert_eq!(fs::read(node.mount().join("after")).unwrap(), b"after");
 }

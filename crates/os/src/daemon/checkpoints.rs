@@ -21,7 +21,7 @@ use types::{Duration, Instant, NsdId, SECTOR_SIZE, ShardId};
 
 use super::{Daemon, Error, TICK, lock};
 use crate::clock;
-use crate::disk::{Disk, DiskError};
+use crate::disk::{Disk, DiskError, marks};
 
 /// Bytes of pages beside one another that are written at once.
 const WRITE_SIZE_MAX: usize = 1 << 20;
@@ -371,17 +371,32 @@ impl Daemon {
         let mut disks = OwnDisks::new(&disk_of);
         let keeper = &self.checkpoints.keeper;
         let mut pending = Pending::default();
+        let mut marked = clock::now();
         while !self.checkpoints.is_ended() {
             let act = lock(keeper).step(clock::now(), &mut Locks(self));
             if pending.note(act) {
                 continue;
             }
             if pending.is_empty() {
+                if clock::now().since(marked) >= self.config.mark_interval {
+                    self.mark_disks();
+                    marked = clock::now();
+                }
                 self.checkpoints.wait();
             } else {
                 pending.perform(&mut disks, &mut |tell| tell(&mut lock(keeper)));
             }
         }
+    }
+
+    /// Begins a new generation of marks, so that also what is copied while this daemon runs is told from what is newer.
+    fn mark_disks(&self) {
+        let disks = || self.disks.iter().map(|(nsd, queue)| (*nsd, queue.disk()));
+        let failures = match marks::read(self.config.view.fs, disks()) {
+            Ok(marks) => marks::begin(&marks, disks()),
+            Err(error) => vec![error],
+        };
+        super::start::log_unmarked(failures);
     }
 
     /// Numbers of checkpoints, as members of a JSON object.

@@ -84,6 +84,8 @@ pub struct Config {
     pub metadata_bytes_max: u64,
     /// Bytes a second at which blocks of many extents are rewritten while nobody reads or writes here; 0: none.
     pub rewrite_rate: u64,
+    /// How often a new generation of marks is begun (`nsd::mark`).
+    pub mark_interval: types::Duration,
     /// Asynchronous direct reads and writes go on beside one another; over the ring they never do.
     pub async_direct_io: bool,
     /// Operations that take this long are logged with what they waited for; 0: none.

@@ -96,7 +96,7 @@ pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
         }
         names.insert(entry.nsd, label.name);
     }
-    let marks = marks::read(config.view.fs, &disks);
+    let marks = marks::read(config.view.fs, by_nsd(&disks))?;
     if let Some(older) = marks.older().first() {
         let source = LabelError::Older {
             name: names.remove(&older.nsd).unwrap_or_default(),
@@ -120,7 +120,16 @@ pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
 
 /// Marks the disks as in use from now on: before anything on them changes.
 pub(super) fn mark_disks(disks: &Disks) {
-    for error in marks::begin(&disks.marks, &disks.disks) {
+    log_unmarked(marks::begin(&disks.marks, by_nsd(&disks.disks)));
+}
+
+fn by_nsd(disks: &BTreeMap<NsdId, Disk>) -> impl Iterator<Item = (NsdId, &Disk)> {
+    disks.iter().map(|(nsd, disk)| (*nsd, disk))
+}
+
+/// Says which disks took no mark.
+pub(super) fn log_unmarked(failures: Vec<DiskError>) {
+    for error in failures {
         tracing::warn!(%error, "a disk cannot be marked as in use: whether it is replaced by an older copy later will not be seen");
     }
 }

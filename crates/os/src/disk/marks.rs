@@ -1,33 +1,39 @@
 //! Marks on disks: what they say is read, and the next generation begun (`nsd::mark`).
 
-use std::collections::BTreeMap;
-
 use nsd::mark::{MARK_SECTORS, MARK_SIZE, Marks};
 use types::{FsId, NsdId};
 
 use super::{Disk, DiskError};
 
-/// What the marks of these disks say; those that cannot be read count as none.
-pub fn read(fs: FsId, disks: &BTreeMap<NsdId, Disk>) -> Marks {
+/// What the marks of these disks say.
+///
+/// # Errors
+/// A disk returns none of its marks: that says nothing of whether it is an older copy.
+pub fn read<'a>(
+    fs: FsId,
+    disks: impl Iterator<Item = (NsdId, &'a Disk)>,
+) -> Result<Marks, DiskError> {
     let mut marks = Marks::new(fs);
     for (nsd, disk) in disks {
+        let mut failure = None;
         let sectors = MARK_SECTORS.map(|sector| {
             let mut bytes = vec![0; MARK_SIZE];
-            let read = disk.read_sectors(sector, &mut bytes);
-            read.map(|()| bytes)
-                .inspect_err(|error| tracing::warn!(%error, "a mark cannot be read"))
-                .ok()
+            let read = disk.read_sectors(sector, &mut bytes).map(|()| bytes);
+            read.map_err(|error| failure = Some(error)).ok()
         });
-        marks.add(*nsd, sectors.each_ref().map(Option::as_deref));
+        if let (Some(error), [None, None]) = (failure, &sectors) {
+            return Err(error);
+        }
+        marks.add(nsd, sectors.each_ref().map(Option::as_deref));
     }
-    marks
+    Ok(marks)
 }
 
 /// Begins the next generation on these disks. What is returned did not work: such a disk is as it was for who compares marks later.
-pub fn begin(marks: &Marks, disks: &BTreeMap<NsdId, Disk>) -> Vec<DiskError> {
+pub fn begin<'a>(marks: &Marks, disks: impl Iterator<Item = (NsdId, &'a Disk)>) -> Vec<DiskError> {
     let mut round = marks.begin();
     let mut failures = Vec::new();
-    let mut marked: Vec<(NsdId, &Disk)> = disks.iter().map(|(nsd, disk)| (*nsd, disk)).collect();
+    let mut marked: Vec<(NsdId, &Disk)> = disks.collect();
     for is_second in [false, true] {
         // All are written before the first is flushed: files on one disk are flushed together.
         marked.retain(|(nsd, disk)| {
