@@ -127,7 +127,7 @@ impl Arrival {
     }
 }
 
-fn meta_caller(caller: Caller) -> meta::Caller {
+pub(crate) fn meta_caller(caller: Caller) -> meta::Caller {
     meta::Caller {
         uid: caller.uid,
         gid: caller.gid,

@@ -10,7 +10,7 @@ use types::{Attr, Errno, FileKind, InodeId, Instant};
 
 use crate::env::Env;
 use crate::message::{Answer, Body};
-use crate::names::{Arrival, Continuation};
+use crate::names::{Arrival, Continuation, meta_caller};
 use crate::request::{Operation, Request, Response, Ticket};
 use crate::slice::{Effect, Input, Slice};
 
@@ -92,6 +92,7 @@ impl Slice {
             new_name: new_name.clone(),
             no_replace: flags.no_replace,
             exchange: flags.exchange,
+            whiteout: flags.whiteout.then(|| meta_caller(request.caller)),
             known: None,
         };
         self.send_op(op, Continuation::Rename(request, env.now));

@@ -102,6 +102,8 @@ pub struct RenameFlags {
     pub no_replace: bool,
     /// RENAME_EXCHANGE.
     pub exchange: bool,
+    /// RENAME_WHITEOUT.
+    pub whiteout: bool,
 }
 
 /// What is asked.

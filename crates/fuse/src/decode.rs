@@ -630,7 +630,9 @@ fn make(parent: InodeId, bytes: &[u8], kind: NewKind) -> Result<Operation, Errno
 fn rename(call: &Call<'_>, newdir: u64, flags: u32) -> Result<Operation, Errno> {
     const NO_REPLACE: u32 = 1;
     const EXCHANGE: u32 = 2;
-    if flags & !(NO_REPLACE | EXCHANGE) != 0 || flags == NO_REPLACE | EXCHANGE {
+    const WHITEOUT: u32 = 4;
+    let is_known = flags & !(NO_REPLACE | EXCHANGE | WHITEOUT) == 0;
+    if !is_known || flags & EXCHANGE != 0 && flags != EXCHANGE {
         return Err(Errno::EINVAL);
     }
     let [source, target] = strings(call.rest)?;
@@ -642,6 +644,7 @@ fn rename(call: &Call<'_>, newdir: u64, flags: u32) -> Result<Operation, Errno> 
         flags: RenameFlags {
             no_replace: flags & NO_REPLACE != 0,
             exchange: flags & EXCHANGE != 0,
+            whiteout: flags & WHITEOUT != 0,
         },
     })
 }

@@ -26,6 +26,8 @@ mod left_out;
 mod links;
 #[path = "labs/node.rs"]
 mod node;
+#[path = "posix/overlay.rs"]
+mod overlay;
 #[path = "posix/pjdfstest.rs"]
 mod pjdfstest;
 #[path = "posix/set_ids.rs"]

@@ -264,6 +264,8 @@ pub enum Op {
         no_replace: bool,
         /// RENAME_EXCHANGE.
         exchange: bool,
+        /// RENAME_WHITEOUT: who makes a character device 0, 0 of what the source name leads to then.
+        whiteout: Option<Caller>,
         /// What the asking node knows of what the target name leads to.
         known: Option<Known>,
     },
@@ -376,7 +378,7 @@ wire_enum!(Op {
     7 => Link { ino, kind, parent, name },
     8 => Unlink { parent, name, known },
     9 => Rmdir { parent, name, known },
-    10 => Rename { parent, name, new_parent, new_name, no_replace, exchange, known },
+    10 => Rename { parent, name, new_parent, new_name, no_replace, exchange, whiteout, known },
     11 => ReadLink { ino },
     12 => ReadDir { ino, cookie, size, plus },
     13 => GetXattr { ino, name },

@@ -129,6 +129,7 @@ fn what_needs_a_missing_part_is_an_error() {
             new_name: common::name("other"),
             no_replace: false,
             exchange: false,
+            whiteout: None,
             known,
         };
         assert_eq!(world.call(rename), failed);
@@ -344,6 +345,7 @@ fn what_a_name_needs_is_known_ahead() {
                 new_name: name(&text(number + 100)),
                 no_replace: false,
                 exchange: false,
+                whiteout: None,
                 known,
             },
             Op::Unlink {

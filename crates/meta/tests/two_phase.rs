@@ -53,6 +53,7 @@ fn rename(
         new_name: name(to.1),
         no_replace: false,
         exchange,
+        whiteout: None,
         known: target.map(|ino| Known {
             ino,
             is_open: false,

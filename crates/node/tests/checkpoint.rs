@@ -171,6 +171,7 @@ impl World {
                 new_name: name(self.prng.below(600)),
                 no_replace: false,
                 exchange: false,
+                whiteout: None,
                 known: None,
             },
             _ => Op::SetXattr {

@@ -36,6 +36,7 @@ fn rename(from: (InodeId, &str), to: (InodeId, &str), exchange: bool) -> Op {
         new_name: name(to.1),
         no_replace: false,
         exchange,
+        whiteout: None,
         known: None,
     }
 }

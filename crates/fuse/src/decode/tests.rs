@@ -227,7 +227,13 @@ fn renames_and_their_flags() {
         };
         decode_call(&call(opcode::RENAME2, args.as_bytes(), b"a\0b\0")).map(operation)
     };
-    for (flags, no_replace, exchange) in [(0, false, false), (1, true, false), (2, false, true)] {
+    for (flags, no_replace, exchange, whiteout) in [
+        (0, false, false, false),
+        (1, true, false, false),
+        (2, false, true, false),
+        (4, false, false, true),
+        (5, true, false, true),
+    ] {
         let Operation::Rename {
             flags, new_parent, ..
         } = rename(flags).unwrap()
@@ -239,11 +245,12 @@ fn renames_and_their_flags() {
             flags,
             RenameFlags {
                 no_replace,
-                exchange
+                exchange,
+                whiteout
             }
         );
     }
-    for bad in [3, 4, 8] {
+    for bad in [3, 6, 7, 8] {
         assert_eq!(rename(bad), Err(Errno::EINVAL));
     }
 }

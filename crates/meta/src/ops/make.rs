@@ -24,6 +24,19 @@ pub(super) struct New {
     pub(super) caller: Caller,
 }
 
+impl New {
+    /// What stands where a name was moved away. No umask counts, and nobody may do anything with it, as other file systems have it.
+    pub(super) fn whiteout(caller: Caller) -> Self {
+        Self {
+            kind: FileKind::CharDevice,
+            permissions: 0,
+            rdev: 0,
+            target: SmallBytes::default(),
+            caller,
+        }
+    }
+}
+
 /// Make.
 pub(super) fn make(
     view: &View<'_>,

@@ -70,24 +70,7 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             name,
             known,
         } => rmdir::rmdir(view, ctx, *parent, name, *known),
-        Op::Rename {
-            parent,
-            name,
-            new_parent,
-            new_name,
-            no_replace,
-            exchange,
-            known,
-        } => {
-            let rename = rename::Rename {
-                source: (*parent, name),
-                target: (*new_parent, new_name),
-                no_replace: *no_replace,
-                exchange: *exchange,
-                known: *known,
-            };
-            rename::rename(view, ctx, &rename)
-        }
+        Op::Rename { .. } => rename::rename(view, ctx, op),
         Op::ReadLink { ino } => lookup::read_link(view, *ino),
         Op::ReadDir {
             ino,

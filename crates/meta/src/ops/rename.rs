@@ -1,21 +1,50 @@
-//! Rename: a name moves, replaces another, or two names change places.
+//! Rename: a name moves, replaces another, or two names change places. What moves may leave a whiteout behind: a character device 0, 0, by which a union of
+//! directories (overlayfs) knows that the name is not to be looked for in lower ones.
 
 use types::{Errno, FileKind, InodeId, Name};
 
-use super::{entry, live_directory, open_at};
+use super::make::{self, New};
+use super::{entry, live_directory, open_at, shard};
 use crate::execute::{Resolved, Target};
-use crate::message::{Known, Reply};
+use crate::message::{Caller, Known, Op, Reply};
 use crate::step::Step;
 use crate::transaction::Finish;
 use crate::view::{Context, Fact, Query, Stop, View};
 
 /// What moves where.
-pub(super) struct Rename<'a> {
-    pub(super) source: (InodeId, &'a Name),
-    pub(super) target: (InodeId, &'a Name),
-    pub(super) no_replace: bool,
-    pub(super) exchange: bool,
-    pub(super) known: Option<Known>,
+struct Rename<'a> {
+    source: (InodeId, &'a Name),
+    target: (InodeId, &'a Name),
+    no_replace: bool,
+    exchange: bool,
+    whiteout: Option<Caller>,
+    known: Option<Known>,
+}
+
+impl<'a> Rename<'a> {
+    fn of(op: &'a Op) -> Self {
+        let Op::Rename {
+            parent,
+            name,
+            new_parent,
+            new_name,
+            no_replace,
+            exchange,
+            whiteout,
+            known,
+        } = op
+        else {
+            unreachable!("only renames come here");
+        };
+        Self {
+            source: (*parent, name),
+            target: (*new_parent, new_name),
+            no_replace: *no_replace,
+            exchange: *exchange,
+            whiteout: *whiteout,
+            known: *known,
+        }
+    }
 }
 
 /// A directory `moved` below the directories of `chain` (from the new parent up to the root) would be its
@@ -42,14 +71,11 @@ fn check_cycle(ctx: &Context<'_>, below: InodeId, moved: InodeId) -> Result<(), 
 }
 
 /// Rename.
-pub(super) fn rename(
-    view: &View<'_>,
-    ctx: &Context<'_>,
-    rename: &Rename<'_>,
-) -> Result<Resolved, Stop> {
+pub(super) fn rename(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Resolved, Stop> {
+    let rename = &Rename::of(op);
     let (parent, name) = rename.source;
     let (new_parent, new_name) = rename.target;
-    if rename.no_replace && rename.exchange {
+    if rename.exchange && (rename.no_replace || rename.whiteout.is_some()) {
         return Err(Stop::Fail(Errno::EINVAL));
     }
     let above = live_directory(view, parent)?.attr;
@@ -86,16 +112,16 @@ pub(super) fn rename(
             }
             Ok(exchange(rename, moved, other))
         }
-        found => replace(ctx, rename, moved, found),
+        found => replace(view, ctx, rename, (moved, found)),
     }
 }
 
 /// Steps of a rename that replaces `found`, if any.
 fn replace(
+    view: &View<'_>,
     ctx: &Context<'_>,
     rename: &Rename<'_>,
-    moved: Target,
-    found: Option<Target>,
+    (moved, found): (Target, Option<Target>),
 ) -> Result<Resolved, Stop> {
     let (parent, name) = rename.source;
     let (new_parent, new_name) = rename.target;
@@ -144,11 +170,14 @@ fn replace(
             });
         }
     }
-    steps.push(Step::EntryRemove {
-        directory: parent,
-        name: name.clone(),
-        expects: ino,
-    });
+    match rename.whiteout {
+        None => steps.push(Step::EntryRemove {
+            directory: parent,
+            name: name.clone(),
+            expects: ino,
+        }),
+        Some(caller) => leave_whiteout(view, ctx, &mut steps, (rename, ino, caller))?,
+    }
     let leaves = i32::from(is_directory);
     let arrives = i32::from(is_directory && found.is_none());
     touch_both(&mut steps, rename, -leaves, arrives);
@@ -161,6 +190,31 @@ fn replace(
         is_open: open.is_some(),
     };
     Ok(Resolved::Steps { steps, finish })
+}
+
+/// Steps that put a whiteout where `moved` was.
+fn leave_whiteout(
+    view: &View<'_>,
+    ctx: &Context<'_>,
+    steps: &mut Vec<Step>,
+    (rename, moved, caller): (&Rename<'_>, InodeId, Caller),
+) -> Result<(), Stop> {
+    let (parent, name) = rename.source;
+    let above = live_directory(view, parent)?;
+    let ino = shard(view, view.holder(parent, name)?.shard())?.next_number();
+    let kind = FileKind::CharDevice;
+    let (record, xattrs) = make::record(ctx, above, ino, New::whiteout(caller))?;
+    steps.push(Step::InodeCreate { record });
+    steps.push(Step::EntryReplace {
+        directory: parent,
+        name: name.clone(),
+        expects: moved,
+        ino,
+        kind,
+    });
+    let lists = xattrs.into_iter();
+    steps.extend(lists.map(|(name, value)| Step::NewXattr { ino, name, value }));
+    Ok(())
 }
 
 /// Steps of two names that change places.

@@ -7,6 +7,7 @@ mod content;
 mod layout;
 mod nameless;
 mod times;
+mod whiteout;
 
 use std::collections::BTreeSet;
 
@@ -807,6 +808,7 @@ fn wants_name_the_tokens_in_inode_order() {
         new_name: name("a"),
         no_replace: false,
         exchange: false,
+        whiteout: None,
         known: None,
     };
     // Nobody sees what has no name.
@@ -832,6 +834,7 @@ fn wants_name_the_tokens_in_inode_order() {
         new_name: name("a"),
         no_replace: false,
         exchange: false,
+        whiteout: None,
         known: None,
     };
     let got: Vec<_> = list(&over)

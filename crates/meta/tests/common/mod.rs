@@ -102,6 +102,7 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
                 new_name: name2,
                 no_replace: world.random.chance(1, 8),
                 exchange: false,
+                whiteout: None,
                 known,
             }
         }
@@ -112,6 +113,7 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
             new_name: name2,
             no_replace: false,
             exchange: true,
+            whiteout: None,
             known: None,
         },
         _ => match pick(world, &files) {

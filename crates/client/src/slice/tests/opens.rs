@@ -439,8 +439,8 @@ fn attributes_of_before_a_rename_are_not_current() {
             new_parent: parent,
             new_name: name(b"b"),
             flags: crate::request::RenameFlags {
-                no_replace: false,
                 exchange,
+                ..Default::default()
             },
         });
         let source = meta::Reply::Entry {

@@ -71,6 +71,7 @@ fn rename(from: &str, to: &str) -> Op {
         new_name: name(to),
         no_replace: false,
         exchange: false,
+        whiteout: None,
         known: None,
     }
 }
