@@ -224,6 +224,7 @@ fn of_names(prng: &mut Prng) -> Call {
         },
         11..16 => {
             let both = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE;
+            let whiteout = RenameFlags::WHITEOUT;
             let none = RenameFlags::empty();
             let flags = one(
                 prng,
@@ -234,6 +235,8 @@ fn of_names(prng: &mut Prng) -> Call {
                     none,
                     RenameFlags::NOREPLACE,
                     RenameFlags::EXCHANGE,
+                    whiteout,
+                    whiteout | RenameFlags::NOREPLACE,
                     both,
                 ],
             );
