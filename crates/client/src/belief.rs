@@ -95,8 +95,8 @@ impl Shown {
     /// Time has passed.
     fn forget(&mut self, now: Instant) {
         self.until.retain(|_, until| *until > now);
-        let is_late = |at: &Instant| now.since(*at) < LEFT_AGE_MAX;
-        self.left.retain(|_, at| is_late(at));
+        let is_recent = |at: &Instant| now.since(*at) < LEFT_AGE_MAX;
+        self.left.retain(|_, at| is_recent(at));
     }
 
     /// A name of the directory has moved to another one.

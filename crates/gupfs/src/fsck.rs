@@ -194,8 +194,18 @@ fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Rep
             .iter()
             .any(|start| name.starts_with(start))
     };
-    if report.findings.counts().keys().all(is_elsewhere) {
-        return write::marks(&held);
+    let found = report.findings.counts();
+    if found.keys().all(is_elsewhere) {
+        // Of a disk that is not here nothing is known: a newer copy of another one may be as well.
+        let is_away = |kind: &fsck::Kind| {
+            let is_of_data = kind.name().starts_with("data-");
+            kind.remedy() == Remedy::None && !is_of_data
+        };
+        let is_older = found.contains_key(&fsck::Kind::NsdOlder);
+        return match is_older && !found.keys().any(is_away) {
+            true => write::marks(&held),
+            false => Ok(()),
+        };
     }
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let since = since.unwrap_or_default();

@@ -219,7 +219,7 @@ pub enum LabelError {
     },
     /// Its mark is older than what another NSD has seen of it: an older copy was put back.
     #[error(
-        "NSD '{name}' is an older copy: {by} has seen it in use for the {seen}. time, and it knows of its {generation}."
+        "NSD '{name}' is an older copy, of generation {generation}: {by} has seen it in use in generation {seen}"
     )]
     Older {
         /// Name in the label.

@@ -108,10 +108,6 @@ fn open(disk: &crate::state::Disk, is_shared: bool) -> Result<(Disk, bool)> {
     })
 }
 
-fn by_nsd(disks: &BTreeMap<NsdId, Disk>) -> impl Iterator<Item = (NsdId, &Disk)> {
-    disks.iter().map(|(nsd, disk)| (*nsd, disk))
-}
-
 impl Held {
     /// Takes the state directories that `paths` name, and opens their disks.
     pub(super) fn take(paths: &[PathBuf], findings: &mut Findings) -> Result<Self> {
@@ -171,10 +167,8 @@ impl Held {
         }
         // A daemon that has started has compared them, and one that starts now is writing them.
         if !is_shared {
-            match marks::read(held.view.fs, by_nsd(&held.disks)) {
-                Ok(marks) => held.marks = marks,
-                Err(error) => findings.add(Kind::LabelLost, None, error.to_string()),
-            }
+            // What cannot be read is none, which a repair writes again.
+            (held.marks, _) = marks::read(held.view.fs, marks::by_nsd(&held.disks));
             held.check_marks(findings);
         }
         let named = |nsd: &types::NsdView| {
@@ -252,16 +246,16 @@ impl Held {
             let path = self.disks[&nsd].path().display();
             let own = match generation {
                 0 => "has no mark".to_owned(),
-                own => format!("was used for the {own}. time by its mark"),
+                own => format!("is of generation {own}"),
             };
-            let text = format!("{nsd} ({path}) {own}, and {by} has seen it in the {seen}.");
+            let text = format!("{nsd} ({path}) {own}, and {by} has seen it in generation {seen}");
             findings.add(Kind::NsdOlder, None, text);
         }
     }
 
     /// Begins a new generation of marks.
     pub(super) fn mark(&self) -> std::result::Result<(), DiskError> {
-        let mut failures = marks::begin(&self.marks, by_nsd(&self.disks));
+        let mut failures = marks::begin(&self.marks, marks::by_nsd(&self.disks));
         failures.pop().map_or(Ok(()), Err)
     }
 

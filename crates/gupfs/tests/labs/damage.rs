@@ -310,7 +310,7 @@ fn an_nsd_that_is_put_back_from_an_older_copy_is_named_and_left_alone() {
             &[
                 &name,
                 "is an older copy",
-                "for the 2. time",
+                "in generation 2",
                 "fsck --repair",
             ],
         );

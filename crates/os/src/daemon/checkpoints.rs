@@ -392,10 +392,11 @@ impl Daemon {
     /// Begins a new generation of marks, so that also what is copied while this daemon runs is told from what is newer.
     fn mark_disks(&self) {
         let disks = || self.disks.iter().map(|(nsd, queue)| (*nsd, queue.disk()));
-        let failures = match marks::read(self.config.view.fs, disks()) {
-            Ok(marks) => marks::begin(&marks, disks()),
-            Err(error) => vec![error],
-        };
+        let (marks, mut failures) = marks::read(self.config.view.fs, disks());
+        // What is not known must not be written over.
+        if failures.is_empty() {
+            failures = marks::begin(&marks, disks());
+        }
         super::start::log_unmarked(failures);
     }
 

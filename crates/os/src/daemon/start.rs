@@ -96,7 +96,10 @@ pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
         }
         names.insert(entry.nsd, label.name);
     }
-    let marks = marks::read(config.view.fs, by_nsd(&disks))?;
+    let (marks, failures) = marks::read(config.view.fs, marks::by_nsd(&disks));
+    if let Some(error) = failures.into_iter().next() {
+        return Err(error.into());
+    }
     if let Some(older) = marks.older().first() {
         let source = LabelError::Older {
             name: names.remove(&older.nsd).unwrap_or_default(),
@@ -120,11 +123,7 @@ pub(super) fn open_disks(config: &Config) -> Result<Disks, Error> {
 
 /// Marks the disks as in use from now on: before anything on them changes.
 pub(super) fn mark_disks(disks: &Disks) {
-    log_unmarked(marks::begin(&disks.marks, by_nsd(&disks.disks)));
-}
-
-fn by_nsd(disks: &BTreeMap<NsdId, Disk>) -> impl Iterator<Item = (NsdId, &Disk)> {
-    disks.iter().map(|(nsd, disk)| (*nsd, disk))
+    log_unmarked(marks::begin(&disks.marks, marks::by_nsd(&disks.disks)));
 }
 
 /// Says which disks took no mark.

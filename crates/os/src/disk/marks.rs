@@ -1,19 +1,25 @@
 //! Marks on disks: what they say is read, and the next generation begun (`nsd::mark`).
 
+use std::collections::BTreeMap;
+
 use nsd::mark::{MARK_SECTORS, MARK_SIZE, Marks};
 use types::{FsId, NsdId};
 
 use super::{Disk, DiskError};
 
-/// What the marks of these disks say.
-///
-/// # Errors
-/// A disk returns none of its marks: that says nothing of whether it is an older copy.
+/// The disks as `read` and `begin` take them.
+pub fn by_nsd(disks: &BTreeMap<NsdId, Disk>) -> impl Iterator<Item = (NsdId, &Disk)> {
+    disks.iter().map(|(nsd, disk)| (*nsd, disk))
+}
+
+/// What the marks of these disks say; and why some return none of theirs, which counts as having none and says nothing of whether they are
+/// older copies.
 pub fn read<'a>(
     fs: FsId,
     disks: impl Iterator<Item = (NsdId, &'a Disk)>,
-) -> Result<Marks, DiskError> {
+) -> (Marks, Vec<DiskError>) {
     let mut marks = Marks::new(fs);
+    let mut failures = Vec::new();
     for (nsd, disk) in disks {
         let mut failure = None;
         let sectors = MARK_SECTORS.map(|sector| {
@@ -21,12 +27,12 @@ pub fn read<'a>(
             let read = disk.read_sectors(sector, &mut bytes).map(|()| bytes);
             read.map_err(|error| failure = Some(error)).ok()
         });
-        if let (Some(error), [None, None]) = (failure, &sectors) {
-            return Err(error);
+        if sectors == [None, None] {
+            failures.extend(failure);
         }
         marks.add(nsd, sectors.each_ref().map(Option::as_deref));
     }
-    Ok(marks)
+    (marks, failures)
 }
 
 /// Begins the next generation on these disks. What is returned did not work: such a disk is as it was for who compares marks later.

@@ -388,7 +388,7 @@ impl Session {
             let apart = config.async_direct_io.then(Arc::default);
             (Arc::new(device), apart)
         };
-        let at_door = (!over_ring).then_some(config.thread_count);
+        let thread_count = (!over_ring).then_some(config.thread_count);
         Ok(Self {
             config,
             kernel_minor,
@@ -397,7 +397,7 @@ impl Session {
                 transport,
                 memory,
                 apart,
-                room: Room::new(at_door),
+                room: Room::new(thread_count),
             }),
             notifier: Arc::new(notifier),
             threads: Vec::new(),
