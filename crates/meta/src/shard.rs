@@ -186,6 +186,17 @@ impl Shard {
         InodeId::new(self.id, self.next_index)
     }
 
+    /// What the transaction does here is its own from now on, the numbers of inodes that it makes among it: nobody is given them, and nobody
+    /// waits for them.
+    pub(crate) fn lock_for(&mut self, transaction: (Timestamp, TransactionId), steps: &[Step]) {
+        self.locks.take(transaction, steps, self.id);
+        for step in steps.iter().filter(|step| step.shard() == self.id) {
+            if let Step::InodeCreate { record } = step {
+                self.next_index = self.next_index.max(record.attr.ino.index() + 1);
+            }
+        }
+    }
+
     /// The number can have been reserved here. One far ahead never was: making it would waste all between.
     pub(crate) fn may_take(&self, ino: InodeId) -> bool {
         ino.index() < self.next_index + RESERVE_AHEAD_MAX
@@ -602,12 +613,7 @@ impl Shard {
     fn apply_transaction(&mut self, mutation: &Mutation) {
         match mutation {
             Mutation::Prepare { id, now, steps } => {
-                self.locks.take((*now, *id), steps, self.id);
-                for step in steps {
-                    if let Step::InodeCreate { record } = step {
-                        self.next_index = self.next_index.max(record.attr.ino.index() + 1);
-                    }
-                }
+                self.lock_for((*now, *id), steps);
                 let prepared = Prepared {
                     now: *now,
                     steps: steps.clone(),

@@ -270,7 +270,7 @@ pub fn begin(view: &mut View<'_>, plan: Plan) -> Progress {
             shard.locks.conflict(&plan.local, id).is_none(),
             "execute has checked the locks"
         );
-        shard.locks.take((plan.now, plan.id), &plan.local, id);
+        shard.lock_for((plan.now, plan.id), &plan.local);
         parts::hold(view, id, plan.id, &plan.local);
     }
     let messages = plan.remote.keys().map(|to| plan.prepare(*to)).collect();

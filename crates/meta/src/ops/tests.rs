@@ -74,6 +74,16 @@ impl Fixture {
     }
 
     fn outcome(&mut self, op: &Op, origin: Option<Origin>, held: Held<'_>) -> Outcome {
+        self.outcome_by(op, origin, held, &[])
+    }
+
+    fn outcome_by(
+        &mut self,
+        op: &Op,
+        origin: Option<Origin>,
+        held: Held<'_>,
+        facts: &[crate::Fact],
+    ) -> Outcome {
         self.now += 1;
         let ctx = Context {
             now: Timestamp {
@@ -84,7 +94,7 @@ impl Fixture {
             origin,
             random: 5 << 64 | 6,
             held,
-            facts: &[],
+            facts,
         };
         let shards = &mut self.shards;
         execute(&mut View::new(shards, &self.owners, NodeId(1)), &ctx, op)

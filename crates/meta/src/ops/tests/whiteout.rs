@@ -1,6 +1,7 @@
 //! What moves may leave a whiteout behind.
 
 use super::*;
+use crate::transaction::{Envelope, Handled, TransactionMessage, Vote};
 
 fn rename(from: &str, (new_parent, to): (InodeId, &str), exchange: bool) -> Op {
     Op::Rename {
@@ -89,4 +90,55 @@ fn two_names_that_change_places_leave_none() {
     f.run(&link);
     f.run(&rename("a", (ROOT, "c"), false));
     assert_eq!(found(&mut f, ROOT, "a").ino, both[0]);
+}
+
+/// What is moved to another owner has the number of its whiteout for itself until the votes are there.
+#[test]
+fn the_number_of_a_whiteout_in_doubt_is_nobody_elses() {
+    let mut f = Fixture::new();
+    let d = f.made(&mkdir(ROOT, "d", 0)).ino;
+    assert_eq!(d.shard(), ROOT.shard());
+    let moved = f.create("file").ino;
+    let far = InodeId::new(ShardId(2), 40);
+    let absent = crate::Fact::Entry {
+        directory: far,
+        name: name("new"),
+        found: None,
+    };
+    let op = rename("file", (far, "new"), false);
+    let plan = match f.outcome_by(&op, None, Held::All, &[absent]) {
+        Outcome::NeedOwners(plan) => plan,
+        other => panic!("the target is another owner's: {other:?}"),
+    };
+    let id = plan.id;
+    let to = *plan.remote.keys().next().unwrap();
+    let owners = f.owners.clone();
+    {
+        let mut view = View::new(&mut f.shards, &owners, NodeId(1));
+        transaction::begin(&mut view, (*plan).clone());
+    }
+    // Made meanwhile, with a name and without, in another directory of that shard.
+    let nameless = Op::CreateNameless {
+        parent: d,
+        permissions: 0o600,
+        caller: CALLER,
+    };
+    let others = [f.made(&create(d, "z")).ino, f.made(&nameless).ino];
+    let vote = TransactionMessage::Voted(Vote::Yes { attrs: Vec::new() });
+    let vote = Envelope {
+        id,
+        from: to,
+        to: id.coordinator,
+        message: vote,
+    };
+    {
+        let mut view = View::new(&mut f.shards, &owners, NodeId(1));
+        let Handled::Done(progress) = transaction::on_message(&mut view, &vote) else {
+            panic!("all shards are there");
+        };
+        assert!(progress.finished.is_some(), "all have voted");
+    }
+    let whiteout = found(&mut f, ROOT, "file");
+    assert_eq!(whiteout.kind, FileKind::CharDevice);
+    assert!(whiteout.ino != moved && !others.contains(&whiteout.ino));
 }
