@@ -12,6 +12,7 @@
 //! asynchronous I/O on pool memory.
 
 mod aio;
+mod flushes;
 pub mod marks;
 mod queue;
 mod turns;
@@ -25,6 +26,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use thiserror::Error as ThisError;
 use types::SECTOR_SIZE;
@@ -33,7 +36,12 @@ pub use queue::{
     Busy, DiskCounters, DiskQueue, Handler, IN_FLIGHT_COUNT_MAX, Meters, WAITING_COUNT_MAX,
 };
 
+use flushes::Flushes;
 use volatile::Volatile;
+
+/// How long a flush that has ended waits for those beside it. The kernel gives a request that a device does not answer up some time: with all tries
+/// that takes about as long.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(180);
 
 const SECTOR: usize = types::frame::FRAME_SIZE;
 const _: () = assert!(SECTOR as u64 == SECTOR_SIZE);
@@ -112,9 +120,12 @@ pub struct Disk {
     is_block_device: bool,
     is_direct: bool,
     has_volatile_cache: bool,
+    /// A durable write is one request of the device; else it is a write and a flush.
+    has_durable_writes: bool,
     /// For tests: what was not flushed is lost with this process.
     volatile: Option<Volatile>,
     losses: AtomicU64,
+    flushes: Flushes,
 }
 
 impl Disk {
@@ -158,6 +169,8 @@ impl Disk {
             has_volatile_cache: true,
             volatile: None,
             losses: AtomicU64::new(0),
+            flushes: Flushes::default(),
+            has_durable_writes: false,
             file,
             path: path.into(),
             is_block_device,
@@ -165,7 +178,10 @@ impl Disk {
         };
         if is_block_device {
             disk.sector_count = device_size(&disk.file).map_err(failed)? / SECTOR_SIZE;
-            disk.has_volatile_cache = device_has_volatile_cache(metadata.rdev());
+            disk.has_volatile_cache = device_attribute(metadata.rdev(), "write_cache")
+                .is_none_or(|text| text != "write through");
+            disk.has_durable_writes =
+                device_attribute(metadata.rdev(), "fua").is_some_and(|text| text == "1");
             if is_writable && device_is_read_only(&disk.file).map_err(failed)? {
                 return Err(DiskError::ReadOnly { path: path.into() });
             }
@@ -186,6 +202,7 @@ impl Disk {
     pub fn with_volatile_cache(mut self, seed: u64) -> Self {
         self.volatile = Some(Volatile::new(seed));
         self.has_volatile_cache = true;
+        self.has_durable_writes = false;
         self
     }
 
@@ -253,13 +270,27 @@ impl Disk {
         result.map_err(|source| self.failed("write", sector, source, false))
     }
 
-    /// Makes all writes that have returned durable; blocks.
+    /// Makes all writes that have returned durable; blocks, also until all flushes that are under way at its end have ended, so that
+    /// `loss_count` counts what they were told.
     pub fn flush(&self) -> Result<(), DiskError> {
+        let number = self.flushes.begin();
         let result = match &self.volatile {
             Some(volatile) => volatile.flush(self),
             None => self.file.sync_data(),
         };
-        result.map_err(|source| self.failed("flush", 0, source, true))
+        let result = result.map_err(|source| self.failed("flush", 0, source, true));
+        let (told, hears) = mpsc::channel();
+        // Who has stopped waiting hears nothing.
+        let tell = || {
+            Box::new(move || {
+                let _ = told.send(());
+            }) as flushes::Held
+        };
+        if !self.flushes.end(number, tell) && hears.recv_timeout(FLUSH_PATIENCE).is_err() {
+            let source = Error::other("another flush of it does not end");
+            return result.and_then(|()| Err(self.failed("flush", 0, source, true)));
+        }
+        result
     }
 
     fn fd(&self) -> RawFd {
@@ -283,6 +314,19 @@ impl Disk {
     /// who flushes compares this with what it was before the first write.
     pub fn loss_count(&self) -> u64 {
         self.losses.load(Ordering::SeqCst)
+    }
+
+    /// Fails if flushes have failed since `loss_count` was `losses`: what was written since may be what somebody else was told is lost.
+    fn nothing_lost_since(&self, losses: u64) -> Result<(), DiskError> {
+        match self.loss_count() == losses {
+            true => Ok(()),
+            false => Err(DiskError::Io {
+                path: self.path.clone(),
+                what: "flush",
+                sector: 0,
+                source: Error::other("another flush of it has failed meanwhile"),
+            }),
+        }
     }
 
     fn failed(&self, what: &'static str, sector: u64, source: Error, is_flush: bool) -> DiskError {
@@ -359,14 +403,15 @@ pub fn device_is_read_only(file: &File) -> Result<bool, Error> {
     }
 }
 
-fn device_has_volatile_cache(device: u64) -> bool {
+/// What the kernel says of a device's queue, without the end of its line.
+fn device_attribute(device: u64, name: &str) -> Option<String> {
     let number = format!("{}:{}", libc::major(device), libc::minor(device));
     let folder = Path::new("/sys/dev/block").join(number);
     // A partition has no queue of its own, its parent has.
-    ["queue/write_cache", "../queue/write_cache"]
+    ["queue", "../queue"]
         .iter()
-        .find_map(|name| std::fs::read_to_string(folder.join(name)).ok())
-        .is_none_or(|text| text.trim() != "write through")
+        .find_map(|queue| std::fs::read_to_string(folder.join(queue).join(name)).ok())
+        .map(|text| text.trim().to_owned())
 }
 
 /// Bytes at a multiple of the sector size, as O_DIRECT wants them.

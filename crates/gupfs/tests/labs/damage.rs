@@ -372,6 +372,35 @@ fn an_nsd_that_is_put_back_from_an_older_copy_is_named_and_left_alone() {
     assert!(!node.mount().join("after").exists());
 }
 
+/// A newer copy of another disk may be on the one that is not here.
+#[test]
+fn an_older_copy_is_not_accepted_while_a_disk_is_away() {
+    let Some(node) = Node::new("256M") else {
+        return;
+    };
+    node.gupfs(&["down"]);
+    let older = fs::read(disk(&node, 3)).unwrap();
+    node.up(&[]).expect("as before");
+    synced(&node.mount().join("after"), &[7; 5000]);
+    node.gupfs(&["down"]);
+    let newest = fs::read(disk(&node, 3)).unwrap();
+    fs::write(disk(&node, 3), older).unwrap();
+    let away = node.state().join("away");
+    fs::rename(disk(&node, 2), &away).unwrap();
+    for _ in 0..2 {
+        let (found, code) = fsck(&node.state(), &["--repair", "--yes"]);
+        assert_eq!(code & 4, 4, "{found:#}");
+        for kind in ["nsd-older", "nsd-missing"] {
+            assert_eq!(found["counts"][kind], 1, "{found:#}");
+        }
+    }
+    fs::rename(&away, disk(&node, 2)).unwrap();
+    stays_down(&node, &["nsd/3.img", "is an older copy"]);
+    fs::write(disk(&node, 3), newest).unwrap();
+    node.up(&[]).expect("the newest");
+    assert_eq!(fs::read(node.mount().join("after")).unwrap(), [7; 5000]);
+}
+
 /// The generation that the mark of the third disk names.
 fn generation(node: &Node) -> u64 {
     let said = node.gupfs(&["dump", "superblock", "--json"]);

@@ -379,7 +379,8 @@ impl Daemon {
             }
             if pending.is_empty() {
                 if clock::now().since(marked) >= self.config.mark_interval {
-                    self.mark_disks();
+                    let own = || self.disks.iter().map(|(nsd, queue)| (*nsd, queue.disk()));
+                    super::start::log_unmarked(marks::renew(self.config.view.fs, own));
                     marked = clock::now();
                 }
                 self.checkpoints.wait();
@@ -387,17 +388,6 @@ impl Daemon {
                 pending.perform(&mut disks, &mut |tell| tell(&mut lock(keeper)));
             }
         }
-    }
-
-    /// Begins a new generation of marks, so that also what is copied while this daemon runs is told from what is newer.
-    fn mark_disks(&self) {
-        let disks = || self.disks.iter().map(|(nsd, queue)| (*nsd, queue.disk()));
-        let (marks, mut failures) = marks::read(self.config.view.fs, disks());
-        // What is not known must not be written over.
-        if failures.is_empty() {
-            failures = marks::begin(&marks, disks());
-        }
-        super::start::log_unmarked(failures);
     }
 
     /// Numbers of checkpoints, as members of a JSON object.

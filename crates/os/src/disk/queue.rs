@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use types::{Instant, SECTOR_SIZE, Span};
 
 use super::aio::Aio;
+use super::flushes::Held;
 use super::turns::{Class, Turns};
 use super::{Disk, DiskError};
 use crate::clock;
@@ -35,6 +36,8 @@ pub const WAITING_COUNT_MAX: usize = 4096;
 const BULK_SIZE_MIN: u64 = 256 << 10;
 /// Most pieces of memory of one system call: IOV_MAX less room to finish a sector.
 const PIECE_COUNT_MAX: usize = 1000;
+/// How often a durable write is made again because a flush beside it has failed.
+const AGAIN_COUNT_MAX: u8 = 3;
 /// Addresses and lengths of O_DIRECT are multiples of this on all devices with blocks up to a sector;
 /// spans of the pool begin at such addresses when their offset is one.
 const ALIGNMENT: u32 = 512;
@@ -156,6 +159,10 @@ pub(super) struct Part {
     size: usize,
     class: Class,
     pub(super) pieces: Vec<libc::iovec>,
+    /// Its number among the flushes under way, and how many had failed when it was submitted.
+    flush: Option<(u64, u64)>,
+    /// How often it may be written again where a flush beside it has failed.
+    tries_left: u8,
 }
 
 // SAFETY: the pieces point into the pool, whose memory any thread may hand to the kernel; the caller of
@@ -358,6 +365,8 @@ impl DiskQueue {
                 size: 0,
                 class: Class::Awaited,
                 pieces: Vec::new(),
+                flush: None,
+                tries_left: 0,
             }]
         } else {
             self.parts(request, sector, spans)
@@ -417,6 +426,8 @@ impl DiskQueue {
                     size,
                     class: Class::Awaited,
                     pieces: vec![piece],
+                    flush: None,
+                    tries_left: AGAIN_COUNT_MAX,
                 });
             }
             offset += size as u64;
@@ -435,7 +446,8 @@ impl DiskQueue {
     }
 
     /// Hands a part to the kernel. It is counted as in flight.
-    fn submit(self: &Arc<Self>, part: Part) {
+    fn submit(self: &Arc<Self>, mut part: Part) {
+        self.note_flush(&mut part);
         if self.disk.volatile.is_some() {
             return self.perform(part);
         }
@@ -459,7 +471,20 @@ impl DiskQueue {
             .post(self.home, Box::new(move || this.submit_to_ring(part)));
     }
 
-    fn submit_to_ring(self: &Arc<Self>, part: Part) {
+    /// A part that flushes is among the flushes under way from here on until it ends.
+    fn note_flush(&self, part: &mut Part) {
+        let is_flush = match part.kind() {
+            Kind::Flush => true,
+            Kind::DurableWrite => self.disk.has_volatile_cache && !self.disk.has_durable_writes,
+            Kind::Read | Kind::Write => false,
+        };
+        if is_flush && part.flush.is_none() {
+            part.flush = Some((self.disk.flushes.begin(), self.disk.loss_count()));
+        }
+    }
+
+    fn submit_to_ring(self: &Arc<Self>, mut part: Part) {
+        self.note_flush(&mut part);
         if self.disk.volatile.is_some() {
             return self.perform(part);
         }
@@ -527,6 +552,8 @@ impl DiskQueue {
             return self.finish(part, Some(source));
         }
         part.advance(done);
+        // Its beginning is not known any more.
+        part.tries_left = 0;
         self.submit_to_ring(part);
     }
 
@@ -539,15 +566,67 @@ impl DiskQueue {
         for next in now {
             self.submit_to_ring(next);
         }
-        let request = part.request;
+        let request = Arc::clone(&part.request);
         if let Some(source) = failure {
             let (what, sector) = (request.kind.name(), request.sector);
             let is_flush = matches!(request.kind, Kind::DurableWrite | Kind::Flush);
             let error = self.disk.failed(what, sector, source, is_flush);
             *lock(&request.failure) = Some(error);
         }
+        let Some((number, _)) = part.flush else {
+            return self.end_part(&request);
+        };
+        let mut part = Some(part);
+        let held = || {
+            let this = Arc::clone(self);
+            let part = part.take().expect("asked for once");
+            Box::new(move || match Loops::current() {
+                Some(_) => this.on_flushed(part),
+                None => {
+                    let queue = Arc::clone(&this);
+                    this.loops
+                        .post(this.home, Box::new(move || queue.on_flushed(part)));
+                }
+            }) as Held
+        };
+        if self.disk.flushes.end(number, held) {
+            self.on_flushed(part.expect("nobody has asked for it"));
+        }
+    }
+
+    /// A part that flushes has ended, and so have the flushes beside it. On a loop's thread.
+    fn on_flushed(self: &Arc<Self>, mut part: Part) {
+        let losses = part.flush.take().map_or(0, |(_, losses)| losses);
+        let request = Arc::clone(&part.request);
+        // It may be this one's bytes whose loss another one was told. (Of a flush those who wrote before judge.)
+        if part.kind() == Kind::DurableWrite
+            && lock(&request.failure).is_none()
+            && let Err(error) = self.disk.nothing_lost_since(losses)
+        {
+            if part.tries_left > 0 {
+                part.tries_left -= 1;
+                return self.again(part);
+            }
+            *lock(&request.failure) = Some(error);
+        }
+        self.end_part(&request);
+    }
+
+    /// Writes a part once more, in its turn.
+    fn again(self: &Arc<Self>, part: Part) {
+        let class = part.class;
+        let mut turns = lock(&self.turns);
+        turns.enter(part, class);
+        let now: SmallVec<[Part; 2]> = std::iter::from_fn(|| turns.next()).collect();
+        drop(turns);
+        for next in now {
+            self.submit_to_ring(next);
+        }
+    }
+
+    fn end_part(&self, request: &Request) {
         if request.parts_left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.answer(&request);
+            self.answer(request);
         }
     }
 
