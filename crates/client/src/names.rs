@@ -95,6 +95,8 @@ pub struct Arrival {
     pub(crate) changer: u32,
     /// The inode's count of losses when its owner was asked for attributes.
     pub(crate) loss_count: u64,
+    /// What the request was to make is there already: the kernel does not ask whether the caller may open it.
+    pub(crate) was_there: bool,
 }
 
 impl Arrival {
@@ -123,8 +125,17 @@ impl Arrival {
             is_removal,
             changer,
             loss_count: 0,
+            was_there: false,
         })
     }
+}
+
+/// The caller may open a file for this that he has not made: by the rights of its owner, or as root. What else may give him the right (groups,
+/// lists) the kernel knows.
+fn opens_by_rights(attr: &Attr, caller: Caller, flags: crate::request::OpenFlags) -> bool {
+    let needs = [(flags.read, 0o400), (flags.write || flags.truncate, 0o200)];
+    let has = |(is_wanted, bit): (bool, u32)| !is_wanted || attr.permissions & bit != 0;
+    caller.uid == 0 || (caller.uid == attr.uid && needs.into_iter().all(has))
 }
 
 pub(crate) fn meta_caller(caller: Caller) -> meta::Caller {
@@ -179,6 +190,7 @@ impl Slice {
                     is_removal: false,
                     changer: 0,
                     loss_count: 0,
+                    was_there: false,
                 };
                 return self.on_arrival(env, arrival);
             }
@@ -388,6 +400,7 @@ impl Slice {
                     is_removal: false,
                     changer: 0,
                     loss_count: 0,
+                    was_there: false,
                 };
                 self.send_arrival(env, arrival);
             }
@@ -538,20 +551,20 @@ impl Slice {
             }
             meta::Reply::Entry { ino, kind, attr } => {
                 self.learn_found(env, &request, ino, is_current);
-                self.found(env, request, timeout, (ino, kind, attr), others);
+                self.found(env, request, timeout, (ino, kind, attr, false), others);
             }
             meta::Reply::Made {
                 attr,
                 ino,
                 directory,
-                ..
+                is_new,
             } => {
                 if let Some(parent) = parent {
                     self.learn_directory(parent, &directory, request.caller.pid);
                 }
                 let kind = attr.map_or(FileKind::File, |a| a.kind);
                 self.learn_found(env, &request, ino, is_current);
-                self.found(env, request, timeout, (ino, kind, attr), others);
+                self.found(env, request, timeout, (ino, kind, attr, !is_new), others);
             }
             meta::Reply::Removed {
                 ino,
@@ -600,7 +613,7 @@ impl Slice {
         env: &Env<'_>,
         request: Request,
         timeout: u64,
-        (ino, kind, attr): (InodeId, FileKind, Option<Attr>),
+        (ino, kind, attr, was_there): (InodeId, FileKind, Option<Attr>, bool),
         grants: Vec<Granted>,
     ) {
         let arrival = Arrival {
@@ -615,6 +628,7 @@ impl Slice {
             is_removal: false,
             changer: 0,
             loss_count: 0,
+            was_there,
         };
         self.send_arrival(env, arrival);
     }
@@ -691,12 +705,14 @@ impl Slice {
                     self.inode(ino).lookup_count -= 1;
                     return self.park(env, ino, request, Waiting::Closed);
                 }
-                if entry.attr.kind != FileKind::File {
-                    let errno = if entry.attr.kind == FileKind::Directory {
-                        Errno::EISDIR
-                    } else {
-                        Errno::EEXIST
-                    };
+                let errno = match entry.attr.kind {
+                    FileKind::Directory => Some(Errno::EISDIR),
+                    FileKind::File if !arrival.was_there => None,
+                    FileKind::File if opens_by_rights(&entry.attr, request.caller, flags) => None,
+                    // The kernel took it for absent. It looks once more, sees what it is, and asks whether the caller may open it.
+                    _ => Some(Errno::ESTALE),
+                };
+                if let Some(errno) = errno {
                     self.inode(ino).lookup_count -= 1;
                     return self.fail(request.ticket, errno);
                 }

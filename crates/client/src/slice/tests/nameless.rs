@@ -36,6 +36,7 @@ fn made(s: &mut Story, is_exclusive: bool) -> Vec<Effect> {
         is_removal: false,
         changer: 0,
         loss_count: 0,
+        was_there: false,
     };
     s.input(Input::Arrive(Box::new(arrival)))
 }
@@ -115,6 +116,7 @@ fn only_its_maker_may_give_it_a_name_and_once() {
         is_removal: false,
         changer: 0,
         loss_count: 0,
+        was_there: false,
     };
     s.input(Input::Arrive(Box::new(arrival)));
     assert!(matches!(link(&mut s), meta::Op::Link { .. }));

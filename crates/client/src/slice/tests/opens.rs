@@ -306,6 +306,11 @@ fn a_file_about_to_be_shown_is_kept_for_its_open() {
 
 /// The answer to a create of the file.
 fn created(s: &mut Story) -> Vec<Effect> {
+    created_by(s, 0, OpenFlags::default(), false)
+}
+
+/// By this user, and for this; whether the file was there before.
+fn created_by(s: &mut Story, uid: u32, flags: OpenFlags, was_there: bool) -> Vec<Effect> {
     let arrival = Arrival {
         ino: INO,
         kind: FileKind::File,
@@ -314,7 +319,7 @@ fn created(s: &mut Story) -> Vec<Effect> {
         request: Some(Request {
             ticket: Ticket(1),
             caller: Caller {
-                uid: 0,
+                uid,
                 gid: 0,
                 pid: 1,
                 umask: 0,
@@ -323,7 +328,7 @@ fn created(s: &mut Story) -> Vec<Effect> {
                 parent: InodeId::ROOT,
                 name: Name::new(b"name").expect("a name"),
                 permissions: 0o644,
-                flags: OpenFlags::default(),
+                flags,
             },
         }),
         entry_timeout_ns: 0,
@@ -332,8 +337,69 @@ fn created(s: &mut Story) -> Vec<Effect> {
         is_removal: false,
         changer: 0,
         loss_count: 0,
+        was_there,
     };
     s.input(Input::Arrive(Box::new(arrival)))
+}
+
+/// The kernel asks nothing of what it believes to have made: what another node has made meanwhile it has to find.
+#[test]
+fn a_create_opens_what_is_there_only_for_whom_it_is_open() {
+    let reads = OpenFlags {
+        read: true,
+        ..OpenFlags::default()
+    };
+    let writes = OpenFlags {
+        write: true,
+        ..reads
+    };
+    let truncates = OpenFlags {
+        truncate: true,
+        ..reads
+    };
+    for (owner, permissions, uid, flags, is_opened) in [
+        (1001, 0o666, 1000, reads, false),
+        (1001, 0o600, 0, writes, true),
+        (1000, 0o600, 1000, writes, true),
+        (1000, 0o466, 1000, reads, true),
+        (1000, 0o466, 1000, writes, false),
+        (1000, 0o466, 1000, truncates, false),
+        (1000, 0o266, 1000, reads, false),
+    ] {
+        for (kind, was_there) in [
+            (FileKind::File, true),
+            (FileKind::File, false),
+            (FileKind::Symlink, true),
+        ] {
+            let mut s = Story::new(0);
+            s.attr.uid = owner;
+            s.attr.permissions = permissions;
+            s.attr.kind = kind;
+            let mut effects = created_by(&mut s, uid, flags, was_there);
+            if kind == FileKind::File {
+                effects.extend(s.grant(&effects, InodeMode::Exclusive, ByteRange::ALL));
+            }
+            let replies: Vec<_> = effects
+                .iter()
+                .filter_map(|effect| match effect {
+                    Effect::Reply(_, response, _) => Some(response),
+                    _ => None,
+                })
+                .collect();
+            let case = format!(
+                "{owner} {permissions:o} {uid} {flags:?} {kind:?} {was_there}: {replies:?}"
+            );
+            match (kind, is_opened || !was_there) {
+                (FileKind::File, true) => {
+                    assert!(matches!(replies[..], [Response::Created(..)]), "{case}");
+                }
+                _ => assert!(
+                    matches!(replies[..], [Response::Error(Errno::ESTALE)]),
+                    "{case}"
+                ),
+            }
+        }
+    }
 }
 
 /// The token that came with a created name may be void: another node has removed the name already, say.
@@ -805,6 +871,7 @@ fn what_was_heard_of_a_directory_ends_with_its_name() {
             is_removal: false,
             changer: 0,
             loss_count: 0,
+            was_there: false,
         };
         lesson.attr.iter_mut().for_each(|attr| attr.nlink = 0);
         (lesson.is_removal, lesson.changer) = (true, 1);
@@ -832,6 +899,7 @@ fn what_was_heard_of_a_directory_ends_with_its_name() {
         is_removal: true,
         changer: 1,
         loss_count: 0,
+        was_there: false,
     };
     let effects = s.input(Input::Arrive(Box::new(lesson)));
     assert!(closed_of(&effects).is_some(), "{effects:?}");
