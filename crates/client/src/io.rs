@@ -12,6 +12,7 @@ use types::{
 };
 
 use crate::appends::NoRoom;
+use crate::belief;
 use crate::env::{Env, LoadPiece};
 use crate::errors::Hears;
 use crate::inode::{Load, sectors_around};
@@ -92,7 +93,7 @@ impl Slice {
     ) {
         let inode = self.inode(ino);
         if let Some(state) = inode.gate.as_mut().filter(|state| state.is_filling()) {
-            return state.fill_then((ticket, told_once(response)));
+            return state.fill_then((ticket, belief::told_once(response)));
         }
         if inode.writer_count == 0 {
             return self.reply_opened(ticket, response, ino);
@@ -177,14 +178,20 @@ impl Slice {
                 ..Default::default()
             },
         };
-        self.send_set_attr(env, ino, set, Continuation::SetAttr(ino, request));
+        let standing = request.caller.standing();
+        self.send_set_attr(
+            env,
+            ino,
+            (set, standing),
+            Continuation::SetAttr(ino, request),
+        );
     }
 
     fn send_set_attr(
         &mut self,
         env: &Env<'_>,
         ino: InodeId,
-        set: types::SetAttr,
+        (set, standing): (types::SetAttr, Option<types::Standing>),
         then: Continuation,
     ) {
         // What was written before a change of size goes to the owner before it: else a later Commit would bring
@@ -193,10 +200,11 @@ impl Slice {
         let inode = self.inode(ino);
         let takes_bits = inode.kill_set_id.is_some() && set.permissions.is_some();
         if inode.is_dirty() && (set.size.is_some() || inode.is_committing || takes_bits) {
-            self.flush_before(env, ino, Op::SetAttr { ino, set }, then);
+            let op = Op::SetAttr { ino, set, standing };
+            self.flush_before(env, ino, op, then);
             return;
         }
-        self.ask_change(ino, Op::SetAttr { ino, set }, then);
+        self.ask_change(ino, Op::SetAttr { ino, set, standing }, then);
     }
 
     /// Has the owner change attributes or bytes (SetAttr, Punch, Allocate, rights of a program); what is dirty and must be there before is with it
@@ -246,6 +254,7 @@ impl Slice {
                 self.fail(request.ticket, errno);
                 return;
             }
+            Body::Op(meta::Reply::NotOwner { uid }) => return self.ask_standing(request, uid),
             _ => {
                 self.fail(request.ticket, Errno::EPROTO);
                 return;
@@ -986,11 +995,3 @@ pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
 }
 
 const _: () = assert!(FRAME_SIZE as u64 == types::SECTOR_SIZE);
-
-/// An answer that waits: when it is written nobody may wait any more for the kernel to believe its name no more.
-pub(crate) fn told_once(mut response: Response) -> Response {
-    if let Response::Created(entry, _) = &mut response {
-        entry.entry_timeout_ns = 0;
-    }
-    response
-}

@@ -312,6 +312,7 @@ impl Slice {
                 parent: *parent,
                 name: name.clone(),
                 known: None,
+                standing: request.caller.standing(),
             },
             Operation::ReadLink { ino } => Op::ReadLink { ino: *ino },
             Operation::GetXattr { ino, name, .. } => Op::GetXattr {
@@ -328,13 +329,23 @@ impl Slice {
                 name: name.clone(),
                 value: value.clone(),
                 flags: *flags,
+                standing: request.caller.standing(),
             },
             Operation::ListXattr { ino, .. } => Op::ListXattr { ino: *ino },
             Operation::RemoveXattr { ino, name } => Op::RemoveXattr {
                 ino: *ino,
                 name: name.clone(),
+                standing: request.caller.standing(),
             },
             _ => unreachable!("start() sends other operations elsewhere"),
+        }
+    }
+
+    /// The owner says that what the request is about is `uid`'s, and not whose the kernel took it for.
+    pub(crate) fn ask_standing(&mut self, request: Request, uid: u32) {
+        match request.caller.has_been_asked() {
+            true => self.fail(request.ticket, Errno::EPERM),
+            false => self.out.push(Effect::AskStanding(Box::new(request), uid)),
         }
     }
 
@@ -541,6 +552,10 @@ impl Slice {
             meta::Reply::Error(errno) => {
                 self.take_all(env, others);
                 self.fail(request.ticket, errno);
+            }
+            meta::Reply::NotOwner { uid } => {
+                self.take_all(env, others);
+                self.ask_standing(request, uid);
             }
             meta::Reply::Absent => {
                 if let (Some(parent), Some(name)) = (parent, name_of(&request.operation)) {

@@ -94,6 +94,7 @@ impl Slice {
             exchange: flags.exchange,
             whiteout: flags.whiteout.then(|| meta_caller(request.caller)),
             known: None,
+            standing: request.caller.standing(),
         };
         self.send_op(op, Continuation::Rename(request, env.now));
     }
@@ -123,6 +124,10 @@ impl Slice {
             meta::Reply::Error(errno) => {
                 self.take_all(env, others);
                 self.fail(ticket, errno);
+            }
+            meta::Reply::NotOwner { uid } => {
+                self.take_all(env, others);
+                self.ask_standing(request, uid);
             }
             meta::Reply::Renamed {
                 ino,

@@ -1,10 +1,12 @@
 //! What front ends ask of the file system, and what they are answered: owned values, so that a request
 //! can be parked and go on later on another thread.
 
-use types::{Attr, ByteRange, Errno, InodeId, Lock, LockOwner, Name, SetAttr, SmallBytes, Span};
+use types::{
+    Attr, ByteRange, Errno, InodeId, Lock, LockOwner, Name, SetAttr, SmallBytes, Span, Standing,
+};
 
 /// Who asks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// User.
     pub uid: u32,
@@ -14,6 +16,38 @@ pub struct Caller {
     pub pid: u32,
     /// Permission bits that what it makes does not get, unless the directory has a default access control list.
     pub umask: u32,
+    /// Whose files are as good as its own, where the driver has been asked (`Effect::AskStanding`): from here.
+    pub first: u32,
+    /// To here; less than `first` where it has not been asked.
+    pub last: u32,
+}
+
+impl Default for Caller {
+    fn default() -> Self {
+        Self {
+            uid: 0,
+            gid: 0,
+            pid: 0,
+            umask: 0,
+            first: 1,
+            last: 0,
+        }
+    }
+}
+
+impl Caller {
+    /// As whose owner it may act; `None` for root, who may all.
+    pub fn standing(&self) -> Option<Standing> {
+        let Self {
+            uid, first, last, ..
+        } = *self;
+        (uid != 0).then_some(Standing { uid, first, last })
+    }
+
+    /// The driver has been asked.
+    pub const fn has_been_asked(&self) -> bool {
+        self.first <= self.last
+    }
 }
 
 /// A request's identity at its front end: the front end's answer goes to the same ticket.

@@ -273,6 +273,9 @@ pub enum Effect {
     Notify(Option<NotifyId>, Notice),
     /// Tell the owner of a shard that a token was released.
     Release(ShardId, token::message::Released),
+    /// What the request is about is this user's, not its caller's: it comes again (`Input::Request`) with whose files are as good as the caller's own if
+    /// the caller has a capability for this one, or is answered EPERM.
+    AskStanding(Box<Request>, u32),
     /// Hand an input to the slice of an inode.
     ForSlice(InodeId, Input),
     /// Hand `Input::LoadFile` to the slice of each of these, soon, on a thread that answers nobody.

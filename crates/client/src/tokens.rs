@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use token::message::{Granted, Revoke};
 use types::{Attr, ByteRange, Errno, InodeId, RangeMode, RangeSet, Want};
 
+use crate::belief;
 use crate::env::Env;
 use crate::gates::RevokeState;
 use crate::goals::Purpose;
-use crate::io::{self, new_size, resize_kind};
+use crate::io::{new_size, resize_kind};
 use crate::message::{Answer, Ask, Body};
 use crate::names::{Continuation, NAMES_TOKEN};
 use crate::pages::PAGE_SIZE;
@@ -549,7 +550,7 @@ impl Slice {
             inode.unbelieved_shows = UNBELIEVED_SHOWS;
             if !is_attr_unknown {
                 // The notice makes all answers before it void.
-                inode.believed_by = crate::belief::NOBODY;
+                inode.believed_by = belief::NOBODY;
             }
         }
         // Pages that came under the right to write stay in the kernel under the right to read.
@@ -785,7 +786,7 @@ impl Slice {
             && let Some(id) = state.clearing
         {
             let answers = state.drops.get_mut(&id).expect("it is not over");
-            return answers.push((ticket, io::told_once(response)));
+            return answers.push((ticket, belief::told_once(response)));
         }
         let is_first = inode.writer_count == 1;
         let has_revoke = inode.gate.as_ref().is_some_and(|s| s.gate.has_revoke());
@@ -794,7 +795,7 @@ impl Slice {
         if !must_wait {
             return self.reply_opened(ticket, response, ino);
         }
-        let response = io::told_once(response);
+        let response = belief::told_once(response);
         let pages = match has_pages {
             true => cached_pages(inode, &ByteRange::ALL, true),
             false => RangeSet::new(),

@@ -94,6 +94,7 @@ impl Slice {
             parent,
             name: name.clone(),
             known,
+            standing: request.caller.standing(),
         };
         let epoch = self.names_epoch(&request);
         self.send_op(op, Continuation::Unlink(request, epoch, told));

@@ -303,6 +303,7 @@ fn caller(call: &Call<'_>) -> Result<Caller, Errno> {
         gid,
         pid,
         umask,
+        ..Caller::default()
     })
 }
 

@@ -61,6 +61,8 @@ mod posix;
 mod pressure;
 #[path = "two_mounts/rewritten.rs"]
 mod rewritten;
+#[path = "two_mounts/rights.rs"]
+mod rights;
 #[path = "two_mounts/rules.rs"]
 mod rules;
 #[path = "two_mounts/signals.rs"]

@@ -117,6 +117,7 @@ fn measure(count: usize, bounds: Option<Bounds>) {
             ino: attr.ino,
             is_open: false,
         }),
+        standing: None,
     });
     time("lookup of absent", &|i, _| Op::Lookup {
         parent: InodeId::ROOT,

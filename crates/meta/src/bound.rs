@@ -21,7 +21,7 @@ pub fn freed_at_most(view: &View<'_>, op: &Op) -> usize {
             ..
         } => named_at_most(view, *new_parent, new_name),
         // What lies in the inode or in pieces is no run, and is given back as well.
-        Op::SetAttr { ino, set } => set.size.map_or(0, |size| {
+        Op::SetAttr { ino, set, .. } => set.size.map_or(0, |size| {
             let shard = view.shard(ino.shard());
             let attr = shard.and_then(|shard| shard.attr(*ino));
             let is_cut = attr.is_some_and(|attr| attr.size > size);

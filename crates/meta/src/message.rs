@@ -9,7 +9,7 @@
 use types::extent::Extent;
 use types::{
     Attr, Errno, FileKind, InodeId, Name, Piece, ReleaseStamp, Run, SetAttr, ShardId, SmallBytes,
-    Timestamp, wire_enum, wire_struct,
+    Standing, Timestamp, wire_enum, wire_struct,
 };
 
 use crate::map;
@@ -145,6 +145,8 @@ pub enum Op {
         ino: InodeId,
         /// What changes.
         set: SetAttr,
+        /// Who must be the owner for it; `None`: whoever asks may (root).
+        standing: Option<Standing>,
     },
     /// Bytes of a file read as zero from now on, and whole sectors of them are free (fallocate: PUNCH_HOLE, ZERO_RANGE).
     /// Answer: `Attr`.
@@ -240,6 +242,8 @@ pub enum Op {
         name: Name,
         /// What the asking node knows of the target.
         known: Option<Known>,
+        /// Who asks, for directories with the sticky bit; `None`: whoever asks may (root).
+        standing: Option<Standing>,
     },
     /// Remove an empty directory. Answer: `Removed`.
     Rmdir {
@@ -249,6 +253,8 @@ pub enum Op {
         name: Name,
         /// What the asking node knows of the target; `None` counts as not open here.
         known: Option<Known>,
+        /// Who asks, for directories with the sticky bit; `None`: whoever asks may (root).
+        standing: Option<Standing>,
     },
     /// Move a name. Answer: `Renamed`.
     Rename {
@@ -268,6 +274,8 @@ pub enum Op {
         whiteout: Option<Caller>,
         /// What the asking node knows of what the target name leads to.
         known: Option<Known>,
+        /// Who asks, for directories with the sticky bit; `None`: whoever asks may (root).
+        standing: Option<Standing>,
     },
     /// Target of a symbolic link. Answer: `Bytes`.
     ReadLink {
@@ -303,6 +311,8 @@ pub enum Op {
         value: SmallBytes,
         /// XATTR_CREATE (1) or XATTR_REPLACE (2), or neither (0); with an access control list also `types::attr::XATTR_KILL_SET_GID`.
         flags: u32,
+        /// Who must be the owner for it, where it is an access control list; `None`: whoever asks may (root).
+        standing: Option<Standing>,
     },
     /// Names of the extended attributes, NUL-terminated. Answer: `Bytes`.
     ListXattr {
@@ -315,6 +325,8 @@ pub enum Op {
         ino: InodeId,
         /// Full name.
         name: SmallBytes,
+        /// Who must be the owner for it, where it is an access control list; `None`: whoever asks may (root).
+        standing: Option<Standing>,
     },
     /// Where the bytes of a file lie. Answer: `Map`.
     GetMap {
@@ -372,19 +384,19 @@ wire_enum!(Op {
     1 => Lookup { parent, name },
     2 => LookupParent { ino },
     3 => GetAttr { ino },
-    4 => SetAttr { ino, set },
+    4 => SetAttr { ino, set, standing },
     5 => Make { parent, name, kind, caller },
     6 => Create { parent, name, permissions, exclusive, caller },
     7 => Link { ino, kind, parent, name },
-    8 => Unlink { parent, name, known },
-    9 => Rmdir { parent, name, known },
-    10 => Rename { parent, name, new_parent, new_name, no_replace, exchange, whiteout, known },
+    8 => Unlink { parent, name, known, standing },
+    9 => Rmdir { parent, name, known, standing },
+    10 => Rename { parent, name, new_parent, new_name, no_replace, exchange, whiteout, known, standing },
     11 => ReadLink { ino },
     12 => ReadDir { ino, cookie, size, plus },
     13 => GetXattr { ino, name },
-    14 => SetXattr { ino, name, value, flags },
+    14 => SetXattr { ino, name, value, flags, standing },
     15 => ListXattr { ino },
-    16 => RemoveXattr { ino, name },
+    16 => RemoveXattr { ino, name, standing },
     17 => GetMap { ino, begin, end, count_max },
     18 => Commit(commit),
     19 => Destage { ino, map_version, extents },
@@ -599,6 +611,12 @@ pub enum Reply {
     },
     /// Closed, of an inode that has names or that somebody else has open.
     Done,
+    /// SetAttr, SetXattr, RemoveXattr, Unlink, Rmdir, Rename: only the owner may do that, and who asks is another one by the `standing` that he has. Nothing
+    /// has happened.
+    NotOwner {
+        /// Whose it is.
+        uid: u32,
+    },
     /// StatFs.
     Statistics {
         /// Inodes in the shard.
@@ -634,4 +652,5 @@ wire_enum!(Reply {
     14 => Resized(attr),
     15 => Chain(chain),
     16 => Promised { ranges, end, attr },
+    17 => NotOwner { uid },
 });

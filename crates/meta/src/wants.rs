@@ -84,7 +84,7 @@ fn list(view: &View<'_>, ctx: &Context<'_>, op: &Op, needed: &Cell<Option<ShardI
         Op::GetAttr { ino } | Op::GetXattr { ino, .. } | Op::ListXattr { ino } => {
             list.attributes(*ino, false);
         }
-        Op::SetAttr { ino, set } => {
+        Op::SetAttr { ino, set, .. } => {
             list.alone(*ino, false);
             if let Some(size) = set.size {
                 list.cut(*ino, size);

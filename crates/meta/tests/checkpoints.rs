@@ -205,7 +205,11 @@ fn long_op(world: &mut World, model: &Model, prng: &mut Prng) -> Op {
     prng.fill(&mut value);
     let files = model.of_kind(FileKind::File);
     match (prng.below(4), prng.pick(&files)) {
-        (0, _) => Op::RemoveXattr { ino, name },
+        (0, _) => Op::RemoveXattr {
+            ino,
+            name,
+            standing: None,
+        },
         (1, Some(file)) => {
             let mut op = random_commit(world, *file);
             if let Op::Commit(commit) = &mut op {
@@ -236,6 +240,7 @@ fn long_op(world: &mut World, model: &Model, prng: &mut Prng) -> Op {
             name,
             value: value.into(),
             flags: 0,
+            standing: None,
         },
     }
 }

@@ -120,6 +120,7 @@ fn what_needs_a_missing_part_is_an_error() {
             parent,
             name: name.clone(),
             known,
+            standing: None,
         };
         assert_eq!(world.call(unlink), failed);
         let rename = Op::Rename {
@@ -131,6 +132,7 @@ fn what_needs_a_missing_part_is_an_error() {
             exchange: false,
             whiteout: None,
             known,
+            standing: None,
         };
         assert_eq!(world.call(rename), failed);
     }
@@ -347,11 +349,13 @@ fn what_a_name_needs_is_known_ahead() {
                 exchange: false,
                 whiteout: None,
                 known,
+                standing: None,
             },
             Op::Unlink {
                 parent,
                 name: name(&text(number + 100)),
                 known,
+                standing: None,
             },
         ];
         for op in more {
@@ -455,6 +459,7 @@ fn what_is_removed_cold_leaves_nothing_behind() {
             parent: InodeId::ROOT,
             name: name(&text(number)),
             known: None,
+            standing: None,
         });
         assert!(!matches!(reply, Reply::Error(_)), "{reply:?}");
         if number % 500 == 0 {

@@ -58,6 +58,7 @@ fn rename(
             ino,
             is_open: false,
         }),
+        standing: None,
     }
 }
 
@@ -120,6 +121,7 @@ fn scene(has_parts: bool) -> Scene {
         name: SmallBytes::new(meta::acl::DEFAULT),
         value: SmallBytes::new(&LIST),
         flags: 0,
+        standing: None,
     };
     // Another owner's file without a name, which the client has open.
     let nameless = make(Op::CreateNameless {
@@ -146,11 +148,13 @@ fn scene(has_parts: bool) -> Scene {
         parent,
         name: name(text),
         known: None,
+        standing: None,
     };
     let unlink = |parent, text, ino| Op::Unlink {
         parent,
         name: name(text),
         known: known(ino),
+        standing: None,
     };
     let operations = vec![
         mkdir(near, "new", 1),

@@ -163,6 +163,7 @@ impl World {
                 parent,
                 name: one,
                 known: None,
+                standing: None,
             },
             7 => Op::Rename {
                 parent,
@@ -173,12 +174,14 @@ impl World {
                 exchange: false,
                 whiteout: None,
                 known: None,
+                standing: None,
             },
             _ => Op::SetXattr {
                 ino,
                 name: SmallBytes::new(b"user.x"),
                 value: vec![7; pick(&mut self.prng, 5000)].into(),
                 flags: 0,
+                standing: None,
             },
         }
     }

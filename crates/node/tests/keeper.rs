@@ -168,11 +168,16 @@ fn a_tree_that_cannot_be_read_and_fills_the_journal_is_said() {
             ..SetAttr::default()
         };
         let ino = InodeId::new(id, 100);
-        let change = Op::SetAttr { ino, set };
+        let change = Op::SetAttr {
+            ino,
+            set,
+            standing: None,
+        };
         let removal = Op::Unlink {
             parent: ino,
             known: None,
             name: Name::new(b"name").unwrap(),
+            standing: None,
         };
         let is_refused = |op| world.log.admit(common::life(1), op, 0) == Err(Errno::ENOSPC);
         assert_eq!(is_refused(&change), id == BAD, "{id}");
@@ -211,7 +216,11 @@ fn what_can_be_saved_makes_room_for_what_cannot() {
         ..SetAttr::default()
     };
     let ino = InodeId::new(GOOD, 100);
-    let change = Op::SetAttr { ino, set };
+    let change = Op::SetAttr {
+        ino,
+        set,
+        standing: None,
+    };
     world.look(&mut keeper, now);
     assert_eq!(world.log.admit(common::life(1), &change, 0), Ok(()));
 }

@@ -205,7 +205,11 @@ fn what_gives_space_back_is_admitted_where_nothing_else_is() {
     let mut disk = formatted(area(16 << 10));
     let mut log = open(&mut disk, area(16 << 10));
     let ino = InodeId::ROOT;
-    let set = |set: SetAttr| Op::SetAttr { ino, set };
+    let set = |set: SetAttr| Op::SetAttr {
+        ino,
+        set,
+        standing: None,
+    };
     let cut = set(SetAttr {
         size: Some(0),
         ..SetAttr::default()

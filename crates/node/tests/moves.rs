@@ -38,6 +38,7 @@ fn rename(from: (InodeId, &str), to: (InodeId, &str), exchange: bool) -> Op {
         exchange,
         whiteout: None,
         known: None,
+        standing: None,
     }
 }
 

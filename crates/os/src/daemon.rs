@@ -34,6 +34,7 @@ mod sectors;
 mod shut_down;
 mod slow;
 mod space;
+mod standing;
 mod start;
 mod stores;
 mod tending;
@@ -930,8 +931,7 @@ impl Daemon {
     }
 
     fn take_request(self: &Arc<Self>, request: Request) {
-        let slice = home_slice(&request.operation);
-        self.input(slice, Input::Request(request));
+        self.input(home_slice(&request.operation), Input::Request(request));
     }
 
     fn operation_counts(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {

@@ -228,6 +228,37 @@ pub struct SetAttr {
     pub kill_set_id: Option<u32>,
 }
 
+impl SetAttr {
+    /// Only the owner may do it, or root. (A time that is set to now, or a size, is anybody's who may write.)
+    pub const fn is_owners(&self) -> bool {
+        self.permissions.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || matches!(self.atime, Some(Some(_)))
+            || matches!(self.mtime, Some(Some(_)))
+    }
+}
+
+/// As whose owner somebody may act who is not root: what only the owner of an inode may do is his whose uid this covers. The kernel asks the same
+/// before it asks this node, by the owner that it knows of, which another node may have changed since.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Standing {
+    /// Who asks.
+    pub uid: u32,
+    /// The first of those for whom the kernel lets him act (by a capability, in his user namespace).
+    pub first: u32,
+    /// The last one; less than `first` where there are none.
+    pub last: u32,
+}
+wire_struct!(Standing { uid, first, last });
+
+impl Standing {
+    /// Whether what is `uid`'s is as good as his own.
+    pub const fn covers(&self, uid: u32) -> bool {
+        self.uid == uid || self.first <= uid && uid <= self.last
+    }
+}
+
 /// Set-id bits among `permissions` that are cleared when somebody changes the content who may not keep them: set-user-id; set-group-id
 /// where the group may execute the file. Where set-user-id goes, set-group-id goes along if it is not the file's group that does it. It stays on a file
 /// that no group may execute and that has no set-user-id: as on Linux, which then does not look.

@@ -21,7 +21,7 @@ pub mod view;
 pub mod view_file;
 pub mod wire;
 
-pub use attr::{Attr, FileKind, Name, SetAttr};
+pub use attr::{Attr, FileKind, Name, SetAttr, Standing};
 pub use checksum::{Crc32c, crc32c};
 pub use codec::{Decode, DecodeError, Encode, Reader, SmallBytes};
 pub use errno::Errno;

@@ -5,12 +5,14 @@
 //!   (`kill_set_id`). chown and truncate drop the file's `security.capability` attribute.
 //! - chmod by somebody outside the file's group loses the set-group-id bit in the kernel, which alone
 //!   knows the supplementary groups; the bits that arrive are taken as they are.
+//! - What only the owner may do is asked of the kernel, which knows the owner of before where another node has changed him: so it is asked here, too
+//!   (`Standing`). Groups are the kernel's to ask: a file whose group another node has changed may be given set-group-id by its owner.
 //! - chmod changes the access control list where there is one: its mask, or its owning group where it has none.
 
 use types::attr::{HAS_ACL, set_ids_taken};
-use types::{Attr, Errno, FileKind, InodeId, SetAttr, SmallBytes, Timestamp, limits};
+use types::{Attr, Errno, FileKind, InodeId, SetAttr, SmallBytes, Standing, Timestamp, limits};
 
-use super::{settled, xattr};
+use super::{not_owner, settled, xattr};
 use crate::acl::{self, Acl};
 use crate::execute::Resolved;
 use crate::inode::Inode;
@@ -21,6 +23,9 @@ use crate::view::{Context, Stop, View};
 
 /// Set-group-id bit.
 pub(super) const SET_GID: u32 = 0o2000;
+
+/// Names in a directory with it go by the owners of it, and by those of what they lead to.
+pub(super) const STICKY: u32 = 0o1000;
 
 /// Permission bits without the set-id bits that a change of content takes away, by somebody of the group `by`.
 pub(super) fn without_set_id(attr: &Attr, by: u32) -> u32 {
@@ -45,10 +50,13 @@ pub(super) fn set(
     view: &View<'_>,
     ctx: &Context<'_>,
     ino: InodeId,
-    set: &SetAttr,
+    (set, standing): (&SetAttr, Option<Standing>),
 ) -> Result<Resolved, Stop> {
     let inode = settled(view, ino)?;
     let old = inode.attr;
+    if let Some(refused) = not_owner(standing.filter(|_| set.is_owners()), old.uid) {
+        return Ok(refused);
+    }
     let index = ino.index();
     let is_directory = old.kind == FileKind::Directory;
     let is_owner_set = set.uid.is_some() || set.gid.is_some();

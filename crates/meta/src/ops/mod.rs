@@ -15,7 +15,7 @@ pub(crate) mod xattr;
 #[cfg(test)]
 mod tests;
 
-use types::{Errno, FileKind, InodeId, Name, NodeLife, ShardId};
+use types::{Attr, Errno, FileKind, InodeId, Name, NodeLife, ShardId, Standing};
 
 use crate::execute::{Resolved, Target};
 use crate::inode::Inode;
@@ -30,7 +30,7 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
         Op::LookupParent { ino } => lookup::parent(view, *ino),
         Op::Ancestors { ino } => lookup::ancestors(view, *ino),
         Op::GetAttr { ino } => attr::get(view, *ino),
-        Op::SetAttr { ino, set } => attr::set(view, ctx, *ino, set),
+        Op::SetAttr { ino, set, standing } => attr::set(view, ctx, *ino, (set, *standing)),
         Op::Punch { .. } => content::punch(view, ctx, op),
         Op::Allocate { .. } => content::allocate(view, ctx, op),
         Op::GetPromised { ino, begin } => content::get_promised(view, *ino, *begin),
@@ -64,12 +64,14 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             parent,
             name,
             known,
-        } => unlink::unlink(view, ctx, *parent, name, *known),
+            standing,
+        } => unlink::unlink(view, ctx, (*parent, name), *known, *standing),
         Op::Rmdir {
             parent,
             name,
             known,
-        } => rmdir::rmdir(view, ctx, *parent, name, *known),
+            standing,
+        } => rmdir::rmdir(view, ctx, (*parent, name), *known, *standing),
         Op::Rename { .. } => rename::rename(view, ctx, op),
         Op::ReadLink { ino } => lookup::read_link(view, *ino),
         Op::ReadDir {
@@ -84,9 +86,14 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
             name,
             value,
             flags,
-        } => xattr::set(view, ctx, *ino, (name, value), *flags),
+            standing,
+        } => xattr::set(view, ctx, *ino, (name, value), (*flags, *standing)),
         Op::ListXattr { ino } => xattr::list(view, *ino),
-        Op::RemoveXattr { ino, name } => xattr::remove(view, ctx, *ino, name),
+        Op::RemoveXattr {
+            ino,
+            name,
+            standing,
+        } => xattr::remove(view, ctx, *ino, (name, *standing)),
         Op::GetMap {
             ino,
             begin,
@@ -104,6 +111,29 @@ pub(crate) fn resolve(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Res
         Op::StatFs { shard: id } => Ok(Resolved::Answer(Reply::Statistics {
             inode_count: shard(view, *id)?.inode_count(),
         })),
+    }
+}
+
+/// The answer to who is not the owner of an inode as he would have to be.
+fn not_owner(standing: Option<Standing>, uid: u32) -> Option<Resolved> {
+    let is_owner = standing.is_none_or(|standing| standing.covers(uid));
+    (!is_owner).then_some(Resolved::Answer(Reply::NotOwner { uid }))
+}
+
+/// The answer to who may not take the name of `ino` from a directory with the sticky bit: it is for the owners of either. An inode of another owner
+/// node is not looked at.
+fn not_removable(
+    view: &View<'_>,
+    directory: &Attr,
+    ino: InodeId,
+    standing: Option<Standing>,
+) -> Result<Option<Resolved>, Stop> {
+    let is_asked = directory.permissions & attr::STICKY != 0
+        && standing.is_some_and(|standing| !standing.covers(directory.uid))
+        && view.is_mine(ino.shard());
+    match is_asked {
+        true => Ok(not_owner(standing, inode(view, ino)?.attr.uid)),
+        false => Ok(None),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Rename: a name moves, replaces another, or two names change places. What moves may leave a whiteout behind: a character device 0, 0, by which a union of
 //! directories (overlayfs) knows that the name is not to be looked for in lower ones.
 
-use types::{Errno, FileKind, InodeId, Name};
+use types::{Attr, Errno, FileKind, InodeId, Name, Standing};
 
 use super::make::{self, New};
-use super::{entry, live_directory, open_at, shard};
+use super::{entry, live_directory, not_removable, open_at, shard};
 use crate::execute::{Resolved, Target};
 use crate::message::{Caller, Known, Op, Reply};
 use crate::step::Step;
@@ -19,6 +19,7 @@ struct Rename<'a> {
     exchange: bool,
     whiteout: Option<Caller>,
     known: Option<Known>,
+    standing: Option<Standing>,
 }
 
 impl<'a> Rename<'a> {
@@ -32,6 +33,7 @@ impl<'a> Rename<'a> {
             exchange,
             whiteout,
             known,
+            standing,
         } = op
         else {
             unreachable!("only renames come here");
@@ -43,6 +45,7 @@ impl<'a> Rename<'a> {
             exchange: *exchange,
             whiteout: *whiteout,
             known: *known,
+            standing: *standing,
         }
     }
 }
@@ -101,6 +104,9 @@ pub(super) fn rename(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Reso
         }
         Some(_) | None => {}
     }
+    if let Some(refused) = refused(view, rename, &above, (moved.0, found))? {
+        return Ok(refused);
+    }
     let is_moving = parent != new_parent;
     if is_moving && moved.1 == FileKind::Directory {
         check_cycle(ctx, new_parent, moved.0)?;
@@ -113,6 +119,24 @@ pub(super) fn rename(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Reso
             Ok(exchange(rename, moved, other))
         }
         found => replace(view, ctx, rename, (moved, found)),
+    }
+}
+
+/// The answer to who may not take what moves from its directory, or what is there already from that one.
+fn refused(
+    view: &View<'_>,
+    rename: &Rename<'_>,
+    above: &Attr,
+    (moved, found): (InodeId, Option<Target>),
+) -> Result<Option<Resolved>, Stop> {
+    let refused = not_removable(view, above, moved, rename.standing)?;
+    let new_parent = rename.target.0;
+    match found {
+        Some((ino, _)) if refused.is_none() && view.is_mine(new_parent.shard()) => {
+            let above = live_directory(view, new_parent)?.attr;
+            not_removable(view, &above, ino, rename.standing)
+        }
+        _ => Ok(refused),
     }
 }
 

@@ -6,6 +6,7 @@ mod acl;
 mod content;
 mod layout;
 mod nameless;
+mod standing;
 mod times;
 mod whiteout;
 
@@ -15,7 +16,7 @@ use types::extent::{Checksums, Extent};
 use types::token::{DirectoryMode, InodeMode, Want};
 use types::{
     Attr, Errno, FileKind, Incarnation, InodeId, Location, Name, NodeId, NodeLife, NsdId, Pattern,
-    Piece, ReleaseStamp, RequestId, SetAttr, ShardId, SmallBytes, Timestamp,
+    Piece, ReleaseStamp, RequestId, SetAttr, ShardId, SmallBytes, Standing, Timestamp,
 };
 
 use crate::inode::InodeRecord;
@@ -142,7 +143,11 @@ impl Fixture {
     }
 
     fn set(&mut self, ino: InodeId, set: SetAttr) -> Attr {
-        match self.run(&Op::SetAttr { ino, set }) {
+        match self.run(&Op::SetAttr {
+            ino,
+            set,
+            standing: None,
+        }) {
             Reply::Attr(attr) => attr,
             other => panic!("{other:?}"),
         }
@@ -192,6 +197,7 @@ fn unlink(text: &str, known: Option<Known>) -> Op {
         parent: ROOT,
         name: name(text),
         known,
+        standing: None,
     }
 }
 
@@ -200,6 +206,7 @@ fn rmdir(parent: InodeId, text: &str, known: Option<Known>) -> Op {
         parent,
         name: name(text),
         known,
+        standing: None,
     }
 }
 
@@ -548,6 +555,7 @@ fn extended_attributes_come_and_go() {
         name: small(text),
         value: small("value"),
         flags,
+        standing: None,
     };
     let get = |text: &str| Op::GetXattr {
         ino,
@@ -586,6 +594,7 @@ fn extended_attributes_come_and_go() {
     let remove = Op::RemoveXattr {
         ino,
         name: small("user.a"),
+        standing: None,
     };
     assert!(matches!(f.run(&remove), Reply::Attr(_)));
     f.is_error(&remove, Errno::ENODATA);
@@ -594,6 +603,7 @@ fn extended_attributes_come_and_go() {
         name: small("user.big"),
         value: vec![0; 65_537].into(),
         flags: 0,
+        standing: None,
     };
     f.is_error(&big, Errno::ENOSPC);
 }
@@ -820,6 +830,7 @@ fn wants_name_the_tokens_in_inode_order() {
         exchange: false,
         whiteout: None,
         known: None,
+        standing: None,
     };
     // Nobody sees what has no name.
     let nameless = Op::CreateNameless {
@@ -846,6 +857,7 @@ fn wants_name_the_tokens_in_inode_order() {
         exchange: false,
         whiteout: None,
         known: None,
+        standing: None,
     };
     let got: Vec<_> = list(&over)
         .into_iter()
@@ -863,6 +875,7 @@ fn wants_name_the_tokens_in_inode_order() {
             size: Some(9),
             ..SetAttr::default()
         },
+        standing: None,
     };
     let got = list(&truncate);
     assert_eq!((got.len(), &got[0].want), (2, &alone));

@@ -1,8 +1,8 @@
 //! Unlink: a name of what is no directory goes.
 
-use types::{Errno, FileKind, InodeId, Name};
+use types::{Errno, FileKind, InodeId, Name, Standing};
 
-use super::{entry, open_at};
+use super::{entry, live_directory, not_removable, open_at};
 use crate::execute::Resolved;
 use crate::message::Known;
 use crate::step::Step;
@@ -13,15 +13,21 @@ use crate::view::{Context, Stop, View};
 pub(super) fn unlink(
     view: &View<'_>,
     ctx: &Context<'_>,
-    parent: InodeId,
-    name: &Name,
+    (parent, name): (InodeId, &Name),
     known: Option<Known>,
+    standing: Option<Standing>,
 ) -> Result<Resolved, Stop> {
     let Some((ino, kind)) = entry(view, ctx, parent, name)? else {
         return Err(Stop::Fail(Errno::ENOENT));
     };
     if kind == FileKind::Directory {
         return Err(Stop::Fail(Errno::EISDIR));
+    }
+    if standing.is_some() {
+        let above = live_directory(view, parent)?.attr;
+        if let Some(refused) = not_removable(view, &above, ino, standing)? {
+            return Ok(refused);
+        }
     }
     let open_at = open_at(ctx, ino, known);
     let steps = vec![

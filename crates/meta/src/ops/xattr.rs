@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 
 use types::attr::{HAS_ACL, XATTR_KILL_SET_GID};
 use types::layout::LAYOUT_XATTR;
-use types::{Errno, FileKind, InodeId, Layout, SmallBytes, limits};
+use types::{Errno, FileKind, InodeId, Layout, SmallBytes, Standing, limits};
 
-use super::{attr, settled};
+use super::{attr, not_owner, settled};
 use crate::acl::{self, Acl};
 use crate::execute::Resolved;
 use crate::inode::Inode;
@@ -89,7 +89,7 @@ pub(super) fn set(
     ctx: &Context<'_>,
     ino: InodeId,
     (name, value): (&SmallBytes, &SmallBytes),
-    flags: u32,
+    (flags, standing): (u32, Option<Standing>),
 ) -> Result<Resolved, Stop> {
     check_name(name)?;
     if value.len() > limits::SMALL_BYTES_MAX {
@@ -101,6 +101,9 @@ pub(super) fn set(
         return set_layout(inode, ctx, layout, flags);
     }
     let is_list = acl::is_acl(name);
+    if let Some(refused) = not_owner(standing.filter(|_| is_list), inode.attr.uid) {
+        return Ok(refused);
+    }
     let is_there = inode.xattrs.contains_key(name);
     let size = list_size(&inode.xattrs) + name.len() + 1;
     let kills_set_gid = is_list && flags & XATTR_KILL_SET_GID != 0;
@@ -131,7 +134,7 @@ pub(super) fn remove(
     view: &View<'_>,
     ctx: &Context<'_>,
     ino: InodeId,
-    name: &SmallBytes,
+    (name, standing): (&SmallBytes, Option<Standing>),
 ) -> Result<Resolved, Stop> {
     check_name(name)?;
     let inode = settled(view, ino)?;
@@ -139,6 +142,9 @@ pub(super) fn remove(
         return set_layout(inode, ctx, Layout::default(), REPLACE);
     }
     if acl::is_acl(name) {
+        if let Some(refused) = not_owner(standing, inode.attr.uid) {
+            return Ok(refused);
+        }
         // Also one that is not there, as on other file systems.
         return Ok(with_list(inode, ctx, name, None));
     }

@@ -80,12 +80,14 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
                 parent,
                 name: name1,
                 known,
+                standing: None,
             }
         }
         12..13 => Op::Rmdir {
             parent,
             name: name1,
             known: None,
+            standing: None,
         },
         13..18 => {
             let known = model.nodes[&new_parent]
@@ -104,6 +106,7 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
                 exchange: false,
                 whiteout: None,
                 known,
+                standing: None,
             }
         }
         18 => Op::Rename {
@@ -115,6 +118,7 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
             exchange: true,
             whiteout: None,
             known: None,
+            standing: None,
         },
         _ => match pick(world, &files) {
             Some(ino) if world.random.chance(2, 3) => random_commit(world, ino),
@@ -142,6 +146,7 @@ pub fn random_op(world: &mut World, model: &Model) -> Op {
                     size: Some(world.random.below(70_000)),
                     ..SetAttr::default()
                 },
+                standing: None,
             },
             None => Op::Make {
                 parent,

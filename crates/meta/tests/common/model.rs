@@ -252,7 +252,7 @@ impl Model {
                     node.size = node.size.max(*end);
                 }
             }
-            (Op::SetAttr { ino, set }, Reply::Attr(_)) => {
+            (Op::SetAttr { ino, set, .. }, Reply::Attr(_)) => {
                 let node = self.nodes.get_mut(ino).unwrap();
                 node.size = set.size.unwrap_or(node.size);
             }

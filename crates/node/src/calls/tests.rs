@@ -14,7 +14,11 @@ fn at(ms: u64) -> Instant {
 fn change() -> Ask {
     let ino = InodeId::new(SHARD, 7);
     let set = SetAttr::default();
-    let op = Op::SetAttr { ino, set };
+    let op = Op::SetAttr {
+        ino,
+        set,
+        standing: None,
+    };
     Ask::Op { op, durable: false }
 }
 

@@ -162,6 +162,7 @@ fn what_adds_to_trees_leaves_room_for_writing_them_anew() {
         Op::SetAttr {
             ino: InodeId::ROOT,
             set,
+            standing: None,
         },
     );
     let cut = Op::SetAttr {
@@ -170,6 +171,7 @@ fn what_adds_to_trees_leaves_room_for_writing_them_anew() {
             size: Some(0),
             ..SetAttr::default()
         },
+        standing: None,
     };
     log.note_sizes(&sizes(), false);
     assert_eq!(log.admit(LIFE, &mode, 0), Ok(()));
@@ -228,7 +230,11 @@ fn what_comes_between_two_looks_leaves_room_for_checkpoints() {
         ..SetAttr::default()
     };
     let ino = InodeId::ROOT;
-    let op = Op::SetAttr { ino, set };
+    let op = Op::SetAttr {
+        ino,
+        set,
+        standing: None,
+    };
     let segment = log.journal.segment_size();
     let bytes = vec![1; 60_000];
     let mut total = 0;

@@ -20,6 +20,7 @@ use client::request::{Caller, Operation, Response};
 use client::slice::Input;
 use types::{Errno, Lsn};
 
+use super::standing::effective_capabilities;
 use super::{Daemon, STOP_LEASES, TICK, lock};
 
 /// How long the kernel may take to drop what it has cached.
@@ -47,21 +48,12 @@ fn may_shut_down(caller: &Caller) -> bool {
     }
     let process = Path::new("/proc").join(caller.pid.to_string());
     let space = |process: &Path| std::fs::read_link(process.join("ns/user"));
-    let effective = std::fs::read_to_string(process.join("status")).ok();
-    let effective = effective.and_then(|status| effective_capabilities(&status));
+    let effective = effective_capabilities(&process);
     let is_same_space = match (space(&process), space(Path::new("/proc/self"))) {
         (Ok(theirs), Ok(ours)) => theirs == ours,
         _ => false,
     };
     is_same_space && effective.is_some_and(|all| all & CAP_SYS_ADMIN != 0)
-}
-
-/// The effective set in a /proc/PID/status.
-fn effective_capabilities(status: &str) -> Option<u64> {
-    let set = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))?;
-    u64::from_str_radix(set.trim(), 16).ok()
 }
 
 /// What is to be durable before (the numbers of XFS_IOC_GOINGDOWN, which all file systems have taken over).

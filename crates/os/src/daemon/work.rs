@@ -301,6 +301,7 @@ impl Daemon {
             Effect::WantSpace(owner) => self.want_space(owner, items),
             Effect::WantFrames => self.want_frames(),
             Effect::Swept(sweep) => self.on_swept(sweep),
+            Effect::AskStanding(request, uid) => items.push_front(self.ask_standing(*request, uid)),
         }
     }
 

@@ -36,6 +36,8 @@ const ASKS_POLITELY: u64 = 512;
 const TELLS_MARGINS: u64 = 1024;
 /// `Stopping` and `WrittenBack`: who does not know them ends the link.
 const SAYS_FAREWELL: u64 = 2048;
+/// Renames that leave whiteouts, and who asks (`Standing`) where something is the owner's to do: who does not know them ends the link.
+const TELLS_WHO_ASKS: u64 = 4096;
 /// Features that this version has.
 pub(super) const FEATURES: u64 = OPENS_TOLD
     | GIVES_BACK
@@ -48,7 +50,8 @@ pub(super) const FEATURES: u64 = OPENS_TOLD
     | PROMISES
     | ASKS_POLITELY
     | TELLS_MARGINS
-    | SAYS_FAREWELL;
+    | SAYS_FAREWELL
+    | TELLS_WHO_ASKS;
 /// Those that it cannot do without: none is optional yet.
 pub(super) const REQUIRED: u64 = FEATURES;
 /// Most bytes of the metadata part before the handshake is over.

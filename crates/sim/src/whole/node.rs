@@ -546,6 +546,7 @@ impl Node {
             Effect::LoadFiles(files) => self.load_files(files),
             Effect::ListSoon(coming) => self.list_soon(coming),
             Effect::Swept(sweep) => self.on_swept(sweep, items),
+            Effect::AskStanding(..) => unreachable!("all are root here"),
             Effect::Yield(ticket, response) => {
                 self.out.push(Out::Reply(ticket, response, Vec::new()));
             }

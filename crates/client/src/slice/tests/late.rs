@@ -87,7 +87,7 @@ fn found(s: &mut Story) -> Vec<Effect> {
                 uid: 0,
                 gid: 0,
                 pid: 2,
-                umask: 0,
+                ..Caller::default()
             },
             operation: Operation::Lookup {
                 parent: InodeId::ROOT,

@@ -322,7 +322,7 @@ fn created_by(s: &mut Story, uid: u32, flags: OpenFlags, was_there: bool) -> Vec
                 uid,
                 gid: 0,
                 pid: 1,
-                umask: 0,
+                ..Caller::default()
             },
             operation: Operation::Create {
                 parent: InodeId::ROOT,
@@ -672,7 +672,7 @@ fn found(s: &mut Story) -> Vec<Effect> {
             uid: 0,
             gid: 0,
             pid: 1,
-            umask: 0,
+            ..Caller::default()
         },
         operation: Operation::Lookup {
             parent: InodeId::ROOT,

@@ -11,7 +11,7 @@ fn request(pid: u32, operation: Operation) -> Request {
             uid: 0,
             gid: 0,
             pid,
-            umask: 0,
+            ..Caller::default()
         },
         operation,
     }

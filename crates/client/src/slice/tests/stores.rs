@@ -211,7 +211,7 @@ fn a_rename_whose_data_is_lost_fails() {
             uid: 0,
             gid: 0,
             pid: 1,
-            umask: 0,
+            ..Caller::default()
         },
         operation: Operation::Rename {
             parent: INO,

@@ -305,7 +305,7 @@ impl Story {
                 uid,
                 gid: 0,
                 pid: self.pid,
-                umask: 0,
+                ..Caller::default()
             },
             operation,
         }))

@@ -10,7 +10,7 @@ fn long(owner: u8, user: u8, group: u8, mask: u8, others: u8) -> SmallBytes {
     list(&[&entries[..], &[(16, mask, None), (32, others, None)]].concat())
 }
 
-fn short(owner: u8, group: u8, others: u8) -> SmallBytes {
+pub(super) fn short(owner: u8, group: u8, others: u8) -> SmallBytes {
     list(&[(1, owner, None), (4, group, None), (32, others, None)])
 }
 
@@ -29,6 +29,7 @@ fn set(ino: InodeId, name: &[u8], value: &SmallBytes) -> Op {
         name: SmallBytes::new(name),
         value: value.clone(),
         flags: 0,
+        standing: None,
     }
 }
 
@@ -89,7 +90,11 @@ fn mode_and_access_list_go_together() {
     assert_eq!(f.acl(ino, ACCESS), None);
     f.set_acl(ino, ACCESS, &long(7, 7, 0, 7, 0));
     let name = SmallBytes::new(ACCESS);
-    let remove = Op::RemoveXattr { ino, name };
+    let remove = Op::RemoveXattr {
+        ino,
+        name,
+        standing: None,
+    };
     // The second time there is none to remove, which other file systems do not mind.
     for _ in 0..2 {
         let reply = f.run(&remove);
@@ -108,6 +113,7 @@ fn who_is_not_of_the_group_loses_the_set_group_id_bit() {
             name: SmallBytes::new(ACCESS),
             value: long(6, 6, 6, 6, 0),
             flags,
+            standing: None,
         };
         f.run(&op);
         assert_eq!(f.mode(ino), expected);
@@ -117,6 +123,7 @@ fn who_is_not_of_the_group_loses_the_set_group_id_bit() {
         name: small("user.a"),
         value: small("b"),
         flags: XATTR_KILL_SET_GID,
+        standing: None,
     };
     f.is_error(&op, Errno::EINVAL);
 }
@@ -206,6 +213,7 @@ fn what_is_made_begins_with_the_default_list() {
     f.run(&Op::RemoveXattr {
         ino: directory,
         name: SmallBytes::new(DEFAULT),
+        standing: None,
     });
     assert!(!f.attr(directory).has_acl());
     let plain = f.made(&create("masked", 0o666));

@@ -26,6 +26,7 @@ fn truncate_starts_a_size_generation_and_frees_what_it_cuts() {
     let done = f.executed(&Op::SetAttr {
         ino: attr.ino,
         set: size(4097),
+        standing: None,
     });
     assert_eq!(
         done.freed
@@ -47,6 +48,7 @@ fn truncate_starts_a_size_generation_and_frees_what_it_cuts() {
         &Op::SetAttr {
             ino: attr.ino,
             set: size(u64::MAX),
+            standing: None,
         },
         Errno::EFBIG,
     );
@@ -54,6 +56,7 @@ fn truncate_starts_a_size_generation_and_frees_what_it_cuts() {
         &Op::SetAttr {
             ino: ROOT,
             set: size(1),
+            standing: None,
         },
         Errno::EISDIR,
     );

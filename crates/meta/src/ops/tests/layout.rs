@@ -10,6 +10,7 @@ fn set(ino: InodeId, value: &str, flags: u32) -> Op {
         name: SmallBytes::new(LAYOUT_XATTR),
         value: small(value),
         flags,
+        standing: None,
     }
 }
 
@@ -20,7 +21,11 @@ fn get(ino: InodeId) -> Op {
 
 fn remove(ino: InodeId) -> Op {
     let name = SmallBytes::new(LAYOUT_XATTR);
-    Op::RemoveXattr { ino, name }
+    Op::RemoveXattr {
+        ino,
+        name,
+        standing: None,
+    }
 }
 
 fn layout(nsds: &[u16]) -> Layout {

@@ -111,6 +111,7 @@ fn it_is_as_what_is_made_in_the_directory() {
             ino: directory,
             is_open: true,
         }),
+        standing: None,
     };
     f.run(&gone);
     f.is_error(&nameless(directory), Errno::ENOENT);

@@ -9,7 +9,11 @@ fn seconds(secs: i64) -> Timestamp {
 /// What changes the file "f" in the root, and its times.
 fn of_file(file: &Attr) -> Vec<Op> {
     let ino = file.ino;
-    let set = |set| Op::SetAttr { ino, set };
+    let set = |set| Op::SetAttr {
+        ino,
+        set,
+        standing: None,
+    };
     let (begin, end, keeps_size) = (0, 4096, false);
     let commit = || commit(file, 1, vec![]);
     vec![
@@ -43,6 +47,7 @@ fn of_file(file: &Attr) -> Vec<Op> {
             name: small("user.x"),
             value: small("y"),
             flags: 0,
+            standing: None,
         },
         Op::Commit(Commit {
             modified: Some(seconds(150)),
@@ -73,6 +78,7 @@ fn rename(from: &str, to: &str) -> Op {
         exchange: false,
         whiteout: None,
         known: None,
+        standing: None,
     }
 }
 

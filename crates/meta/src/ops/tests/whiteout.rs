@@ -13,6 +13,7 @@ fn rename(from: &str, (new_parent, to): (InodeId, &str), exchange: bool) -> Op {
         exchange,
         whiteout: Some(CALLER),
         known: None,
+        standing: None,
     }
 }
 

@@ -1,0 +1,151 @@
+//! As whose owner a caller may act beside his own: what the kernel makes of capabilities and user namespaces, which it does not say of requests.
+//!
+//! The kernel has asked already, by the owner that it knows of. Where the owner node knows of another one (another node has changed him meanwhile) it
+//! is asked here once more; that is rare, and costs some files of /proc then.
+
+use std::path::Path;
+
+use client::request::{Request, Response};
+use client::slice::{Effect, Input, home_slice};
+use smallvec::SmallVec;
+use types::Errno;
+
+use super::Daemon;
+use super::work::Item;
+
+/// To act as the owner of any file, as bit of the sets in /proc/PID/status.
+const CAP_FOWNER: u64 = 1 << 3;
+
+/// The effective set of a process.
+pub(super) fn effective_capabilities(process: &Path) -> Option<u64> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let set = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(set.trim(), 16).ok()
+}
+
+/// A line of /proc/PID/uid_map: its users from `inside` on are those from `outside` on here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Mapping {
+    inside: u32,
+    outside: u32,
+    count: u32,
+}
+
+impl Mapping {
+    /// All lines that can be read.
+    fn all(text: &str) -> impl Iterator<Item = Self> {
+        text.lines().filter_map(|line| {
+            let mut numbers = line.split_whitespace().map(str::parse);
+            let mut next = || numbers.next()?.ok();
+            Some(Self {
+                inside: next()?,
+                outside: next()?,
+                count: next()?,
+            })
+        })
+    }
+
+    /// The users here: the first and the last.
+    const fn range(self) -> (u32, u32) {
+        (
+            self.outside,
+            self.outside.saturating_add(self.count.saturating_sub(1)),
+        )
+    }
+
+    fn has(self, uid: u32) -> bool {
+        let (first, last) = self.range();
+        self.count > 0 && first <= uid && uid <= last
+    }
+}
+
+/// The users whose files are as good as his own to `caller`, of process `process`, those of `uid` among them. `None`: `uid`'s are not. He needs
+/// CAP_FOWNER in a user namespace that knows `uid`, or is its root (who may act by another one's leave, as overlayfs lets processes).
+fn covered(process: &Path, caller: u32, uid: u32) -> Option<(u32, u32)> {
+    let map = std::fs::read_to_string(process.join("uid_map")).ok()?;
+    let of_uid = Mapping::all(&map).find(|mapping| mapping.has(uid))?;
+    let is_root =
+        || Mapping::all(&map).any(|m| m.count > 0 && m.inside == 0 && m.outside == caller);
+    let has_capability =
+        || effective_capabilities(process).is_some_and(|all| all & CAP_FOWNER != 0);
+    (is_root() || has_capability()).then(|| of_uid.range())
+}
+
+impl Daemon {
+    /// What follows from a request about what is `uid`'s and not its caller's.
+    pub(super) fn ask_standing(&self, mut request: Request, uid: u32) -> Item {
+        // 0: who has asked is the kernel itself, or a process that is not of our process namespace.
+        let process = Path::new("/proc").join(request.caller.pid.to_string());
+        let covered = (request.caller.pid != 0)
+            .then(|| covered(&process, request.caller.uid, uid))
+            .flatten();
+        match covered {
+            Some((first, last)) => {
+                (request.caller.first, request.caller.last) = (first, last);
+                Item::Client(home_slice(&request.operation), Input::Request(request))
+            }
+            None => {
+                let refused = Response::Error(Errno::EPERM);
+                Item::Effect(Effect::Reply(request.ticket, refused, SmallVec::new()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process of this map and set.
+    fn process(map: &str, capabilities: u64) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a directory");
+        let put = |name, text| std::fs::write(folder.path().join(name), text).expect("written");
+        put("uid_map", map.to_owned());
+        put(
+            "status",
+            format!(
+                "Name:\tx\nCapPrm:\tffffffffffffffff\nCapEff:\t{capabilities:016x}\nCapBnd:\tff\n"
+            ),
+        );
+        folder
+    }
+
+    #[test]
+    fn who_may_act_as_an_owner_is_who_the_kernel_says() {
+        let all = "         0          0 4294967295\n";
+        let container = "0 100000 65536\n";
+        let own = "0 1000 1\n1 200000 1000\n";
+        for (map, capabilities, caller, uid, expected) in [
+            (all, 0, 1000, 0, None),
+            (all, !CAP_FOWNER, 1000, 0, None),
+            (all, CAP_FOWNER, 1000, 0, Some((0, u32::MAX - 1))),
+            (container, 0, 100_033, 100_000, None),
+            (container, 0, 100_000, 100_033, Some((100_000, 165_535))),
+            (
+                container,
+                CAP_FOWNER,
+                100_033,
+                100_000,
+                Some((100_000, 165_535)),
+            ),
+            // What its namespace does not know is nobody's there.
+            (container, !0, 100_000, 0, None),
+            (own, !0, 1000, 0, None),
+            (own, !0, 1000, 1001, None),
+            (own, 0, 1000, 200_999, Some((200_000, 200_999))),
+            ("", !0, 1000, 1000, None),
+            ("0 0 0\nx\n", !0, 0, 0, None),
+        ] {
+            let folder = process(map, capabilities);
+            assert_eq!(
+                covered(folder.path(), caller, uid),
+                expected,
+                "{map:?} {capabilities:x} {caller} {uid}"
+            );
+        }
+        let gone = process(all, !0);
+        assert_eq!(covered(&gone.path().join("gone"), 1000, 0), None);
+    }
+}
