@@ -7,7 +7,7 @@ use types::{Errno, InodeId, Instant, Lock, ShardId};
 
 use crate::HeldLocks;
 use crate::env::Env;
-use crate::locks::LockEffect;
+use crate::locks::{Asker, LockEffect};
 use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::request::{Handle, Operation, Request, Response, Ticket, TicketPart};
@@ -31,7 +31,8 @@ impl Slice {
                 lock,
                 waits,
             } => {
-                let (at, wanted) = ((ino, handle), (lock, waits));
+                let uid = request.caller.uid;
+                let (at, wanted) = ((ino, handle), (lock, Asker { uid, waits }));
                 self.locks.set(env.now, ticket, at, wanted, &mut effects);
                 // The signal may have come before the request.
                 let signalled = self.signalled.iter().map(|(_, part)| *part);

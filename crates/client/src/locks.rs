@@ -11,7 +11,11 @@
 //! Life cycle of a wait: `Set` -> `Waits` -> the owner says that it is its turn, or some time has passed -> `Claim` -> held;
 //! or a signal -> `Cancel`.
 //!
+//! Requests are bounded, and those of one user, or that wait, leave room for others: `requests`.
+//!
 //! An inode without locks is not here: closing a file costs a look at an empty table.
+
+mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,10 +23,11 @@ use token::locks::message::{LockAction, LockAnswer, LockAsk};
 use token::locks::pieces::{LockPiece, Pieces};
 use types::{
     ByteRange, Duration, Errno, InodeId, Instant, Lock, LockKind, LockMode, LockOwner, ShardId,
-    limits,
 };
 
 use crate::request::{Handle, Ticket, TicketPart};
+pub(crate) use requests::Asker;
+use requests::Requests;
 
 /// A wait asks whether it is its turn after this: what the owner said may be lost.
 const CLAIM_AFTER: Duration = Duration::from_millis(2000);
@@ -124,8 +129,8 @@ pub(crate) struct Locks {
     inodes: BTreeMap<InodeId, InodeLocks>,
     /// The last number.
     number: u64,
-    /// Requests queued and waiting.
-    request_count: usize,
+    /// Those queued and waiting.
+    requests: Requests,
 }
 
 impl Job {
@@ -277,8 +282,10 @@ impl Locks {
         self.inodes.is_empty()
     }
 
-    fn push(&mut self, now: Instant, ino: InodeId, job: Job) {
-        self.request_count += usize::from(job.ticket().is_some());
+    fn push(&mut self, now: Instant, ino: InodeId, job: Job, asker: Option<Asker>) {
+        if let Some(ticket) = job.ticket() {
+            self.requests.begin(ticket, asker);
+        }
         let inode = self.inodes.entry(ino).or_default();
         inode.queue.push_back(Queued::new(job, now));
     }
@@ -289,19 +296,19 @@ impl Locks {
         now: Instant,
         ticket: Ticket,
         (ino, handle): (InodeId, Handle),
-        (lock, waits): (Lock, bool),
+        (lock, asker): (Lock, Asker),
         out: &mut Vec<LockEffect>,
     ) {
-        if self.request_count >= limits::LOCK_REQUESTS_MAX {
+        if !self.requests.has_room(asker) {
             return out.push(LockEffect::Failed(ticket, Errno::ENOLCK));
         }
         let job = Job::Set {
             lock,
-            waits,
+            waits: asker.waits,
             handle: Some(handle),
             ticket: Some(ticket),
         };
-        self.push(now, ino, job);
+        self.push(now, ino, job, Some(asker));
         self.pump(now, ino, out);
     }
 
@@ -323,7 +330,7 @@ impl Locks {
             ticket: Some(ticket),
             is_close: false,
         };
-        self.push(now, ino, job);
+        self.push(now, ino, job, None);
         self.pump(now, ino, out);
     }
 
@@ -350,7 +357,7 @@ impl Locks {
             ticket: Some(ticket),
             is_close: true,
         };
-        self.push(now, ino, job);
+        self.push(now, ino, job, None);
         self.pump(now, ino, out);
         true
     }
@@ -421,7 +428,7 @@ impl Locks {
         let Some(ticket) = ticket else {
             return;
         };
-        self.request_count -= 1;
+        self.requests.end(ticket);
         out.push(match result {
             Ok(()) => LockEffect::Done(ticket),
             Err(errno) => LockEffect::Failed(ticket, errno),
@@ -777,7 +784,7 @@ impl Locks {
     /// Inodes with locks or requests, and requests that wait.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> (usize, usize) {
-        (self.inodes.len(), self.request_count)
+        (self.inodes.len(), self.requests.count())
     }
 }
 

@@ -6,7 +6,7 @@
 //!   given, and one that comes too late hears `Stale`, which says that it was not executed.
 //! - Who waits and can have the lock is offered it, in the order of arrival; an offer is held for its node until that has
 //!   claimed or cancelled it, or is dead.
-//! - Locks, waits and what is remembered of nodes are bounded: `limits::LOCKS_PER_SHARD_MAX`.
+//! - Locks, waits and what is remembered of nodes are bounded, and nobody takes all of the room: `room`.
 //!
 //! Life cycle of a wait: `Set` that conflicts -> `Waits` -> others unlock -> offered (`Ready`, which may get lost; the node
 //! asks again from time to time) -> `Claim` -> held. Or `Cancel`, or the node's death.
@@ -19,14 +19,16 @@
 
 pub mod message;
 pub mod pieces;
+mod room;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use types::id::NodeLife;
-use types::{InodeId, Instant, Lock, LockKind, LockOwner, limits};
+use types::{InodeId, Instant, Lock, LockKind, LockMode, LockOwner, limits};
 
 use message::{LockAction, LockAnswer, LockAsk};
 use pieces::Pieces;
+use room::{Need, Room};
 
 /// A lock owner of the cluster.
 type Holder = (NodeLife, LockOwner);
@@ -96,8 +98,7 @@ pub struct Locks {
     /// Changes with these numbers and lower ones, of inodes on which a node has nothing, are not executed any more.
     floors: BTreeMap<NodeLife, u64>,
     /// Pieces and waits.
-    count: usize,
-    count_max: usize,
+    room: Room,
 }
 
 impl Inode {
@@ -139,10 +140,6 @@ impl Inode {
         held.chain(offered.map(Wait::holder))
     }
 
-    fn has(&self, life: NodeLife) -> bool {
-        self.held.keys().any(|(of, _)| *of == life) || self.waits.iter().any(|w| w.from == life)
-    }
-
     fn is_empty(&self) -> bool {
         self.held.is_empty() && self.waits.is_empty()
     }
@@ -151,17 +148,14 @@ impl Inode {
 impl Locks {
     /// No locks.
     pub fn new() -> Self {
-        Self {
-            count_max: limits::LOCKS_PER_SHARD_MAX,
-            ..Self::default()
-        }
+        Self::with_count_max(limits::LOCKS_PER_SHARD_MAX)
     }
 
     /// The same with another bound: for tests.
     #[must_use]
     pub fn with_count_max(count_max: usize) -> Self {
         Self {
-            count_max,
+            room: Room::new(count_max),
             ..Self::default()
         }
     }
@@ -227,7 +221,7 @@ impl Locks {
                     .conflict(holder, &lock)
                     .is_none()
                 {
-                    return self.set(holder, ino, &lock, out);
+                    return self.set((ino, holder), &lock, Need::Lock, out);
                 }
                 match waits {
                     false => LockAnswer::Conflict,
@@ -248,8 +242,8 @@ impl Locks {
                     return LockAnswer::Waits;
                 }
                 let claimed = inode.waits.remove(at).expect("it was found there");
-                self.count -= 1;
-                self.set(claimed.holder(), ino, &claimed.lock, out)
+                self.room.change((ino, claimed.holder()), 1, 0);
+                self.set((ino, claimed.holder()), &claimed.lock, Need::Claimed, out)
             }
             LockAction::Cancel { wait } => {
                 self.end_waits(ino, |w| w.from == from && w.number == wait);
@@ -257,21 +251,13 @@ impl Locks {
                 LockAnswer::Done
             }
             LockAction::Clear { owner, range } => {
-                let inode = self.inodes.entry(ino).or_default();
-                let Some(pieces) = inode.held.get_mut(&(from, owner)) else {
+                let Some(pieces) = self.pieces(ino, (from, owner)) else {
                     return LockAnswer::Done;
                 };
-                let before = pieces.count();
                 let mut after = pieces.clone();
                 after.clear(range);
-                if after.count() > before && self.count >= self.count_max {
+                if !self.put(ino, (from, owner), after, Need::Rest) {
                     return LockAnswer::Full;
-                }
-                self.count = self.count - before + after.count();
-                if after.is_empty() {
-                    inode.held.remove(&(from, owner));
-                } else {
-                    *pieces = after;
                 }
                 self.offer(ino, out);
                 LockAnswer::Done
@@ -281,32 +267,52 @@ impl Locks {
 
     /// A flock is given up.
     fn clear(&mut self, from: NodeLife, ino: InodeId, lock: &Lock, out: &mut Vec<Ready>) {
-        let inode = self.inodes.entry(ino).or_default();
-        if let Some(pieces) = inode.held.remove(&(from, lock.owner)) {
-            self.count -= pieces.count();
-        }
+        self.put(ino, (from, lock.owner), Pieces::default(), Need::Rest);
         self.offer(ino, out);
     }
 
-    /// Nobody is in the way.
-    fn set(&mut self, of: Holder, ino: InodeId, lock: &Lock, out: &mut Vec<Ready>) -> LockAnswer {
-        let inode = self.inodes.entry(ino).or_default();
-        let pieces = inode.held.entry(of).or_default();
-        let before = pieces.count();
-        let mut after = pieces.clone();
-        after.set(lock);
-        if after.count() > before && self.count >= self.count_max {
-            if before == 0 {
-                inode.held.remove(&of);
-            }
-            self.offer(ino, out);
-            return LockAnswer::Full;
+    /// What a lock owner has on an inode.
+    fn pieces(&self, ino: InodeId, of: Holder) -> Option<&Pieces> {
+        self.inodes.get(&ino).and_then(|inode| inode.held.get(&of))
+    }
+
+    /// Puts what a lock owner has now in place of what it had. False: there is no room, and nothing has changed.
+    fn put(&mut self, ino: InodeId, of: Holder, after: Pieces, need: Need) -> bool {
+        let before = self.pieces(ino, of).map_or(0, Pieces::count);
+        let more = after.count().saturating_sub(before);
+        if !self.room.has((ino, of), need, more) {
+            return false;
         }
-        self.count = self.count - before + after.count();
-        *pieces = after;
-        // A write lock may have become a read lock.
+        self.room.change((ino, of), before, after.count());
+        let inode = self.inodes.entry(ino).or_default();
+        match after.is_empty() {
+            true => inode.held.remove(&of),
+            false => inode.held.insert(of, after),
+        };
+        true
+    }
+
+    /// Nobody is in the way.
+    fn set(
+        &mut self,
+        (ino, of): (InodeId, Holder),
+        lock: &Lock,
+        need: Need,
+        out: &mut Vec<Ready>,
+    ) -> LockAnswer {
+        let before = self.pieces(ino, of);
+        // A write lock that becomes one for reading is given up in part.
+        let is_less = lock.mode == LockMode::Read && before.is_some_and(|b| b.cover(lock.range));
+        let need = if is_less { Need::Rest } else { need };
+        let mut after = before.cloned().unwrap_or_default();
+        after.set(lock);
+        let has_room = self.put(ino, of, after, need);
+        // Also without room: it may have been offered what it cannot have.
         self.offer(ino, out);
-        LockAnswer::Done
+        match has_room {
+            true => LockAnswer::Done,
+            false => LockAnswer::Full,
+        }
     }
 
     fn wait(
@@ -317,7 +323,7 @@ impl Locks {
         (number, lock): (u64, Lock),
     ) -> LockAnswer {
         let holder = (from, lock.owner);
-        if self.count >= self.count_max {
+        if !self.room.has((ino, holder), Need::Lock, 1) {
             return LockAnswer::Full;
         }
         if lock.owner.kind == LockKind::Posix {
@@ -336,7 +342,7 @@ impl Locks {
             is_offered: false,
             since: now,
         });
-        self.count += 1;
+        self.room.change((ino, holder), 0, 1);
         LockAnswer::Waits
     }
 
@@ -389,12 +395,12 @@ impl Locks {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
         };
-        let (waiting, count) = (&mut self.waiting, &mut self.count);
+        let (waiting, room) = (&mut self.waiting, &mut self.room);
         inode.waits.retain(|wait| {
             let is_over = ends(wait);
             if is_over {
                 forget_edge(waiting, wait, ino);
-                *count -= 1;
+                room.change((ino, wait.holder()), 1, 0);
             }
             !is_over
         });
@@ -405,7 +411,7 @@ impl Locks {
         let Some(inode) = self.inodes.get_mut(&ino) else {
             return;
         };
-        if !inode.has(from)
+        if self.room.of_node(ino, from) == 0
             && let Some(heard) = inode.heard.remove(&from)
         {
             let floor = self.floors.entry(from).or_default();
@@ -424,13 +430,10 @@ impl Locks {
         for ino in inodes {
             self.end_waits(ino, |wait| wait.from == life);
             let inode = self.inodes.get_mut(&ino).expect("a key");
-            let count = &mut self.count;
-            inode.held.retain(|(of, _), pieces| {
-                if *of == life {
-                    *count -= pieces.count();
-                }
-                *of != life
-            });
+            let of_life = inode.held.extract_if(.., |(of, _), _| *of == life);
+            for (of, pieces) in of_life {
+                self.room.change((ino, of), pieces.count(), 0);
+            }
             inode.heard.remove(&life);
             self.offer(ino, out);
             if self.inodes[&ino].is_empty() {
@@ -445,7 +448,9 @@ impl Locks {
         let Some(inode) = self.inodes.remove(&ino) else {
             return;
         };
-        self.count -= inode.held.values().map(Pieces::count).sum::<usize>();
+        for (of, pieces) in &inode.held {
+            self.room.change((ino, *of), pieces.count(), 0);
+        }
         for (life, heard) in inode.heard {
             let floor = self.floors.entry(life).or_default();
             *floor = heard.number.max(*floor);
@@ -470,10 +475,12 @@ impl Locks {
                 self.tidy(from, ino);
                 continue;
             }
-            let pieces = inode.held.entry((from, lock.owner)).or_default();
-            self.count -= pieces.count();
+            let of = (from, lock.owner);
+            let pieces = inode.held.entry(of).or_default();
+            let before = pieces.count();
             pieces.set(&lock);
-            self.count += pieces.count();
+            // Without regard to the room: it had it at the former owner.
+            self.room.change((ino, of), before, pieces.count());
             let answer = LockAnswer::Stale { newest: floor };
             let heard = Heard {
                 number: floor,
@@ -511,7 +518,7 @@ impl Locks {
 
     /// Locked pieces and waits.
     pub const fn count(&self) -> usize {
-        self.count
+        self.room.count()
     }
 
     /// Asserts the invariants.
@@ -519,15 +526,15 @@ impl Locks {
     /// # Panics
     /// One does not hold.
     pub fn check(&self) {
-        let mut count = 0;
+        let mut places = Vec::new();
         let mut edges = 0;
         for (ino, inode) in &self.inodes {
             assert!(!inode.is_empty());
-            count += inode.waits.len();
+            places.extend(inode.waits.iter().map(|wait| (*ino, wait.holder(), 1)));
             for (holder, pieces) in &inode.held {
                 pieces.check();
                 assert!(inode.heard.contains_key(&holder.0));
-                count += pieces.count();
+                places.push((*ino, *holder, pieces.count()));
                 for piece in pieces.iter() {
                     let lock = piece.lock(holder.1);
                     assert_eq!(inode.conflict(*holder, &lock), None);
@@ -545,7 +552,7 @@ impl Locks {
                 edges += usize::from(is_edge);
             }
         }
-        assert_eq!(count, self.count);
+        self.room.check(places);
         assert_eq!(
             edges,
             self.waiting.values().map(BTreeSet::len).sum::<usize>()

@@ -52,12 +52,19 @@ pub const KERNEL_LINK_MS: u64 = 100;
 pub const LEASE_MS: u64 = 10_000;
 /// A node renews its lease this often, in milliseconds.
 pub const LEASE_RENEWAL_MS: u64 = 2_000;
-/// Locked ranges, and waits for some, of all inodes of a shard: more are refused with ENOLCK.
+/// Locked ranges, and waits for some, of all inodes of a shard, and four times what a node may have on one of them: more are refused with
+/// ENOLCK. The last quarter is for lock owners with few, and for unlocking.
 pub const LOCKS_PER_SHARD_MAX: usize = 32 << 10;
+/// Locked ranges and waits in a shard with which a lock owner has few.
+pub const LOCKS_OF_OWNER_FEW: usize = 64;
 /// Waits for locks of one lock owner's chain that are looked at for a deadlock.
 pub const LOCK_CHAIN_MAX: usize = 1024;
-/// Requests for locks that wait in one slice of a node: more are refused with ENOLCK.
+/// Requests for locks that wait in one slice of a node, whether for others' locks or for the owner's answer: more are refused with ENOLCK.
 pub const LOCK_REQUESTS_MAX: usize = 4096;
+/// Those of them that wait for others' locks: what does not wait goes on beside them.
+pub const LOCK_WAITS_MAX: usize = LOCK_REQUESTS_MAX / 4 * 3;
+/// Those of one user that is not root.
+pub const LOCK_REQUESTS_OF_USER_MAX: usize = LOCK_REQUESTS_MAX / 4;
 /// Most copies of a block.
 pub const REPLICA_COUNT_MAX: usize = 3;
 /// Sectors of a run whose checksums lie inline in the extent record; longer runs have checksum sectors.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use stdx::Prng;
 use token::locks::Ready;
 use types::id::NodeLife;
-use types::{Incarnation, LockMode, NodeId};
+use types::{Incarnation, LockMode, NodeId, limits};
 
 use super::*;
 
@@ -52,6 +52,10 @@ struct World {
     next: u64,
     forgets: bool,
     counts: [u64; 5],
+}
+
+fn asker(uid: u32, waits: bool) -> Asker {
+    Asker { uid, waits }
 }
 
 fn ino(index: u64) -> InodeId {
@@ -234,8 +238,8 @@ impl World {
                 }
                 let node = &mut self.nodes[index];
                 node.calls.insert(ticket, Call::Set(at, lock));
-                node.locks
-                    .set(now, ticket, (at, handle), (lock, pick >= 6), &mut out);
+                let wanted = (lock, asker(0, pick >= 6));
+                node.locks.set(now, ticket, (at, handle), wanted, &mut out);
             }
         }
         self.perform(index, out);
@@ -516,11 +520,21 @@ struct Asking {
 
 impl Asking {
     fn set(&mut self, handle: u64, lock: Lock, waits: bool) -> Vec<LockEffect> {
+        self.set_of(0, (HERE, handle), lock, waits)
+    }
+
+    /// A user's request.
+    fn set_of(
+        &mut self,
+        uid: u32,
+        (ino, handle): (InodeId, u64),
+        lock: Lock,
+        waits: bool,
+    ) -> Vec<LockEffect> {
         self.ticket += 1;
-        let mut out = Vec::new();
-        let at = (HERE, Handle(handle));
-        self.locks
-            .set(Instant(1), Ticket(self.ticket), at, (lock, waits), &mut out);
+        let (mut out, ticket) = (Vec::new(), Ticket(self.ticket));
+        let (at, wanted) = ((ino, Handle(handle)), (lock, asker(uid, waits)));
+        self.locks.set(Instant(1), ticket, at, wanted, &mut out);
         out
     }
 
@@ -619,4 +633,47 @@ fn a_change_that_was_given_up_and_refused_leaves_what_was_there() {
     );
     node.answer(LockAnswer::Conflict);
     assert_eq!(node.locks.held(HERE), [before]);
+}
+
+fn is_refused(effects: &[LockEffect]) -> bool {
+    matches!(effects, [LockEffect::Failed(_, Errno::ENOLCK)])
+}
+
+/// Users' threads wait for locks on files whose owner does not answer: what others ask is not refused for that, and nobody's unlocking.
+#[test]
+fn who_waits_leaves_room_for_others() {
+    let mut node = Asking::default();
+    let held = lock_of(1, LockMode::Write, 0, 1);
+    node.set(1, held, false);
+    node.answer(LockAnswer::Done);
+    let mut ask = |uid: u32, index, waits| {
+        let lock = lock_of(uid.into(), LockMode::Write, 0, 1);
+        is_refused(&node.set_of(uid, (ino(index), 1), lock, waits))
+    };
+    let fill = |ask: &mut dyn FnMut(u32, u64, bool) -> bool, uid, waits| {
+        (0..).take_while(|at| !ask(uid, 2 + at % 7, waits)).count()
+    };
+    // A user has a quarter of the room, and others are not kept from theirs.
+    let quarter = limits::LOCK_REQUESTS_MAX / 4;
+    for uid in 1..=3 {
+        assert_eq!(fill(&mut ask, uid, true), quarter, "user {uid}");
+        assert!(ask(uid, 10, false));
+    }
+    // No more waits, not even root's, but requests that do not wait.
+    assert!(ask(4, 10, true) && ask(0, 10, true));
+    assert!(!ask(4, 10, false) && !ask(0, 10, false));
+    // They are bounded as well.
+    assert_eq!(fill(&mut ask, 0, false), quarter - 2);
+    let mut out = Vec::new();
+    let what = (held.owner, ByteRange::ALL);
+    node.locks
+        .clear(Instant(2), (Ticket(0), HERE), what, &mut out);
+    assert!(asked(&out).is_some(), "unlocking is not refused");
+    // What ends makes room.
+    for ticket in 2..=5000 {
+        let part = TicketPart::from(Ticket(ticket));
+        node.locks.on_interrupt(Instant(5), part, &mut Vec::new());
+    }
+    let lock = lock_of(1, LockMode::Write, 0, 1);
+    assert!(!is_refused(&node.set_of(1, (ino(10), 1), lock, true)));
 }

@@ -62,7 +62,7 @@ pub enum LockAnswer {
     Conflict,
     /// Set: who is in the way waits for the asker.
     Deadlock,
-    /// Set, Claim, Clear: the shard has no room for more locks.
+    /// Set, Claim, Clear: the shard has no room for more locks of this lock owner.
     Full,
     /// Not executed: the number is not above `newest`, or (Claim) there is no such wait. A new owner may have been told of the
     /// node's locks since it was sent.

@@ -59,6 +59,12 @@ impl Pieces {
         self.from(range.begin).iter().map_while(cut).collect()
     }
 
+    /// All bytes of `range` are locked.
+    pub fn cover(&self, range: ByteRange) -> bool {
+        let within = self.within(range);
+        within.iter().map(|piece| piece.range.length()).sum::<u64>() == range.length()
+    }
+
     /// From the first piece on that ends behind `begin`.
     fn from(&self, begin: u64) -> &[LockPiece] {
         &self.all[self.all.partition_point(|piece| piece.range.end <= begin)..]

@@ -405,27 +405,142 @@ fn a_new_owner_knows_what_it_was_told() {
     bench.locks.check();
 }
 
+/// A lock owner that locks every second byte, until it hears something else than `Done`; how many it has then.
+fn fill(bench: &mut Bench, node: u16, index: u64, id: u64) -> (u64, LockAnswer) {
+    for at in 0.. {
+        let answer = bench.set(
+            node,
+            index,
+            lock(id, LockMode::Write, 2 * at..2 * at + 1),
+            false,
+        );
+        if answer != LockAnswer::Done {
+            return (at, answer);
+        }
+    }
+    unreachable!("there is a bound")
+}
+
+fn hole(bench: &mut Bench, index: u64, id: u64, at: u64) -> LockAnswer {
+    let (owner, range) = (owner(LockKind::Posix, id), ByteRange::new(at, at + 1));
+    bench.ask(1, index, LockAction::Clear { owner, range })
+}
+
+#[test]
+fn who_locks_all_that_he_can_leaves_others_room() {
+    use LockAnswer::{Done, Full, Waits};
+    const COUNT_MAX: u64 = 1024;
+    let mut bench = Bench::new();
+    bench.locks = Locks::with_count_max(usize::try_from(COUNT_MAX).unwrap());
+    // One on one file: no more than a quarter of the shard. On five: all but a quarter.
+    assert_eq!(fill(&mut bench, 1, 1, 1), (192, Full));
+    assert_eq!(
+        bench.set(1, 1, lock(1, LockMode::Write, 900..901), true),
+        Full
+    );
+    for index in 2..=5 {
+        let (count, answer) = fill(&mut bench, 1, index, 1);
+        assert!(answer == Full && (index == 5 || count == 192), "{count}");
+    }
+    assert_eq!(bench.locks.count(), 768);
+    assert_eq!(fill(&mut bench, 2, 6, 1), (64, Full), "with few he goes on");
+    // Others on this file, on other files, on this node and another, holding and waiting.
+    let of = |id, at: u64| lock(id, LockMode::Write, at..at + 1);
+    let rows = [
+        (1, 1, of(2, 901), false, Done),
+        (1, 1, of(3, 901), true, Waits),
+        (1, 7, of(2, 0), false, Done),
+        (2, 7, of(2, 0), true, Waits),
+        (2, 1, of(2, 903), false, Done),
+    ];
+    hears(&mut bench, &rows);
+    // And who has much gives up what he likes.
+    hears(
+        &mut bench,
+        &[(1, 1, lock(1, LockMode::Write, 384..390), false, Full)],
+    );
+    assert_eq!(hole(&mut bench, 1, 1, 2), Done);
+}
+
+/// Unlocking may need room: it goes on where locking has ended, and in the last resort another's room is kept.
+#[test]
+fn unlocking_goes_on_where_locking_has_ended() {
+    use LockAnswer::{Done, Full};
+    let mut bench = Bench::new();
+    bench.locks = Locks::with_count_max(4096);
+    hears(
+        &mut bench,
+        &[(1, 1, lock(1, LockMode::Write, 10_000..20_000), false, Done)],
+    );
+    assert_eq!(fill(&mut bench, 1, 1, 1), (767, Full));
+    let holes = (0..).take_while(|at| hole(&mut bench, 1, 1, 10_001 + 2 * at) == Done);
+    assert_eq!(holes.count(), 128);
+    // What becomes a lock for reading is given up in part, and has the room of this.
+    hears(
+        &mut bench,
+        &[(1, 1, lock(2, LockMode::Write, 30_000..30_010), false, Done)],
+    );
+    let read = lock(2, LockMode::Read, 30_001..30_002);
+    let write = lock(2, LockMode::Write, 40_000..40_001);
+    for id in 3.. {
+        let answer = bench.set(1, 1, lock(id, LockMode::Read, 50_000..50_001), false);
+        if answer == Full {
+            break;
+        }
+    }
+    hears(
+        &mut bench,
+        &[(1, 1, write, false, Full), (1, 1, read, false, Done)],
+    );
+    assert_eq!(hole(&mut bench, 1, 2, 30_005), Done);
+    // Who has waited for his lock has the room that his wait had.
+    let mut bench = Bench::new();
+    bench.locks = Locks::with_count_max(4096);
+    hears(
+        &mut bench,
+        &[
+            (2, 1, lock(1, LockMode::Write, 9_000..9_001), false, Done),
+            (
+                1,
+                1,
+                lock(1, LockMode::Write, 9_000..9_001),
+                true,
+                LockAnswer::Waits,
+            ),
+        ],
+    );
+    let wait = bench.number;
+    assert_eq!(fill(&mut bench, 1, 1, 1), (767, Full));
+    hears(
+        &mut bench,
+        &[(1, 1, lock(2, LockMode::Write, 8_000..8_001), false, Done)],
+    );
+    bench.clear(2, 1, owner(LockKind::Posix, 1));
+    assert_eq!(bench.ask(1, 1, LockAction::Claim { wait }), Done);
+}
+
 #[test]
 fn a_full_table_refuses_more_and_goes_on_when_there_is_room() {
     use LockAnswer::{Done, Full};
     let mut bench = Bench::new();
-    bench.locks = Locks::with_count_max(2);
+    bench.locks = Locks::with_count_max(12);
     let of = |range| lock(1, LockMode::Write, range);
+    // Of twelve places of the shard three are one node's on one inode, of which one is for unlocking.
     let rows = [
         (1, 1, of(0..9), false, Done),
         (1, 1, of(20..29), false, Done),
         (1, 1, of(40..49), false, Full),
-        (1, 2, of(40..49), false, Full),
-        (2, 1, of(0..1), true, Full),
+        (1, 1, of(40..49), true, Full),
+        (1, 2, of(40..49), false, Done),
+        (2, 1, of(50..51), false, Done),
     ];
     hears(&mut bench, &rows);
     // A hole makes two of one; where two have grown together there is room for it.
-    let (owner, range) = (owner(LockKind::Posix, 1), ByteRange::new(4, 5));
-    let clear = LockAction::Clear { owner, range };
-    assert_eq!(bench.ask(1, 1, clear), Full);
+    assert_eq!(hole(&mut bench, 1, 1, 4), Done);
+    assert_eq!(hole(&mut bench, 1, 1, 24), Full);
     hears(&mut bench, &[(1, 1, of(9..20), false, Done)]);
-    assert_eq!(bench.ask(1, 1, clear), Done);
+    assert_eq!(hole(&mut bench, 1, 1, 24), Done);
     bench.locks.on_inode_gone(ino(1));
     bench.locks.check();
-    assert_eq!(bench.locks.count(), 0);
+    assert_eq!(bench.locks.count(), 1);
 }
