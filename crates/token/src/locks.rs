@@ -6,6 +6,8 @@
 //!   given, and one that comes too late hears `Stale`, which says that it was not executed.
 //! - Who waits and can have the lock is offered it, in the order of arrival; an offer is held for its node until that has
 //!   claimed or cancelled it, or is dead.
+//! - Waits are looked at when those have less behind whom they stand (`queue`), and who is in the way is found by ranges (`taken`): with thousands of locks and
+//!   waits no ask takes long.
 //! - Locks, waits and what is remembered of nodes are bounded, and nobody takes all of the room: `room`.
 //!
 //! Life cycle of a wait: `Set` that conflicts -> `Waits` -> others unlock -> offered (`Ready`, which may get lost; the node
@@ -19,16 +21,20 @@
 
 pub mod message;
 pub mod pieces;
+mod queue;
 mod room;
+mod taken;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use types::id::NodeLife;
-use types::{InodeId, Instant, Lock, LockKind, LockMode, LockOwner, limits};
+use types::{ByteRange, InodeId, Instant, Lock, LockKind, LockMode, LockOwner, limits};
 
 use message::{LockAction, LockAnswer, LockAsk};
 use pieces::Pieces;
+use queue::{Queue, Wait};
 use room::{Need, Room};
+use taken::{Table, Taken};
 
 /// A lock owner of the cluster.
 type Holder = (NodeLife, LockOwner);
@@ -44,22 +50,6 @@ pub struct Ready {
     pub wait: u64,
 }
 
-/// A request that waits, or the lock that it is offered.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    from: NodeLife,
-    number: u64,
-    lock: Lock,
-    is_offered: bool,
-    since: Instant,
-}
-
-impl Wait {
-    const fn holder(&self) -> Holder {
-        (self.from, self.lock.owner)
-    }
-}
-
 /// A node's newest change of an inode.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
@@ -70,7 +60,9 @@ struct Heard {
 #[derive(Debug, Default)]
 struct Inode {
     held: BTreeMap<Holder, Pieces>,
-    waits: VecDeque<Wait>,
+    /// The same, and what is offered, by its ranges.
+    taken: Table,
+    waits: Queue,
     heard: BTreeMap<NodeLife, Heard>,
 }
 
@@ -83,7 +75,7 @@ pub struct LockWaiting {
     pub node: NodeLife,
     /// What is wanted.
     pub lock: Lock,
-    /// The first that is in the way; none when it is offered and the node has not claimed it yet.
+    /// One that is in the way; none when it is offered and the node has not claimed it yet.
     pub behind: Option<(NodeLife, Lock)>,
     /// Since when.
     pub since: Instant,
@@ -102,42 +94,9 @@ pub struct Locks {
 }
 
 impl Inode {
-    /// The first lock in the way of `lock`: held by another, or offered to another.
-    fn conflict(&self, of: Holder, lock: &Lock) -> Option<(NodeLife, Lock)> {
-        let held = self
-            .held
-            .iter()
-            .filter(|(holder, _)| **holder != of && holder.1.kind == lock.owner.kind);
-        for ((life, owner), pieces) in held {
-            if let Some(piece) = pieces.conflict(lock) {
-                return Some((*life, piece.lock(*owner)));
-            }
-        }
-        let offered = |wait: &&Wait| {
-            wait.is_offered
-                && wait.holder() != of
-                && wait.lock.owner.kind == lock.owner.kind
-                && wait.lock.mode.conflicts_with(lock.mode)
-                && wait.lock.range.overlaps(&lock.range)
-        };
-        let offer = self.waits.iter().find(offered)?;
-        Some((offer.from, offer.lock))
-    }
-
-    /// All that are in the way.
-    fn conflicts(&self, of: Holder, lock: &Lock) -> impl Iterator<Item = Holder> {
-        let held = self.held.iter().filter(move |(holder, pieces)| {
-            **holder != of && holder.1.kind == lock.owner.kind && pieces.conflict(lock).is_some()
-        });
-        let offered = self.waits.iter().filter(move |wait| {
-            wait.is_offered
-                && wait.holder() != of
-                && wait.lock.owner.kind == lock.owner.kind
-                && wait.lock.mode.conflicts_with(lock.mode)
-                && wait.lock.range.overlaps(&lock.range)
-        });
-        let held = held.map(|(holder, _)| *holder);
-        held.chain(offered.map(Wait::holder))
+    /// A lock in the way of `lock`: held by another, or offered to another.
+    fn conflict(&self, of: Holder, lock: &Lock) -> Option<&Taken> {
+        self.taken.conflicts(of, *lock).next()
     }
 
     fn is_empty(&self) -> bool {
@@ -171,9 +130,9 @@ impl Locks {
         if let LockAction::Test { lock } = &ask.action {
             let inode = self.inodes.get(&ino);
             let found = inode.and_then(|inode| inode.conflict((from, lock.owner), lock));
-            return found.map_or(LockAnswer::Free, |(life, lock)| LockAnswer::Held {
-                node: life.node,
-                lock,
+            return found.map_or(LockAnswer::Free, |taken| LockAnswer::Held {
+                node: taken.life.node,
+                lock: taken.lock,
             });
         }
         let heard = self.inodes.get(&ino).and_then(|i| i.heard.get(&from));
@@ -214,40 +173,51 @@ impl Locks {
                     // flock(2): a conversion gives the old lock up first, and others may get the new one before.
                     self.clear(from, ino, &lock, out);
                 }
-                if self
-                    .inodes
-                    .entry(ino)
-                    .or_default()
-                    .conflict(holder, &lock)
-                    .is_none()
-                {
-                    return self.set((ino, holder), &lock, Need::Lock, out);
-                }
-                match waits {
-                    false => LockAnswer::Conflict,
-                    true => self.wait(now, from, ino, (ask.number, lock)),
+                let inode = self.inodes.entry(ino).or_default();
+                let behind = inode.conflict(holder, &lock).map(Taken::holder);
+                match behind {
+                    None => self.set((ino, holder), &lock, Need::Lock, out),
+                    Some(_) if !waits => LockAnswer::Conflict,
+                    Some(_) => {
+                        let number = ask.number;
+                        let wait = Wait {
+                            from,
+                            number,
+                            lock,
+                            behind,
+                            since: now,
+                        };
+                        self.wait(ino, wait)
+                    }
                 }
             }
             LockAction::Claim { wait } => {
                 let inode = self.inodes.entry(ino).or_default();
-                let at = inode
-                    .waits
-                    .iter()
-                    .position(|w| w.from == from && w.number == wait);
-                let Some(at) = at else {
+                let Some(claimed) = inode.waits.get(from, wait).copied() else {
                     let newest = ask.number;
                     return LockAnswer::Stale { newest };
                 };
-                if !inode.waits[at].is_offered {
+                if claimed.behind.is_some() {
                     return LockAnswer::Waits;
                 }
-                let claimed = inode.waits.remove(at).expect("it was found there");
-                self.room.change((ino, claimed.holder()), 1, 0);
-                self.set((ino, claimed.holder()), &claimed.lock, Need::Claimed, out)
+                self.end_wait(ino, &claimed);
+                let (of, lock) = (claimed.holder(), &claimed.lock);
+                let answer = self.set((ino, of), lock, Need::Claimed, out);
+                if answer == LockAnswer::Full {
+                    // Nobody has what it was offered.
+                    self.offer((ino, of), lock.range, out);
+                }
+                answer
             }
             LockAction::Cancel { wait } => {
-                self.end_waits(ino, |w| w.from == from && w.number == wait);
-                self.offer(ino, out);
+                let inode = self.inodes.entry(ino).or_default();
+                if let Some(wait) = inode.waits.get(from, wait).copied() {
+                    self.end_wait(ino, &wait);
+                    // One that was offered nothing was in nobody's way.
+                    if wait.behind.is_none() {
+                        self.offer((ino, wait.holder()), wait.lock.range, out);
+                    }
+                }
                 LockAnswer::Done
             }
             LockAction::Clear { owner, range } => {
@@ -259,7 +229,7 @@ impl Locks {
                 if !self.put(ino, (from, owner), after, Need::Rest) {
                     return LockAnswer::Full;
                 }
-                self.offer(ino, out);
+                self.offer((ino, (from, owner)), range, out);
                 LockAnswer::Done
             }
         }
@@ -267,8 +237,9 @@ impl Locks {
 
     /// A flock is given up.
     fn clear(&mut self, from: NodeLife, ino: InodeId, lock: &Lock, out: &mut Vec<Ready>) {
-        self.put(ino, (from, lock.owner), Pieces::default(), Need::Rest);
-        self.offer(ino, out);
+        let of = (from, lock.owner);
+        self.put(ino, of, Pieces::default(), Need::Rest);
+        self.offer((ino, of), ByteRange::ALL, out);
     }
 
     /// What a lock owner has on an inode.
@@ -283,13 +254,18 @@ impl Locks {
         if !self.room.has((ino, of), need, more) {
             return false;
         }
-        self.room.change((ino, of), before, after.count());
-        let inode = self.inodes.entry(ino).or_default();
-        match after.is_empty() {
-            true => inode.held.remove(&of),
-            false => inode.held.insert(of, after),
-        };
+        self.replace(ino, of, after);
         true
+    }
+
+    fn replace(&mut self, ino: InodeId, of: Holder, after: Pieces) {
+        let inode = self.inodes.entry(ino).or_default();
+        let before = inode.held.remove(&of).unwrap_or_default();
+        inode.taken.replace(of, &before, &after);
+        self.room.change((ino, of), before.count(), after.count());
+        if !after.is_empty() {
+            inode.held.insert(of, after);
+        }
     }
 
     /// Nobody is in the way.
@@ -305,105 +281,106 @@ impl Locks {
         let is_less = lock.mode == LockMode::Read && before.is_some_and(|b| b.cover(lock.range));
         let need = if is_less { Need::Rest } else { need };
         let mut after = before.cloned().unwrap_or_default();
+        let is_write = |held: &Pieces| held.conflict(lock).is_some();
+        let lets_in = lock.mode == LockMode::Read && before.is_some_and(is_write);
         after.set(lock);
-        let has_room = self.put(ino, of, after, need);
-        // Also without room: it may have been offered what it cannot have.
-        self.offer(ino, out);
-        match has_room {
-            true => LockAnswer::Done,
-            false => LockAnswer::Full,
+        if !self.put(ino, of, after, need) {
+            return LockAnswer::Full;
         }
+        if lets_in {
+            self.offer((ino, of), lock.range, out);
+        }
+        LockAnswer::Done
     }
 
-    fn wait(
-        &mut self,
-        now: Instant,
-        from: NodeLife,
-        ino: InodeId,
-        (number, lock): (u64, Lock),
-    ) -> LockAnswer {
-        let holder = (from, lock.owner);
+    fn wait(&mut self, ino: InodeId, wait: Wait) -> LockAnswer {
+        let holder = wait.holder();
         if !self.room.has((ino, holder), Need::Lock, 1) {
             return LockAnswer::Full;
         }
-        if lock.owner.kind == LockKind::Posix {
-            if self.is_deadlock(holder, ino, &lock) {
+        if wait.lock.owner.kind == LockKind::Posix {
+            // Nobody waits for one that has nothing.
+            let has_some = self.room.of_owner(holder) > 0;
+            if has_some && self.is_deadlock(holder, ino, wait.lock) {
                 return LockAnswer::Deadlock;
             }
-            self.waiting
-                .entry(holder)
-                .or_default()
-                .insert((ino, number));
+            let edges = self.waiting.entry(holder).or_default();
+            edges.insert((ino, wait.number));
         }
-        self.inodes.entry(ino).or_default().waits.push_back(Wait {
-            from,
-            number,
-            lock,
-            is_offered: false,
-            since: now,
-        });
+        self.inodes.entry(ino).or_default().waits.push(wait);
         self.room.change((ino, holder), 0, 1);
         LockAnswer::Waits
     }
 
     /// Whoever is in the way waits for `of`, be it over others.
-    fn is_deadlock(&self, of: Holder, ino: InodeId, lock: &Lock) -> bool {
-        let Some(inode) = self.inodes.get(&ino) else {
-            return false;
-        };
-        let mut to_see: Vec<Holder> = inode.conflicts(of, lock).collect();
+    fn is_deadlock(&self, of: Holder, ino: InodeId, lock: Lock) -> bool {
+        let mut to_see = vec![(ino, of, lock)];
         let mut seen = BTreeSet::new();
-        while let Some(holder) = to_see.pop() {
-            if holder == of {
-                return true;
-            }
-            if !seen.insert(holder) {
-                continue;
-            }
-            if seen.len() > limits::LOCK_CHAIN_MAX {
-                return false;
-            }
-            for (ino, number) in self.waiting.get(&holder).into_iter().flatten() {
-                let inode = &self.inodes[ino];
-                let mut waits = inode.waits.iter();
-                let wait = waits.find(|w| w.from == holder.0 && w.number == *number);
-                let wait = wait.expect("what waits is indexed");
-                to_see.extend(inode.conflicts(holder, &wait.lock));
+        let mut look_count = 0;
+        while let Some((ino, waiter, lock)) = to_see.pop() {
+            let inode = self.inodes.get(&ino);
+            let taken = inode.map(|inode| inode.taken.conflicts(waiter, lock));
+            for taken in taken.into_iter().flatten() {
+                let holder = taken.holder();
+                if holder == of {
+                    return true;
+                }
+                look_count += 1;
+                if look_count > limits::LOCK_LOOKS_MAX {
+                    return false;
+                }
+                let Some(edges) = self.waiting.get(&holder) else {
+                    continue;
+                };
+                if !seen.insert(holder) {
+                    continue;
+                }
+                if seen.len() > limits::LOCK_CHAIN_MAX {
+                    return false;
+                }
+                to_see.extend(edges.iter().map(|(ino, number)| {
+                    let wait = self.inodes[ino].waits.get(holder.0, *number);
+                    (*ino, holder, wait.expect("what waits is indexed").lock)
+                }));
             }
         }
         false
     }
 
-    /// Offers locks to who waits for them and can have them, in the order of arrival.
-    fn offer(&mut self, ino: InodeId, out: &mut Vec<Ready>) {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        for at in 0..inode.waits.len() {
-            let wait = inode.waits[at];
-            if wait.is_offered || inode.conflict(wait.holder(), &wait.lock).is_some() {
-                continue;
-            }
-            inode.waits[at].is_offered = true;
-            forget_edge(&mut self.waiting, &wait, ino);
-            let (to, wait) = (wait.from, wait.number);
-            out.push(Ready { to, ino, wait });
+    /// A lock owner has less of these bytes: who stood behind him is offered what he waits for, or stands behind another now, in the order
+    /// of arrival. Whoever waits for other bytes, or stands behind others, can have his lock no more than before.
+    fn offer(&mut self, (ino, of): (InodeId, Holder), range: ByteRange, out: &mut Vec<Ready>) {
+        if let Some(inode) = self.inodes.get(&ino) {
+            let arrivals = inode.waits.behind(of, range);
+            self.offer_to(ino, arrivals, out);
         }
     }
 
-    fn end_waits(&mut self, ino: InodeId, ends: impl Fn(&Wait) -> bool) {
-        let Some(inode) = self.inodes.get_mut(&ino) else {
-            return;
-        };
-        let (waiting, room) = (&mut self.waiting, &mut self.room);
-        inode.waits.retain(|wait| {
-            let is_over = ends(wait);
-            if is_over {
-                forget_edge(waiting, wait, ino);
-                room.change((ino, wait.holder()), 1, 0);
+    fn offer_to(&mut self, ino: InodeId, arrivals: Vec<u64>, out: &mut Vec<Ready>) {
+        let inode = self.inodes.get_mut(&ino).expect("somebody waits there");
+        for arrival in arrivals {
+            let wait = inode.waits.at(arrival);
+            let behind = inode.conflict(wait.holder(), &wait.lock);
+            let behind = behind.map(Taken::holder);
+            inode.waits.stand(arrival, behind);
+            if behind.is_none() {
+                inode.taken.insert(wait.offer());
+                forget_edge(&mut self.waiting, &wait, ino);
+                let (to, wait) = (wait.from, wait.number);
+                out.push(Ready { to, ino, wait });
             }
-            !is_over
-        });
+        }
+    }
+
+    /// A wait is over, and what it is offered free.
+    fn end_wait(&mut self, ino: InodeId, wait: &Wait) {
+        let inode = self.inodes.get_mut(&ino).expect("somebody waits there");
+        inode.waits.remove(wait.from, wait.number);
+        match wait.behind {
+            None => inode.taken.remove(&wait.offer()),
+            Some(_) => forget_edge(&mut self.waiting, wait, ino),
+        }
+        self.room.change((ino, wait.holder()), 1, 0);
     }
 
     /// Forgets what need not be known of a node that has nothing left on an inode.
@@ -428,14 +405,20 @@ impl Locks {
         self.floors.remove(&life);
         let inodes: Vec<InodeId> = self.inodes.keys().copied().collect();
         for ino in inodes {
-            self.end_waits(ino, |wait| wait.from == life);
             let inode = self.inodes.get_mut(&ino).expect("a key");
-            let of_life = inode.held.extract_if(.., |(of, _), _| *of == life);
-            for (of, pieces) in of_life {
-                self.room.change((ino, of), pieces.count(), 0);
-            }
             inode.heard.remove(&life);
-            self.offer(ino, out);
+            let waits = inode.waits.iter().filter(|wait| wait.from == life);
+            let waits: Vec<Wait> = waits.copied().collect();
+            let holders = inode.held.keys().filter(|(of, _)| *of == life);
+            let holders: Vec<Holder> = holders.copied().collect();
+            for wait in &waits {
+                self.end_wait(ino, wait);
+            }
+            for of in holders {
+                self.replace(ino, of, Pieces::default());
+            }
+            let arrivals = self.inodes[&ino].waits.behind_life(life);
+            self.offer_to(ino, arrivals, out);
             if self.inodes[&ino].is_empty() {
                 self.inodes.remove(&ino);
             }
@@ -444,10 +427,13 @@ impl Locks {
 
     /// An inode is gone, which nobody has open any more.
     pub fn on_inode_gone(&mut self, ino: InodeId) {
-        self.end_waits(ino, |_| true);
         let Some(inode) = self.inodes.remove(&ino) else {
             return;
         };
+        for wait in inode.waits.iter() {
+            forget_edge(&mut self.waiting, wait, ino);
+            self.room.change((ino, wait.holder()), 1, 0);
+        }
         for (of, pieces) in &inode.held {
             self.room.change((ino, *of), pieces.count(), 0);
         }
@@ -470,22 +456,22 @@ impl Locks {
         let mut wrong = None;
         for (ino, lock) in locks {
             let inode = self.inodes.entry(ino).or_default();
-            if let Some((other, _)) = inode.conflict((from, lock.owner), &lock) {
-                wrong = wrong.or(Some((ino, other)));
+            if let Some(other) = inode.conflict((from, lock.owner), &lock) {
+                wrong = wrong.or(Some((ino, other.life)));
                 self.tidy(from, ino);
                 continue;
             }
             let of = (from, lock.owner);
-            let pieces = inode.held.entry(of).or_default();
-            let before = pieces.count();
+            let mut pieces = inode.held.get(&of).cloned().unwrap_or_default();
             pieces.set(&lock);
             // Without regard to the room: it had it at the former owner.
-            self.room.change((ino, of), before, pieces.count());
+            self.replace(ino, of, pieces);
             let answer = LockAnswer::Stale { newest: floor };
             let heard = Heard {
                 number: floor,
                 answer,
             };
+            let inode = self.inodes.entry(ino).or_default();
             inode.heard.insert(from, heard);
         }
         wrong
@@ -498,10 +484,10 @@ impl Locks {
                 ino: *ino,
                 node: wait.from,
                 lock: wait.lock,
-                behind: match wait.is_offered {
-                    true => None,
-                    false => inode.conflict(wait.holder(), &wait.lock),
-                },
+                behind: wait.behind.and_then(|_| {
+                    let taken = inode.conflict(wait.holder(), &wait.lock)?;
+                    Some((taken.life, taken.lock))
+                }),
                 since: wait.since,
             })
         })
@@ -530,27 +516,37 @@ impl Locks {
         let mut edges = 0;
         for (ino, inode) in &self.inodes {
             assert!(!inode.is_empty());
+            inode.taken.check();
+            inode.waits.check();
+            let mut taken_count = 0;
             places.extend(inode.waits.iter().map(|wait| (*ino, wait.holder(), 1)));
             for (holder, pieces) in &inode.held {
                 pieces.check();
                 assert!(inode.heard.contains_key(&holder.0));
                 places.push((*ino, *holder, pieces.count()));
+                taken_count += pieces.count();
                 for piece in pieces.iter() {
                     let lock = piece.lock(holder.1);
                     assert_eq!(inode.conflict(*holder, &lock), None);
                 }
             }
-            for wait in &inode.waits {
+            for wait in inode.waits.iter() {
                 assert!(inode.heard.contains_key(&wait.from));
-                let is_free = inode.conflict(wait.holder(), &wait.lock).is_none();
-                assert_eq!(wait.is_offered, is_free, "who can have it is offered it");
+                let is_offered = wait.behind.is_none();
+                taken_count += usize::from(is_offered);
+                let mut conflicts = inode.taken.conflicts(wait.holder(), wait.lock);
+                match wait.behind {
+                    None => assert_eq!(conflicts.next(), None),
+                    Some(behind) => assert!(conflicts.any(|taken| taken.holder() == behind)),
+                }
                 let at = (*ino, wait.number);
                 let of_holder = self.waiting.get(&wait.holder());
                 let is_edge = of_holder.is_some_and(|all| all.contains(&at));
                 let is_posix = wait.lock.owner.kind == LockKind::Posix;
-                assert_eq!(is_edge, is_posix && !wait.is_offered);
+                assert_eq!(is_edge, is_posix && !is_offered);
                 edges += usize::from(is_edge);
             }
+            assert_eq!(inode.taken.iter().count(), taken_count);
         }
         self.room.check(places);
         assert_eq!(

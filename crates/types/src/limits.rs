@@ -59,6 +59,8 @@ pub const LOCKS_PER_SHARD_MAX: usize = 32 << 10;
 pub const LOCKS_OF_OWNER_FEW: usize = 64;
 /// Waits for locks of one lock owner's chain that are looked at for a deadlock.
 pub const LOCK_CHAIN_MAX: usize = 1024;
+/// Locks in the way of these waits that are looked at for a deadlock.
+pub const LOCK_LOOKS_MAX: usize = 64 << 10;
 /// Requests for locks that wait in one slice of a node, whether for others' locks or for the owner's answer: more are refused with ENOLCK.
 pub const LOCK_REQUESTS_MAX: usize = 4096;
 /// Those of them that wait for others' locks: what does not wait goes on beside them.

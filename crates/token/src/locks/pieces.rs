@@ -65,6 +65,16 @@ impl Pieces {
         within.iter().map(|piece| piece.range.length()).sum::<u64>() == range.length()
     }
 
+    /// The pieces that are not in `after`, and those that are there in their place.
+    pub fn changed<'a>(&'a self, after: &'a Self) -> (&'a [LockPiece], &'a [LockPiece]) {
+        let pairs = self.all.iter().zip(&after.all);
+        let front = pairs.take_while(|(old, new)| old == new).count();
+        let (old, new) = (&self.all[front..], &after.all[front..]);
+        let pairs = old.iter().rev().zip(new.iter().rev());
+        let back = pairs.take_while(|(old, new)| old == new).count();
+        (&old[..old.len() - back], &new[..new.len() - back])
+    }
+
     /// From the first piece on that ends behind `begin`.
     fn from(&self, begin: u64) -> &[LockPiece] {
         &self.all[self.all.partition_point(|piece| piece.range.end <= begin)..]

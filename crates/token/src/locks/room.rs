@@ -51,10 +51,14 @@ impl Room {
         self.of_node.get(&(ino, life)).copied().unwrap_or(0)
     }
 
+    /// Places that a lock owner has in the shard.
+    pub(super) fn of_owner(&self, of: Holder) -> usize {
+        self.of_owner.get(&of).copied().unwrap_or(0)
+    }
+
     /// This lock owner can have so many more places.
     pub(super) fn has(&self, (ino, of): (InodeId, Holder), need: Need, more: usize) -> bool {
-        let own = self.of_owner.get(&of).copied().unwrap_or(0);
-        let has_few = own + more <= limits::LOCKS_OF_OWNER_FEW;
+        let has_few = self.of_owner(of) + more <= limits::LOCKS_OF_OWNER_FEW;
         let sixteenths = match (has_few, need) {
             (false, Need::Lock | Need::Claimed) => 12,
             (false, Need::Rest) => 14,

@@ -36,6 +36,8 @@ struct Bench {
     locks: Locks,
     number: u64,
     ready: Vec<Ready>,
+    /// After every ask.
+    checks: bool,
 }
 
 impl Bench {
@@ -44,6 +46,7 @@ impl Bench {
             locks: Locks::new(),
             number: 0,
             ready: Vec::new(),
+            checks: true,
         }
     }
 
@@ -61,7 +64,9 @@ impl Bench {
         let answer = self
             .locks
             .on_ask(now, life(node), (ino(index), ask), &mut self.ready);
-        self.locks.check();
+        if self.checks {
+            self.locks.check();
+        }
         answer
     }
 
@@ -543,4 +548,174 @@ fn a_full_table_refuses_more_and_goes_on_when_there_is_room() {
     bench.locks.on_inode_gone(ino(1));
     bench.locks.check();
     assert_eq!(bench.locks.count(), 1);
+}
+
+const HOLDER_COUNT: u64 = 20_000;
+const WAIT_COUNT: u64 = 4_000;
+/// What one ask may look at for each wait that it may let go on: the blocks of the table, and what lies in two.
+const LOOK_COUNT_MAX: u64 = 1000;
+
+fn node_of(id: u64) -> u16 {
+    u16::try_from(id % 4).unwrap()
+}
+
+/// Looks at what is taken in the course of this.
+fn looks_of(act: impl FnOnce()) -> u64 {
+    let before = taken::LOOKS.get();
+    act();
+    taken::LOOKS.get() - before
+}
+
+/// Holders with a lock for reading each, and others that wait to write `wanted`: their nodes, and the waits' numbers.
+fn crowd(range_of: impl Fn(u64) -> std::ops::Range<u64>, wanted: u64) -> (Bench, Vec<(u16, u64)>) {
+    let mut bench = Bench::new();
+    bench.checks = false;
+    for id in 0..HOLDER_COUNT {
+        let read = lock(id, LockMode::Read, range_of(id));
+        assert_eq!(bench.set(node_of(id), 1, read, false), LockAnswer::Done);
+    }
+    let waits = (HOLDER_COUNT..HOLDER_COUNT + WAIT_COUNT).map(|id| {
+        let write = lock(id, LockMode::Write, wanted..wanted + 1);
+        assert_eq!(bench.set(node_of(id), 1, write, true), LockAnswer::Waits);
+        (node_of(id), bench.number)
+    });
+    let waits = waits.collect();
+    bench.locks.check();
+    (bench, waits)
+}
+
+#[test]
+fn waits_that_end_look_at_nothing() {
+    let last = HOLDER_COUNT - 1;
+    let (mut bench, waits) = crowd(|id| id..id + 1, last);
+    let cancelling = looks_of(|| {
+        for (node, wait) in &waits {
+            let answer = bench.ask(*node, 1, LockAction::Cancel { wait: *wait });
+            assert_eq!(answer, LockAnswer::Done);
+        }
+    });
+    assert_eq!(cancelling, 0, "nobody was offered anything");
+    bench.locks.check();
+    assert_eq!(bench.locks.count(), 20_000);
+    let looks = looks_of(|| {
+        let write = lock(HOLDER_COUNT, LockMode::Write, last..last + 1);
+        assert_eq!(bench.set(0, 1, write, true), LockAnswer::Waits);
+    });
+    assert!(looks < LOOK_COUNT_MAX, "{looks} for one that waits");
+}
+
+/// Whoever unlocks lets only those look again that stand behind him.
+#[test]
+fn unlocking_looks_at_few_waits() {
+    // Each holder has a byte of his own; all wait for the last one.
+    let (mut bench, _) = crowd(|id| id..id + 1, HOLDER_COUNT - 1);
+    let clear_all_but_last = looks_of(|| {
+        for id in 0..HOLDER_COUNT - 1 {
+            bench.clear(node_of(id), 1, owner(LockKind::Posix, id));
+        }
+    });
+    assert_eq!(clear_all_but_last, 0);
+    assert_eq!(bench.take_ready(), []);
+    let last = HOLDER_COUNT - 1;
+    let looks = looks_of(|| {
+        bench.clear(node_of(last), 1, owner(LockKind::Posix, last));
+    });
+    assert!(looks < WAIT_COUNT * LOOK_COUNT_MAX, "{looks}");
+    let ready = bench.take_ready();
+    assert_eq!(ready.len(), 1, "the first of those that want the same");
+    bench.locks.check();
+    // All have the same byte, and a process of thousands of open files ends: these go in any order.
+    let (mut bench, _) = crowd(|_| 0..1, 0);
+    let mut order: Vec<u64> = (0..HOLDER_COUNT).collect();
+    Prng::new(1).shuffle(&mut order);
+    let (mut sum, mut max) = (0, 0);
+    for id in order {
+        let looks = looks_of(|| {
+            bench.clear(node_of(id), 1, owner(LockKind::Posix, id));
+        });
+        (sum, max) = (sum + looks, max.max(looks));
+    }
+    assert!(max < WAIT_COUNT * LOOK_COUNT_MAX, "{max} in one ask");
+    assert!(sum < WAIT_COUNT * HOLDER_COUNT / 10, "{sum} in all");
+    assert_eq!(bench.take_ready().len(), 1);
+    bench.locks.check();
+}
+
+#[test]
+fn a_search_for_a_circle_of_waits_ends() {
+    use LockAnswer::{Deadlock, Done, Waits};
+    let (mut bench, _) = crowd(|_| 0..1, 0);
+    // Each has a byte and waits behind all the readers; one more wants all these bytes.
+    let write = |id, begin, end| lock(id, LockMode::Write, begin..end);
+    let ids = 30_000..30_900;
+    for id in ids.clone() {
+        let rows = [
+            (node_of(id), 1, write(id, id, id + 1), true, Done),
+            (node_of(id), 1, write(id, 0, 1), true, Waits),
+        ];
+        hears(&mut bench, &rows);
+    }
+    let own = write(1, 50_000, 50_001);
+    hears(&mut bench, &[(9, 1, own, false, Done)]);
+    let looks = looks_of(|| {
+        let all = write(1, ids.start, ids.end);
+        assert_eq!(bench.set(9, 1, all, true), Waits);
+    });
+    assert!(looks < 4 * limits::LOCK_LOOKS_MAX as u64, "{looks}");
+    // A circle of a few is found beside them.
+    let rows = [
+        (9, 2, write(1, 0, 1), true, Done),
+        (9, 2, write(2, 1, 2), true, Done),
+        (9, 2, write(1, 1, 2), true, Waits),
+        (9, 2, write(2, 0, 1), true, Deadlock),
+    ];
+    hears(&mut bench, &rows);
+    bench.locks.check();
+}
+
+/// The table of what is taken against a list.
+#[test]
+fn what_is_in_the_way_is_found_in_large_tables() {
+    for seed in 0..20 {
+        let mut prng = Prng::new(seed);
+        let (mut table, mut all) = (Table::default(), Vec::new());
+        for wait in 0..3000 {
+            let begin = prng.below(2000);
+            let length_max = if prng.chance(1, 50) { 2000 } else { 5 };
+            let end = begin + 1 + prng.below(length_max);
+            let id = if prng.chance(1, 2) { 0 } else { prng.below(50) };
+            let mode = match prng.chance(1, 3) {
+                true => LockMode::Write,
+                false => LockMode::Read,
+            };
+            let lock = lock(id, mode, begin..end);
+            let of = (life(1), lock.owner);
+            let is_in_way = |taken: &&Taken| {
+                let other = taken.lock;
+                other.owner != lock.owner
+                    && other.mode.conflicts_with(mode)
+                    && other.range.overlaps(&lock.range)
+            };
+            let expected = all.iter().filter(is_in_way).count();
+            assert_eq!(table.conflicts(of, lock).count(), expected);
+            // It grows, and is small again at the end.
+            if wait < 1500 || prng.chance(1, 4) {
+                let taken = Taken {
+                    life: life(1),
+                    lock,
+                    wait: Some(wait),
+                };
+                table.insert(taken);
+                all.push(taken);
+            }
+            while wait >= 1500 && all.len() as u64 > 3000 - wait {
+                let at = prng.below(all.len() as u64);
+                table.remove(&all.swap_remove(usize::try_from(at).unwrap()));
+            }
+            if wait % 50 == 0 {
+                table.check();
+                assert_eq!(table.iter().count(), all.len());
+            }
+        }
+    }
 }
