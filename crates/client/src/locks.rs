@@ -242,6 +242,11 @@ impl InodeLocks {
             },
         };
         self.note_unconverted(&lock);
+        self.note_weaker(&lock);
+    }
+
+    /// Where a lock for reading is set, a write lock is none any more.
+    fn note_weaker(&mut self, lock: &Lock) {
         if lock.mode == LockMode::Read
             && let Some(held) = self.held.get_mut(&lock.owner)
         {
@@ -253,24 +258,33 @@ impl InodeLocks {
         }
     }
 
-    /// What nobody was told of is given back: what its lock owner had there before is taken again.
+    /// What nobody was told of is given back, and what its lock owner had there before is his again, without a moment in which others can have it: a
+    /// write lock becomes one for reading in its place, then the bytes between are unlocked. What is noted meanwhile is no more than the owner has.
+    ///
+    /// A write lock that had become one for reading may be refused: the lock for reading, which was asked for, stays. A flock's conversion
+    /// gives the old one up, here as when it is made: another may have it then.
     fn undo(&mut self, now: Instant, lock: &Lock) {
         let held = self.held.get(&lock.owner);
         let before = held.map_or_else(Vec::new, |held| held.pieces.within(lock.range));
         let handle = held.and_then(|held| held.handles.first().copied());
-        let again = before.iter().rev().map(|piece| Job::Set {
+        let again = before.iter().map(|piece| Job::Set {
             lock: piece.lock(lock.owner),
             waits: false,
             handle,
             ticket: None,
         });
-        let clear = Job::Clear {
+        let clear = |range| Job::Clear {
             owner: lock.owner,
-            range: lock.range,
+            range,
             ticket: None,
             is_close: false,
         };
-        for job in again.chain([clear]) {
+        let jobs: Vec<Job> = match lock.owner.kind {
+            LockKind::Posix => again.chain(gaps(lock.range, &before).map(clear)).collect(),
+            LockKind::Flock => [clear(lock.range)].into_iter().chain(again).collect(),
+        };
+        self.note_weaker(lock);
+        for job in jobs.into_iter().rev() {
             self.queue.push_front(Queued::new(job, now));
         }
     }
@@ -798,6 +812,18 @@ impl Queued {
             Job::Claim { .. } | Job::Cancel { .. } | Job::Release { .. } => None,
         }
     }
+}
+
+/// What is not in these pieces of `range`, which lie in order.
+fn gaps(range: ByteRange, pieces: &[LockPiece]) -> impl Iterator<Item = ByteRange> {
+    let begins = [range.begin].into_iter();
+    let begins = begins.chain(pieces.iter().map(|piece| piece.range.end));
+    let ends = pieces.iter().map(|piece| piece.range.begin);
+    let ends = ends.chain([range.end]);
+    let gaps = begins
+        .zip(ends)
+        .map(|(begin, end)| ByteRange { begin, end });
+    gaps.filter(|gap| !gap.is_empty())
 }
 
 fn show(range: ByteRange) -> String {

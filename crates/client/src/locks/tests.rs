@@ -139,8 +139,8 @@ impl World {
         if let Call::Set(ino, lock) = call {
             let errnos = [Errno::EAGAIN, Errno::EDEADLK, Errno::EINTR];
             assert!(errnos.contains(&errno), "{errno:?} for {lock:?}");
-            // A flock may be lost when its conversion fails; a lock that was to be changed when the change was undone.
-            if lock.owner.kind == LockKind::Flock || errno == Errno::EINTR {
+            // A flock may be lost when its conversion fails.
+            if lock.owner.kind == LockKind::Flock {
                 self.untell(index, ino, lock.owner, lock.range);
             }
         }
@@ -676,4 +676,69 @@ fn who_waits_leaves_room_for_others() {
     }
     let lock = lock_of(1, LockMode::Write, 0, 1);
     assert!(!is_refused(&node.set_of(1, (ino(10), 1), lock, true)));
+}
+
+/// Its caller has given a change up that the owner has made; what is asked to undo it, until nothing is. The owner keeps locks for the node and
+/// another one, which waits for byte 5.
+fn undo(before: &[Lock], change: Lock) -> (Vec<LockAction>, Vec<Lock>, Vec<Lock>) {
+    let (mut node, mut owner) = (Asking::default(), token::Locks::new());
+    let [own, other] = [0, 1].map(|index| Node::new(index, 0).life);
+    let mut ready = Vec::new();
+    let mut say = |from, number, action| {
+        let ask = LockAsk { number, action };
+        owner.on_ask(Instant(1), from, (HERE, &ask), &mut ready)
+    };
+    for lock in before {
+        let (number, action) = asked(&node.set(1, *lock, false)).expect("asked");
+        node.answer(say(own, number, action));
+    }
+    let (number, action) = asked(&node.set(1, change, false)).expect("asked");
+    let answer = say(own, number, action);
+    assert_eq!(answer, LockAnswer::Done);
+    let (lock, waits) = (lock_of(1, LockMode::Write, 5, 6), true);
+    let wait = LockAction::Set { lock, waits };
+    assert_eq!(say(other, 1, wait), LockAnswer::Waits);
+    let (mut out, part) = (Vec::new(), TicketPart::from(Ticket(node.ticket)));
+    assert!(node.locks.on_interrupt(Instant(5), part, &mut out));
+    node.locks.on_tick(Instant(5 + PATIENCE.0), &mut out);
+    assert!(matches!(out[..], [LockEffect::Failed(_, Errno::EINTR)]));
+    let (mut effects, mut undone) = (node.answer(answer), Vec::new());
+    while let Some((number, action)) = asked(&effects) {
+        undone.push(action);
+        effects = node.answer(say(own, number, action));
+    }
+    let of_node = |(_, life, lock)| (life == own).then_some(lock);
+    (
+        undone,
+        node.locks.held(HERE),
+        owner.held().filter_map(of_node).collect(),
+    )
+}
+
+/// A reader that wants to write gives that up: what he read he can read still, though another waits to write it.
+#[test]
+fn an_upgrade_that_is_undone_keeps_what_was_there_before() {
+    use LockMode::{Read, Write};
+    let of = |mode, begin, end| lock_of(7, mode, begin, end);
+    let set = |lock| LockAction::Set { lock, waits: false };
+    let clear = |begin, end| LockAction::Clear {
+        owner: of(Read, 0, 1).owner,
+        range: ByteRange::new(begin, end),
+    };
+    let before = [of(Read, 2, 10), of(Read, 12, 14)];
+    let (undone, held, at_owner) = undo(&before, of(Write, 0, 20));
+    let expected = [
+        set(before[0]),
+        set(before[1]),
+        clear(0, 2),
+        clear(10, 12),
+        clear(14, 20),
+    ];
+    assert_eq!(undone, expected);
+    assert_eq!((held, at_owner), (before.to_vec(), before.to_vec()));
+    // What has become a lock for reading meanwhile is one to write again.
+    let before = [of(Write, 0, 10)];
+    let (undone, held, at_owner) = undo(&before, of(Read, 0, 8));
+    assert_eq!(undone, [set(of(Write, 0, 8))]);
+    assert_eq!((held, at_owner), (before.to_vec(), before.to_vec()));
 }
