@@ -3,6 +3,9 @@
 //! Invariants
 //! - Changes of an inode go to its owner one at a time, in the order in which they came, under numbers that grow. So what is
 //!   noted here as held is what the owner has, but for the change on its way.
+//! - Claims have a queue of their own, and what is not one goes before them, up to `PASSING_COUNT_MAX` changes in a row: with thousands of waits an unlock does not
+//!   stand behind thousands of questions. A wait can be granted at any time of its life, so that its Claim needs no order among other changes but
+//!   one: it does not follow the Cancel of its wait, with which it leaves the queue.
 //! - A request has one answer: when its change is done, when it was interrupted, or when its patience is over.
 //! - Of who was told that he does not have the lock nothing stays at the owner: a wait is cancelled, a grant undone.
 //! - What was told to a new owner is what it begins with: answers of the former one that come later count for nothing, and
@@ -33,6 +36,9 @@ use requests::Requests;
 const CLAIM_AFTER: Duration = Duration::from_millis(2000);
 /// A close, or a change whose caller got a signal, waits no longer for an owner that is away.
 const PATIENCE: Duration = Duration::from_millis(5000);
+
+/// So many changes go before Claims that are queued: an offer keeps others from what it offers until it is claimed.
+const PASSING_COUNT_MAX: u32 = 16;
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -118,7 +124,12 @@ struct Held {
 #[derive(Debug, Default)]
 struct InodeLocks {
     held: BTreeMap<LockOwner, Held>,
+    /// Changes but Claims.
     queue: VecDeque<Queued>,
+    /// Waits to be claimed.
+    claims: VecDeque<u64>,
+    /// Changes that have gone before these since the last one of them.
+    passing_count: u32,
     flight: Option<Flight>,
     waits: BTreeMap<u64, Wait>,
 }
@@ -180,7 +191,23 @@ impl InodeLocks {
     }
 
     /// What the owner is to be asked next.
-    fn next_job(&mut self) -> Option<Queued> {
+    fn next_job(&mut self, now: Instant) -> Option<Queued> {
+        if self.claims.is_empty() {
+            self.passing_count = 0;
+            return self.next_queued();
+        }
+        if self.passing_count < PASSING_COUNT_MAX
+            && let Some(queued) = self.next_queued()
+        {
+            self.passing_count += 1;
+            return Some(queued);
+        }
+        self.passing_count = 0;
+        let wait = self.claims.pop_front()?;
+        Some(Queued::new(Job::Claim { wait }, now))
+    }
+
+    fn next_queued(&mut self) -> Option<Queued> {
         while let Some(mut queued) = self.queue.pop_front() {
             let Job::Release { owner, handle } = queued.job else {
                 return Some(queued);
@@ -411,7 +438,7 @@ impl Locks {
             return;
         };
         if inode.flight.is_none()
-            && let Some(queued) = inode.next_job()
+            && let Some(queued) = inode.next_job(now)
         {
             self.number = now.0.max(self.number.saturating_add(1));
             let number = self.number;
@@ -542,8 +569,7 @@ impl Locks {
                     };
                     inode.waits.insert(wait, held);
                     if flight.is_ready {
-                        let claim = Job::Claim { wait };
-                        inode.queue.push_front(Queued::new(claim, now));
+                        inode.claims.push_front(wait);
                     }
                 }
                 Ok(LockAnswer::Conflict) => {
@@ -619,10 +645,11 @@ impl Locks {
         match (flight, inode.waits.get_mut(&wait)) {
             (Some(flight), _) => flight.is_ready = true,
             (None, Some(held)) => {
-                if !std::mem::replace(&mut held.is_claiming, true) {
-                    let claim = Job::Claim { wait };
-                    inode.queue.push_back(Queued::new(claim, now));
+                // It goes before those that ask whether it is their turn.
+                if std::mem::replace(&mut held.is_claiming, true) {
+                    inode.claims.retain(|other| *other != wait);
                 }
+                inode.claims.push_front(wait);
             }
             // Nobody here waits by this number any more: what is kept for it would be in everybody's way.
             (None, None) => {
@@ -682,8 +709,7 @@ impl Locks {
             } else {
                 ended = Some(wait.ticket);
                 inode.waits.remove(&number);
-                let is_claim = |job: &Job| matches!(job, Job::Claim { wait } if *wait == number);
-                inode.queue.retain(|queued| !is_claim(&queued.job));
+                inode.claims.retain(|wait| *wait != number);
                 let cancel = Job::Cancel { wait: number };
                 inode.queue.push_back(Queued::new(cancel, now));
             }
@@ -705,8 +731,7 @@ impl Locks {
             for (number, wait) in &mut inode.waits {
                 if !wait.is_claiming && now.since(wait.asked) >= CLAIM_AFTER {
                     wait.is_claiming = true;
-                    let claim = Job::Claim { wait: *number };
-                    inode.queue.push_back(Queued::new(claim, now));
+                    inode.claims.push_back(*number);
                 }
             }
             let is_over = |since: Option<Instant>| since.is_some_and(|s| now.since(s) >= PATIENCE);

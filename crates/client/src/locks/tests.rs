@@ -742,3 +742,60 @@ fn an_upgrade_that_is_undone_keeps_what_was_there_before() {
     assert_eq!(undone, [set(of(Write, 0, 8))]);
     assert_eq!((held, at_owner), (before.to_vec(), before.to_vec()));
 }
+
+/// All who wait ask whether it is their turn: an unlock goes before them, and who gives up, and what a file that is closed has; whose turn it is goes before the rest.
+#[test]
+fn unlocking_goes_before_what_waits_ask() {
+    let mut node = Asking::default();
+    let write = |id, begin| lock_of(id, LockMode::Write, begin, begin + 1);
+    for id in [1, 2] {
+        node.set(id, write(id, id), false);
+        node.answer(LockAnswer::Done);
+    }
+    let waits = (0..limits::LOCK_WAITS_MAX as u64).map(|id| {
+        let (wait, _) = asked(&node.set(3, write(10 + id, 1), true)).expect("asked");
+        assert_eq!(node.answer(LockAnswer::Waits), []);
+        wait
+    });
+    let waits: Vec<u64> = waits.collect();
+    let next = |node: &mut Asking, answer| asked(&node.answer(answer)).map(|(_, action)| action);
+    let claim = |at: usize| Some(LockAction::Claim { wait: waits[at] });
+    let mut out = Vec::new();
+    node.locks.on_tick(Instant(5) + CLAIM_AFTER, &mut out);
+    assert_eq!(asked(&out).map(|(_, action)| action), claim(0));
+    // The second one's caller gets a signal, one file is unlocked, and another one closed.
+    let part = TicketPart::from(Ticket(4));
+    assert!(node.locks.on_interrupt(Instant(6), part, &mut out));
+    let (owner, range) = (write(1, 1).owner, ByteRange::ALL);
+    node.ticket += 1;
+    let by = (Ticket(node.ticket), HERE);
+    node.locks.clear(Instant(6), by, (owner, range), &mut out);
+    assert_eq!(node.release(2), []);
+    let wait = waits[1];
+    let expected = Some(LockAction::Cancel { wait });
+    assert_eq!(next(&mut node, LockAnswer::Waits), expected);
+    let expected = Some(LockAction::Clear { owner, range });
+    assert_eq!(next(&mut node, LockAnswer::Done), expected);
+    let owner = write(2, 2).owner;
+    let expected = Some(LockAction::Clear { owner, range });
+    assert_eq!(next(&mut node, LockAnswer::Done), expected);
+    assert_eq!(next(&mut node, LockAnswer::Done), claim(2));
+    node.ready(waits[900]);
+    assert_eq!(next(&mut node, LockAnswer::Waits), claim(900));
+    // Nor do they wait for ever where changes never end.
+    for id in 0..1000 {
+        node.set(4, write(4, 10 + 2 * id), false);
+    }
+    let mut answer = LockAnswer::Waits;
+    let claims = (0..1000).filter(|_| {
+        let action = next(&mut node, answer).expect("there is more");
+        let is_claim = matches!(action, LockAction::Claim { .. });
+        answer = if is_claim {
+            LockAnswer::Waits
+        } else {
+            LockAnswer::Done
+        };
+        is_claim
+    });
+    assert_eq!(claims.count(), 1000 / 17);
+}
