@@ -6,6 +6,8 @@ pub const NAME_SIZE_MAX: usize = 255;
 pub const SYMLINK_SIZE_MAX: usize = 4095;
 /// Bytes that may travel as metadata in one message part.
 pub const SMALL_BYTES_MAX: usize = 64 << 10;
+/// Bytes of names and values of an inode's extended attributes together: an inode is in its owner's memory whole, or not at all.
+pub const XATTRS_SIZE_MAX: usize = 1 << 20;
 /// Bytes of a file that lies in its inode record.
 pub const INLINE_SIZE_MAX: u64 = 2 << 10;
 /// Free sectors that an owner holds back so that promised ranges can be written over: several of the largest writes.

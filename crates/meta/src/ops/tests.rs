@@ -609,6 +609,39 @@ fn extended_attributes_come_and_go() {
 }
 
 #[test]
+fn the_extended_attributes_of_an_inode_have_a_bound() {
+    let mut f = Fixture::new();
+    let ino = f.create("file").ino;
+    let set = |number: usize, size: usize| Op::SetXattr {
+        ino,
+        name: small(&format!("user.{number:02}")),
+        value: vec![7; size].into(),
+        flags: 0,
+        standing: None,
+    };
+    let size = (1 << 16) - 7;
+    for number in 0..16 {
+        assert!(
+            matches!(f.run(&set(number, size)), Reply::Attr(_)),
+            "{number}"
+        );
+    }
+    f.is_error(&set(16, 0), Errno::ENOSPC);
+    // Shorter, and as long again, it may be.
+    for size in [5, size] {
+        assert!(matches!(f.run(&set(3, size)), Reply::Attr(_)));
+    }
+    f.is_error(&set(3, size + 1), Errno::ENOSPC);
+    let remove = Op::RemoveXattr {
+        ino,
+        name: small("user.03"),
+        standing: None,
+    };
+    assert!(matches!(f.run(&remove), Reply::Attr(_)));
+    assert!(matches!(f.run(&set(16, size)), Reply::Attr(_)));
+}
+
+#[test]
 fn a_listing_goes_on_while_names_come_and_go() {
     let mut f = Fixture::new();
     let names: Vec<String> = (0..500).map(|i| format!("name{i}")).collect();

@@ -83,7 +83,14 @@ pub(super) fn list(view: &View<'_>, ino: InodeId) -> Result<Resolved, Stop> {
     Ok(Resolved::Answer(Reply::Bytes(names.into())))
 }
 
-/// SetXattr. ENOSPC when the names would no longer fit in a listing of 64 KiB.
+/// Bytes of names and values together once `name` has `value`.
+fn size_with(inode: &Inode, name: &SmallBytes, value: &SmallBytes) -> usize {
+    let others = inode.xattrs.iter().filter(|(other, _)| *other != name);
+    let others: usize = others.map(|(name, value)| name.len() + value.len()).sum();
+    others + name.len() + value.len()
+}
+
+/// SetXattr. ENOSPC when the names would no longer fit in a listing of 64 KiB, or all of them with their values are too much.
 pub(super) fn set(
     view: &View<'_>,
     ctx: &Context<'_>,
@@ -114,6 +121,9 @@ pub(super) fn set(
             return set_list(inode, ctx, (name, value), kills_set_gid);
         }
         0 | CREATE | REPLACE if !is_there && size > limits::SMALL_BYTES_MAX => Errno::ENOSPC,
+        0 | CREATE | REPLACE if size_with(inode, name, value) > limits::XATTRS_SIZE_MAX => {
+            Errno::ENOSPC
+        }
         0 | CREATE | REPLACE => {
             let (name, value) = (name.clone(), value.clone());
             let index = ino.index();
