@@ -13,7 +13,7 @@ use types::{Attr, Errno, FileKind, InodeId, Instant, Name, SmallBytes, Want, lim
 use crate::belief;
 use crate::env::Env;
 use crate::message::{Answer, Ask, Body};
-use crate::request::{Caller, NewKind, Operation, Request, Response, Ticket};
+use crate::request::{Caller, NewKind, OpenFlags, Operation, Request, Response, Ticket};
 use crate::slice::{Effect, Input, Pin, Slice, Waiting, home_inode};
 use crate::tokens::Asker;
 
@@ -130,12 +130,21 @@ impl Arrival {
     }
 }
 
-/// The caller may open a file for this that he has not made: by the rights of its owner, or as root. What else may give him the right (groups,
-/// lists) the kernel knows.
-fn opens_by_rights(attr: &Attr, caller: Caller, flags: crate::request::OpenFlags) -> bool {
+/// Whether a create may open what its name leads to. What `was_there` the kernel took for absent, and asks nothing: the caller opens it by the rights
+/// of its owner, or as root. Else the kernel looks once more, sees what it is, and asks what else may give him the right (groups, lists).
+fn may_open_created(
+    attr: &Attr,
+    (caller, flags): (Caller, OpenFlags),
+    was_there: bool,
+) -> Result<(), Errno> {
     let needs = [(flags.read, 0o400), (flags.write || flags.truncate, 0o200)];
     let has = |(is_wanted, bit): (bool, u32)| !is_wanted || attr.permissions & bit != 0;
-    caller.uid == 0 || (caller.uid == attr.uid && needs.into_iter().all(has))
+    let is_open = caller.uid == 0 || (caller.uid == attr.uid && needs.into_iter().all(has));
+    match attr.kind {
+        FileKind::Directory => Err(Errno::EISDIR),
+        FileKind::File if is_open || !was_there => Ok(()),
+        _ => Err(Errno::ESTALE),
+    }
 }
 
 pub(crate) fn meta_caller(caller: Caller) -> meta::Caller {
@@ -720,14 +729,8 @@ impl Slice {
                     self.inode(ino).lookup_count -= 1;
                     return self.park(env, ino, request, Waiting::Closed);
                 }
-                let errno = match entry.attr.kind {
-                    FileKind::Directory => Some(Errno::EISDIR),
-                    FileKind::File if !arrival.was_there => None,
-                    FileKind::File if opens_by_rights(&entry.attr, request.caller, flags) => None,
-                    // The kernel took it for absent. It looks once more, sees what it is, and asks whether the caller may open it.
-                    _ => Some(Errno::ESTALE),
-                };
-                if let Some(errno) = errno {
+                let by = (request.caller, flags);
+                if let Err(errno) = may_open_created(&entry.attr, by, arrival.was_there) {
                     self.inode(ino).lookup_count -= 1;
                     return self.fail(request.ticket, errno);
                 }
@@ -864,7 +867,7 @@ impl Slice {
     pub(crate) fn directory(&mut self, env: &Env<'_>, request: Request) {
         match request.operation {
             Operation::OpenDir { ino } => {
-                let mut opened = self.open_handle(ino, crate::request::OpenFlags::default());
+                let mut opened = self.open_handle(ino, OpenFlags::default());
                 opened.keep_cache = false;
                 self.reply(request.ticket, Response::Opened(opened));
             }

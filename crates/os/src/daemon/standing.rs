@@ -68,9 +68,8 @@ fn covered(process: &Path, caller: u32, uid: u32) -> Option<(u32, u32)> {
     let of_uid = Mapping::all(&map).find(|mapping| mapping.has(uid))?;
     let is_root =
         || Mapping::all(&map).any(|m| m.count > 0 && m.inside == 0 && m.outside == caller);
-    let has_capability =
-        || effective_capabilities(process).is_some_and(|all| all & CAP_FOWNER != 0);
-    (is_root() || has_capability()).then(|| of_uid.range())
+    let acts_for_all = || effective_capabilities(process).is_some_and(|all| all & CAP_FOWNER != 0);
+    (is_root() || acts_for_all()).then(|| of_uid.range())
 }
 
 impl Daemon {
