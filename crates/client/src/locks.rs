@@ -5,7 +5,8 @@
 //!   noted here as held is what the owner has, but for the change on its way.
 //! - Claims have a queue of their own, and what is not one goes before them, up to `PASSING_COUNT_MAX` changes in a row: with thousands of waits an unlock does not
 //!   stand behind thousands of questions. A wait can be granted at any time of its life, so that its Claim needs no order among other changes but
-//!   one: it does not follow the Cancel of its wait, with which it leaves the queue.
+//!   two: it does not follow the Cancel of its wait, with which it leaves the queue, and does not come into the midst of a grant that is undone, which
+//!   would take what it has got.
 //! - A request has one answer: when its change is done, when it was interrupted, or when its patience is over.
 //! - Of who was told that he does not have the lock nothing stays at the owner: a wait is cancelled, a grant undone.
 //! - What was told to a new owner is what it begins with: answers of the former one that come later count for nothing, and
@@ -152,6 +153,17 @@ impl Job {
         }
     }
 
+    /// A part of a grant that is undone: nobody has asked for it.
+    const fn is_undo(&self) -> bool {
+        match self {
+            Self::Set { ticket, .. } => ticket.is_none(),
+            Self::Clear {
+                ticket, is_close, ..
+            } => ticket.is_none() && !*is_close,
+            Self::Claim { .. } | Self::Cancel { .. } | Self::Release { .. } => false,
+        }
+    }
+
     const fn action(&self) -> LockAction {
         match *self {
             Self::Set { lock, waits, .. } => LockAction::Set { lock, waits },
@@ -196,7 +208,8 @@ impl InodeLocks {
             self.passing_count = 0;
             return self.next_queued();
         }
-        if self.passing_count < PASSING_COUNT_MAX
+        let is_undoing = self.queue.front().is_some_and(|next| next.job.is_undo());
+        if (is_undoing || self.passing_count < PASSING_COUNT_MAX)
             && let Some(queued) = self.next_queued()
         {
             self.passing_count += 1;
@@ -583,7 +596,9 @@ impl Locks {
                 }
                 Err(errno) => self.end(ticket, Err(errno), out),
             },
-            Job::Claim { wait } => self.take_claim(now, (ino, wait), answer, out),
+            Job::Claim { wait } => {
+                self.take_claim(now, (ino, wait, flight.is_ready), answer, out);
+            }
             Job::Cancel { .. } | Job::Release { .. } => {}
             Job::Clear {
                 owner,
@@ -604,7 +619,7 @@ impl Locks {
     fn take_claim(
         &mut self,
         now: Instant,
-        (ino, number): (InodeId, u64),
+        (ino, number, is_ready): (InodeId, u64, bool),
         answer: Result<LockAnswer, Errno>,
         out: &mut Vec<LockEffect>,
     ) {
@@ -618,9 +633,13 @@ impl Locks {
                 self.end(Some(wait.ticket), Ok(()), out);
             }
             Ok(LockAnswer::Waits) if wait.signalled.is_none() => {
-                wait.is_claiming = false;
+                // It may have become its turn after the owner had answered.
+                wait.is_claiming = is_ready;
                 wait.asked = now;
                 inode.waits.insert(number, wait);
+                if is_ready {
+                    inode.claims.push_front(number);
+                }
             }
             Ok(LockAnswer::Waits) => {
                 let cancel = Job::Cancel { wait: number };

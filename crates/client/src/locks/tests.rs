@@ -799,3 +799,58 @@ fn unlocking_goes_before_what_waits_ask() {
     });
     assert_eq!(claims.count(), 1000 / 17);
 }
+
+/// A wait of the same lock owner, whose turn it is meanwhile, keeps what it gets.
+#[test]
+fn nothing_is_claimed_in_the_midst_of_what_is_undone() {
+    let mut node = Asking::default();
+    let of = |mode, begin, end| lock_of(7, mode, begin, end);
+    let pieces: Vec<Lock> = (0..20)
+        .map(|at| of(LockMode::Read, 4 * at, 4 * at + 2))
+        .collect();
+    for piece in &pieces {
+        node.set(1, *piece, false);
+        node.answer(LockAnswer::Done);
+    }
+    let (wait, _) = asked(&node.set(1, of(LockMode::Write, 0, 100), true)).expect("asked");
+    node.answer(LockAnswer::Waits);
+    // Another thread's upgrade of all is given up after its signal, and granted then.
+    let change = of(LockMode::Write, 0, 80);
+    node.set(1, change, false);
+    let mut out = Vec::new();
+    let part = TicketPart::from(Ticket(node.ticket));
+    assert!(node.locks.on_interrupt(Instant(6), part, &mut out));
+    node.locks.on_tick(Instant(7) + PATIENCE, &mut out);
+    node.ready(wait);
+    let mut next = asked(&node.answer(LockAnswer::Done));
+    let mut undone = 0;
+    while let Some((_, action)) = next {
+        if action == (LockAction::Claim { wait }) {
+            break;
+        }
+        undone += 1;
+        next = asked(&node.answer(LockAnswer::Done));
+    }
+    assert_eq!(
+        undone, 40,
+        "all pieces of before, and what was between them"
+    );
+    assert!(next.is_some(), "and then it is its turn");
+    node.answer(LockAnswer::Done);
+    assert_eq!(node.locks.held(HERE), [of(LockMode::Write, 0, 100)]);
+}
+
+/// What says that it is a wait's turn may come before the answer that it is not.
+#[test]
+fn a_turn_that_comes_while_it_is_asked_for_is_not_forgotten() {
+    let mut node = Asking::default();
+    let (wait, _) = asked(&node.set(1, lock_of(7, LockMode::Write, 0, 9), true)).expect("asked");
+    node.answer(LockAnswer::Waits);
+    let mut out = Vec::new();
+    node.locks.on_tick(Instant(5) + CLAIM_AFTER, &mut out);
+    let claim = Some(LockAction::Claim { wait });
+    assert_eq!(asked(&out).map(|(_, action)| action), claim);
+    assert_eq!(node.ready(wait), []);
+    let again = asked(&node.answer(LockAnswer::Waits));
+    assert_eq!(again.map(|(_, action)| action), claim);
+}
