@@ -63,7 +63,9 @@ impl Slice {
                 self.reply_written(env, ticket, response);
             }
             Continuation::Swept(sweep) => self.on_sweep_synced(sweep, &answer.body),
-            Continuation::SetAttr(ino, request) => self.on_set_attr(env, ino, request, answer),
+            Continuation::SetAttr(ino, request, taken) => {
+                self.on_set_attr(env, (ino, taken), request, answer);
+            }
             Continuation::Punch(ino, request) => self.on_punched(env, ino, request, answer),
             Continuation::Listing(request, epoch) => {
                 self.on_listing(env, (request, epoch), answer);

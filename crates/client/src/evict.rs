@@ -574,7 +574,7 @@ fn concerned(then: &Continuation) -> Option<InodeId> {
         | Continuation::Rename(request, _)
         | Continuation::Unlink(request, _, _)
         | Continuation::RenameSource(request)
-        | Continuation::SetAttr(_, request)
+        | Continuation::SetAttr(_, request, _)
         | Continuation::Punch(_, request)
         | Continuation::Listing(request, _) => {
             let directory = crate::names::directory_of(&request.operation);

@@ -20,7 +20,7 @@ use crate::message::{Answer, Ask, Body};
 use crate::names::Continuation;
 use crate::pages::{Found, PAGE_SIZE, Pages};
 use crate::pool::frames_for;
-use crate::request::{Handle, Notice, Operation, Request, Response, Ticket};
+use crate::request::{Handle, Notice, Operation, Request, Response, Ticket, new_size};
 use crate::revoke::{RequestKind, round_out};
 use crate::slice::{Effect, IoFailure, IoId, Slice, Waiting};
 use crate::tokens::Admission;
@@ -183,7 +183,7 @@ impl Slice {
             env,
             ino,
             (set, standing),
-            Continuation::SetAttr(ino, request),
+            Continuation::SetAttr(ino, request, None),
         );
     }
 
@@ -209,7 +209,7 @@ impl Slice {
 
     /// Has the owner change attributes or bytes (SetAttr, Punch, Allocate, rights of a program); what is dirty and must be there before is with it
     /// already. While a size or bytes are being changed nothing is stored or committed.
-    pub(crate) fn ask_change(&mut self, ino: InodeId, op: Op, then: Continuation) {
+    pub(crate) fn ask_change(&mut self, ino: InodeId, op: Op, mut then: Continuation) {
         let inode = self.inode(ino);
         let (cuts, sets_mtime) = match &op {
             Op::SetAttr { set, .. } => (set.size.is_some(), set.mtime.is_some()),
@@ -220,7 +220,11 @@ impl Slice {
         inode.resize_count += u32::from(cuts);
         if sets_mtime {
             // The time set now is the last one: a later Commit does not bring an older one.
-            inode.drops_rights |= inode.modified.take().is_some();
+            let changed_at = inode.modified.take();
+            inode.drops_rights |= changed_at.is_some();
+            if let Continuation::SetAttr(.., taken) = &mut then {
+                *taken = changed_at;
+            }
         }
         self.call(ino.shard(), Ask::Op { op, durable: false }, then);
     }
@@ -229,7 +233,7 @@ impl Slice {
     pub(crate) fn on_set_attr(
         &mut self,
         env: &Env<'_>,
-        ino: InodeId,
+        (ino, taken): (InodeId, Option<types::Timestamp>),
         request: Request,
         answer: Answer,
     ) {
@@ -238,7 +242,7 @@ impl Slice {
             let inode = self.inode(ino);
             inode.resize_count = inode.resize_count.saturating_sub(1);
         }
-        self.take_set_attr(env, request, answer);
+        self.take_set_attr(env, (ino, taken), request, answer);
         if resizes {
             self.inode(ino).resizes.retain(|(t, _)| *t != ticket);
             self.tell_closed(env, ino);
@@ -247,20 +251,26 @@ impl Slice {
         }
     }
 
-    fn take_set_attr(&mut self, env: &Env<'_>, request: Request, answer: Answer) {
-        let attr = match answer.body {
-            Body::Op(meta::Reply::Attr(attr)) => attr,
-            Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
-                self.fail(request.ticket, errno);
-                return;
-            }
-            Body::Op(meta::Reply::NotOwner { uid }) => return self.ask_standing(request, uid),
-            _ => {
-                self.fail(request.ticket, Errno::EPROTO);
-                return;
-            }
+    fn take_set_attr(
+        &mut self,
+        env: &Env<'_>,
+        (ino, taken): (InodeId, Option<types::Timestamp>),
+        request: Request,
+        answer: Answer,
+    ) {
+        let Body::Op(meta::Reply::Attr(attr)) = answer.body else {
+            self.take_all(env, answer.grants);
+            // What was written before keeps its time.
+            let inode = self.inode(ino);
+            inode.modified = inode.modified.max(taken);
+            return match answer.body {
+                Body::Op(meta::Reply::NotOwner { uid }) => self.ask_standing(request, uid),
+                Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
+                    self.fail(request.ticket, errno);
+                }
+                _ => self.fail(request.ticket, Errno::EPROTO),
+            };
         };
-        let ino = attr.ino;
         let inode = self.inode(ino);
         inode.learn_attr(&attr);
         if matches!(&request.operation, Operation::SetAttr { set, .. } if set.atime.is_some()) {
@@ -980,17 +990,6 @@ pub(crate) const fn resize_kind(request: &Request) -> RequestKind {
     match request.operation {
         Operation::SetAttr { .. } => RequestKind::SetSize,
         _ => RequestKind::Write,
-    }
-}
-
-/// The size that an operation gives a file: SETATTR, or an open or create that truncates.
-pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
-    match operation {
-        Operation::SetAttr { set, .. } => set.size,
-        Operation::Open { flags, .. } | Operation::Create { flags, .. } => {
-            flags.truncate.then_some(0)
-        }
-        _ => None,
     }
 }
 

@@ -46,8 +46,8 @@ pub(crate) enum Continuation {
     Synced(Ticket, Response),
     /// The same for a sweep.
     Swept(u64),
-    /// Attributes changed by setattr.
-    SetAttr(InodeId, Request),
+    /// Attributes changed by setattr, which took from the inode when its content had changed last.
+    SetAttr(InodeId, Request, Option<types::Timestamp>),
     /// A hole made, or space promised.
     Punch(InodeId, Request),
     /// Which sectors from this one on are promised.
@@ -131,7 +131,7 @@ impl Arrival {
 }
 
 /// Whether a create may open what its name leads to. What `was_there` the kernel took for absent, and asks nothing: the caller opens it by the rights
-/// of its owner, or as root. Else the kernel looks once more, sees what it is, and asks what else may give him the right (groups, lists).
+/// of its owner. Else the kernel looks once more, sees what it is, and asks what else may give him the right (groups, lists).
 fn may_open_created(
     attr: &Attr,
     (caller, flags): (Caller, OpenFlags),
@@ -139,7 +139,7 @@ fn may_open_created(
 ) -> Result<(), Errno> {
     let needs = [(flags.read, 0o400), (flags.write || flags.truncate, 0o200)];
     let has = |(is_wanted, bit): (bool, u32)| !is_wanted || attr.permissions & bit != 0;
-    let is_open = caller.uid == 0 || (caller.uid == attr.uid && needs.into_iter().all(has));
+    let is_open = caller.uid == attr.uid && needs.into_iter().all(has);
     match attr.kind {
         FileKind::Directory => Err(Errno::EISDIR),
         FileKind::File if is_open || !was_there => Ok(()),

@@ -599,3 +599,14 @@ pub enum Notice {
         inos: Vec<InodeId>,
     },
 }
+
+/// The size that an operation gives a file: SETATTR, or an open or create that truncates.
+pub(crate) fn new_size(operation: &Operation) -> Option<u64> {
+    match operation {
+        Operation::SetAttr { set, .. } => set.size,
+        Operation::Open { flags, .. } | Operation::Create { flags, .. } => {
+            flags.truncate.then_some(0)
+        }
+        _ => None,
+    }
+}

@@ -13,11 +13,11 @@ use crate::belief;
 use crate::env::Env;
 use crate::gates::RevokeState;
 use crate::goals::Purpose;
-use crate::io::{new_size, resize_kind};
+use crate::io::resize_kind;
 use crate::message::{Answer, Ask, Body};
 use crate::names::{Continuation, NAMES_TOKEN};
 use crate::pages::PAGE_SIZE;
-use crate::request::{Notice, Operation, Request, Response, Ticket};
+use crate::request::{Notice, Operation, Request, Response, Ticket, new_size};
 use crate::revoke::{
     self, AttributesGo, DirectoryEffect, DirectoryGate, Failure, FlushOutcome, Gate, GateRequest,
     RequestKind, RevokeId, Rules, Scope, Verdict,

@@ -134,7 +134,7 @@ fn ticket_of(then: &Continuation) -> Option<Ticket> {
         | Continuation::Rename(request, _)
         | Continuation::Unlink(request, ..)
         | Continuation::RenameSource(request)
-        | Continuation::SetAttr(_, request)
+        | Continuation::SetAttr(_, request, _)
         | Continuation::Punch(_, request)
         | Continuation::Listing(request, _) => Some(request.ticket),
         Continuation::Arrival(arrival) => arrival.request.as_ref().map(|r| r.ticket),

@@ -142,6 +142,10 @@ fn perform(
     let mut changes = Changes::default();
     let mut used = Vec::new();
     let reply = match resolved {
+        // As an error: a copy of the request that comes late is not executed by the owner of then.
+        Resolved::Answer(reply @ Reply::NotOwner { .. }) => {
+            return Ok(refuse(view, ctx, op, reply));
+        }
         Resolved::Answer(reply) => {
             return Ok(Outcome::Done(Executed::answer(reply, is_local)));
         }

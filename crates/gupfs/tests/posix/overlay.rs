@@ -1,7 +1,8 @@
 //! Overlayfs with all its directories on a mount, as containers have it: names that move or go leave whiteouts (RENAME_WHITEOUT).
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -64,9 +65,11 @@ fn an_overlay_has_its_upper_directory_here() {
         return;
     };
     let root = node.mount().join("containers");
-    for name in ["lower/dir/sub", "upper", "work", "merged"] {
+    for name in ["lower/dir/sub", "lower/sticky", "upper", "work", "merged"] {
         fs::create_dir_all(root.join(name)).unwrap();
     }
+    let sticky = fs::Permissions::from_mode(0o1777);
+    fs::set_permissions(root.join("lower/sticky"), sticky).unwrap();
     for name in [
         "kept",
         "moved",
@@ -74,6 +77,8 @@ fn an_overlay_has_its_upper_directory_here() {
         "removed",
         "dir/file",
         "dir/sub/deep",
+        "sticky/gone",
+        "sticky/parted",
     ] {
         fs::write(root.join("lower").join(name), name).unwrap();
     }
@@ -83,9 +88,15 @@ fn an_overlay_has_its_upper_directory_here() {
     fs::rename(path("new"), path("replaced")).unwrap();
     fs::remove_file(path("removed")).unwrap();
     fs::remove_file(path("dir/file")).unwrap();
+    for name in ["sticky/gone", "sticky/parted"] {
+        fs::remove_file(path(name)).unwrap();
+    }
     fs::write(path("made"), "made").unwrap();
     let seen = || {
-        assert_eq!(names(&overlay.0), ["dir", "kept", "made", "replaced"]);
+        assert_eq!(
+            names(&overlay.0),
+            ["dir", "kept", "made", "replaced", "sticky"]
+        );
         assert_eq!(names(&path("dir")), ["sub"]);
         for (name, text) in [
             ("kept", "kept"),
@@ -110,8 +121,32 @@ fn an_overlay_has_its_upper_directory_here() {
     node.up(&[]).expect("as before");
     let overlay = Overlay::mount(&root);
     let path = |name: &str| overlay.0.join(name);
-    assert_eq!(names(&overlay.0), ["dir", "kept", "made", "replaced"]);
+    assert_eq!(
+        names(&overlay.0),
+        ["dir", "kept", "made", "replaced", "sticky"]
+    );
     assert_eq!(fs::read_to_string(path("replaced")).unwrap(), "moved");
+    // What has gone may be made anew by users, also where names are their owners': the whiteout is of who mounted.
+    assert!(
+        is_whiteout(&root.join("upper/sticky/gone"))
+            && is_whiteout(&root.join("upper/sticky/parted"))
+    );
+    for above in node.mount().ancestors().take(3).chain([root.as_path()]) {
+        fs::set_permissions(above, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let make = |what: &str, name: &str| {
+        let mut command = Command::new(what);
+        let output = command
+            .arg(path("sticky").join(name))
+            .uid(1000)
+            .gid(1000)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{what} {name}: {output:?}");
+    };
+    make("touch", "gone");
+    make("mkdir", "parted");
+    assert_eq!(names(&path("sticky")), ["gone", "parted"]);
     // A directory is removed and made again: what was in the lower one stays away.
     fs::remove_dir_all(path("dir")).unwrap();
     fs::create_dir(path("dir")).unwrap();

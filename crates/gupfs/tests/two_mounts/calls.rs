@@ -77,8 +77,11 @@ pub fn as_user<T: Send>(uid: libc::uid_t, step: impl FnOnce() -> T + Send) -> T 
     std::thread::scope(|scope| scope.spawn(thread).join().expect("the step does not panic"))
 }
 
-/// Does `step` as user `uid` who has all of root's capabilities, as `as_user`.
-pub fn with_capabilities<T: Send>(uid: libc::uid_t, step: impl FnOnce() -> T + Send) -> T {
+/// Does `step` as user `uid` who has these of root's capabilities (bits of the first word of the set), as `as_user`.
+pub fn with_capabilities<T: Send>(
+    (uid, capabilities): (libc::uid_t, u32),
+    step: impl FnOnce() -> T + Send,
+) -> T {
     let thread = || {
         // SAFETY: no pointers but to arrays of the sizes that version 3 of the calls has; they change this thread only.
         unsafe {
@@ -88,7 +91,7 @@ pub fn with_capabilities<T: Send>(uid: libc::uid_t, step: impl FnOnce() -> T + S
             let mut sets = [0_u32; 6];
             let got = libc::syscall(libc::SYS_capget, &raw mut header, &raw mut sets);
             assert_eq!(got, 0, "{}", Error::last_os_error());
-            (sets[0], sets[3]) = (sets[1], sets[4]);
+            (sets[0], sets[3]) = (sets[1] & capabilities, 0);
             let set = libc::syscall(libc::SYS_capset, &raw mut header, &raw const sets);
             assert_eq!(set, 0, "{}", Error::last_os_error());
         }

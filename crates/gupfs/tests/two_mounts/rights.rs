@@ -17,6 +17,9 @@ type Outcome = std::result::Result<String, String>;
 
 const ALICE: u32 = 1000;
 const BOB: u32 = 1001;
+/// Bits of sets of capabilities.
+const CAP_CHOWN: u32 = 1 << 0;
+const CAP_FOWNER: u32 = 1 << 3;
 const TIME: Duration = Duration::from_millis(2500);
 
 fn is_refused<T: std::fmt::Debug>(
@@ -92,20 +95,28 @@ fn former(fixture: &Fixture) -> Outcome {
         if owner != (0, 0, 0o755) || found.mtime() == 5 {
             return Err(format!("round {round}: the file is {owner:?}"));
         }
-        // Who may act for everybody may.
-        text("with CAP_FOWNER", as_user_with_capabilities(&file))?;
-        let found = text("stat", fs::metadata(&one))?.mode() & 0o7777;
-        if found != 0o711 {
-            return Err(format!("round {round}: the bits are {found:o}"));
+        // Who may act for everybody may, and who may give files away does that.
+        let bits = || file.set_permissions(Permissions::from_mode(0o711));
+        is_refused(
+            "with CAP_CHOWN",
+            &with_capabilities((ALICE, CAP_CHOWN), bits),
+        )?;
+        text(
+            "with CAP_FOWNER",
+            with_capabilities((ALICE, CAP_FOWNER), bits),
+        )?;
+        let give = || fchown(&file, Some(BOB), None);
+        text(
+            "with CAP_CHOWN",
+            with_capabilities((ALICE, CAP_CHOWN), give),
+        )?;
+        let found = text("stat", fs::metadata(&one))?;
+        let found = (found.uid(), found.mode() & 0o7777);
+        if found != (BOB, 0o711) {
+            return Err(format!("round {round}: the file is {found:?}"));
         }
     }
-    Ok("refused nine times, and three times not".to_owned())
-}
-
-fn as_user_with_capabilities(file: &File) -> Result<()> {
-    with_capabilities(ALICE, || {
-        file.set_permissions(Permissions::from_mode(0o711))
-    })
+    Ok("refused twelve times, and six times not".to_owned())
 }
 
 #[test]

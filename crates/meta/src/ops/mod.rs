@@ -121,7 +121,8 @@ fn not_owner(standing: Option<Standing>, uid: u32) -> Option<Resolved> {
 }
 
 /// The answer to who may not take the name of `ino` from a directory with the sticky bit: it is for the owners of either. An inode of another owner
-/// node is not looked at.
+/// node is not looked at; and a whiteout has nothing to be kept: who makes something over one through overlayfs has the rights of who mounted that,
+/// and is somebody else by his number.
 fn not_removable(
     view: &View<'_>,
     directory: &Attr,
@@ -131,10 +132,12 @@ fn not_removable(
     let is_asked = directory.permissions & attr::STICKY != 0
         && standing.is_some_and(|standing| !standing.covers(directory.uid))
         && view.is_mine(ino.shard());
-    match is_asked {
-        true => Ok(not_owner(standing, inode(view, ino)?.attr.uid)),
-        false => Ok(None),
+    if !is_asked {
+        return Ok(None);
     }
+    let attr = inode(view, ino)?.attr;
+    let is_whiteout = attr.kind == FileKind::CharDevice && attr.rdev == 0;
+    Ok(not_owner(standing.filter(|_| !is_whiteout), attr.uid))
 }
 
 /// Closed. The asker's own removal by way of another owner may have taken it to have the inode open, and told it so, before

@@ -5,20 +5,29 @@
 
 use std::path::Path;
 
-use client::request::{Request, Response};
+use client::request::{Operation, Request, Response};
 use client::slice::{Effect, Input, home_slice};
 use smallvec::SmallVec;
-use types::Errno;
+use types::{Errno, SetAttr};
 
 use super::Daemon;
 use super::work::Item;
 
-/// To act as the owner of any file, as bit of the sets in /proc/PID/status.
+/// To give files away, as bit of the sets in /proc/PID/status.
+const CAP_CHOWN: u64 = 1 << 0;
+/// To act as the owner of any file.
 const CAP_FOWNER: u64 = 1 << 3;
 
 /// The effective set of a process.
 pub(super) fn effective_capabilities(process: &Path) -> Option<u64> {
     let status = std::fs::read_to_string(process.join("status")).ok()?;
+    // A thread of the kernel has all, and has put them down where it asks for a user (knfsd).
+    if status
+        .lines()
+        .any(|line| line.starts_with("Kthread:") && line.ends_with('1'))
+    {
+        return Some(0);
+    }
     let set = status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))?;
@@ -61,14 +70,29 @@ impl Mapping {
     }
 }
 
-/// The users whose files are as good as his own to `caller`, of process `process`, those of `uid` among them. `None`: `uid`'s are not. He needs
-/// CAP_FOWNER in a user namespace that knows `uid`, or is its root (who may act by another one's leave, as overlayfs lets processes).
-fn covered(process: &Path, caller: u32, uid: u32) -> Option<(u32, u32)> {
+/// What he needs for it who is not the owner.
+fn needed(operation: &Operation) -> u64 {
+    match operation {
+        Operation::SetAttr { set, .. } if set.uid.is_some() || set.gid.is_some() => {
+            let others = SetAttr {
+                uid: None,
+                gid: None,
+                ..*set
+            };
+            CAP_CHOWN | if others.is_owners() { CAP_FOWNER } else { 0 }
+        }
+        _ => CAP_FOWNER,
+    }
+}
+
+/// The users whose files are as good as his own to `caller`, of process `process`, those of `uid` among them. `None`: `uid`'s are not. He has what is
+/// `needed` in a user namespace that knows `uid`, or is its root (who may act by another one's leave, as overlayfs lets processes).
+fn covered(process: &Path, (caller, needed): (u32, u64), uid: u32) -> Option<(u32, u32)> {
     let map = std::fs::read_to_string(process.join("uid_map")).ok()?;
     let of_uid = Mapping::all(&map).find(|mapping| mapping.has(uid))?;
     let is_root =
         || Mapping::all(&map).any(|m| m.count > 0 && m.inside == 0 && m.outside == caller);
-    let acts_for_all = || effective_capabilities(process).is_some_and(|all| all & CAP_FOWNER != 0);
+    let acts_for_all = || effective_capabilities(process).is_some_and(|all| all & needed == needed);
     (is_root() || acts_for_all()).then(|| of_uid.range())
 }
 
@@ -78,7 +102,10 @@ impl Daemon {
         // 0: who has asked is the kernel itself, or a process that is not of our process namespace.
         let process = Path::new("/proc").join(request.caller.pid.to_string());
         let covered = (request.caller.pid != 0)
-            .then(|| covered(&process, request.caller.uid, uid))
+            .then(|| {
+                let by = (request.caller.uid, needed(&request.operation));
+                covered(&process, by, uid)
+            })
             .flatten();
         match covered {
             Some((first, last)) => {
@@ -139,12 +166,33 @@ mod tests {
         ] {
             let folder = process(map, capabilities);
             assert_eq!(
-                covered(folder.path(), caller, uid),
+                covered(folder.path(), (caller, CAP_FOWNER), uid),
                 expected,
                 "{map:?} {capabilities:x} {caller} {uid}"
             );
         }
         let gone = process(all, !0);
-        assert_eq!(covered(&gone.path().join("gone"), 1000, 0), None);
+        let by = (1000, CAP_FOWNER);
+        assert_eq!(covered(&gone.path().join("gone"), by, 0), None);
+        let path = gone.path().join("status");
+        let status = std::fs::read_to_string(&path).expect("read");
+        std::fs::write(path, status + "Kthread:\t1\n").expect("written");
+        assert_eq!(covered(gone.path(), by, 0), None);
+    }
+
+    #[test]
+    fn who_gives_files_away_needs_another_right() {
+        let set = |permissions, uid| Operation::SetAttr {
+            ino: types::InodeId::ROOT,
+            handle: None,
+            set: SetAttr {
+                permissions,
+                uid,
+                ..SetAttr::default()
+            },
+        };
+        assert_eq!(needed(&set(Some(0o600), None)), CAP_FOWNER);
+        assert_eq!(needed(&set(None, Some(7))), CAP_CHOWN);
+        assert_eq!(needed(&set(Some(0o600), Some(7))), CAP_CHOWN | CAP_FOWNER);
     }
 }

@@ -163,6 +163,66 @@ fn a_chmod_comes_after_the_bits_that_a_write_takes() {
     }
 }
 
+/// Who only takes himself for the owner changes no time, neither that of bytes on their way; and what came with the refusal is held.
+#[test]
+fn a_refused_time_leaves_that_of_what_was_written() {
+    let mut s = Story::new(4 * PAGE);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    s.write(1, false);
+    let before = s.slice.inode(INO).modified;
+    assert!(before.is_some());
+    let set = types::SetAttr {
+        mtime: Some(Some(Timestamp { secs: 5, nanos: 0 })),
+        ..Default::default()
+    };
+    let set = || Operation::SetAttr {
+        ino: INO,
+        handle: None,
+        set,
+    };
+    let asked = |effects: &[Effect]| {
+        effects.iter().find_map(|effect| match effect {
+            Effect::Call(
+                call,
+                _,
+                Ask::Op {
+                    op: meta::Op::SetAttr { standing, .. },
+                    ..
+                },
+            ) => Some((*call, standing.map(|by| (by.uid, by.covers(9))))),
+            _ => None,
+        })
+    };
+    let refused = || meta::Reply::NotOwner { uid: 9 };
+    let effects = s.ask_as(7, set());
+    let (call, by) = asked(&effects).expect("the owner is asked");
+    assert_eq!(by, Some((7, false)));
+    assert_eq!(s.slice.inode(INO).modified, None);
+    let effects = s.answer(call, refused());
+    assert_eq!(s.slice.inode(INO).modified, before);
+    // The driver is asked whether he may act for the owner, and gives the request in again if so: once.
+    let [Effect::AskStanding(request, 9)] = &effects[..] else {
+        panic!("{effects:?}");
+    };
+    let mut request = (**request).clone();
+    (request.caller.first, request.caller.last) = (9, 9);
+    let effects = s.input(Input::Request(request));
+    let (call, by) = asked(&effects).expect("the owner is asked again");
+    assert_eq!(by, Some((7, true)));
+    let effects = s.answer(call, refused());
+    assert!(
+        matches!(
+            effects[..],
+            [Effect::Reply(_, Response::Error(Errno::EPERM), _)]
+        ),
+        "{effects:?}"
+    );
+    assert_eq!(s.slice.inode(INO).modified, before);
+    // Root is not asked who he is.
+    let (_, by) = asked(&s.ask(set())).expect("the owner is asked");
+    assert_eq!(by, None);
+}
+
 /// The owner says that the size was changed meanwhile. What the Commit was to tell beside bytes is told with the next one, for which
 /// an fsync waits, and which comes by itself where nobody waits.
 #[test]

@@ -359,7 +359,8 @@ fn a_create_opens_what_is_there_only_for_whom_it_is_open() {
     };
     for (owner, permissions, uid, flags, is_opened) in [
         (1001, 0o666, 1000, reads, false),
-        (1001, 0o600, 0, writes, true),
+        (1001, 0o600, 0, writes, false),
+        (0, 0o600, 0, writes, true),
         (1000, 0o600, 1000, writes, true),
         (1000, 0o466, 1000, reads, true),
         (1000, 0o466, 1000, writes, false),

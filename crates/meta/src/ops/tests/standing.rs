@@ -228,3 +228,57 @@ fn names_in_a_sticky_directory_go_by_their_owners() {
         }
     }
 }
+
+#[test]
+fn a_whiteout_in_a_sticky_directory_is_nobodys() {
+    let mut f = Fixture::new();
+    let sticky = f.mkdir(ROOT, "sticky").ino;
+    give(&mut f, sticky, 0, 0o1777);
+    let make = |text: &str, rdev| Op::Make {
+        parent: sticky,
+        name: name(text),
+        kind: NewKind::Node {
+            mode: 0o020_600,
+            rdev,
+        },
+        caller: CALLER,
+    };
+    for (text, rdev) in [("whiteout", 0), ("device", 7)] {
+        let ino = f.made(&make(text, rdev)).ino;
+        give(&mut f, ino, 0, 0);
+    }
+    let own = f.made(&create(ROOT, "own")).ino;
+    give(&mut f, own, 8, 0o600);
+    let over = |text| rename_by((ROOT, "own"), (sticky, text), true, only(8));
+    assert_eq!(f.run(&over("device")), belongs_to(0));
+    assert!(matches!(f.run(&over("whiteout")), Reply::Renamed { .. }));
+}
+
+/// A copy of the request that comes when the file has become the caller's.
+#[test]
+fn who_was_told_that_he_is_not_the_owner_stays_told() {
+    let mut f = Fixture::new();
+    let ino = f.create("file").ino;
+    give(&mut f, ino, 7, 0o644);
+    let set = SetAttr {
+        permissions: Some(0o4755),
+        ..SetAttr::default()
+    };
+    let op = Op::SetAttr {
+        ino,
+        set,
+        standing: only(8),
+    };
+    let origin = Some(Origin {
+        slot: 3,
+        request: RequestId(9),
+    });
+    let ask = |f: &mut Fixture| match f.outcome(&op, origin, Held::All) {
+        Outcome::Done(executed) => executed.reply,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ask(&mut f), belongs_to(7));
+    give(&mut f, ino, 8, 0o644);
+    assert_eq!(ask(&mut f), belongs_to(7));
+    assert_eq!(f.attr(ino).permissions, 0o644);
+}
