@@ -7,8 +7,8 @@
 use types::extent::{Extent, Piece};
 use types::token::InodeMode;
 use types::{
-    ByteRange, Errno, FileKind, InodeId, Name, NodeId, NodeLife, Pattern, RequestId, Run, ShardId,
-    Timestamp, wire_enum, wire_struct,
+    Attr, ByteRange, Errno, FileKind, InodeId, Name, NodeId, NodeLife, Pattern, RequestId, Run,
+    ShardId, Timestamp, wire_enum, wire_struct,
 };
 
 use crate::message::Reply;
@@ -116,9 +116,15 @@ pub enum Fact {
         /// The number.
         ino: InodeId,
     },
+    /// Attributes of a remote inode (from a `GetAttr` there): whose it is.
+    Attributes {
+        /// The attributes.
+        attr: Attr,
+    },
 }
 wire_enum!(Fact {
     1 => Entry { directory, name, found }, 2 => Ancestors { directory, chain }, 3 => Number { ino },
+    4 => Attributes { attr },
 });
 
 /// A fact that is missing.
@@ -142,9 +148,15 @@ pub enum Query {
         /// The shard.
         shard: ShardId,
     },
+    /// `Fact::Attributes`: ask the owner of the inode's shard with `GetAttr`.
+    Attributes {
+        /// The inode.
+        ino: InodeId,
+    },
 }
 wire_enum!(Query {
     1 => Entry { directory, name }, 2 => Ancestors { directory }, 3 => Number { shard },
+    4 => Attributes { ino },
 });
 
 /// Who asks, when, and what the caller knows beside the shards.

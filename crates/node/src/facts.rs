@@ -20,7 +20,7 @@ pub const FACT_CALL: u64 = 1 << 62;
 
 /// A question that waits for a fact: whom it is asked from, with which message.
 type Asked = (NodeId, Message, Box<Question>);
-/// What another owner wants to know: the directory, and which of its names (none: its ancestors).
+/// What another owner wants to know: the directory, and which of its names (none: its ancestors, or its attributes).
 type About = (InodeId, Option<Name>);
 
 /// How a query of another owner is answered.
@@ -83,6 +83,7 @@ impl Facts {
                 ((directory, Some(name)), op)
             }
             Query::Ancestors { directory } => ((directory, None), Op::Ancestors { ino: directory }),
+            Query::Attributes { ino } => ((ino, None), Op::GetAttr { ino }),
         };
         self.queries.insert((from, id), about);
         let shard = op.home();
@@ -105,6 +106,7 @@ impl Facts {
         let fact = match answer.body {
             Body::Op(Reply::Entry { ino, kind, .. }) => entry(name, Some((ino, kind))),
             Body::Op(Reply::Absent) => entry(name, None),
+            Body::Op(Reply::Attr(attr)) => Ok(Fact::Attributes { attr }),
             Body::Op(Reply::Chain(chain)) => Ok(Fact::Ancestors { directory, chain }),
             Body::Op(Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
             _ => Err(Errno::EPROTO),

@@ -231,3 +231,52 @@ fn sticky(fixture: &Fixture) -> Outcome {
         )),
     }
 }
+
+/// Directories go to shards of both nodes in turn.
+#[test]
+fn directories_in_a_sticky_directory_are_their_owners_on_whichever_node() {
+    let fixture = lab!();
+    let_in(&fixture);
+    let outcome = directories(&fixture);
+    finish(&fixture, outcome);
+}
+
+fn directories(fixture: &Fixture) -> Outcome {
+    text("directory", open_directory(&fixture.path(1, "t"), 0o1777))?;
+    for round in 0..24 {
+        let (here, there) = (1 + round % 2, 2 - round % 2);
+        let path = |node, name: &str| fixture.path(node, "t").join(name);
+        for name in ["own", "new"] {
+            text("made", as_user(ALICE, || fs::create_dir(path(here, name))))?;
+        }
+        text("made", as_user(BOB, || fs::create_dir(path(here, "other"))))?;
+        // By the kernel, or by its owner.
+        is_refused(
+            "rmdir",
+            &as_user(ALICE, || fs::remove_dir(path(there, "other"))),
+        )?;
+        let moved = as_user(ALICE, || {
+            fs::rename(path(there, "own"), path(there, "other"))
+        });
+        is_refused("rename", &moved)?;
+        text(
+            "renamed",
+            as_user(ALICE, || fs::rename(path(there, "own"), path(there, "new"))),
+        )?;
+        text(
+            "removed",
+            as_user(ALICE, || fs::remove_dir(path(here, "new"))),
+        )?;
+        // The kernel lets him, and the owner of the name is told that he may.
+        let remove = || fs::remove_dir(path(there, "other"));
+        text(
+            "with CAP_FOWNER",
+            with_capabilities((ALICE, CAP_FOWNER), remove),
+        )?;
+        let left = text("listed", fs::read_dir(path(here, "")))?.count();
+        if left > 0 {
+            return Err(format!("round {round}: {left} names are left"));
+        }
+    }
+    Ok("24 rounds".to_owned())
+}

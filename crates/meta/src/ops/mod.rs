@@ -120,22 +120,34 @@ fn not_owner(standing: Option<Standing>, uid: u32) -> Option<Resolved> {
     (!is_owner).then_some(Resolved::Answer(Reply::NotOwner { uid }))
 }
 
-/// The answer to who may not take the name of `ino` from a directory with the sticky bit: it is for the owners of either. An inode of another owner
-/// node is not looked at; and a whiteout has nothing to be kept: who makes something over one through overlayfs has the rights of who mounted that,
-/// and is somebody else by his number.
+/// Attributes of an inode of this owner or of another.
+fn attributes(view: &View<'_>, ctx: &Context<'_>, ino: InodeId) -> Result<Attr, Stop> {
+    if view.is_mine(ino.shard()) {
+        return Ok(inode(view, ino)?.attr);
+    }
+    let known = ctx.facts.iter().find_map(|fact| match fact {
+        Fact::Attributes { attr } if attr.ino == ino => Some(*attr),
+        _ => None,
+    });
+    known.ok_or(Stop::Fact(Query::Attributes { ino }))
+}
+
+/// The answer to who may not take the name of `ino` from `directory` if that has the sticky bit: it is for the owners of either. A whiteout has
+/// nothing to be kept: who makes something over one through overlayfs has the rights of who mounted that, and is somebody else by his number.
 fn not_removable(
     view: &View<'_>,
-    directory: &Attr,
-    ino: InodeId,
+    ctx: &Context<'_>,
+    (directory, ino): (InodeId, InodeId),
     standing: Option<Standing>,
 ) -> Result<Option<Resolved>, Stop> {
-    let is_asked = directory.permissions & attr::STICKY != 0
-        && standing.is_some_and(|standing| !standing.covers(directory.uid))
-        && view.is_mine(ino.shard());
-    if !is_asked {
+    let Some(who) = standing else {
+        return Ok(None);
+    };
+    let above = attributes(view, ctx, directory)?;
+    if above.permissions & attr::STICKY == 0 || who.covers(above.uid) {
         return Ok(None);
     }
-    let attr = inode(view, ino)?.attr;
+    let attr = attributes(view, ctx, ino)?;
     let is_whiteout = attr.kind == FileKind::CharDevice && attr.rdev == 0;
     Ok(not_owner(standing.filter(|_| !is_whiteout), attr.uid))
 }

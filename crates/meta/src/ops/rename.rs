@@ -1,7 +1,7 @@
 //! Rename: a name moves, replaces another, or two names change places. What moves may leave a whiteout behind: a character device 0, 0, by which a union of
 //! directories (overlayfs) knows that the name is not to be looked for in lower ones.
 
-use types::{Attr, Errno, FileKind, InodeId, Name, Standing};
+use types::{Errno, FileKind, InodeId, Name, Standing};
 
 use super::make::{self, New};
 use super::{entry, live_directory, not_removable, open_at, shard};
@@ -104,7 +104,7 @@ pub(super) fn rename(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Reso
         }
         Some(_) | None => {}
     }
-    if let Some(refused) = refused(view, rename, &above, (moved.0, found))? {
+    if let Some(refused) = refused(view, ctx, rename, (moved.0, found))? {
         return Ok(refused);
     }
     let is_moving = parent != new_parent;
@@ -125,16 +125,15 @@ pub(super) fn rename(view: &View<'_>, ctx: &Context<'_>, op: &Op) -> Result<Reso
 /// The answer to who may not take what moves from its directory, or what is there already from that one.
 fn refused(
     view: &View<'_>,
+    ctx: &Context<'_>,
     rename: &Rename<'_>,
-    above: &Attr,
     (moved, found): (InodeId, Option<Target>),
 ) -> Result<Option<Resolved>, Stop> {
-    let refused = not_removable(view, above, moved, rename.standing)?;
-    let new_parent = rename.target.0;
+    let (parent, new_parent) = (rename.source.0, rename.target.0);
+    let refused = not_removable(view, ctx, (parent, moved), rename.standing)?;
     match found {
-        Some((ino, _)) if refused.is_none() && view.is_mine(new_parent.shard()) => {
-            let above = live_directory(view, new_parent)?.attr;
-            not_removable(view, &above, ino, rename.standing)
+        Some((ino, _)) if refused.is_none() => {
+            not_removable(view, ctx, (new_parent, ino), rename.standing)
         }
         _ => Ok(refused),
     }

@@ -21,7 +21,7 @@ use types::{
 
 use crate::inode::InodeRecord;
 use crate::message::{Caller, Commit, Known, NewKind, Op, Reply, listed_size};
-use crate::transaction::Handled;
+use crate::transaction::{Handled, Vote};
 use crate::view::{Context, Held, Origin, Outcome, View};
 use crate::{
     Envelope, Executed, HashKey, Mutation, Shard, Step, TransactionId, TransactionMessage, execute,
@@ -99,6 +99,27 @@ impl Fixture {
         };
         let shards = &mut self.shards;
         execute(&mut View::new(shards, &self.owners, NodeId(1)), &ctx, op)
+    }
+
+    /// What needs another owner is under way.
+    fn begin(&mut self, plan: &transaction::Plan) {
+        let mut view = View::new(&mut self.shards, &self.owners, NodeId(1));
+        transaction::begin(&mut view, plan.clone());
+    }
+
+    /// The one other owner agrees, so that it is done.
+    fn all_agree(&mut self, plan: &transaction::Plan) {
+        let envelope = Envelope {
+            id: plan.id,
+            from: *plan.remote.keys().next().expect("another shard"),
+            to: plan.id.coordinator,
+            message: TransactionMessage::Voted(Vote::Yes { attrs: Vec::new() }),
+        };
+        let mut view = View::new(&mut self.shards, &self.owners, NodeId(1));
+        let Handled::Done(progress) = transaction::on_message(&mut view, &envelope) else {
+            panic!("all shards are there");
+        };
+        assert!(progress.finished.is_some(), "all have voted");
     }
 
     fn executed(&mut self, op: &Op) -> Executed {

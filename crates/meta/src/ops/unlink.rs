@@ -2,7 +2,7 @@
 
 use types::{Errno, FileKind, InodeId, Name, Standing};
 
-use super::{entry, live_directory, not_removable, open_at};
+use super::{entry, not_removable, open_at};
 use crate::execute::Resolved;
 use crate::message::Known;
 use crate::step::Step;
@@ -23,11 +23,8 @@ pub(super) fn unlink(
     if kind == FileKind::Directory {
         return Err(Stop::Fail(Errno::EISDIR));
     }
-    if standing.is_some() {
-        let above = live_directory(view, parent)?.attr;
-        if let Some(refused) = not_removable(view, &above, ino, standing)? {
-            return Ok(refused);
-        }
+    if let Some(refused) = not_removable(view, ctx, (parent, ino), standing)? {
+        return Ok(refused);
     }
     let open_at = open_at(ctx, ino, known);
     let steps = vec![

@@ -306,6 +306,7 @@ impl Daemon {
             Query::Entry { directory, .. } => directory.shard(),
             Query::Ancestors { directory } => return self.begin_move(question, *directory, items),
             Query::Number { shard } => *shard,
+            Query::Attributes { ino } => ino.shard(),
         };
         let id = self.draw_call();
         let owner = self.owner(shard);

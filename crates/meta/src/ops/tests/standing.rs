@@ -282,3 +282,43 @@ fn who_was_told_that_he_is_not_the_owner_stays_told() {
     assert_eq!(ask(&mut f), belongs_to(7));
     assert_eq!(f.attr(ino).permissions, 0o644);
 }
+
+/// Whose it is another owner says, where the name leads there, or the target directory is there.
+#[test]
+fn owners_of_what_is_elsewhere_are_asked_for() {
+    let mut f = Fixture::new();
+    let sticky = f.mkdir(ROOT, "sticky").ino;
+    give(&mut f, sticky, 1, 0o1777);
+    let far = InodeId::new(ShardId(2), 40);
+    let link = Op::Link {
+        ino: far,
+        kind: FileKind::File,
+        parent: sticky,
+        name: name("far"),
+    };
+    let Outcome::NeedOwners(plan) = f.outcome(&link, None, Held::All) else {
+        panic!("the inode is another owner's");
+    };
+    f.begin(&plan);
+    f.all_agree(&plan);
+    let mut attr = f.attr(sticky);
+    (attr.ino, attr.kind, attr.uid) = (far, FileKind::File, 7);
+    let query = Outcome::NeedFacts(vec![crate::Query::Attributes { ino: far }]);
+    for (standing, is_refused) in [(only(7), false), (only(8), true)] {
+        let op = unlink_by(sticky, "far", standing);
+        assert_eq!(f.outcome(&op, None, Held::All), query);
+        let facts = [crate::Fact::Attributes { attr }];
+        match f.outcome_by(&op, None, Held::All, &facts) {
+            Outcome::NeedOwners(_) if !is_refused => {}
+            Outcome::Done(executed) if is_refused => assert_eq!(executed.reply, belongs_to(7)),
+            other => panic!("{other:?}"),
+        }
+    }
+    for standing in [only(1), None] {
+        let op = unlink_by(sticky, "far", standing);
+        assert!(matches!(
+            f.outcome(&op, None, Held::All),
+            Outcome::NeedOwners(_)
+        ));
+    }
+}

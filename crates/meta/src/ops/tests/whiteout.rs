@@ -1,7 +1,6 @@
 //! What moves may leave a whiteout behind.
 
 use super::*;
-use crate::transaction::{Envelope, Handled, TransactionMessage, Vote};
 
 fn rename(from: &str, (new_parent, to): (InodeId, &str), exchange: bool) -> Op {
     Op::Rename {
@@ -111,13 +110,7 @@ fn the_number_of_a_whiteout_in_doubt_is_nobody_elses() {
         Outcome::NeedOwners(plan) => plan,
         other => panic!("the target is another owner's: {other:?}"),
     };
-    let id = plan.id;
-    let to = *plan.remote.keys().next().unwrap();
-    let owners = f.owners.clone();
-    {
-        let mut view = View::new(&mut f.shards, &owners, NodeId(1));
-        transaction::begin(&mut view, (*plan).clone());
-    }
+    f.begin(&plan);
     // Made meanwhile, with a name and without, in another directory of that shard.
     let nameless = Op::CreateNameless {
         parent: d,
@@ -125,20 +118,7 @@ fn the_number_of_a_whiteout_in_doubt_is_nobody_elses() {
         caller: CALLER,
     };
     let others = [f.made(&create(d, "z")).ino, f.made(&nameless).ino];
-    let vote = TransactionMessage::Voted(Vote::Yes { attrs: Vec::new() });
-    let vote = Envelope {
-        id,
-        from: to,
-        to: id.coordinator,
-        message: vote,
-    };
-    {
-        let mut view = View::new(&mut f.shards, &owners, NodeId(1));
-        let Handled::Done(progress) = transaction::on_message(&mut view, &vote) else {
-            panic!("all shards are there");
-        };
-        assert!(progress.finished.is_some(), "all have voted");
-    }
+    f.all_agree(&plan);
     let whiteout = found(&mut f, ROOT, "file");
     assert_eq!(whiteout.kind, FileKind::CharDevice);
     assert!(whiteout.ino != moved && !others.contains(&whiteout.ino));
