@@ -64,7 +64,7 @@ impl Daemon {
             tracing::warn!(
                 pages = unknown,
                 one = ?all.unknown,
-                "written bytes are lost: their owner knows no such file, or not these sectors; mostly it was removed meanwhile"
+                "written bytes were dropped: their owner does not know the file any more (mostly it was removed before they were written back), or not these sectors"
             );
         }
     }
