@@ -353,6 +353,10 @@ impl World {
                         found,
                     }
                 }
+                Query::Attributes { ino } => match self.ask(&Op::GetAttr { ino: *ino }) {
+                    Some(Reply::Attr(attr)) => Fact::Attributes { attr },
+                    _ => return false,
+                },
                 Query::Number { shard } => {
                     let owner = self.owner_of(*shard);
                     let shard = self.owners[owner].shards.get_mut(shard).unwrap();
