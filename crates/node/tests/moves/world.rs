@@ -354,6 +354,7 @@ impl World {
         let shard = match &query {
             Query::Entry { directory, .. } | Query::Ancestors { directory } => directory.shard(),
             Query::Number { shard } => *shard,
+            Query::Attributes { ino } => ino.shard(),
         };
         let owner = self.owner(shard);
         let node = self.at(id);
@@ -390,6 +391,7 @@ impl World {
                 ((directory, Some(name)), op)
             }
             Query::Ancestors { directory } => ((directory, None), Op::Ancestors { ino: directory }),
+            Query::Attributes { ino } => ((ino, None), Op::GetAttr { ino }),
             Query::Number { shard } => {
                 let node = self.at(id);
                 let ino = node.shards.get_mut(&shard).unwrap().shard.reserve_index();
@@ -579,6 +581,7 @@ impl World {
                 name: name.unwrap(),
                 found: None,
             }),
+            Body::Op(Reply::Attr(attr)) => Ok(Fact::Attributes { attr }),
             Body::Op(Reply::Chain(chain)) => Ok(Fact::Ancestors { directory, chain }),
             Body::Op(Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
             other => panic!("{other:?} is no fact"),
