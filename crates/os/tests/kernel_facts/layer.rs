@@ -1,6 +1,6 @@
 //! Our own layer on a real kernel: both transports, payloads that are kept, parked requests, ends.
 
-use crate::server::{Fixture, arrives, in_thread, is_blocked};
+use crate::server::{Fixture, arrives, in_thread};
 use crate::{fixture, is};
 use client::request::{Response, Ticket};
 use os::fuse::{Follow, Memory, Slabs, TransportKind};
@@ -198,8 +198,8 @@ fn who_writes_more_than_there_is_room_for_holds_up_no_others() {
             let looking = in_thread(move || std::fs::metadata(path).is_err());
             assert!(arrives(&looking), "{number}");
         }
+        // Which ones have those slabs, and have ended by now, is not said.
         assert!(replier.waiting_writes().len() >= WRITER_COUNT - 6);
-        assert!(is_blocked(&writers[WRITER_COUNT - 1]));
         give_back(&memory, taken);
         for writer in &writers {
             assert!(arrives(writer));
