@@ -28,8 +28,8 @@ use crate::{files, source};
 pub const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long it may take to write back what it holds and end.
 pub const STOP_LIMIT: Duration = Duration::from_secs(60);
-/// How long a killed daemon may take to disappear.
-const KILL_LIMIT: Duration = Duration::from_secs(10);
+/// How long a killed daemon may take to disappear: its memory is given back, and a machine may stand still for a while.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
 /// Bytes without which a file system counts as full.
 const LOG_ROOM: u64 = 16 << 10;
 /// How often a starting daemon is asked.
