@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: every check, with the time each one took.
 //!
-//! The tests on real mounts wait most of their time: for leases that lapse, for disks, for one another. What only computes runs beside them,
-//! nicely (nice(1)), and is shown when it has ended.
+//! The tests on real mounts wait most of their time: for leases that lapse, for disks, for one another. What only computes runs beside
+//! them, and is shown when it has ended. Not by nice(1): beside niced work daemons stand still for half a minute (docs/PROGRESS.md).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -56,9 +56,6 @@ const SMOKE_RUNS: &str = "20";
 
 /// The simulator's package.
 const SIMULATOR: &str = "sim";
-
-/// Of what runs beside the tests on mounts: a tenth of a processor's time while these want it, all that they leave.
-const NICENESS: &str = "10";
 
 /// Seconds for fresh seeds of the whole.
 const WHOLE_SECONDS: &str = "60";
@@ -171,23 +168,21 @@ fn run_computing(root: &Path, options: &Options) -> Vec<Row> {
             return (step.name, Duration::ZERO, Outcome::Skipped("--quick"));
         }
         let begin = Instant::now();
-        let outcome = run_nicely(step, root, options);
+        let outcome = run_beside(step, root, options);
         let outcome = outcome.unwrap_or_else(|e| Outcome::Failed(format!("{e:#}")));
         (step.name, begin.elapsed(), outcome)
     };
     computing.map(run).collect()
 }
 
-fn run_nicely(step: &Step, root: &Path, options: &Options) -> Result<Outcome> {
+fn run_beside(step: &Step, root: &Path, options: &Options) -> Result<Outcome> {
     let directory = target_directory(root)?.join("ci");
     std::fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     let path = directory.join(format!("{}.log", step.name.replace(' ', "-")));
     let log = File::create(&path).with_context(|| path.display().to_string())?;
     // By its name: the build of all may have put a new file there.
     let itself = std::env::current_exe().context("cannot tell where this program is")?;
-    let mut command = Command::new("nice");
-    command.args(["-n", NICENESS]);
-    command.arg(itself.with_file_name("xtask"));
+    let mut command = Command::new(itself.with_file_name("xtask"));
     command.args(["ci", "--only", step.name]);
     if options.fresh {
         command.arg("--fresh");
@@ -198,7 +193,7 @@ fn run_nicely(step: &Step, root: &Path, options: &Options) -> Result<Outcome> {
         .stdout(log.try_clone().context("cannot share the log")?)
         .stderr(log)
         .status()
-        .context("cannot run nice")?;
+        .context("cannot run a step of its own")?;
     let said = std::fs::read(&path).with_context(|| path.display().to_string())?;
     println!("{}", String::from_utf8_lossy(&said));
     Ok(match status.success() {
