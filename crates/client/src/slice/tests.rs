@@ -5,6 +5,7 @@ mod ahead;
 mod appends;
 mod attributes;
 mod claims;
+mod creates;
 mod destage;
 mod evict;
 mod fill;
