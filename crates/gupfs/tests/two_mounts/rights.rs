@@ -21,6 +21,8 @@ const BOB: u32 = 1001;
 const CAP_CHOWN: u32 = 1 << 0;
 const CAP_FOWNER: u32 = 1 << 3;
 const TIME: Duration = Duration::from_millis(2500);
+/// The longest race may go on for twenty times that.
+const LIMIT: Duration = Duration::from_secs(120);
 
 fn is_refused<T: std::fmt::Debug>(
     what: &str,
@@ -42,6 +44,13 @@ fn open_directory(path: &Path, permissions: u32) -> Result<()> {
     fs::set_permissions(path, Permissions::from_mode(permissions))
 }
 
+/// A new file that nobody else may read.
+fn make_own(path: &Path) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    options.open(path).map(drop)
+}
+
 /// Users reach the mounts.
 fn let_in(fixture: &Fixture) {
     for node in [1, 2] {
@@ -58,12 +67,18 @@ fn let_in(fixture: &Fixture) {
     }
 }
 
+/// What hangs is said, and ended.
+fn check(fixture: &Fixture, steps: impl FnOnce(&Fixture) -> Outcome) {
+    let_in(fixture);
+    let outcome = fixture
+        .slot()
+        .run_within(LIMIT, "rights", || steps(fixture));
+    finish(fixture, outcome);
+}
+
 #[test]
 fn who_has_lost_a_file_gives_it_no_rights() {
-    let fixture = lab!();
-    let_in(&fixture);
-    let outcome = former(&fixture);
-    finish(&fixture, outcome);
+    check(&lab!(), former);
 }
 
 fn former(fixture: &Fixture) -> Outcome {
@@ -121,10 +136,7 @@ fn former(fixture: &Fixture) -> Outcome {
 
 #[test]
 fn who_creates_what_is_made_meanwhile_gets_no_rights_by_it() {
-    let fixture = lab!();
-    let_in(&fixture);
-    let outcome = made_meanwhile(&fixture);
-    finish(&fixture, outcome);
+    check(&lab!(), made_meanwhile);
 }
 
 fn made_meanwhile(fixture: &Fixture) -> Outcome {
@@ -136,11 +148,7 @@ fn made_meanwhile(fixture: &Fixture) -> Outcome {
             return Err("bob's file was never there first".to_owned());
         }
         let truncates = (refused + own) % 2 == 0;
-        let bob = || {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create_new(true).mode(0o600);
-            options.open(&one).map(drop)
-        };
+        let bob = || make_own(&one);
         let alice = || {
             let mut options = OpenOptions::new();
             options
@@ -172,10 +180,7 @@ fn made_meanwhile(fixture: &Fixture) -> Outcome {
 
 #[test]
 fn a_sticky_directory_keeps_what_is_made_while_a_rename_waits() {
-    let fixture = lab!();
-    let_in(&fixture);
-    let outcome = sticky(&fixture);
-    finish(&fixture, outcome);
+    check(&lab!(), sticky);
 }
 
 fn sticky(fixture: &Fixture) -> Outcome {
@@ -190,16 +195,7 @@ fn sticky(fixture: &Fixture) -> Outcome {
             let alice = scope.spawn(|| as_user(ALICE, || fs::rename(&from, &to)));
             // What is dirty goes to its disks before the name moves: somewhere in there.
             std::thread::sleep(Duration::from_micros(300 * (round % 10)));
-            let make = || {
-                let mut options = OpenOptions::new();
-                options
-                    .write(true)
-                    .create_new(true)
-                    .mode(0o600)
-                    .open(&other)
-                    .map(drop)
-            };
-            let made = as_user(BOB, make);
+            let made = as_user(BOB, || make_own(&other));
             (alice.join().expect("no panic"), made)
         });
         let owner = text("stat", fs::metadata(&other))?.uid();
@@ -235,10 +231,7 @@ fn sticky(fixture: &Fixture) -> Outcome {
 /// Directories go to shards of both nodes in turn.
 #[test]
 fn directories_in_a_sticky_directory_are_their_owners_on_whichever_node() {
-    let fixture = lab!();
-    let_in(&fixture);
-    let outcome = directories(&fixture);
-    finish(&fixture, outcome);
+    check(&lab!(), directories);
 }
 
 fn directories(fixture: &Fixture) -> Outcome {

@@ -5,7 +5,7 @@
 //! and their failures are counted (`Disk::loss_count`).
 //!
 //! Invariants
-//! - What is held is released once, by whoever ends the last flush that it waits for; nothing is run under the lock.
+//! - What is held is released once, by whoever ends the last flush that it waits for, and not under the lock.
 //! - What waits waits for flushes that had begun before, so for no longer than one flush takes.
 
 use std::collections::VecDeque;
