@@ -261,8 +261,9 @@ impl Slice {
         let Body::Op(meta::Reply::Attr(attr)) = answer.body else {
             self.take_all(env, answer.grants);
             // What was written before keeps its time.
-            let inode = self.inode(ino);
-            inode.modified = inode.modified.max(taken);
+            if let Some(inode) = self.inodes.get_mut(&ino) {
+                inode.modified = inode.modified.max(taken);
+            }
             return match answer.body {
                 Body::Op(meta::Reply::NotOwner { uid }) => self.ask_standing(request, uid),
                 Body::Op(meta::Reply::Error(errno)) | Body::Refused(errno) => {
