@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{fuzz, tidy};
+use crate::{failures, fuzz, tidy};
 
 /// What is asked of `ci`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -126,6 +126,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<()> {
         Some(only) => vec![run_step(only, root, options)],
         None => run_all(root, options),
     };
+    print!("{}", reasons(&rows));
     println!("\n{}", summary(&rows, begin.elapsed()));
     let failed: Vec<&str> = rows
         .iter()
@@ -198,8 +199,32 @@ fn run_beside(step: &Step, root: &Path, options: &Options) -> Result<Outcome> {
     println!("{}", String::from_utf8_lossy(&said));
     Ok(match status.success() {
         true => Outcome::Passed,
-        false => Outcome::Failed(format!("see \"==> {}\" above", step.name)),
+        false => {
+            let said = String::from_utf8_lossy(&said);
+            let reasons = said.split_once(REASONS).map(|(_, reasons)| reasons);
+            let reasons = reasons.unwrap_or_default();
+            Outcome::Failed(format!("see \"==> {}\" above\n{reasons}", step.name))
+        }
     })
+}
+
+/// Stands above what the failing steps said.
+const REASONS: &str = "==> what failed\n";
+
+/// What each step that failed said of it, but for the first line, which the summary has.
+fn reasons(rows: &[Row]) -> String {
+    let of = |(name, _, outcome): &Row| match outcome {
+        Outcome::Failed(why) => {
+            let (_, more) = why.split_once('\n')?;
+            (!more.trim().is_empty()).then(|| format!("{name}:\n{more}"))
+        }
+        Outcome::Passed | Outcome::Skipped(_) => None,
+    };
+    let all: String = rows.iter().filter_map(of).collect();
+    match all.is_empty() {
+        true => all,
+        false => format!("\n{REASONS}{all}"),
+    }
 }
 
 fn summary(rows: &[(&str, Duration, Outcome)], total: Duration) -> String {
@@ -207,7 +232,7 @@ fn summary(rows: &[(&str, Duration, Outcome)], total: Duration) -> String {
     for (name, time, outcome) in rows {
         let outcome = match outcome {
             Outcome::Passed => "passed".to_owned(),
-            Outcome::Failed(why) => format!("FAILED: {why}"),
+            Outcome::Failed(why) => format!("FAILED: {}", why.lines().next().unwrap_or_default()),
             Outcome::Skipped(why) => format!("skipped: {why}"),
         };
         out.push_str(&format!(
@@ -227,7 +252,7 @@ fn step(result: Result<()>) -> Result<Outcome> {
 /// what all use, much would be built once more.
 fn test(root: &Path, kinds: &[&str]) -> Result<Outcome> {
     let all = ["test", "--workspace", "--no-fail-fast"];
-    step(cargo(root, &[&all, kinds].concat()))
+    step(failures::cargo_test(root, &[&all, kinds].concat()))
 }
 
 /// All tests and what they run.
@@ -415,12 +440,19 @@ mod tests {
     fn the_summary_shows_what_failed_and_what_was_skipped() {
         let rows = [
             ("fmt", Duration::from_millis(1500), Outcome::Passed),
-            ("tests", Duration::ZERO, Outcome::Failed("why".to_owned())),
+            (
+                "tests",
+                Duration::ZERO,
+                Outcome::Failed("why\nat length\n".to_owned()),
+            ),
             ("deny", Duration::ZERO, Outcome::Skipped("missing")),
         ];
         let text = summary(&rows, Duration::from_secs(2));
         assert!(text.contains("fmt              1.5 s  passed"), "{text}");
         assert!(text.contains("FAILED: why"), "{text}");
         assert!(text.contains("skipped: missing"), "{text}");
+        assert!(!text.contains("at length"), "{text}");
+        assert_eq!(reasons(&rows), "\n==> what failed\ntests:\nat length\n");
+        assert_eq!(reasons(&rows[..1]), "");
     }
 }

@@ -9,6 +9,7 @@
 
 mod ci;
 mod deb;
+mod failures;
 mod fuzz;
 mod guided;
 mod tidy;
