@@ -9,10 +9,7 @@ impl Lab {
     /// Ends both daemons as a crash of the machine's processes does: mounts, name spaces and loop devices stay.
     fn crash(&self) {
         for node in [1, 2] {
-            let place = self.place(node);
-            for pid in gupfs::system::process::daemons_of(place.root()).unwrap() {
-                gupfs::system::process::kill_daemon(pid, place.root()).expect("killed");
-            }
+            gupfs::service::crash(&self.place(node)).expect("one that runs, and has ended now");
         }
     }
 
