@@ -1,6 +1,6 @@
 //! What can be wrong: kinds with stable names, and what was found.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use types::{InodeId, ShardId};
 
@@ -149,9 +149,21 @@ pub struct Finding {
 pub struct Findings {
     list: Vec<Finding>,
     counts: BTreeMap<Kind, u64>,
+    /// The shards whose trees there are findings about, kept or not.
+    trees: BTreeMap<Kind, BTreeSet<ShardId>>,
+    /// All are kept, however many.
+    is_complete: bool,
 }
 
 impl Findings {
+    /// None, that will keep all there are: what a repair goes by.
+    pub(crate) fn complete() -> Self {
+        Self {
+            is_complete: true,
+            ..Self::default()
+        }
+    }
+
     /// Something is wrong.
     pub fn add(&mut self, kind: Kind, ino: Option<InodeId>, text: impl Into<String>) {
         self.push(kind, (ino, None), text);
@@ -174,6 +186,7 @@ impl Findings {
 
     /// About the tree of a shard.
     pub fn of_tree(&mut self, kind: Kind, shard: ShardId, text: String) {
+        self.trees.entry(kind).or_default().insert(shard);
         self.note(kind, || Finding {
             kind,
             ino: None,
@@ -191,7 +204,7 @@ impl Findings {
     fn note(&mut self, kind: Kind, finding: impl FnOnce() -> Finding) {
         let count = self.counts.entry(kind).or_default();
         *count += 1;
-        if *count <= COUNT_MAX {
+        if *count <= COUNT_MAX || self.is_complete {
             self.list.push(finding());
         }
     }
@@ -211,6 +224,9 @@ impl Findings {
         for (kind, count) in &others.counts {
             *self.counts.entry(*kind).or_default() += count;
         }
+        for (kind, shards) in others.trees {
+            self.trees.entry(kind).or_default().extend(shards);
+        }
         self.list.extend(others.list);
         let mut kept = BTreeMap::<Kind, u64>::new();
         self.list.retain(|finding| {
@@ -228,6 +244,11 @@ impl Findings {
     /// How many of each kind, kept or not.
     pub fn counts(&self) -> &BTreeMap<Kind, u64> {
         &self.counts
+    }
+
+    /// The shards whose trees have this, also where it was not kept.
+    pub(crate) fn trees(&self, kind: Kind) -> impl Iterator<Item = ShardId> {
+        self.trees.get(&kind).into_iter().flatten().copied()
     }
 
     /// Nothing is wrong.

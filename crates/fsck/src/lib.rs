@@ -14,7 +14,7 @@
 //!   lost) is no finding: shards that are not whole are known, and nothing is concluded from what they lack.
 //! - Of one kind no more than `COUNT_MAX` findings are kept; all are counted.
 //!
-//! Memory: what all owners have in memory when they serve, together, and some 60 bytes for each name and run.
+//! Memory: all metadata of all owners, also what daemons leave on disks until it is used, and some 60 bytes for each name and run.
 //!
 //! What this deliberately does not do: I/O. Only `repair` changes anything, and that in memory.
 #![forbid(unsafe_code)]
@@ -58,7 +58,8 @@ pub struct Image {
 impl Image {
     /// Of these owners; `is_partial`: others could not be loaded.
     pub fn new(setup: Setup, owners: Vec<Owner>, is_partial: bool) -> Self {
-        let is_partial = is_partial || owners.iter().any(|owner| !owner.partial.is_empty());
+        let lacks = |owner: &Owner| owner.is_unread || !owner.partial.is_empty();
+        let is_partial = is_partial || owners.iter().any(lacks);
         Self {
             setup,
             owners,

@@ -76,6 +76,8 @@ pub struct Owner {
     pub is_new: bool,
     /// What is in the space is not all that should be: a record of it did not fit.
     pub is_space_partial: bool,
+    /// A record was passed over that is not understood, or is another owner's: a newer version may understand it.
+    pub is_unread: bool,
 }
 
 #[derive(Debug)]
@@ -123,6 +125,7 @@ impl Loading {
                 partial: BTreeSet::new(),
                 is_new: true,
                 is_space_partial: false,
+                is_unread: false,
             },
             claimed: SectorSet::new(),
             findings: Findings::default(),
@@ -146,6 +149,7 @@ impl Loading {
                         "journal of {}: it holds {id}, which is another's",
                         self.owner.node
                     );
+                    self.owner.is_unread = true;
                     self.findings.add(Kind::JournalPart, None, text);
                 }
             },
@@ -171,6 +175,7 @@ impl Loading {
                 }
                 Err(error) => {
                     self.owner.is_space_partial = true;
+                    self.owner.is_unread = true;
                     let text = format!("journal of {node}, space: {error}");
                     return self.findings.add(Kind::JournalPart, None, text);
                 }

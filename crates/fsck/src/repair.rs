@@ -23,11 +23,14 @@ use types::{
     SmallBytes, Timestamp, limits,
 };
 
-use crate::finding::{Finding, Findings, Kind};
+use crate::finding::{Findings, Kind};
 use crate::names::Paths;
 use crate::{Image, Owner, names, sectors};
 
 mod parts;
+
+/// Where what no name leads to is named.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// Runs in one mutation.
 const RUN_COUNT_MAX: usize = 4096;
@@ -76,34 +79,22 @@ fn apply(image: &mut Image, shard: ShardId, mutation: &Mutation) {
 /// Shards whose trees have a bad copy, a wrong count or a page in the wrong place: all they hold goes to the journal, and the next
 /// checkpoint writes a new tree.
 fn drop_trees(image: &mut Image, findings: &Findings) {
-    let is_of_tree = |finding: &&Finding| {
-        matches!(
-            finding.kind,
-            Kind::TreePageCopy
-                | Kind::TreePageUnreadable
-                | Kind::TreeEntryCount
-                | Kind::TreePageCount
-                | Kind::PagePlace
-        )
-    };
-    if !findings.list().iter().any(|f| is_of_tree(&f)) {
-        return;
-    }
-    let named = |shard: ShardId| {
-        let start = format!("tree of {shard}:");
-        let all = findings.list().iter().filter(is_of_tree);
-        all.into_iter()
-            .any(|f| f.text.starts_with(&start) || f.kind == Kind::PagePlace)
-    };
+    let kinds = [
+        Kind::TreePageCopy,
+        Kind::TreePageUnreadable,
+        Kind::TreeEntryCount,
+        Kind::TreePageCount,
+        Kind::PagePlace,
+    ];
+    let named: BTreeSet<ShardId> = kinds
+        .iter()
+        .flat_map(|kind| findings.trees(*kind))
+        .collect();
     for owner in &mut image.owners {
-        let shards: Vec<ShardId> = owner
-            .roots
-            .keys()
-            .copied()
-            .filter(|id| named(*id))
-            .collect();
-        for id in shards {
-            owner.roots.remove(&id);
+        for id in named.iter().copied() {
+            if owner.roots.remove(&id).is_none() {
+                continue;
+            }
             owner.pages.retain(|claim| claim.page_of != Some(id));
             if let Some(shard) = owner.shards.get_mut(&id) {
                 shard.track();
@@ -321,8 +312,9 @@ fn mend_map(shard: ShardId, attr: &Attr, seen: &Seen<'_>, all: &mut Vec<(ShardId
     }
 }
 
+/// All of it: what is repaired must not depend on how many findings are shown.
 fn look(image: &Image) -> (Findings, Paths) {
-    let mut findings = Findings::default();
+    let mut findings = Findings::complete();
     let paths = names::check(image, &mut findings);
     (findings, paths)
 }
@@ -399,16 +391,26 @@ fn put_name(image: &mut Image, parent: InodeId, text: &str, (ino, kind): (InodeI
     apply(image, holder.shard(), &put);
 }
 
-/// `/lost+found`, made if there is none. `None`: there is no root, or the name is something else's.
+/// `/lost+found`, or `/lost+found.1` and so on where that name is something else's; made if there is none. `None`: there is no root.
 fn lost_and_found(image: &mut Image, now: Timestamp) -> Option<InodeId> {
-    const NAME: &str = "lost+found";
     let root = image.seen(InodeId::ROOT)?;
-    let is_it = |entry: &Dirent| entry.name.bytes() == NAME.as_bytes();
-    let there = image.entries(&root).find(|(.., entry)| is_it(entry));
-    if let Some((.., entry)) = there {
-        let is_directory = image.seen(entry.ino)?.entries.is_some();
-        return is_directory.then_some(entry.ino);
+    let entries = image.entries(&root);
+    let taken: BTreeMap<&[u8], InodeId> = entries
+        .map(|(.., entry)| (entry.name.bytes(), entry.ino))
+        .filter(|(name, _)| name.starts_with(LOST_AND_FOUND.as_bytes()))
+        .collect();
+    let names = (1u64..).map(|n| format!("{LOST_AND_FOUND}.{n}"));
+    let mut free = None;
+    for name in std::iter::once(LOST_AND_FOUND.to_owned()).chain(names) {
+        let Some(ino) = taken.get(name.as_bytes()) else {
+            free = Some(name);
+            break;
+        };
+        if image.seen(*ino).is_some_and(|seen| seen.entries.is_some()) {
+            return Some(*ino);
+        }
     }
+    let name = free?;
     let root = *root.attr;
     let shard = shard_of(image, InodeId::ROOT.shard())?;
     let ino = shard.reserve_index();
@@ -419,7 +421,7 @@ fn lost_and_found(image: &mut Image, now: Timestamp) -> Option<InodeId> {
         target: SmallBytes::default(),
     };
     apply(image, ino.shard(), &Mutation::InodePut { record });
-    put_name(image, InodeId::ROOT, NAME, (ino, FileKind::Directory));
+    put_name(image, InodeId::ROOT, &name, (ino, FileKind::Directory));
     Some(ino)
 }
 
@@ -433,6 +435,13 @@ fn mend_links(image: &mut Image) {
         };
         let ino = seen.attr.ino;
         let index = ino.index();
+        if finding.kind == Kind::OrphanNamed
+            && seen.entries.is_some()
+            && let Some(parent) = paths.directory(ino)
+            && seen.parent != Some(parent)
+        {
+            all.push((ino.shard(), Mutation::ParentPut { index, parent }));
+        }
         let nlink = match finding.kind {
             Kind::LinkCount | Kind::DirectoryLinks | Kind::OrphanNamed => {
                 let is_directory = |entry: &Dirent| {

@@ -183,10 +183,16 @@ fn check_pages(owner: &Owner, pages: &SectorSet, findings: &mut Findings) {
     let linked = owner.space.pages().linked();
     let regions = owner.space.pages().sectors();
     for run in pages.iter().flat_map(|run| missing(&linked, run)) {
-        let text = format!("{}, owner {}", show(run), owner.node);
-        match missing(&regions, run).is_empty() {
-            true => findings.add(Kind::PageFree, None, text),
-            false => findings.add(Kind::PagePlace, None, text),
+        if missing(&regions, run).is_empty() {
+            let text = format!("{}, owner {}", show(run), owner.node);
+            findings.add(Kind::PageFree, None, text);
+        }
+    }
+    for claim in &owner.pages {
+        let Some(shard) = claim.page_of else { continue };
+        for run in missing(&regions, claim.run) {
+            let text = format!("{}, owner {}, tree of {shard}", show(run), owner.node);
+            findings.of_tree(Kind::PagePlace, shard, text);
         }
     }
     if !owner.partial.is_empty() {

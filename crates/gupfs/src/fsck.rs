@@ -144,6 +144,8 @@ pub fn main(args: &FsckArgs, json: bool) -> ExitCode {
 
 fn run(args: &FsckArgs) -> Result<Report> {
     interrupt::watch().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
+    // It may hold more than the daemons beside it do. Where that is refused, as where it is less already, it goes when its turn comes.
+    let _ = os::priority::give_way_for_memory();
     if args.online {
         return online::run(args);
     }
@@ -195,14 +197,21 @@ fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Rep
             .any(|start| name.starts_with(start))
     };
     let found = report.findings.counts();
+    let is_older = found.contains_key(&fsck::Kind::NsdOlder);
+    // Of a disk that is not here nothing is known: a newer copy of another one may be as well.
+    let is_away = |kind: &fsck::Kind| {
+        let is_of_data = kind.name().starts_with("data-");
+        kind.remedy() == Remedy::None && is_elsewhere(kind) && !is_of_data
+    };
+    if is_older && found.keys().any(is_away) {
+        return Ok(());
+    }
+    // Which of them is right decides where names lie, and how long what is.
+    if found.contains_key(&fsck::Kind::LabelDiffers) {
+        return Ok(());
+    }
     if found.keys().all(is_elsewhere) {
-        // Of a disk that is not here nothing is known: a newer copy of another one may be as well.
-        let is_away = |kind: &fsck::Kind| {
-            let is_of_data = kind.name().starts_with("data-");
-            kind.remedy() == Remedy::None && !is_of_data
-        };
-        let is_older = found.contains_key(&fsck::Kind::NsdOlder);
-        return match is_older && !found.keys().any(is_away) {
+        return match is_older {
             true => write::marks(&held),
             false => Ok(()),
         };
@@ -215,8 +224,9 @@ fn repair(held: Held, mut image: Image, journals: Vec<Journal>, report: &mut Rep
     };
     match fsck::repair::repair(&mut image, &report.findings, now) {
         Ok(()) => {
-            write::marks(&held)?;
-            write::owners(&held, image, journals)
+            write::owners(&held, image, journals)?;
+            // Not before: until then an older copy is one. What is lost in between is made up for by the next repair.
+            write::marks(&held)
         }
         // It shows in what is left, an older copy of an NSD among it: a newer one may bring back what is lost.
         Err(fsck::repair::Partial) => Ok(()),

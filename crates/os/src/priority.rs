@@ -1,4 +1,4 @@
-//! Who gets a CPU first: those who serve take short turns, a command that works in the background gives way to all.
+//! Who gets a CPU first, and memory: those who serve take short turns, a command that can be started again gives way to all.
 
 use std::io::Error;
 
@@ -15,6 +15,15 @@ pub fn lower() -> Result<(), Error> {
         0 => Ok(()),
         _ => Err(Error::last_os_error()),
     }
+}
+
+/// Where memory is exhausted this process ends before those that serve: half of all memory is counted on top of what it has
+/// (proc_pid_oom_score_adj(5)).
+///
+/// # Errors
+/// What the system says; then nothing has changed.
+pub fn give_way_for_memory() -> Result<(), Error> {
+    std::fs::write("/proc/self/oom_score_adj", "500")
 }
 
 /// The shortest turn that the kernel grants, in nanoseconds (kernel/sched/syscalls.c, `__setparam_fair`).
@@ -58,6 +67,14 @@ mod tests {
             unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attributes, size, 0) };
         assert_eq!(answer, 0);
         attributes.sched_runtime
+    }
+
+    /// The tests' own process goes first, too: it can be started again.
+    #[test]
+    fn who_gives_way_for_memory_goes_first() {
+        let read = || std::fs::read_to_string("/proc/self/oom_score_adj").expect("a number");
+        give_way_for_memory().expect("anybody may");
+        assert_eq!(read().trim(), "500");
     }
 
     #[test]

@@ -102,17 +102,22 @@ fn mended(image: &Image, directory: InodeId, old: &Table, claims: &[InodeId]) ->
         })
         .collect();
     let mut new = Table::new();
+    let mut places_of: BTreeMap<InodeId, Vec<u64>> = BTreeMap::new();
+    for (begin, part) in old {
+        places_of.entry(*part).or_default().push(*begin);
+    }
+    let mut placed: BTreeSet<InodeId> = BTreeSet::new();
     for (part, (first, _)) in &sound {
-        let places = old.iter().filter(|(_, named)| *named == part);
-        let places: Vec<u64> = places.map(|(begin, _)| *begin).collect();
+        let places = places_of.get(part).map_or(&[][..], Vec::as_slice);
         let right = places.iter().rev().find(|begin| *begin <= first);
         if let Some(begin) = right.or(places.first()) {
             new.insert(*begin, *part);
+            placed.insert(*part);
         }
     }
     for (part, (first, last)) in &sound {
         let begin = first >> TIE_BITS << TIE_BITS;
-        let is_placed = new.values().any(|placed| placed == part) || new.contains_key(&begin);
+        let is_placed = placed.contains(part) || new.contains_key(&begin);
         let end = new.range(begin..).next().map_or(u64::MAX, |(end, _)| *end);
         let before = new.range(..begin).next_back();
         let before = before.map_or(directory, |(_, part)| *part);

@@ -36,17 +36,18 @@ pub(super) fn labels(held: &Held) -> Result<()> {
     Ok(())
 }
 
-/// Makes all NSDs the newest: what is repaired next is what they hold.
+/// Makes all NSDs the newest: what they hold has been repaired.
 pub(super) fn marks(held: &Held) -> Result<()> {
     held.mark().map_err(failed)
 }
 
-/// Writes the state of every owner.
+/// Writes the state of every owner. None of them counts before all have found room.
 pub(super) fn owners(held: &Held, image: Image, journals: Vec<Journal>) -> Result<()> {
     // What was read may lie in a disk's volatile cache.
     for disk in held.disks() {
         disk.flush().map_err(failed)?;
     }
+    let mut logs = Vec::new();
     for (owner, journal) in image.owners.into_iter().zip(journals) {
         assert_eq!(owner.node, journal.node, "both in the order of nodes");
         let incarnation = Incarnation(system::random_u128()?);
@@ -73,15 +74,18 @@ pub(super) fn owners(held: &Held, image: Image, journals: Vec<Journal>) -> Resul
         fits &= log.append_space_snapshot();
         if !fits {
             return Err(Failure::new(format!(
-                "the repaired state of node {} does not fit its journal: it is as it was",
+                "the repaired state of node {} does not fit its journal: nothing was repaired",
                 owner.node
             ))
             .help(
                 "start its daemon once, so that checkpoints make room, stop it, and repair again",
             ));
         }
+        logs.push(log);
+    }
+    for log in &mut logs {
         log.end_snapshot();
-        flush(held, &mut log)?;
+        flush(held, log)?;
     }
     Ok(())
 }

@@ -13,12 +13,10 @@ use crate::node::Node;
 
 const SECTOR: usize = 4096;
 
-/// Ends the daemon as a crash does.
+/// Ends the daemon as a crash does, and waits for its end: until then it may write over what is done to its disks.
 fn kill(node: &Node) {
     let state = gupfs::state::Place::new(&node.state()).expect("an absolute path");
-    for pid in gupfs::system::process::daemons_of(state.root()).unwrap() {
-        gupfs::system::process::kill_daemon(pid, state.root()).expect("killed");
-    }
+    gupfs::service::crash(&state).expect("one that runs, and has ended now");
 }
 
 pub(crate) fn disk(node: &Node, number: u16) -> PathBuf {
@@ -387,13 +385,20 @@ fn an_older_copy_is_not_accepted_while_a_disk_is_away() {
     fs::write(disk(&node, 3), older).unwrap();
     let away = node.state().join("away");
     fs::rename(disk(&node, 2), &away).unwrap();
-    for _ in 0..2 {
-        let (found, code) = fsck(&node.state(), &["--repair", "--yes"]);
-        assert_eq!(code & 4, 4, "{found:#}");
-        for kind in ["nsd-older", "nsd-missing"] {
-            assert_eq!(found["counts"][kind], 1, "{found:#}");
+    let refused_twice = |more: &[&str]| {
+        for _ in 0..2 {
+            let (found, code) = fsck(&node.state(), &["--repair", "--yes"]);
+            assert_eq!(code & 4, 4, "{found:#}");
+            for kind in ["nsd-older", "nsd-missing"].iter().chain(more) {
+                assert_eq!(found["counts"][kind], 1, "{found:#}");
+            }
         }
-    }
+    };
+    refused_twice(&[]);
+    // Also beside what could be repaired by itself.
+    let journal = open(&disk(&node, 1));
+    overwrite(&journal, find(&journal, b"GUPFSSEG")[0], &[0xa5; 600]);
+    refused_twice(&["journal-header"]);
     fs::rename(&away, disk(&node, 2)).unwrap();
     stays_down(&node, &["nsd/3.img", "is an older copy"]);
     fs::write(disk(&node, 3), newest).unwrap();
