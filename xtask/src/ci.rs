@@ -272,7 +272,10 @@ fn tests_but_simulators(root: &Path, options: &Options) -> Result<Outcome> {
     let within = test(root, &["--lib", "--bins", "--examples"]);
     // Also where the first have failed.
     let others = test(root, &["--exclude", SIMULATOR, "--test", "*"]);
-    within.and(others)
+    match (within, others) {
+        (Err(one), Err(other)) => bail!("{one:#}\n{other:#}"),
+        (one, other) => one.and(other),
+    }
 }
 
 /// Those of the simulator but its unit tests: they only compute.
