@@ -149,6 +149,12 @@ pub(crate) fn store_pieces(taken: &[TakenRun], pages: &[DirtyPage]) -> Vec<Store
     taken.iter().map(piece).collect()
 }
 
+/// The pages of those of `batches` for which `is_meant` holds.
+pub(crate) fn numbers_in(batches: &[Batch], is_meant: impl Fn(&Batch) -> bool) -> Vec<u64> {
+    let meant = batches.iter().filter(|batch| is_meant(batch));
+    meant.flat_map(|batch| &batch.numbers).copied().collect()
+}
+
 impl Inode {
     /// The sectors of these pages cannot be used: they are dirty again and go to others. Where none are in hand,
     /// the write-back asks for some.

@@ -19,6 +19,7 @@ use crate::batch::{Batch, BatchState};
 use crate::goals::{Goal, Purpose};
 use crate::inode::Inode;
 use crate::pages::PAGE_SIZE;
+use crate::pool::Pool;
 
 /// Extents and pieces of one inode that wait for what is in front of them.
 const STORED_COUNT_MAX: usize = 256;
@@ -154,11 +155,14 @@ impl Inode {
 
     /// A Commit was refused, and its pages are lost. What it told beside them is told again for others that are to be written:
     /// those behind the end that the owner knows would be refused without it.
-    pub(crate) fn forget_refused(&mut self) {
+    pub(crate) fn forget_refused(&mut self, pool: &dyn Pool) {
         let known = self.attr.map_or(0, |attr| attr.size);
         let end = self.pages.busy_end();
         self.size = self.size.min(end.unwrap_or(0)).max(known);
         self.is_size_dirty &= self.size > known;
+        // What lies behind was lost: who makes the file longer later on makes zeros. None of it is dirty.
+        let size = self.size;
+        self.pages.truncate(size, pool);
         if end.is_none() {
             self.modified = None;
             self.kill_set_id = None;

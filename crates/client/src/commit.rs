@@ -3,7 +3,7 @@
 use meta::{Commit, Op};
 use types::{ByteRange, Errno, Extent, InodeId, RangeSet, Timestamp};
 
-use crate::batch::{Batch, BatchState};
+use crate::batch::{Batch, BatchState, numbers_in};
 use crate::claims::Front;
 use crate::destage::HASTY_PAGES_MANY;
 use crate::env::Env;
@@ -152,7 +152,10 @@ impl Slice {
         };
         match result {
             Ok(()) => {
-                inode.forget_store_failures();
+                let durable = numbers_in(&inode.batches, |batch| {
+                    matches!(batch.state, BatchState::Committing(_))
+                });
+                inode.note_stored(&durable);
                 self.send_commit(ino);
             }
             // Written again, elsewhere: a server restarted between write and flush, or a disk does not flush.
@@ -162,7 +165,9 @@ impl Slice {
                     true => IoFailure::Unreachable,
                     false => IoFailure::Unknown,
                 };
-                if inode.count_store_failure(env.now, worst) {
+                let is_failed = |batch: &Batch| failed.iter().any(|(io, _)| *io == batch.io);
+                let numbers = numbers_in(&inode.batches, is_failed);
+                if inode.count_store_failure(env.now, worst, &numbers) {
                     // Others that this Commit has are on disks that are well.
                     let lost = failed.iter().filter(|(_, failure)| *failure == worst);
                     let lost: Vec<IoId> = lost.map(|(store, _)| *store).collect();
@@ -231,6 +236,8 @@ impl Slice {
                     env.grants.committed(env.owner(ino.shard()), &batch.runs);
                     env.grants.unreserve(env.owner(ino.shard()), batch.aside);
                     inode.pages.on_flushed(&batch.numbers, true, false);
+                    // Also what went as pieces.
+                    inode.note_stored(&batch.numbers);
                     for run in parts_of(&batch.numbers, |a, b| a + 1 == b) {
                         let bytes = ByteRange::at(run[0] * PAGE_SIZE, run.len() as u64 * PAGE_SIZE);
                         changed.insert(bytes);
@@ -276,7 +283,7 @@ impl Slice {
                 if let Some(errno) = errno {
                     inode.errors.note(errno);
                     inode.forget_idle();
-                    inode.forget_refused();
+                    inode.forget_refused(env.pool);
                     self.note_lost(env.now, ino, &done, errno);
                 }
             }

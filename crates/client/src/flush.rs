@@ -159,9 +159,12 @@ impl Slice {
         let is_small_file = inode.size <= limits::INLINE_SIZE_MAX && !is_refused;
         let is_inline = is_small_file || (is_urgent && is_small);
         let is_whole = |page: &DirtyPage| {
+            let bytes = ByteRange::at(page.number * PAGE_SIZE, PAGE_SIZE);
             page.is_whole(PAGE_SIZE)
                 && inode.owns_page(page.number)
                 && !inode.has_given_up(page.number)
+                // Somebody was told that bytes of it are lost: nothing makes them the file's. What was written over all of it is another matter.
+                && (page.is_all_dirty() || !inode.pages.has_lost(&bytes))
         };
         let (mut sectors, rest): (Vec<_>, Vec<_>) = dirty
             .into_iter()
@@ -313,7 +316,9 @@ impl Slice {
         match result {
             Ok(extents) if !is_dropped => {
                 if !env.has_volatile_nsd {
-                    inode.forget_store_failures();
+                    let numbers = std::mem::take(&mut inode.batches[at].numbers);
+                    inode.note_stored(&numbers);
+                    inode.batches[at].numbers = numbers;
                 }
                 inode.batches[at].state = BatchState::Stored(extents);
             }
@@ -327,7 +332,8 @@ impl Slice {
                 } else {
                     env.grants.discard(owner, &batch.runs);
                 }
-                let is_lost = failure.is_some_and(|f| inode.count_store_failure(env.now, f));
+                let is_lost =
+                    failure.is_some_and(|f| inode.count_store_failure(env.now, f, &batch.numbers));
                 if is_lost {
                     inode.lose(env, owner, &batch, &mut self.losses);
                 } else {
@@ -477,9 +483,15 @@ impl Slice {
 }
 
 impl crate::inode::Inode {
-    /// A store, or the flush that makes it durable, has failed. True: it was tried often enough, and the bytes are lost.
+    /// A store of these pages, or the flush that makes it durable, has failed. True: that was tried often enough, and the bytes are lost.
     #[must_use]
-    pub(crate) fn count_store_failure(&mut self, now: Instant, failure: IoFailure) -> bool {
+    pub(crate) fn count_store_failure(
+        &mut self,
+        now: Instant,
+        failure: IoFailure,
+        numbers: &[u64],
+    ) -> bool {
+        self.failing_pages.extend(numbers);
         let since = *self.failing_since.get_or_insert(now);
         // A broken link ends nobody's writes, unless it breaks for long.
         if failure == IoFailure::Unknown && now.since(since) <= STARVED_MAX {
@@ -492,10 +504,24 @@ impl crate::inode::Inode {
         self.store_failures > STORE_FAILURES_MAX
     }
 
-    /// What was stored is as durable as its disks make it.
-    pub(crate) fn forget_store_failures(&mut self) {
+    /// What was stored of these pages is as durable as its disks make it. Failures are over when all pages that have failed are: others
+    /// may lie on disks that are well.
+    pub(crate) fn note_stored(&mut self, numbers: &[u64]) {
+        if self.failing_since.is_none() {
+            return;
+        }
+        for number in numbers {
+            self.failing_pages.remove(number);
+        }
+        if self.failing_pages.is_empty() {
+            self.forget_store_failures();
+        }
+    }
+
+    fn forget_store_failures(&mut self) {
         self.store_failures = 0;
         self.failing_since = None;
+        self.failing_pages.clear();
     }
 
     /// The bytes of a batch are lost; its sectors are what the caller has made of them.
@@ -507,6 +533,10 @@ impl crate::inode::Inode {
         losses: &mut Losses,
     ) {
         self.errors.note(Errno::EIO);
+        // The others are not tried any more often for that: the disk is what it is.
+        for number in &batch.numbers {
+            self.failing_pages.remove(number);
+        }
         self.pages.on_flushed(&batch.numbers, false, true);
         env.grants.unreserve(owner, batch.aside);
         self.forget_idle();

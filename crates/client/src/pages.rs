@@ -42,6 +42,11 @@ impl DirtyPage {
         self.valid_begin_to >= size_end.min(PAGE_SIZE)
     }
 
+    /// Every byte of it was written.
+    pub fn is_all_dirty(&self) -> bool {
+        self.part.is_none()
+    }
+
     /// Dirty byte ranges within the page.
     pub fn dirty(&self) -> &[ByteRange] {
         const ALL: &[ByteRange] = &[ByteRange::new(0, PAGE_SIZE)];

@@ -151,7 +151,7 @@ impl Slice {
         inode.list_as_dirty(&mut self.dirty, env.now);
         if lost_count > 0 {
             inode.errors.note(Errno::ENOSPC);
-            inode.forget_refused();
+            inode.forget_refused(env.pool);
             self.losses.note_pages(inode, lost_count, Errno::ENOSPC);
         }
     }

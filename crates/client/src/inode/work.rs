@@ -50,8 +50,9 @@ pub(crate) struct Work {
     /// Times that stores failed in a row, and when the last was: no other is begun for a moment.
     pub(crate) store_failures: u32,
     pub(crate) store_failed_at: types::Instant,
-    /// Since when stores have failed or their links broken, without one that ended well.
+    /// Since when stores have failed or their links broken, and the pages of these that have not been stored since.
     pub(crate) failing_since: Option<types::Instant>,
+    pub(crate) failing_pages: std::collections::BTreeSet<u64>,
     /// Sectors set aside for its dirty pages.
     pub(crate) reserved: SetAside,
     /// What is known of its promised ranges.
@@ -107,6 +108,7 @@ impl Work {
             store_failures: 0,
             store_failed_at: types::Instant::default(),
             failing_since: None,
+            failing_pages: std::collections::BTreeSet::new(),
             reserved: SetAside::default(),
             promise: crate::promise::Promise::default(),
             starved_since: None,
@@ -147,6 +149,8 @@ impl Work {
             // It says nothing where there are none.
             store_failed_at: _,
             failing_since,
+            // There are none where nothing fails.
+            failing_pages: _,
             reserved,
             promise,
             starved_since,

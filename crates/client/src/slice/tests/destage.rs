@@ -60,6 +60,24 @@ fn what_was_lost_does_not_go_with_the_rest_of_its_page() {
     assert_eq!(stores_when_old(&mut s), 0);
 }
 
+/// The same where nobody waits, and the page goes as it gets old.
+#[test]
+fn what_was_lost_does_not_go_with_a_page_that_gets_old() {
+    let mut s = two_pages();
+    s.write_back(1);
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    s.answer(call, meta::Reply::Error(Errno::EIO));
+    write_some(&mut s, 20);
+    s.now = s.now + Duration::from_secs(6);
+    let effects = s.input(Input::Tick);
+    let is_store = |effect: &Effect| matches!(effect, Effect::Store(..));
+    assert!(!effects.iter().any(is_store), "{effects:?}");
+    let (_, commit) = commit_of(&effects).expect("it goes as pieces");
+    let lengths: Vec<usize> = commit.pieces.iter().map(|p| p.bytes.len()).collect();
+    assert_eq!(lengths, [20]);
+}
+
 /// Its file has lost its last name and nobody has it open: nothing is asked for its sake.
 #[test]
 fn pages_of_a_file_that_is_gone_stay_where_they_are() {

@@ -295,6 +295,23 @@ fn small_files_hear_it_at_once() {
     assert_eq!(error_of(&effects), Some(Errno::ENOSPC));
 }
 
+/// What was appended and is lost does not lie behind the end for whoever makes the file longer later on.
+#[test]
+fn what_was_lost_behind_the_end_is_not_there() {
+    let mut s = Story::new(1000);
+    s.open(InodeMode::Exclusive, ByteRange::ALL);
+    write_at(&mut s, 900, 300);
+    let appended = ByteRange::new(1000, 1200);
+    assert!(s.slice.inode(INO).pages.missing(&appended).is_empty());
+    let effects = fsync(&mut s);
+    let (call, _) = commit_of(&effects).expect("fsync commits");
+    let effects = refuse(&mut s, call);
+    assert_eq!(error_of(&effects), Some(Errno::ENOSPC));
+    let inode = s.slice.inode(INO);
+    assert_eq!(inode.size, 1000);
+    assert!(!inode.pages.missing(&appended).is_empty());
+}
+
 /// What is appended behind a part that waits, and the new size, come after it: a crash leaves no hole of zeros.
 #[test]
 fn nothing_is_told_of_what_lies_behind_a_part_that_waits() {

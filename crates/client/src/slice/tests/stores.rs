@@ -459,6 +459,41 @@ fn what_other_disks_have_is_not_lost_with_a_disk_that_does_not_flush() {
     assert_eq!(s.slice.losses().pages, lost);
 }
 
+/// One of the disks refuses what is written while others take what comes beside it: it is tried as often as where nothing else is written, and no
+/// more.
+#[test]
+fn stores_that_end_well_do_not_hide_those_that_fail() {
+    for is_volatile in [false, true] {
+        let pages = BATCH_PAGES_MAX as u64 + 10;
+        let mut s = Story::new(100_000 * PAGE);
+        s.has_sectors = true;
+        s.has_volatile_nsd = is_volatile;
+        s.open(InodeMode::Exclusive, ByteRange::ALL);
+        let mut effects = write_pages(&mut s, 0..pages);
+        effects.extend(s.input(Input::WriteBack));
+        for attempt in 1..=4 {
+            assert_eq!(s.slice.losses().pages, 0, "attempt {attempt}");
+            let stores = stores_of(&effects);
+            let (good, bad) = stores.split_last().expect("all is written");
+            assert!(!bad.is_empty(), "attempt {attempt}: {stores:?}");
+            let mut after = Vec::new();
+            for io in bad {
+                after.extend(s.input(Input::Stored(*io, Err(IoFailure::Unreachable))));
+            }
+            after.extend(s.input(Input::Stored(*good, Ok(vec![page_extent()]))));
+            assert_eq!(stores_of(&after), [], "there is a pause, attempt {attempt}");
+            s.now = s.now + STORE_PAUSE;
+            effects = s.input(Input::Tick);
+            // A block, which goes by itself.
+            let block = u64::from(types::limits::BLOCK_SIZE_DEFAULT) / PAGE;
+            let fresh = (10 + attempt) * block;
+            effects.extend(write_pages(&mut s, fresh..fresh + block));
+        }
+        assert_eq!(s.slice.losses().pages, BATCH_PAGES_MAX as u64);
+        assert!(s.slice.inode(INO).errors.is_untold());
+    }
+}
+
 /// Whatever failed before, a link that breaks and a size that is cut take nobody's bytes; and a file with nothing to store is in nobody's way.
 #[test]
 fn failures_of_before_are_not_those_of_now() {
