@@ -39,6 +39,8 @@ mod online;
 mod opens;
 #[path = "labs/promise.rs"]
 mod promise;
+#[path = "labs/refusing.rs"]
+mod refusing;
 #[path = "labs/regions.rs"]
 mod regions;
 #[path = "labs/repair.rs"]

@@ -4,6 +4,7 @@
 //! - What a write of unknown outcome was sent to is in `doubts` until its store says how it ended: then it is burnt,
 //!   and everything else of the store goes back.
 //! - Nobody hears that an owner has too few sectors while work that nobody waits for has some of it (`spare`), within limits.
+//! - Nothing is put on an NSD that refused something a moment ago, while sectors can be had on others.
 //! - A hand is asked for its next question whenever something in it has changed, and from time to time.
 //!
 //! What this deliberately does not do: send. The driver asks (`next`) and brings the answer (`on_answer`).
@@ -17,8 +18,9 @@ use client::message::{Answer, Body};
 use data::stripe::Striping;
 use data::write::{Dirty, plan_write};
 use data::{Hand, SectorSet, SetAside, SpaceAsk};
-use types::{Errno, Instant, Layout, NodeId, NsdId, Run, SECTOR_SIZE};
+use types::{Duration, Errno, Instant, Layout, NodeId, NsdId, Run, SECTOR_SIZE};
 
+use crate::refusing::Refusing;
 use spare::Spare;
 
 /// See the module.
@@ -34,6 +36,7 @@ pub struct Hands {
     away: BTreeSet<NodeId>,
     nsds: Vec<NsdId>,
     striping: Striping,
+    refusing: Refusing,
 }
 
 impl Hands {
@@ -47,6 +50,7 @@ impl Hands {
             away: BTreeSet::new(),
             nsds: nsds.to_vec(),
             striping: Striping::even(nsds, block_size),
+            refusing: Refusing::default(),
         }
     }
 
@@ -60,13 +64,33 @@ impl Hands {
         self.owners.iter().map(|(owner, hand)| (*owner, hand))
     }
 
-    /// How a file of this layout is striped; the default's is at hand.
-    fn striping_of(&self, layout: &Layout) -> Option<Striping> {
-        if layout.is_default() {
+    /// A write to this NSD, or a flush of it, was refused. Some: for so long others are taken, where there are some.
+    pub fn note_refusing(&mut self, now: Instant, nsd: NsdId) -> Option<Duration> {
+        self.refusing.note(now, nsd)
+    }
+
+    /// The NSDs that a file of this layout is put on; none: on all.
+    fn wanted_nsds(&mut self, now: Instant, layout: &Layout) -> Vec<NsdId> {
+        let named = self.named(layout);
+        if self.refusing.is_empty() {
+            return named;
+        }
+        let avoided: Vec<NsdId> = self.refusing.avoided(now).collect();
+        let others = |nsds: &[NsdId]| -> Vec<NsdId> {
+            let all = nsds.iter().copied();
+            all.filter(|nsd| !avoided.contains(nsd)).collect()
+        };
+        let all = [&named, &self.nsds].map(|nsds| others(nsds));
+        let found = all.into_iter().find(|others| !others.is_empty());
+        found.filter(|_| !avoided.is_empty()).unwrap_or(named)
+    }
+
+    /// How a file of this layout is striped over `named`; the default's is at hand.
+    fn striping_of(&self, layout: &Layout, named: &[NsdId]) -> Option<Striping> {
+        if layout.is_default() && named.is_empty() {
             return None;
         }
-        let named = self.named(layout);
-        let nsds = if named.is_empty() { &self.nsds } else { &named };
+        let nsds = if named.is_empty() { &self.nsds } else { named };
         let block_size = self.striping.block_sectors() * u32::try_from(SECTOR_SIZE).expect("4096");
         let block_size = layout.block_size().unwrap_or(block_size);
         Some(Striping::even(nsds, block_size))
@@ -153,8 +177,8 @@ impl Hands {
         let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
         // All of one file.
         let layout = wanted.first().map_or_else(Layout::default, |w| w.layout);
-        let striping = self.striping_of(&layout);
-        let named = self.named(&layout);
+        let named = self.wanted_nsds(now, &layout);
+        let striping = self.striping_of(&layout, &named);
         let dirty: Vec<Dirty<'_>> = wanted
             .iter()
             .map(|w| Dirty {

@@ -30,6 +30,7 @@ use types::{Duration, Instant, NsdId, Run, ShardId};
 use crate::checkpoint::{Checkpoint, Failure, Todo};
 use crate::log::{OwnerLog, PAGE_SECTORS};
 use crate::owner::OwnerSlice;
+use crate::refusing::Refusing;
 
 /// Bytes of pages of all trees in memory.
 const CACHE_SIZE: usize = 16 << 20;
@@ -45,10 +46,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// The same where a disk did not take what was written.
 const DISK_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Pages are not put on an NSD that refused one for so long, if there are others; twice as long each time, and tried there again then.
-const AVOIDED_MIN: Duration = Duration::from_secs(10);
-/// See `AVOIDED_MIN`.
-const AVOIDED_MAX: Duration = Duration::from_secs(300);
 /// After so many failures in a row operations do not wait for checkpoints any more.
 const HOPELESS_COUNT: u32 = 4;
 /// A round leaves one part in so many of what makes it due.
@@ -196,8 +193,8 @@ pub struct Keeper {
     failure_count: u32,
     /// Shards whose trees could not be read when they were checkpointed last: when that may be tried again, and how much later the next time.
     unreadable: BTreeMap<ShardId, (Instant, Duration)>,
-    /// NSDs that did not take pages: until when they are avoided, and how long the next time.
-    refusing: BTreeMap<NsdId, (Instant, Duration)>,
+    /// NSDs that did not take pages.
+    refusing: Refusing,
     /// Those that did not since the last tick.
     refused: BTreeSet<NsdId>,
     /// Pages of older roots are not all free yet.
@@ -233,7 +230,7 @@ impl Keeper {
             pause: PAUSE_MIN,
             failure_count: 0,
             unreadable: BTreeMap::new(),
-            refusing: BTreeMap::new(),
+            refusing: Refusing::default(),
             refused: BTreeSet::new(),
             is_settling: false,
             report: None,
@@ -459,19 +456,9 @@ impl Keeper {
             return;
         }
         for nsd in std::mem::take(&mut self.refused) {
-            let (until, pause) = self.refusing.entry(nsd).or_default();
-            // Many at once are one reason.
-            if now >= *until {
-                *pause = Duration((pause.0 * 2).clamp(AVOIDED_MIN.0, AVOIDED_MAX.0));
-                *until = now + *pause;
-            }
+            self.refusing.note(now, nsd);
         }
-        // What is not tried again long after it could be is as good as any other.
-        let is_noted = |until: &Instant| now < *until + AVOIDED_MAX;
-        self.refusing.retain(|_, (until, _)| is_noted(until));
-        let refusing = self.refusing.iter();
-        let avoided = refusing.filter(|(_, (until, _))| now < *until);
-        log.avoid_for_pages(avoided.map(|(nsd, _)| *nsd).collect());
+        log.avoid_for_pages(self.refusing.avoided(now).collect());
     }
 
     /// Its tree could not be read a moment ago.

@@ -19,6 +19,7 @@ pub mod message;
 pub mod moves;
 pub mod owner;
 pub mod question;
+mod refusing;
 pub mod regions;
 pub mod replay;
 mod steps;

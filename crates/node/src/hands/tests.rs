@@ -412,3 +412,69 @@ fn nothing_is_spare_while_a_node_is_away() {
     assert!(hands.reserve_spare(OWNER, 1));
     assert_eq!(hands.away().count(), 0);
 }
+
+/// What an NSD has refused is not put there again for a while, whatever sectors are in hand; but for want of others.
+#[test]
+fn what_an_nsd_refuses_goes_to_others() {
+    let mut hands = with_sectors(40_000);
+    let nsds = |hands: &mut Hands, now, layout: Layout| -> Vec<u16> {
+        let all = (0..20).map(|block| WantedRun {
+            layout,
+            ..wanted(block * 256, 256)
+        });
+        let all: Vec<WantedRun> = all.collect();
+        let taken = hands.take(Instant(now), OWNER, &all, SetAside::default());
+        let mut nsds: Vec<u16> = taken
+            .expect("in hand")
+            .iter()
+            .map(|t| t.run.at.nsd.0)
+            .collect();
+        nsds.sort_unstable();
+        nsds.dedup();
+        nsds
+    };
+    let second = Layout::new(&[NsdId(2)], None).expect("a layout");
+    let any = Layout::default();
+    assert_eq!(nsds(&mut hands, 3, any), [1, 2]);
+    assert_eq!(nsds(&mut hands, 3, second), [2]);
+    let pause = hands
+        .note_refusing(Instant(4), NsdId(2))
+        .expect("it begins");
+    assert_eq!(nsds(&mut hands, 5, any), [1]);
+    assert_eq!(nsds(&mut hands, 5, second), [1]);
+    // Both: one is as good as the other.
+    hands.note_refusing(Instant(5), NsdId(1));
+    assert_eq!(nsds(&mut hands, 6, any), [1, 2]);
+    let later = 6 + pause.0;
+    assert_eq!(nsds(&mut hands, later, any), [1, 2]);
+    assert_eq!(nsds(&mut hands, later, second), [2]);
+}
+
+/// Few are in hand on the others: the owner is asked for some there, and where it has none the bytes go where they can.
+#[test]
+fn where_others_are_short_the_owner_is_asked_for_some_there() {
+    let mut hands = with_sectors(1000);
+    hands.note_refusing(Instant(4), NsdId(2));
+    let all = [
+        wanted(0, 256),
+        wanted(256, 256),
+        wanted(512, 256),
+        wanted(768, 256),
+    ];
+    let take = |hands: &mut Hands, now| hands.take(Instant(now), OWNER, &all, SetAside::default());
+    assert_eq!(take(&mut hands, 5), None);
+    let ask = hands
+        .next(Instant(6), OWNER)
+        .expect("some are needed there");
+    assert_eq!(ask.nsds, [NsdId(1)]);
+    let answer = SpaceAnswer {
+        number: ask.number,
+        ..SpaceAnswer::default()
+    };
+    let answer = Answer::bare(Body::Space(answer));
+    hands
+        .on_answer(Instant(7), OWNER, &answer)
+        .expect("an answer");
+    let taken = take(&mut hands, 8).expect("anywhere");
+    assert!(taken.iter().any(|t| t.run.at.nsd == NsdId(2)), "{taken:?}");
+}

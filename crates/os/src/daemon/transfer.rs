@@ -200,9 +200,13 @@ impl Daemon {
             let count = u32::try_from(frames.len()).expect("a write is at most some blocks");
             let done = Box::new(
                 move |daemon: &Arc<Self>, result: Result<Verifier, IoFailure>| {
-                    if result == Err(IoFailure::Unknown) {
-                        let run = Run { at, count };
-                        daemon.hands.with(|hands| hands.in_doubt(run));
+                    match result {
+                        Ok(_) | Err(IoFailure::Corrupt) => {}
+                        Err(IoFailure::Unknown) => {
+                            let run = Run { at, count };
+                            daemon.hands.with(|hands| hands.in_doubt(run));
+                        }
+                        Err(IoFailure::Unreachable) => daemon.note_refusing(at.nsd),
                     }
                     let last = ended(&shared, |store| store.on_written(at.nsd, result));
                     if let Some(store) = last {
@@ -211,6 +215,16 @@ impl Daemon {
                 },
             );
             self.sectors(Kind::Write, at.nsd, at.sector, spans_of(&frames), done);
+        }
+    }
+
+    /// What is written again goes to others.
+    fn note_refusing(&self, nsd: NsdId) {
+        let now = clock::now();
+        let pause = self.hands.with(|hands| hands.note_refusing(now, nsd));
+        if let Some(pause) = pause {
+            let seconds = pause.0 / 1_000_000_000;
+            tracing::warn!(%nsd, seconds, "an NSD refuses what is written: for so long others are used, where they have room");
         }
     }
 
@@ -242,6 +256,9 @@ impl Daemon {
             let shared = Arc::clone(&shared);
             let done = Box::new(
                 move |daemon: &Arc<Self>, result: Result<Verifier, IoFailure>| {
+                    if result == Err(IoFailure::Unreachable) {
+                        daemon.note_refusing(nsd);
+                    }
                     let over = lock(&shared).on_flushed(nsd, result);
                     if let Some(result) = over {
                         daemon.io_ended(io, Input::Flushed(io, result));

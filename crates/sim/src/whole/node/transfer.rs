@@ -318,12 +318,14 @@ impl Node {
                 }
             }
             Done::Store(io, nsd) => {
+                self.note_refusing(nsd, result.as_ref().err());
                 let store = self.transfers.stores.get_mut(&io).expect("until its last");
                 if store.on_written(nsd, result.map(|(life, _)| life)) {
                     self.stored(io);
                 }
             }
             Done::Flush(io, nsd) => {
+                self.note_refusing(nsd, result.as_ref().err());
                 let flushing = self.transfers.flushes.get_mut(&io).expect("until its last");
                 let result = result.map(|(life, _)| life);
                 if let Some(result) = flushing.on_flushed(nsd, result) {
@@ -344,6 +346,14 @@ impl Node {
                         .push(Out::Send(to.node, lane, Wire::Answered(tag, answer)));
                 }
             }
+        }
+    }
+
+    /// What is written again goes to others.
+    fn note_refusing(&mut self, nsd: NsdId, failure: Option<&IoFailure>) {
+        if failure == Some(&IoFailure::Unreachable) {
+            let now = self.now;
+            self.hands.with(|hands| hands.note_refusing(now, nsd));
         }
     }
 
