@@ -263,6 +263,7 @@ pub fn question(
         of_layout: OfLayout::default(),
         walk: Vec::new(),
         is_unreadable: false,
+        refusal: None,
         listed: ListingState::Unknown,
         is_mover: false,
     }))

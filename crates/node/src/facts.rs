@@ -13,10 +13,14 @@ use types::{Errno, InodeId, Instant, Name, NodeId, ShardId};
 
 use crate::calls::question;
 use crate::message::{FactResult, Message};
-use crate::question::{Question, Work};
+use crate::question::{LOOK_CALL, Question, Work};
 
 /// Marks calls of operations that are run for a fact.
 pub const FACT_CALL: u64 = 1 << 62;
+
+/// So often a question looks again where what it asks about has gone since it was found: names are replaced by many at a time. What a
+/// damaged name leads to stays gone.
+const GONE_TRIES_MAX: u32 = 100;
 
 /// A question that waits for a fact: whom it is asked from, with which message.
 type Asked = (NodeId, Message, Box<Question>);
@@ -30,6 +34,17 @@ pub enum Find {
     Number(ShardId),
     /// By running this; its answer comes to `answered`.
     Run(Work),
+    /// It is being run: this is a repeat.
+    Running,
+}
+
+/// What becomes of a question whose fact has come.
+#[derive(Debug)]
+pub enum Known {
+    /// This is run.
+    Run(Work),
+    /// Its walk goes on with this part of the chain.
+    Walk(Box<Question>, Vec<InodeId>),
 }
 
 /// See the module.
@@ -54,9 +69,29 @@ impl Facts {
         message
     }
 
-    /// The fact has come: the question that waits for it; none for a repeat.
-    pub fn on_fact(&mut self, id: u64) -> Option<Box<Question>> {
-        self.asked.remove(&id).map(|(_, _, question)| question)
+    /// The fact has come: what becomes of the question that waits for it; none for a repeat.
+    pub fn on_fact(&mut self, id: u64, result: FactResult) -> Option<Known> {
+        let (_, message, mut question) = self.asked.remove(&id)?;
+        let query = match message {
+            Message::AskFact { query, .. } => query,
+            other => unreachable!("{other:?} asks for no fact"),
+        };
+        Some(Known::Run(match result {
+            FactResult::Found(Fact::Ancestors { chain, .. }) => {
+                return Some(Known::Walk(question, chain));
+            }
+            FactResult::Found(fact) => {
+                question.facts.push(fact);
+                Work::Question(question)
+            }
+            FactResult::Failed(Errno::ESTALE)
+                if matches!(query, Query::Attributes { .. }) && question.tries < GONE_TRIES_MAX =>
+            {
+                question.facts.clear();
+                Work::Question(question)
+            }
+            FactResult::Failed(errno) => question.to_be_refused(errno),
+        }))
     }
 
     /// What was asked and has no answer, from whom.
@@ -73,6 +108,14 @@ impl Facts {
 
     /// Another owner (or this one) wants to know something of this owner's shards.
     pub fn find(&mut self, now: Instant, from: NodeLife, id: u64, query: Query) -> Find {
+        if self.queries.contains_key(&(from, id)) {
+            return Find::Running;
+        }
+        // Who owns an inode and what it is only its owner changes: what is committed will do, and no holder of tokens is asked.
+        let how = match query {
+            Query::Attributes { .. } => FACT_CALL | LOOK_CALL,
+            _ => FACT_CALL,
+        };
         let (about, op) = match query {
             Query::Number { shard } => return Find::Number(shard),
             Query::Entry { directory, name } => {
@@ -89,11 +132,17 @@ impl Facts {
         let shard = op.home();
         // An answer to another node is durable in any case.
         let ask = Ask::Op { op, durable: false };
-        Find::Run(question(now, (from, id | FACT_CALL), None, shard, ask))
+        Find::Run(question(now, (from, id | how), None, shard, ask))
     }
 
-    /// An operation that was run for a fact has its answer: what to tell who asked; none for a repeat.
-    pub fn answered(&mut self, to: NodeLife, id: u64, answer: Answer) -> Option<FactResult> {
+    /// An operation that was run for a fact has its answer: what to tell who asked, and to which question; none for a repeat.
+    pub fn answered(
+        &mut self,
+        to: NodeLife,
+        call: u64,
+        answer: Answer,
+    ) -> Option<(u64, FactResult)> {
+        let id = call & !(FACT_CALL | LOOK_CALL);
         let (directory, name) = self.queries.remove(&(to, id))?;
         let entry = |name: Option<Name>, found| {
             let name = name.ok_or(Errno::EPROTO)?;
@@ -111,10 +160,18 @@ impl Facts {
             Body::Op(Reply::Error(errno)) | Body::Refused(errno) => Err(errno),
             _ => Err(Errno::EPROTO),
         };
-        Some(match fact {
+        let result = match fact {
             Ok(fact) => FactResult::Found(fact),
             Err(errno) => FactResult::Failed(errno),
-        })
+        };
+        Some((id, result))
+    }
+
+    /// An operation that was run for a fact ended without an answer: a repeat runs it again.
+    pub fn dropped(&mut self, to: NodeLife, call: u64) {
+        if call & FACT_CALL != 0 {
+            self.queries.remove(&(to, call & !(FACT_CALL | LOOK_CALL)));
+        }
     }
 
     /// A life is over: what it wanted to know is told to nobody.
@@ -144,6 +201,58 @@ mod tests {
         }
     }
 
+    /// Whoever has waited for long says it again.
+    #[test]
+    fn what_is_being_found_out_is_not_found_out_twice() {
+        let mut facts = Facts::default();
+        let ino = InodeId::new(ShardId(3), 9);
+        let query = Query::Attributes { ino };
+        let mut find = |facts: &mut Facts| facts.find(Instant(1), life(1), 5, query.clone());
+        let Find::Run(Work::Question(first)) = find(&mut facts) else {
+            panic!("it is run");
+        };
+        assert!(first.only_looks(), "no holder of tokens is asked");
+        assert!(matches!(find(&mut facts), Find::Running));
+        // It was not: no answer will come of it.
+        facts.dropped(life(1), first.call);
+        assert!(matches!(find(&mut facts), Find::Run(_)));
+        let gone = Answer::bare(Body::Op(Reply::Error(Errno::ESTALE)));
+        let told = facts.answered(life(1), first.call, gone);
+        assert_eq!(told, Some((5, FactResult::Failed(Errno::ESTALE))));
+        assert!(matches!(find(&mut facts), Find::Run(_)));
+    }
+
+    /// Another has replaced the name meanwhile: who asks looks again, as long as that can be so.
+    #[test]
+    fn what_has_gone_is_looked_for_again() {
+        let mut facts = Facts::default();
+        let ino = InodeId::new(ShardId(3), 9);
+        let op = Op::GetAttr { ino };
+        let ask = Ask::Op { op, durable: false };
+        let mut on_fact = |query: Query, tries, errno| {
+            let Work::Question(mut asker) =
+                question(Instant(1), (life(1), 7), None, ShardId(1), ask.clone())
+            else {
+                panic!("a question");
+            };
+            asker.tries = tries;
+            asker.facts.push(Fact::Number { ino });
+            facts.ask(8, NodeId(2), query, asker);
+            let known = facts.on_fact(8, FactResult::Failed(errno));
+            let Some(Known::Run(Work::Question(then))) = known else {
+                panic!("{known:?}");
+            };
+            (then.refusal, then.facts.len())
+        };
+        let attributes = || Query::Attributes { ino };
+        let gone = Errno::ESTALE;
+        assert_eq!(on_fact(attributes(), 3, gone), (None, 0), "it looks again");
+        let refused = |errno| (Some(errno), 1);
+        assert_eq!(on_fact(attributes(), GONE_TRIES_MAX, gone), refused(gone));
+        assert_eq!(on_fact(attributes(), 3, Errno::EIO), refused(Errno::EIO));
+        assert_eq!(on_fact(query("x"), 3, gone), refused(gone));
+    }
+
     /// A node asks, starts anew, and asks something else under the same number before the first answer is there.
     #[test]
     fn the_answer_for_a_life_that_is_over_is_not_for_the_next_one() {
@@ -155,7 +264,7 @@ mod tests {
         let absent = || Answer::bare(Body::Op(Reply::Absent));
         assert!(facts.answered(life(1), 5, absent()).is_none());
         let told = facts.answered(life(2), 5, absent());
-        let Some(FactResult::Found(Fact::Entry { name, found, .. })) = told else {
+        let Some((5, FactResult::Found(Fact::Entry { name, found, .. }))) = told else {
             panic!("{told:?}");
         };
         assert_eq!((name.bytes(), found), (&b"y"[..], None));

@@ -29,7 +29,7 @@ pub mod walk;
 pub use calls::{Calls, InProgress};
 pub use checkpoint::Checkpoint;
 pub use durable::{Deferred, Durable};
-pub use facts::{FACT_CALL, Facts, Find};
+pub use facts::{FACT_CALL, Facts, Find, Known};
 pub use farewell::Farewells;
 pub use fences::Fences;
 pub use fetch::Fetches;

@@ -324,7 +324,7 @@ impl OwnerSlice {
                 }
                 TokenEffect::Refused { message, .. } => {
                     if let Some(Work::Question(q)) = self.parked.remove(&message.ticket) {
-                        out.push(q.refused(Errno::EAGAIN));
+                        out.push(OwnerEffect::Run(q.to_be_refused(Errno::EAGAIN)));
                     }
                 }
                 TokenEffect::Silent { holder, since } => {
@@ -353,7 +353,7 @@ impl OwnerSlice {
         if self.tokens.acquire(now, acquire, &mut effects).is_err() {
             let work = self.parked.remove(&ticket);
             if let Some(Work::Question(q)) = work {
-                out.push(q.refused(Errno::EAGAIN));
+                out.push(OwnerEffect::Run(q.to_be_refused(Errno::EAGAIN)));
             }
             return None;
         }
@@ -528,6 +528,10 @@ impl<'a> Locked<'a> {
         }
         if question.is_unreadable {
             self.refuse(question, Body::Refused(Errno::EIO), out);
+            return Ok(());
+        }
+        if let Some(errno) = question.refusal {
+            self.refuse(question, Body::Refused(errno), out);
             return Ok(());
         }
         // What waits for no tokens is run again while it waits for room, which has a limit of its own: a Commit that is

@@ -42,6 +42,8 @@ pub struct Question {
     pub walk: Vec<InodeId>,
     /// Something that it needs cannot be read.
     pub is_unreadable: bool,
+    /// It is not to be executed: what it needs to know cannot be known.
+    pub refusal: Option<Errno>,
     /// For a listing: whether the inodes of what it lists have been asked for, which it can do without.
     pub listed: ListingState,
     /// It uses the rename token (`crate::moves`).
@@ -254,8 +256,15 @@ impl Question {
         }
     }
 
-    /// The answer that says that the operation was not executed.
-    pub fn refused(self, errno: Errno) -> OwnerEffect {
+    /// To be run once more, to be refused: as it would have been executed, under the lock of its shard, so that a repeat which is still on
+    /// its way finds that it was.
+    pub fn to_be_refused(mut self: Box<Self>, errno: Errno) -> Work {
+        self.refusal = Some(errno);
+        Work::Question(self)
+    }
+
+    /// The answer that says that the operation was not executed: of what changes no file. Else [`Self::to_be_refused`].
+    pub(crate) fn refused(self, errno: Errno) -> OwnerEffect {
         self.answer(Body::Refused(errno), None)
     }
 

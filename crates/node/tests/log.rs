@@ -478,6 +478,30 @@ fn a_repeat_of_what_was_refused_is_refused() {
     assert!(matches!(body, Body::Op(meta::Reply::Attr(_))), "{body:?}");
 }
 
+/// The same of what was refused because something that it had to know of other owners was not to be had: its sender has been told.
+#[test]
+fn a_repeat_of_what_could_not_be_known_is_refused() {
+    let mut disk = formatted(area(16 << 10));
+    let (mut log, mut slice, ask) = with_debt(&mut disk);
+    let now = Instant(1);
+    let origin = Some(meta::view::Origin {
+        slot: 1,
+        request: types::RequestId(5),
+    });
+    let asked = || question(now, (common::life(1), 2), origin, SHARD, ask.clone());
+    let Work::Question(first) = asked() else {
+        panic!("a question");
+    };
+    let mut answer = |work| match &run_work(&mut slice, &mut log, now, work)[..] {
+        [OwnerEffect::Answer { answer, .. }] => answer.body.clone(),
+        other => panic!("{other:?}"),
+    };
+    let refused = answer(first.to_be_refused(Errno::ESTALE));
+    assert_eq!(refused, Body::Refused(Errno::ESTALE));
+    let repeat = answer(asked());
+    assert_eq!(repeat, Body::Op(meta::Reply::Error(Errno::ESTALE)));
+}
+
 /// Without sectors to move pieces to, those of promised sectors are taken, up to a bound, and no others of the same file.
 #[test]
 fn pieces_of_what_is_promised_are_taken_where_there_are_no_sectors() {

@@ -223,6 +223,7 @@ impl World {
             of_layout: OfLayout::default(),
             walk: Vec::new(),
             is_unreadable: false,
+            refusal: None,
             listed: crate::question::ListingState::Unknown,
             is_mover: false,
         }

@@ -423,7 +423,9 @@ impl World {
                 question.facts.push(fact);
                 items.push_back(Item::Owner(Work::Question(question)));
             }
-            FactResult::Failed(errno) => items.push_back(Item::Effect(question.refused(errno))),
+            FactResult::Failed(errno) => {
+                items.push_back(Item::Owner(question.to_be_refused(errno)))
+            }
         }
     }
 
@@ -459,7 +461,7 @@ impl World {
                     self.ask_fact(id, question, Query::Ancestors { directory }, items);
                 }
                 MoveEffect::Refuse(question, errno) => {
-                    items.push_back(Item::Effect(question.refused(errno)));
+                    items.push_back(Item::Owner(question.to_be_refused(errno)));
                 }
             }
         }

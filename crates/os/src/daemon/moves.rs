@@ -36,7 +36,7 @@ impl Daemon {
                 }
                 MoveEffect::Walk(question) => self.walk_up(question, items),
                 MoveEffect::Refuse(question, errno) => {
-                    items.push_back(Item::OwnerEffect(question.refused(errno)));
+                    items.push_back(Item::Owner(question.to_be_refused(errno)));
                 }
             }
         }
@@ -84,7 +84,7 @@ impl Daemon {
                     chain = question.walk.len(),
                     "a directory has no way to the root"
                 );
-                items.push_back(Item::OwnerEffect(question.refused(Errno::ELOOP)));
+                items.push_back(Item::Owner(question.to_be_refused(Errno::ELOOP)));
             }
         }
     }

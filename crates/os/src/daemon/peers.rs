@@ -12,7 +12,7 @@ use cluster::message::{KIND_TO_MANAGER, KIND_TO_MEMBER};
 use node::message::FactResult;
 use node::meta::view::{Fact, Origin, Query};
 use node::moves::RENAME_TOKEN;
-use node::{Find, Message, Question, Work};
+use node::{Find, Known, Message, Question, Work};
 use nsd::message::{KIND_REPLY, KIND_REQUEST};
 use nsd::server::{DiskTag, Effect as NsdEffect, Operation};
 use types::frame::FRAME_SIZE;
@@ -324,6 +324,7 @@ impl Daemon {
         let found = lock(&self.facts).find(EventTime::get().now, from, id, query);
         match found {
             Find::Run(work) => items.push_back(Item::Owner(work)),
+            Find::Running => {}
             Find::Number(shard) => {
                 let slice = self.shards.get(usize::from(shard.0));
                 let result = match slice.and_then(Option::as_ref) {
@@ -342,11 +343,11 @@ impl Daemon {
     pub(super) fn answer_fact(
         self: &Arc<Self>,
         to: NodeLife,
-        id: u64,
+        call: u64,
         answer: Answer,
         items: &mut VecDeque<Item>,
     ) {
-        let Some(result) = lock(&self.facts).answered(to, id, answer) else {
+        let Some((id, result)) = lock(&self.facts).answered(to, call, answer) else {
             return;
         };
         if to == self.me {
@@ -357,20 +358,11 @@ impl Daemon {
     }
 
     fn on_fact(self: &Arc<Self>, id: u64, result: FactResult, items: &mut VecDeque<Item>) {
-        let Some(mut question) = lock(&self.facts).on_fact(id) else {
-            return;
-        };
-        match result {
-            FactResult::Found(Fact::Ancestors { chain, .. }) => {
-                self.walk_on(question, &chain, items);
-            }
-            FactResult::Found(fact) => {
-                question.facts.push(fact);
-                items.push_back(Item::Owner(Work::Question(question)));
-            }
-            FactResult::Failed(errno) => {
-                items.push_back(Item::OwnerEffect(question.refused(errno)));
-            }
+        let known = lock(&self.facts).on_fact(id, result);
+        match known {
+            Some(Known::Run(work)) => items.push_back(Item::Owner(work)),
+            Some(Known::Walk(question, chain)) => self.walk_on(question, &chain, items),
+            None => {}
         }
     }
 

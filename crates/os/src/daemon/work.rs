@@ -586,6 +586,7 @@ impl Daemon {
                 ends_move,
             } => {
                 lock(&self.in_progress).ended(to, call);
+                lock(&self.facts).dropped(to, call);
                 if ends_move {
                     self.end_move((to, call), items);
                 }
@@ -657,7 +658,7 @@ impl Daemon {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to, call & !FACT_CALL, *answer, items);
+                    self.answer_fact(to, call, *answer, items);
                 } else if to.node != self.me.node {
                     if self.must_park() {
                         let answer = Deferred::Answer(to, call, answer);

@@ -706,6 +706,7 @@ impl Node {
                 ends_move,
             } => {
                 self.in_progress.ended(to, call);
+                self.facts.dropped(to, call);
                 if ends_move {
                     self.end_move((to, call), items);
                 }
@@ -731,7 +732,7 @@ impl Node {
         match deferred {
             Deferred::Answer(to, call, answer) => {
                 if call & FACT_CALL != 0 {
-                    self.answer_fact(to, call & !FACT_CALL, *answer, items);
+                    self.answer_fact(to, call, *answer, items);
                 } else if to.node != self.me.node {
                     self.in_progress.ended(to, call);
                     let answer = *answer;

@@ -33,7 +33,7 @@ impl Node {
                 }
                 MoveEffect::Walk(question) => self.walk_up(question, items),
                 MoveEffect::Refuse(question, errno) => {
-                    items.push_back(Item::OwnerEffect(question.refused(errno)));
+                    items.push_back(Item::Owner(question.to_be_refused(errno)));
                 }
             }
         }
@@ -76,7 +76,7 @@ impl Node {
         match join(&mut question, part) {
             Walk::Next(_) => self.walk_up(question, items),
             Walk::Done => items.push_back(Item::Owner(Work::Question(question))),
-            Walk::Broken => items.push_back(Item::OwnerEffect(question.refused(Errno::ELOOP))),
+            Walk::Broken => items.push_back(Item::Owner(question.to_be_refused(Errno::ELOOP))),
         }
     }
 

@@ -7,7 +7,7 @@ use client::slice::{Input, slice_of};
 use meta::view::{Fact, Query};
 use node::message::FactResult;
 use node::moves::RENAME_TOKEN;
-use node::{Find, Message, Question, Work};
+use node::{Find, Known, Message, Question, Work};
 use types::id::NodeLife;
 use types::{Errno, NodeId};
 
@@ -149,6 +149,7 @@ impl Node {
     ) {
         match self.facts.find(self.now, from, id, query) {
             Find::Run(work) => items.push_back(Item::Owner(work)),
+            Find::Running => {}
             Find::Number(shard) => {
                 let slice = self.shards.get_mut(usize::from(shard.0));
                 let result = match slice.and_then(Option::as_mut) {
@@ -166,11 +167,11 @@ impl Node {
     pub(super) fn answer_fact(
         &mut self,
         to: NodeLife,
-        id: u64,
+        call: u64,
         answer: Answer,
         items: &mut VecDeque<Item>,
     ) {
-        let Some(result) = self.facts.answered(to, id, answer) else {
+        let Some((id, result)) = self.facts.answered(to, call, answer) else {
             return;
         };
         if to == self.me {
@@ -181,20 +182,11 @@ impl Node {
     }
 
     fn on_fact(&mut self, id: u64, result: FactResult, items: &mut VecDeque<Item>) {
-        let Some(mut question) = self.facts.on_fact(id) else {
-            return;
-        };
-        match result {
-            FactResult::Found(Fact::Ancestors { chain, .. }) => {
-                self.walk_on(question, &chain, items);
-            }
-            FactResult::Found(fact) => {
-                question.facts.push(fact);
-                items.push_back(Item::Owner(Work::Question(question)));
-            }
-            FactResult::Failed(errno) => {
-                items.push_back(Item::OwnerEffect(question.refused(errno)));
-            }
+        let known = self.facts.on_fact(id, result);
+        match known {
+            Some(Known::Run(work)) => items.push_back(Item::Owner(work)),
+            Some(Known::Walk(question, chain)) => self.walk_on(question, &chain, items),
+            None => {}
         }
     }
 }
