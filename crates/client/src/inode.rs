@@ -16,8 +16,7 @@ use types::{
     RangeSet, Timestamp,
 };
 
-use crate::request::Operation;
-use crate::slice::{IoId, Waiting};
+use crate::slice::IoId;
 
 /// Names kept per directory; beyond it the cache starts anew.
 const ENTRIES_MAX: usize = 4096;
@@ -562,16 +561,6 @@ impl Inode {
     pub(crate) fn is_loading(&self, bytes: &ByteRange) -> bool {
         let mut current = self.loads.iter().filter(|load| !load.is_stale);
         current.any(|load| load.range().overlaps(bytes))
-    }
-
-    /// A request waits to learn where some of these bytes lie.
-    pub(crate) fn is_map_awaited(&self, range: &ByteRange) -> bool {
-        let loading = self.parked.iter().filter(|p| p.why == Waiting::Load);
-        let mut ranges = loading.map(|p| match p.request.operation {
-            Operation::Read { offset, length, .. } => ByteRange::at(offset, length.into()),
-            _ => ByteRange::ALL,
-        });
-        ranges.any(|wanted| wanted.overlaps(range))
     }
 
     /// Something of this inode has to be sent to the owner before its tokens may go.

@@ -29,9 +29,6 @@ use crate::tokens::Admission;
 pub(crate) const BLOCK_SIZE: u64 = FRAMES_PER_SLAB as u64 * PAGE_SIZE;
 /// Bytes of map asked for at once.
 const MAP_SIZE: u64 = 64 << 20;
-/// The owner moves pieces to sectors and frees what lay under them, so that loads by an older map meet other bytes:
-/// the map is asked for again this often in a row.
-const LOOKS_MAX: u32 = 16;
 /// Extents and pieces in one answer.
 const MAP_COUNT_MAX: u32 = 512;
 
@@ -451,11 +448,7 @@ impl Slice {
         };
         let ticket = request.ticket;
         let inode = self.inode(ino);
-        let mut end = offset.saturating_add(length.into());
-        // A short answer would tell the kernel that the file ends there.
-        if !fills_page_cache || inode.is_attr_current() {
-            end = end.min(inode.size);
-        }
+        let end = inode.read_end(offset, length, fills_page_cache);
         if offset >= end {
             self.reply(ticket, Response::Data(Vec::new()));
             return self.served(env, ino, ticket);
@@ -474,10 +467,6 @@ impl Slice {
                 self.served(env, ino, ticket);
             }
             Found::Missing(missing) => {
-                if let Some(errno) = inode.load_error.take() {
-                    self.fail(ticket, errno);
-                    return self.served(env, ino, ticket);
-                }
                 let missing = missing.ranges().to_vec();
                 self.park_serving(env, ino, request, Waiting::Load);
                 for range in missing {
@@ -647,10 +636,7 @@ impl Slice {
                     _ => Errno::EPROTO,
                 };
                 inode.unmapped.clear();
-                // Who comes later asks anew.
-                if inode.is_map_awaited(&narrow) {
-                    inode.load_error = Some(errno);
-                }
+                self.note_unmapped(ino, &narrow, errno);
                 self.on_load_failed(env, ino, &narrow);
             }
         }
@@ -703,20 +689,9 @@ impl Slice {
             Err(_) if load.is_stale => {}
             Err(failure) => {
                 inode.foreseen = crate::fill::Foreseen::No;
-                let range = load.range();
-                // A mismatch may mean that the map we read by is old: ask the owner once more before
-                // the application hears of it.
-                inode.map.forget(&sectors_around(&range));
                 inode.note_failed(&load, env.now);
-                if !load.is_wanted {
-                    // Nobody asked: whoever reads it looks for himself.
-                } else if failure == IoFailure::Corrupt && inode.look_count < LOOKS_MAX {
-                    inode.look_count += 1;
-                } else {
-                    inode.load_error = Some(Errno::EIO);
-                    inode.look_count = 0;
-                }
-                self.on_load_failed(env, ino, &range);
+                self.note_unread(ino, &load, failure);
+                self.on_load_failed(env, ino, &load.range());
             }
         }
         self.retry(env, ino);

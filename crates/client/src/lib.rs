@@ -14,6 +14,7 @@ mod destage;
 pub mod env;
 mod errors;
 mod evict;
+mod failed_loads;
 mod fill;
 mod flush;
 mod gates;

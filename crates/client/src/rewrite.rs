@@ -28,7 +28,7 @@
 //!   under the token to write the whole block, as any other: what another node has written meanwhile is never written over.
 //! - Bytes that were lost, as somebody was told, stay lost: a block with such a page is left alone (`Pages::has_lost`).
 //! - No write of an application waits for a rewrite, but for a Commit that is under way; none fails with it, and no failure of a rewrite is
-//!   counted or told as one of theirs (`Inode::store_failures`, `failing_since`, `starved_since`, `errors`, `load_error`).
+//!   counted or told as one of theirs (`Inode::store_failures`, `failing_since`, `starved_since`, `errors`, `Parked::failure`).
 //! - One block at a time in a slice, and a number of bytes a second on a node (`Pace`), fewer while applications read or write: then a read
 //!   from a disk counts as 128 KiB at least. It is paid for before it is begun, whatever comes of it.
 //! - What is on its way from disks for rewrites is counted until it has come, also where its rewrite has been put off or given up (Draining):

@@ -74,22 +74,15 @@ impl Slice {
             }
             Admission::Refused => return,
         }
-        let inode = self.inode(ino);
-        let found = find(inode, offset, is_hole);
-        let error = inode
-            .load_error
-            .take_if(|_| matches!(found, Found::Unknown(_)));
+        let found = find(self.inode(ino), offset, is_hole);
         self.served(env, ino, request.ticket);
         match found {
             Found::At(at) => self.reply(request.ticket, Response::Offset(at)),
             Found::Nothing => self.fail(request.ticket, Errno::ENXIO),
-            Found::Unknown(from) => match error {
-                Some(errno) => self.fail(request.ticket, errno),
-                None => {
-                    self.park(env, ino, request, Waiting::Load);
-                    self.ask_map(ino, from);
-                }
-            },
+            Found::Unknown(from) => {
+                self.park(env, ino, request, Waiting::Load);
+                self.ask_map(ino, from);
+            }
         }
     }
 
@@ -116,6 +109,14 @@ impl Slice {
 
 /// Bytes that are looked at first; then twice as many, and so on.
 const WINDOW: u64 = 1 << 20;
+
+/// From where on a seek must know the map, if it must.
+pub(crate) fn unknown_from(inode: &Inode, offset: u64, is_hole: bool) -> Option<u64> {
+    match find(inode, offset, is_hole) {
+        Found::Unknown(from) => Some(from),
+        Found::At(_) | Found::Nothing => None,
+    }
+}
 
 /// The first byte from `offset` on that is data, or that is none (the end of the file is a hole).
 fn find(inode: &Inode, offset: u64, is_hole: bool) -> Found {

@@ -756,6 +756,7 @@ impl Slice {
             why,
             since: env.now,
             is_admitted,
+            failure: None,
         };
         self.inode(ino).parked.push_back(parked);
     }
@@ -786,6 +787,10 @@ impl Slice {
             return;
         };
         for parked in std::mem::take(&mut work.parked) {
+            if let Some(errno) = parked.failure {
+                self.tell_failed(env, ino, &parked, errno);
+                continue;
+            }
             match &parked.request.operation {
                 Operation::Write {
                     is_write_back: true,
@@ -959,4 +964,6 @@ pub(crate) struct Parked {
     pub(crate) since: Instant,
     /// Its tokens are held and it counts as in service.
     pub(crate) is_admitted: bool,
+    /// It cannot have what it waits for, and hears so when it is run again.
+    pub(crate) failure: Option<Errno>,
 }

@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use data::SetAside;
 use rustc_hash::FxHashMap;
-use types::{ByteRange, Errno, InodeId, Name, RangeSet, Timestamp};
+use types::{ByteRange, InodeId, Name, RangeSet, Timestamp};
 
 use super::{Inode, Load, MapCache};
 use crate::batch::Batch;
@@ -71,8 +71,6 @@ pub(crate) struct Work {
     pub(crate) unshown: RangeSet,
     /// Write-backs that failed.
     pub(crate) errors: crate::errors::Errors,
-    /// A load failed since the last retry: told to the readers that wait for it.
-    pub(crate) load_error: Option<Errno>,
     /// Loads in a row whose checksums did not match; the map was asked for again.
     pub(crate) look_count: u32,
     /// Bytes read past the page cache, if it is large, since it changed last as far as this node knows.
@@ -118,7 +116,6 @@ impl Work {
             write_end: 0,
             unshown: RangeSet::new(),
             errors: crate::errors::Errors::default(),
-            load_error: None,
             look_count: 0,
             direct_bytes: 0,
             unlooked_count: 0,
@@ -161,7 +158,6 @@ impl Work {
             write_end,
             unshown,
             errors,
-            load_error,
             look_count,
             direct_bytes,
             unlooked_count,
@@ -180,7 +176,6 @@ impl Work {
             *promise != crate::promise::Promise::default() || *reserved != SetAside::default();
         let is_short = starved_since.is_some() || !hasty.is_empty() || !unshown.is_empty();
         let has_failed = *errors != crate::errors::Errors::default()
-            || load_error.is_some()
             || failing_since.is_some()
             || *store_failures > 0
             || *look_count > 0;

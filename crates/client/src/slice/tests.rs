@@ -8,6 +8,7 @@ mod claims;
 mod creates;
 mod destage;
 mod evict;
+mod failed_loads;
 mod fill;
 mod idle;
 mod interrupts;

@@ -76,7 +76,6 @@ fn loads_of_a_rewrite_that_is_put_off_are_counted_until_they_end() {
             assert_eq!((others.loaded, others.stored.len()), (0, 0), "{others:?}");
             assert_eq!((s.pace.reads(), s.pace.held()), (reads, frames));
         }
-        assert_eq!(s.slice.inode(INO).load_error, None);
         let spare = s.spare.get();
         assert_eq!(spare.taken, 0, "the sectors have gone back: {spare:?}");
         end(&mut s, &loads, result);
