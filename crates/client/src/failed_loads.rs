@@ -6,6 +6,10 @@
 //! Invariants
 //! - A read hears of a failed load only if it misses all bytes of that load: those who can be answered without the bad sector are.
 //! - It hears of its own: nothing is left of a failure when those who waited have been run again, and who comes later asks the disk.
+//! - Whether bytes that are not what they should be are looked at again, each read counts for itself: what others read changes nothing.
+//!
+//! Each failure ends one who waits, or makes him look again (`LOOKS_MAX` times), or is of a load that nobody began for himself; the ones that
+//! follow it are smaller. So a read ends when all before it have.
 
 use types::{ByteRange, Errno, InodeId, RangeSet};
 
@@ -13,11 +17,35 @@ use crate::env::Env;
 use crate::inode::{Inode, Load, sectors_around};
 use crate::request::Operation;
 use crate::seek;
-use crate::slice::{IoFailure, Parked, Slice, Waiting};
+use crate::slice::{IoFailure, IoId, Parked, Slice, Waiting};
 
 /// The owner moves pieces to sectors and frees what lay under them, so that loads by an older map meet other bytes:
-/// the map is asked for again this often in a row.
+/// a read asks for the map again this often.
 const LOOKS_MAX: u32 = 16;
+
+/// How often a read has looked again.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Looks {
+    count: u32,
+    /// Loads before this one were begun before the last look.
+    since: Option<IoId>,
+}
+
+impl Looks {
+    /// `load` met other bytes. False: that is what is there.
+    fn look(&mut self, load: IoId, next: IoId) -> bool {
+        // Loads that were begun together count once.
+        if self.since.is_some_and(|since| load < since) {
+            return true;
+        }
+        let may_look = self.count < LOOKS_MAX;
+        if may_look {
+            self.count += 1;
+            self.since = Some(next);
+        }
+        may_look
+    }
+}
 
 impl Inode {
     /// Where a read ends. A short answer to the kernel's page cache would tell it that the file ends there.
@@ -64,23 +92,22 @@ impl Inode {
 impl Slice {
     /// The sectors of `load` cannot be had. To be called before `retry`.
     pub(crate) fn note_unread(&mut self, ino: InodeId, load: &Load, failure: IoFailure) {
-        let (range, is_lapsed) = (load.range(), self.is_lapsed);
+        let (range, next, is_lapsed) = (load.range(), IoId(self.draw_id()), self.is_lapsed);
         let inode = self.inode(ino);
-        // A mismatch may mean that the map we read by is old: ask the owner once more before
-        // the application hears of it.
+        // By an old map: the owner is asked once more before the application hears of it.
+        let is_old = failure == IoFailure::Corrupt || !inode.map.known.contains(&range);
         inode.map.forget(&sectors_around(&range));
-        // Nobody asked: whoever reads it looks for himself. And who waits for the lease looks again then.
-        if is_lapsed || !load.is_wanted {
+        if is_lapsed {
+            // Who waits for the lease looks again then.
             return;
         }
-        if failure == IoFailure::Corrupt && inode.look_count < LOOKS_MAX {
-            inode.look_count += 1;
-            return;
-        }
-        inode.look_count = 0;
         for at in 0..inode.parked.len() {
-            if inode.misses(&inode.parked[at]).contains(&range) {
-                inode.parked[at].failure = Some(Errno::EIO);
+            if !inode.misses(&inode.parked[at]).contains(&range) {
+                continue;
+            }
+            let parked = &mut inode.parked[at];
+            if !(is_old && parked.looks.look(load.io, next)) {
+                parked.failure = Some(Errno::EIO);
             }
         }
     }
@@ -108,6 +135,18 @@ impl Slice {
         self.fail(ticket, errno);
         if parked.is_admitted {
             self.served(env, ino, ticket);
+        }
+    }
+
+    /// A read that waited looks whether its bytes are there now.
+    pub(crate) fn read_on(&mut self, env: &Env<'_>, ino: InodeId, parked: Parked) {
+        let (ticket, looks) = (parked.request.ticket, parked.looks);
+        self.serve_read(env, parked.request);
+        let inode = self.inodes.get_mut(&ino);
+        let work = inode.and_then(|inode| inode.present_work());
+        let mut again = work.into_iter().flat_map(|work| &mut work.parked).rev();
+        if let Some(again) = again.find(|p| p.request.ticket == ticket) {
+            again.looks = looks;
         }
     }
 }

@@ -685,7 +685,7 @@ impl Slice {
                 .fill(*number, *frame, covered.as_ref(), env.pool);
         }
         match result {
-            Ok(()) => inode.look_count = 0,
+            Ok(()) => {}
             Err(_) if load.is_stale => {}
             Err(failure) => {
                 inode.foreseen = crate::fill::Foreseen::No;

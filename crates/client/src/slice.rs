@@ -22,6 +22,7 @@ use types::frame::FRAME_BYTES;
 use types::{Errno, FrameRef, InodeId, Instant, NodeId, ShardId, Span, Timestamp};
 
 use crate::env::{Env, LoadPiece, SpaceNews, StorePiece};
+use crate::failed_loads::Looks;
 use crate::fill::Filled;
 use crate::inode::Inode;
 use crate::losses::{Doubt, Losses};
@@ -756,6 +757,7 @@ impl Slice {
             why,
             since: env.now,
             is_admitted,
+            looks: Looks::default(),
             failure: None,
         };
         self.inode(ino).parked.push_back(parked);
@@ -798,9 +800,7 @@ impl Slice {
                 } => self.start(env, parked.request),
                 // Without a lease it waits; it is run again when the lease is back.
                 _ if self.is_lapsed => self.inode(ino).parked.push_back(parked),
-                Operation::Read { .. } if parked.is_admitted => {
-                    self.serve_read(env, parked.request)
-                }
+                Operation::Read { .. } if parked.is_admitted => self.read_on(env, ino, parked),
                 _ => self.start(env, parked.request),
             }
         }
@@ -964,6 +964,8 @@ pub(crate) struct Parked {
     pub(crate) since: Instant,
     /// Its tokens are held and it counts as in service.
     pub(crate) is_admitted: bool,
+    /// For bytes that are not what they should be.
+    pub(crate) looks: Looks,
     /// It cannot have what it waits for, and hears so when it is run again.
     pub(crate) failure: Option<Errno>,
 }

@@ -71,8 +71,6 @@ pub(crate) struct Work {
     pub(crate) unshown: RangeSet,
     /// Write-backs that failed.
     pub(crate) errors: crate::errors::Errors,
-    /// Loads in a row whose checksums did not match; the map was asked for again.
-    pub(crate) look_count: u32,
     /// Bytes read past the page cache, if it is large, since it changed last as far as this node knows.
     pub(crate) direct_bytes: u64,
     /// Entries of a directory that the kernel was shown with their attributes, by listings or as it made them, since it looked one up, and
@@ -116,7 +114,6 @@ impl Work {
             write_end: 0,
             unshown: RangeSet::new(),
             errors: crate::errors::Errors::default(),
-            look_count: 0,
             direct_bytes: 0,
             unlooked_count: 0,
             unlooked_since: types::Instant(0),
@@ -158,7 +155,6 @@ impl Work {
             write_end,
             unshown,
             errors,
-            look_count,
             direct_bytes,
             unlooked_count,
             // Counts from the first entry that is shown.
@@ -177,8 +173,7 @@ impl Work {
         let is_short = starved_since.is_some() || !hasty.is_empty() || !unshown.is_empty();
         let has_failed = *errors != crate::errors::Errors::default()
             || failing_since.is_some()
-            || *store_failures > 0
-            || *look_count > 0;
+            || *store_failures > 0;
         let has_times = modified.is_some() || *accessed != crate::access::Accessed::default();
         // What few entries would say of a directory is not worth its memory.
         let is_scanned = *unlooked_count >= crate::listing::SAMPLE;

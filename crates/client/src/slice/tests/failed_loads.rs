@@ -5,6 +5,8 @@ use super::*;
 use crate::io::BLOCK_SIZE;
 
 const SIZE: u64 = 8 * BLOCK_SIZE;
+/// As the module has it.
+const LOOKS_MAX: usize = 16;
 const UNREACHABLE: Result<(), IoFailure> = Err(IoFailure::Unreachable);
 const CORRUPT: Result<(), IoFailure> = Err(IoFailure::Corrupt);
 
@@ -174,6 +176,71 @@ fn a_part_of_what_fails_is_loaded_alone() {
     assert_eq!(range, pages(1004, 2));
     let seen = end(&mut s, io, Ok(()));
     assert_eq!(seen.told, [(second, Ok(2 * page_size()))]);
+}
+
+/// However well others read the file meanwhile.
+#[test]
+fn a_read_of_what_is_corrupt_ends() {
+    let mut s = Story::new(SIZE);
+    let handle = open(&mut s, ByteRange::ALL);
+    let (ill, seen) = ask(&mut s, handle, pages(1000, 1));
+    let (mut bad, _) = seen.loads[0];
+    for count in 1.. {
+        assert!(count <= LOOKS_MAX + 1, "it goes on and on");
+        let other = u64::try_from(count).expect("few");
+        // In no pattern: nothing is loaded ahead.
+        let (well, seen) = ask(&mut s, handle, pages(other * other * 7 % 997, 1));
+        let seen = end(&mut s, seen.loads[0].0, Ok(()));
+        assert_eq!(seen.told, [(well, Ok(page_size()))]);
+        let seen = end(&mut s, bad, CORRUPT);
+        if let Some(told) = seen.told.first() {
+            assert_eq!(*told, (ill, Err(Errno::EIO)));
+            assert_eq!(count, LOOKS_MAX + 1, "a map may be old");
+            break;
+        }
+        (bad, _) = seen.loads[0];
+    }
+}
+
+/// The owner has moved many pieces: all that was on its way meets other bytes, and the map that comes then is right.
+#[test]
+fn many_loads_by_one_old_map_are_looked_at_again_once() {
+    let mut s = Story::new(SIZE);
+    let handle = open(&mut s, ByteRange::ALL);
+    for page in 0..32_u8 {
+        // In no pattern.
+        let page = u64::from(page.reverse_bits() >> 3);
+        let (_, seen) = ask(&mut s, handle, pages(2 * page, 1));
+        end(&mut s, seen.loads[0].0, Ok(()));
+    }
+    let (reader, seen) = ask(&mut s, handle, pages(0, 64));
+    let apart = |(_, range): &&(IoId, ByteRange)| range.begin < 64 * PAGE;
+    let loads: Vec<_> = seen.loads.iter().filter(apart).collect();
+    assert!(loads.len() > LOOKS_MAX, "{loads:?}");
+    let mut again = Vec::new();
+    for (io, _) in loads {
+        let seen = end(&mut s, *io, CORRUPT);
+        assert!(seen.told.is_empty(), "{seen:?}");
+        again.extend(seen.loads);
+    }
+    let mut told = Vec::new();
+    for (io, _) in again {
+        told.extend(end(&mut s, io, Ok(())).told);
+    }
+    assert_eq!(told, [(reader, Ok(64 * page_size()))]);
+}
+
+/// A load by a map that is not that of now: the bytes have gone elsewhere, perhaps because the disk is going.
+#[test]
+fn where_bytes_lie_elsewhere_by_now_they_are_loaded_from_there() {
+    let mut s = Story::new(SIZE);
+    let handle = open(&mut s, ByteRange::ALL);
+    let (reader, seen) = ask(&mut s, handle, pages(1000, 1));
+    s.slice.inode(INO).forget_map(&pages(1000, 1));
+    let seen = end(&mut s, seen.loads[0].0, UNREACHABLE);
+    assert!(seen.told.is_empty(), "{seen:?}");
+    let seen = end(&mut s, seen.loads[0].0, Ok(()));
+    assert_eq!(seen.told, [(reader, Ok(page_size()))]);
 }
 
 /// The map of the first 64 pages.
