@@ -207,7 +207,7 @@ mod tests {
         let mut facts = Facts::default();
         let ino = InodeId::new(ShardId(3), 9);
         let query = Query::Attributes { ino };
-        let mut find = |facts: &mut Facts| facts.find(Instant(1), life(1), 5, query.clone());
+        let find = |facts: &mut Facts| facts.find(Instant(1), life(1), 5, query.clone());
         let Find::Run(Work::Question(first)) = find(&mut facts) else {
             panic!("it is run");
         };
