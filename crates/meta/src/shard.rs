@@ -37,6 +37,7 @@ mod checkpoint;
 mod destage;
 pub mod inspect;
 mod names;
+mod orphans;
 mod residency;
 
 pub use residency::{Evicted, Loaded, Moved, PushRecord};
@@ -90,6 +91,8 @@ pub struct Shard {
     inodes: FxHashMap<u64, Box<Inode>>,
     next_index: u64,
     orphans: BTreeSet<u64>,
+    /// Those of them that nobody has open and that a transaction keeps, which may be about to give them a name.
+    spared: BTreeSet<u64>,
     open: BTreeSet<(u64, NodeLife)>,
     answers: BTreeMap<(NodeLife, u16), (RequestId, Reply)>,
     pub(crate) prepared: BTreeMap<TransactionId, Prepared>,
@@ -131,6 +134,7 @@ impl Shard {
             inodes: FxHashMap::default(),
             next_index: InodeId::ROOT.index() + 1,
             orphans: BTreeSet::new(),
+            spared: BTreeSet::new(),
             open: BTreeSet::new(),
             answers: BTreeMap::new(),
             prepared: BTreeMap::new(),
@@ -354,50 +358,6 @@ impl Shard {
         self.open.iter().filter(is_its).map(|(index, _)| *index)
     }
 
-    /// Inodes without a name that are kept for those who have them open, ascending.
-    pub fn orphans(&self) -> impl Iterator<Item = InodeId> + '_ {
-        self.orphans.iter().map(|i| InodeId::new(self.id, *i))
-    }
-
-    /// The inode has no name, and is kept for those who have it open.
-    pub(crate) fn is_orphan(&self, ino: InodeId) -> bool {
-        self.orphans.contains(&ino.index())
-    }
-
-    /// A node said, with a release or 'kept open', whether it has an inode open; when the last open of an
-    /// orphan goes, the inode goes. Nothing changes when it was known or the inode is gone.
-    pub fn note_open(&mut self, ino: InodeId, life: NodeLife, is_open: bool) -> Changes {
-        let mut changes = Changes::default();
-        let index = ino.index();
-        if !self.exists(ino) || self.is_open_at(ino, life) == is_open {
-            return changes;
-        }
-        let mutation = Mutation::OpenPut {
-            index,
-            life,
-            is_open,
-        };
-        self.perform(mutation, &mut changes);
-        self.reap(index, &mut changes);
-        changes
-    }
-
-    /// A node is dead: what it had open is closed, its answers are dropped.
-    pub fn on_node_lost(&mut self, life: NodeLife) -> Changes {
-        let mut changes = Changes::default();
-        let had_open: Vec<u64> = self.opens_of(life).collect();
-        self.refused.retain(|(l, _), _| *l != life);
-        let has_answer = self.answers.keys().any(|(l, _)| *l == life);
-        if had_open.is_empty() && !has_answer {
-            return changes;
-        }
-        self.perform(Mutation::LifeRemove { life }, &mut changes);
-        for index in had_open {
-            self.reap(index, &mut changes);
-        }
-        changes
-    }
-
     /// A prepared transaction is about to change the inode.
     pub fn is_in_transaction(&self, ino: InodeId) -> bool {
         self.locks.inode(ino).is_some()
@@ -458,14 +418,6 @@ impl Shard {
                 None => FileMap::default().promise_adds(first, last),
             },
             _ => Promised::default(),
-        }
-    }
-
-    /// The inode goes when it has no name and nobody has it open.
-    fn reap(&mut self, index: u64, changes: &mut Changes) {
-        let ino = InodeId::new(self.id, index);
-        if self.orphans.contains(&index) && !self.is_open(ino) {
-            self.perform(Mutation::InodeRemove { index }, changes);
         }
     }
 
@@ -883,7 +835,9 @@ impl Shard {
             let is_listed = inode.xattrs.keys().any(|name| crate::acl::is_acl(name));
             assert_eq!(inode.attr.has_acl(), is_listed);
             if inode.attr.nlink == 0 {
-                assert!(self.is_open(inode.attr.ino), "an orphan is open somewhere");
+                let is_kept = self.is_in_transaction(inode.attr.ino);
+                let is_open = self.is_open(inode.attr.ino);
+                assert!(is_open || is_kept, "an orphan is open somewhere");
             }
             for (cookie, entry) in inode.entries().into_iter().flatten() {
                 let first = self.key.first_cookie(entry.name.bytes());

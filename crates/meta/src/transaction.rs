@@ -348,7 +348,13 @@ pub fn refuse(view: &mut View<'_>, request: &Envelope, errno: Errno) -> Progress
         return Progress::default();
     }
     shard.locks.release(id);
-    vote(shard, request, Vote::No(errno))
+    let mut changes = Changes::default();
+    shard.reap_spared(&mut changes);
+    Progress {
+        mutations: changes.mutations,
+        freed: changes.freed,
+        ..vote(shard, request, Vote::No(errno))
+    }
 }
 
 /// The message is a prepare that nothing is in the way of: executed now, it would lock what its steps change. Others are
@@ -455,7 +461,13 @@ fn prepare(view: &mut View<'_>, request: &Envelope, now: Timestamp, steps: &[Ste
             Refusal::Fail(errno) => Vote::No(errno),
             Refusal::Changed => Vote::Busy,
         };
-        return vote(shard, request, no);
+        let mut changes = Changes::default();
+        shard.reap_spared(&mut changes);
+        return Progress {
+            mutations: changes.mutations,
+            freed: changes.freed,
+            ..vote(shard, request, no)
+        };
     }
     let mut changes = Changes::default();
     let yes = attrs_after(shard, now);
@@ -499,6 +511,7 @@ fn on_commit(view: &mut View<'_>, request: &Envelope) -> Handled {
     let is_commit = true;
     let shard = view.shard_mut(request.to).expect("looked up before");
     shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+    shard.reap_spared(&mut changes);
     let progress = confirm(shard, request);
     parts::let_go(view, request.to, id);
     Handled::Done(Progress {
@@ -527,6 +540,12 @@ pub fn end_prepared(
     }
     let shard = view.shard_mut(shard)?;
     shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+    for step in &prepared.steps {
+        // It was kept for a name that it does not get.
+        if let Step::LinkNameless { ino } = step {
+            shard.reap(ino.index(), &mut changes);
+        }
+    }
     Some(changes)
 }
 
@@ -541,12 +560,15 @@ fn on_abort(view: &mut View<'_>, message: &Envelope) -> Handled {
     if shard.prepared.contains_key(&id) {
         let is_commit = false;
         shard.perform(Mutation::Resolve { id, is_commit }, &mut changes);
+        shard.reap_spared(&mut changes);
         parts::let_go(view, to, id);
     } else if shard.locks.reserved().any(|reserver| reserver == id) {
         shard.locks.release(id);
+        shard.reap_spared(&mut changes);
     }
     Handled::Done(Progress {
         mutations: changes.mutations,
+        freed: changes.freed,
         ..Progress::default()
     })
 }
@@ -616,6 +638,8 @@ fn commit(view: &mut View<'_>, id: TransactionId) -> Progress {
     perform_steps(view, &plan.local, plan.now, &mut changes);
     for local in plan.local_shards() {
         parts::let_go(view, local, id);
+        let shard = view.shard_mut(local).expect("the caller locked them");
+        shard.reap_spared(&mut changes);
     }
     let attrs = active
         .votes
@@ -667,8 +691,11 @@ fn abort(view: &mut View<'_>, id: TransactionId, reply: Option<Reply>) -> Handle
     if !lacking.is_empty() {
         return Handled::NeedShards(lacking);
     }
+    let mut changes = Changes::default();
     for local in needed {
-        view.shard_mut(local).expect("just seen").locks.release(id);
+        let shard = view.shard_mut(local).expect("just seen");
+        shard.locks.release(id);
+        shard.reap_spared(&mut changes);
         parts::let_go(view, local, id);
     }
     let shard = view.shard_mut(id.coordinator).expect("just seen");
@@ -678,9 +705,10 @@ fn abort(view: &mut View<'_>, id: TransactionId, reply: Option<Reply>) -> Handle
     }
     let tell = |to: &ShardId| plan.say(*to, TransactionMessage::Abort);
     Handled::Done(Progress {
+        mutations: changes.mutations,
+        freed: changes.freed,
         messages: plan.remote.keys().map(tell).collect(),
         finished: plan.finished(reply),
-        ..Progress::default()
     })
 }
 

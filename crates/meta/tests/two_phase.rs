@@ -240,6 +240,55 @@ fn run_with_crashes(index: usize, crashes: &[(usize, u8)], lost_answers: u32) ->
     count
 }
 
+/// The maker of a file without a name dies while another owner gives it one: it has the name, or is gone, and is never gone with the name
+/// there. Whatever was decided can be performed.
+#[test]
+fn a_file_that_is_about_to_get_a_name_outlives_its_maker() {
+    const AT: usize = 1;
+    let (mut linked, mut gone) = (0, 0);
+    for at in 0..40 {
+        for is_killed in [false, true] {
+            let Scene {
+                mut world,
+                operations,
+                ..
+            } = scene(false);
+            let is_link = |op: &&Op| matches!(op, Op::LinkNameless { .. });
+            let op = operations.iter().find(is_link).expect("one of them");
+            let Op::LinkNameless { ino, .. } = *op else {
+                panic!("just looked for");
+            };
+            assert_eq!(world.owner_of(ino.shard()), AT);
+            let request = world.submit(op.clone());
+            world.execute(request);
+            let mut count = 0;
+            while world.requests[&request].reply.is_none() || !is_at_rest(&world) || count <= at {
+                if count == at {
+                    world.lose_client(AT);
+                    if is_killed {
+                        world.crash(AT);
+                        world.lose_client(AT);
+                    }
+                }
+                event(&mut world, request);
+                count += 1;
+                assert!(count < 500, "it does not end");
+            }
+            check_world(&world);
+            world.check_replay();
+            let shard = world.shard(ino.shard());
+            assert_eq!(shard.orphans().count(), 0, "event {at}");
+            let is_there = shard.attr(ino).is_some();
+            let is_named = common::model::entries(&world)
+                .iter()
+                .any(|(_, _, named)| *named == ino);
+            assert_eq!(is_there, is_named, "event {at}");
+            *(if is_named { &mut linked } else { &mut gone }) += 1;
+        }
+    }
+    assert!(linked > 10 && gone > 2, "{linked} {gone}");
+}
+
 #[test]
 fn each_operation_happens_once_whoever_is_killed_at_whatever_event() {
     let operations = scene(false).operations.len();

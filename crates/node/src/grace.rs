@@ -227,6 +227,8 @@ impl OwnerSlice {
                 self.note_open(env, log, (ino, life, false), out);
             }
         }
+        let changes = self.shard.reap_closed();
+        self.note_reaped(env, log, &changes, out);
     }
 }
 

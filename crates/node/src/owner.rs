@@ -143,8 +143,19 @@ impl OwnerSlice {
         out: &mut Vec<OwnerEffect>,
     ) {
         let changes = self.shard.note_open(ino, life, is_open);
+        self.note_reaped(env, log, &changes, out);
+    }
+
+    /// Journals changes that may remove inodes.
+    pub(crate) fn note_reaped(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        changes: &meta::Changes,
+        out: &mut Vec<OwnerEffect>,
+    ) {
         if !changes.mutations.is_empty() {
-            self.last_lsn = log.append_changes(self.shard.id(), &changes);
+            self.last_lsn = log.append_changes(self.shard.id(), changes);
             log.note_promised(&self.shard);
         }
         for (_, mutation) in &changes.mutations {

@@ -488,6 +488,22 @@ impl World {
         self.with_view(owner, &all, parts::hold_prepared);
     }
 
+    /// An owner hears that the client's life is over, or begins to serve knowing that.
+    pub fn lose_client(&mut self, owner: usize) {
+        let life = self.client;
+        let owner = &mut self.owners[owner];
+        for shard in owner.shards.values_mut() {
+            for changes in [shard.on_node_lost(life), shard.reap_closed()] {
+                shard.check();
+                owner.pending.push(Record {
+                    mutations: changes.mutations,
+                    freed: changes.freed,
+                    ..Record::default()
+                });
+            }
+        }
+    }
+
     /// kill -9, and a new life from the durable records.
     pub fn crash(&mut self, owner: usize) {
         let old = &mut self.owners[owner];
