@@ -26,7 +26,8 @@ use crate::question::OwnerEffect;
 const RECORD_MUTATIONS_MAX: usize = 4096;
 
 /// What this node has told owners that begin anew, until they serve: what is lost is told again unchanged, though the
-/// node may hold more by then (nobody is granted anything meanwhile).
+/// node may hold more by then (nobody is granted anything meanwhile). Made once for each life of an owner: what was told is marked as told,
+/// and would be left out if it were made again. So it stays also where the view that ends the owner's former life comes after the question.
 #[derive(Debug, Default)]
 pub struct Told {
     by_owner: BTreeMap<NodeId, (Epoch, Vec<Message>)>,
@@ -66,11 +67,6 @@ impl Told {
         if told.is_some_and(|(known, _)| *known == epoch) {
             self.by_owner.remove(&owner);
         }
-    }
-
-    /// A life of a node is over: it does not ask again.
-    pub fn forget(&mut self, owner: NodeId) {
-        self.by_owner.remove(&owner);
     }
 }
 

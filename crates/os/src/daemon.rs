@@ -817,14 +817,14 @@ impl Daemon {
     }
 
     fn tick_owners(&self, tick: u64, items: &mut VecDeque<Item>) {
-        let env = self.owner_env();
-        let mut out = Vec::new();
+        let (env, mut out) = (self.owner_env(), Vec::new());
+        let repeats = tick.is_multiple_of(TRANSACTION_TICKS) && !self.must_park();
         for slice in self.shards.iter().flatten() {
             let mut slice = lock(slice);
             if !slice.is_quiet() {
                 slice.on_tick(&env, &mut out);
             }
-            if tick.is_multiple_of(TRANSACTION_TICKS) {
+            if repeats {
                 slice.repeats(&mut out);
             }
         }

@@ -54,8 +54,25 @@ pub(super) enum Parked {
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     queue: VecDeque<Parked>,
+    /// Messages of other nodes among them.
+    message_count: usize,
     /// The slices know that the lease is over: requests that a notification may wait for go to them.
     is_lapsed: bool,
+}
+
+/// So many messages of other nodes wait at the most. Whoever sent one that is dropped says it again, as where a link drops it.
+const MESSAGES_MAX: usize = 1 << 16;
+
+impl Waiting {
+    /// A message of another node. False: there is no room.
+    fn push_message(&mut self, life: NodeLife, message: Box<Message>) -> bool {
+        let has_room = self.message_count < MESSAGES_MAX;
+        if has_room {
+            self.message_count += 1;
+            self.queue.push_back(Parked::Message(life, message));
+        }
+        has_room
+    }
 }
 
 /// Requests that hold what a notification to the kernel waits for: locked folios, or write-back.
@@ -138,6 +155,17 @@ impl Daemon {
     /// Parks anything else.
     pub(super) fn park(&self, parked: Parked) {
         lock(&self.membership.waiting).queue.push_back(parked);
+    }
+
+    /// Parks what another node has said.
+    pub(super) fn park_message(&self, life: NodeLife, message: Message) {
+        let mut waiting = lock(&self.membership.waiting);
+        if !waiting.push_message(life, Box::new(message)) {
+            tracing::debug!(
+                node = life.node.0,
+                "too much waits for the lease: a message is dropped"
+            );
+        }
     }
 
     /// A request that waits for the lease is given up; it was found.
@@ -238,12 +266,18 @@ impl Daemon {
 
     /// The lease is there: what waited goes on.
     fn resume_parked(self: &Arc<Self>) {
-        let mut queue = std::mem::take(&mut lock(&self.membership.waiting).queue);
+        let mut queue = {
+            let mut waiting = lock(&self.membership.waiting);
+            waiting.message_count = 0;
+            std::mem::take(&mut waiting.queue)
+        };
         while let Some(parked) = queue.pop_front() {
             if self.must_park() {
                 // Lapsed again: the rest waits in its order, before what came meanwhile.
                 queue.push_front(parked);
                 let mut waiting = lock(&self.membership.waiting);
+                let is_message = |parked: &&Parked| matches!(parked, Parked::Message(..));
+                waiting.message_count += queue.iter().filter(is_message).count();
                 queue.append(&mut waiting.queue);
                 waiting.queue = queue;
                 return;

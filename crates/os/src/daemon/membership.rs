@@ -346,7 +346,6 @@ impl Daemon {
                 continue;
             }
             core.dead.insert(life);
-            lock(&self.membership.told).forget(life.node);
             // Another life of it is there: the process of this one has ended.
             self.life_ended(life, now.is_some(), &mut after.items);
             after.has_dead = true;
@@ -413,9 +412,13 @@ impl Daemon {
         }
         self.store_view();
         let mut asks = After::default();
-        self.with_membership(|core, from_member, from_manager| {
+        // First: where the disk or the machine stood still for long, the manager on this node hears its own member before it looks who is
+        // silent.
+        self.with_membership(|core, from_member, _| {
+            core.member.on_timeout(clock::now(), from_member);
+        });
+        self.with_membership(|core, _, from_manager| {
             let now = clock::now();
-            core.member.on_timeout(now, from_member);
             if let Some((manager, _)) = &mut core.manager {
                 manager.on_timeout(now, from_manager);
             }

@@ -21,7 +21,6 @@ use types::{
     Decode, Encode, Epoch, Errno, Incarnation, NodeId, NodeLife, NsdId, RequestId, ShardId, Span,
 };
 
-use super::lapse::Parked;
 use super::reclaim::FrameUser;
 use super::sectors::SERVER_TAG;
 use super::work::{EventTime, Item};
@@ -207,7 +206,7 @@ impl Daemon {
             return;
         };
         if self.must_park() {
-            self.park(Parked::Message(life, Box::new(message)));
+            self.park_message(life, message);
         } else {
             self.handle_message(life, message);
         }
@@ -368,6 +367,10 @@ impl Daemon {
 
     /// Says again what a broken link may have lost.
     fn repeat_to(self: &Arc<Self>, peer: NodeId) {
+        if self.must_park() {
+            // As below; what is stale by then is said when the lease is back.
+            return;
+        }
         let mut messages: Vec<Message> = lock(&self.calls).of_peer(peer).collect();
         for (owner, message) in lock(&self.facts).unanswered() {
             if owner == peer {
@@ -381,6 +384,10 @@ impl Daemon {
 
     /// Says again what has had no answer for long: a full queue drops messages, and so may the other side.
     pub(super) fn repeat_stale(self: &Arc<Self>) {
+        if self.must_park() {
+            // Nothing is answered without a lease, and others may have none, too: each copy would wait there.
+            return;
+        }
         let mut messages = lock(&self.calls).stale(clock::now());
         for (owner, message) in lock(&self.facts).unanswered() {
             if owner != self.me.node {

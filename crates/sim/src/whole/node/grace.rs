@@ -88,7 +88,6 @@ impl Node {
     /// A life is over, and its process has ended: what it held here is free.
     pub fn life_ended(&mut self, life: NodeLife) {
         self.grace.dead.insert(life);
-        self.grace.told.forget(life.node);
         let random = self.random();
         let env = super::owner_env(self.now, self.me, &self.view, random);
         let mut out = Vec::new();
