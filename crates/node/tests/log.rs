@@ -639,10 +639,34 @@ fn cache_elsewhere(slice: &mut OwnerSlice) {
 
 /// Has the owner take a prepare of another's transaction, which takes a name of the file; what it does then.
 fn prepare(slice: &mut OwnerSlice, log: &mut OwnerLog, number: u64) -> Vec<OwnerEffect> {
+    prepare_open_at(slice, log, number, None)
+}
+
+/// The same, where somebody has the file open.
+fn prepare_open_at(
+    slice: &mut OwnerSlice,
+    log: &mut OwnerLog,
+    number: u64,
+    open_at: Option<NodeLife>,
+) -> Vec<OwnerEffect> {
     let step = Step::LinkDrop {
         ino: file_number(),
-        open_at: None,
+        open_at,
     };
+    let message = TransactionMessage::Prepare {
+        now: Timestamp::default(),
+        steps: vec![step],
+    };
+    told(slice, log, number, message)
+}
+
+/// The coordinator of a transaction says this of it.
+fn told(
+    slice: &mut OwnerSlice,
+    log: &mut OwnerLog,
+    number: u64,
+    message: TransactionMessage,
+) -> Vec<OwnerEffect> {
     let envelope = Envelope {
         id: TransactionId {
             coordinator: ShardId(1),
@@ -650,10 +674,7 @@ fn prepare(slice: &mut OwnerSlice, log: &mut OwnerLog, number: u64) -> Vec<Owner
         },
         from: ShardId(1),
         to: SHARD,
-        message: TransactionMessage::Prepare {
-            now: Timestamp::default(),
-            steps: vec![step],
-        },
+        message,
     };
     let work = Work::Transaction(Box::new(envelope));
     let mut out = Vec::new();
@@ -676,6 +697,31 @@ fn a_repeated_prepare_asks_for_its_tokens_once() {
         counts.push(slice.tokens.waiters().len());
     }
     assert_eq!(counts, [1, 1, 1, 2, 2]);
+}
+
+/// A node replaces the last name of a file, which it has open, and dies before that is committed: nobody has the file open then, and it goes.
+#[test]
+fn what_a_dead_node_had_open_is_not_kept() {
+    for is_late in [false, true] {
+        let area = area(1 << 10);
+        let mut disk = formatted(area);
+        let (mut log, mut slice) = (open(&mut disk, area), with_inode());
+        let life = common::life(3);
+        let die = |slice: &mut OwnerSlice, log: &mut OwnerLog| {
+            slice.on_node_lost(&env(), log, life, &mut Vec::new());
+        };
+        if !is_late {
+            die(&mut slice, &mut log);
+        }
+        prepare_open_at(&mut slice, &mut log, 5, Some(life));
+        if is_late {
+            die(&mut slice, &mut log);
+        }
+        told(&mut slice, &mut log, 5, TransactionMessage::Commit);
+        assert_eq!(slice.shard.attr(file_number()), None, "{is_late}");
+        assert!(!slice.shard.lives().contains(&life));
+        slice.shard.check();
+    }
 }
 
 /// Two renames that cross: the younger must not wait for tokens before it gives way, for those who wait for the older one

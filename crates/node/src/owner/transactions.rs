@@ -1,7 +1,7 @@
 //! The owner's side of operations of several owners: what other owners say of them, and what follows.
 
 use client::message::Body;
-use meta::transaction;
+use meta::{Mutation, transaction};
 use token::Acquire;
 use types::{Duration, FileKind, InodeId, InodeMode, ShardId, TokenNumber, Want};
 
@@ -110,6 +110,7 @@ impl Locked<'_> {
             self.note_journaled(env, &progress.mutations, lsn, out);
             self.begin_tending(out);
             self.note_promised(log);
+            self.forget_the_dead(env, log, &progress.mutations, out);
         }
         let after = self.last_lsn();
         for envelope in progress.messages {
@@ -133,6 +134,28 @@ impl Locked<'_> {
         // Whatever waited for a transaction looks again.
         if let Some(slice) = self.slice(home) {
             slice.resume_waiting(out);
+        }
+    }
+
+    /// Whoever asked for it may have died since: what it has open by that, and its answer, go like all that it had.
+    fn forget_the_dead(
+        &mut self,
+        env: &OwnerEnv<'_>,
+        log: &mut OwnerLog,
+        mutations: &[(ShardId, Mutation)],
+        out: &mut Vec<OwnerEffect>,
+    ) {
+        for (shard, mutation) in mutations {
+            let life = match mutation {
+                Mutation::OpenPut { life, .. } | Mutation::AnswerPut { life, .. } => *life,
+                _ => continue,
+            };
+            if let Some(slice) = self.slice(*shard)
+                && slice.lost.contains(&life)
+            {
+                let changes = slice.shard.on_node_lost(life);
+                slice.note_reaped(env, log, &changes, out);
+            }
         }
     }
 
