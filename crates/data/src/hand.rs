@@ -12,6 +12,8 @@
 //! What this deliberately does not do: send. `next` is called from time to time and when sectors are short;
 //! its question is repeated by the caller until the answer comes.
 
+use std::collections::BTreeMap;
+
 use types::{Duration, Grant, Instant, NsdId, Run, wire_struct};
 
 use crate::grants::{GrantPool, NeedMore, Reservation, SetAside};
@@ -34,6 +36,9 @@ const WISH_KEPT: Duration = Duration::from_secs(1);
 const REFUSED: Duration = Duration::from_millis(100);
 /// Who waits for sectors that are on their way asks again after so long.
 const SOON: Duration = Duration::from_millis(10);
+/// An NSD that the owner had nothing on has nothing for so long: less than what passes between two tries of a store that was refused
+/// elsewhere, for something may have been freed there.
+const FULL: Duration = Duration::from_millis(250);
 /// Sectors given back at once because they lie unused: fewer are not worth a message.
 const SURPLUS_MIN: u64 = 1024;
 /// Runs in one question.
@@ -130,8 +135,8 @@ pub struct Hand {
     /// NSDs of a file's layout on which little or nothing is left in hand: asked for next.
     short: Vec<NsdId>,
     short_need: u64,
-    /// NSDs on which the owner had nothing when it was asked last: layouts do without them.
-    full: Vec<NsdId>,
+    /// NSDs on which the owner had nothing when it was asked last, and until when that is believed: layouts do without them.
+    full: BTreeMap<NsdId, Instant>,
     recall: u64,
     wants_list: bool,
     period_begin: Instant,
@@ -299,8 +304,8 @@ impl Hand {
 
     /// Whether `needed` sectors can be taken on the NSDs that a file's layout names (none: anywhere); notes where
     /// they are short. NSDs that the owner has nothing on do not count: then the bytes go elsewhere.
-    pub fn has_room_on(&mut self, mut named: Vec<NsdId>, needed: u64) -> bool {
-        named.retain(|nsd| !self.full.contains(nsd));
+    pub fn has_room_on(&mut self, now: Instant, mut named: Vec<NsdId>, needed: u64) -> bool {
+        named.retain(|nsd| self.full.get(nsd).is_none_or(|until| now >= *until));
         if named.is_empty() {
             return true;
         }
@@ -439,11 +444,10 @@ impl Hand {
         let asked = self.asked.take_if(|ask| ask.number == answer.number)?;
         self.counters.asks += 1;
         let has = |nsd: &NsdId| answer.grants.iter().any(|grant| grant.run.at.nsd == *nsd);
-        self.full.retain(|nsd| !has(nsd));
+        self.full.retain(|nsd, _| !has(nsd));
         if !asked.nsds.iter().any(has) {
-            self.full.extend(&asked.nsds);
-            self.full.sort_unstable();
-            self.full.dedup();
+            let until = now + FULL;
+            self.full.extend(asked.nsds.iter().map(|nsd| (*nsd, until)));
         }
         let mut granted = 0;
         for grant in &answer.grants {

@@ -189,7 +189,7 @@ impl Hands {
             })
             .collect();
         let hand = self.owners.entry(owner).or_default();
-        if !hand.has_room_on(named, needed) {
+        if !hand.has_room_on(now, named, needed) {
             return None;
         }
         let is_promised = wanted.iter().all(|run| run.is_promised);
@@ -223,7 +223,7 @@ impl Hands {
         let is_complete = named.len() == layout.nsds().len();
         let hand = self.of(owner);
         // It also notes where they are short.
-        let is_there = hand.has_room_on(named.clone(), needed)
+        let is_there = hand.has_room_on(now, named.clone(), needed)
             && (named.is_empty() || hand.pool().has_room_on(&named, needed));
         if !is_complete || !is_there {
             hand.unreserve(reserved);

@@ -477,4 +477,31 @@ fn where_others_are_short_the_owner_is_asked_for_some_there() {
         .expect("an answer");
     let taken = take(&mut hands, 8).expect("anywhere");
     assert!(taken.iter().any(|t| t.run.at.nsd == NsdId(2)), "{taken:?}");
+    // It was refused there once more: the next try comes half a second later, and something may have been freed meanwhile.
+    let later = 8 + 500_000_000;
+    assert_eq!(take(&mut hands, later), None);
+    let ask = hands.next(Instant(later), OWNER).expect("once more");
+    assert_eq!(ask.nsds, [NsdId(1)]);
+    let grant = Grant {
+        id: GrantId(2),
+        run: Run {
+            at: Location {
+                nsd: NsdId(1),
+                sector: 5000,
+            },
+            count: 2000,
+        },
+        mac: 0,
+    };
+    let answer = SpaceAnswer {
+        number: ask.number,
+        grants: vec![grant],
+        ..SpaceAnswer::default()
+    };
+    let answer = Answer::bare(Body::Space(answer));
+    hands
+        .on_answer(Instant(later), OWNER, &answer)
+        .expect("an answer");
+    let taken = take(&mut hands, later + 1).expect("in hand");
+    assert!(taken.iter().all(|t| t.run.at.nsd == NsdId(1)), "{taken:?}");
 }
