@@ -69,20 +69,27 @@ impl Hands {
         self.refusing.note(now, nsd)
     }
 
-    /// The NSDs that a file of this layout is put on; none: on all.
-    fn wanted_nsds(&mut self, now: Instant, layout: &Layout) -> Vec<NsdId> {
+    /// NSDs that nothing is put on now.
+    pub fn avoided(&mut self, now: Instant) -> Vec<NsdId> {
+        self.refusing.avoided(now).collect()
+    }
+
+    /// The NSDs that a file of this layout is put on; none: on all. Whether others are left out because they refuse.
+    fn wanted_nsds(&mut self, now: Instant, layout: &Layout) -> (Vec<NsdId>, bool) {
         let named = self.named(layout);
-        if self.refusing.is_empty() {
-            return named;
+        let avoided = self.avoided(now);
+        if avoided.is_empty() {
+            return (named, false);
         }
-        let avoided: Vec<NsdId> = self.refusing.avoided(now).collect();
         let others = |nsds: &[NsdId]| -> Vec<NsdId> {
             let all = nsds.iter().copied();
             all.filter(|nsd| !avoided.contains(nsd)).collect()
         };
         let all = [&named, &self.nsds].map(|nsds| others(nsds));
-        let found = all.into_iter().find(|others| !others.is_empty());
-        found.filter(|_| !avoided.is_empty()).unwrap_or(named)
+        match all.into_iter().find(|others| !others.is_empty()) {
+            Some(others) => (others, true),
+            None => (named, false),
+        }
     }
 
     /// How a file of this layout is striped over `named`; the default's is at hand.
@@ -177,7 +184,7 @@ impl Hands {
         let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
         // All of one file.
         let layout = wanted.first().map_or_else(Layout::default, |w| w.layout);
-        let named = self.wanted_nsds(now, &layout);
+        let (named, is_avoiding) = self.wanted_nsds(now, &layout);
         let striping = self.striping_of(&layout, &named);
         let dirty: Vec<Dirty<'_>> = wanted
             .iter()
@@ -190,6 +197,10 @@ impl Hands {
             .collect();
         let hand = self.owners.entry(owner).or_default();
         if !hand.has_room_on(now, named, needed) {
+            if is_avoiding {
+                // The owner gathers some for it, from others too, where it has only such as are refused.
+                hand.want(needed + needed / 16 + 1);
+            }
             return None;
         }
         let is_promised = wanted.iter().all(|run| run.is_promised);

@@ -63,7 +63,9 @@ pub struct OwnerLog {
     /// Whether pieces can be moved to sectors now.
     pub destage_state: DestageState,
     next_nsd: usize,
-    nsds: Vec<NsdId>,
+    pub(crate) nsds: Vec<NsdId>,
+    /// NSDs that refuse what is written: what is free there is no supply while more can be had.
+    pub(crate) refusing: Vec<NsdId>,
     /// Checkpoints and what they need.
     pub(crate) trees: Trees,
     evacuation: evacuation::Evacuation,
@@ -179,6 +181,7 @@ impl OwnerLog {
             supply_counters: SupplyCounters::default(),
             destage_state: DestageState::Works,
             next_nsd: 0,
+            refusing: Vec::new(),
             nsds,
             trees: Trees::default(),
             evacuation: evacuation::Evacuation::default(),

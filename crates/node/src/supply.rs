@@ -131,7 +131,12 @@ impl OwnerLog {
         };
         let need = needed.min(grantable);
         let can_keep = self.space.grantable_for_promises() >= need + promised;
-        let is_short = grantable < needed || !can_keep;
+        // What an NSD refuses goes elsewhere, if it takes others' regions; in the end it is tried there once more.
+        let refused = match gathered.is_all {
+            true => 0,
+            false => self.free_where_refused(),
+        };
+        let is_short = grantable.saturating_sub(refused) < needed || !can_keep;
         let is_soon = self.space.counts().pending > 0;
         if is_short && (!gathered.is_all || is_soon) {
             if !mutations.is_empty() {
@@ -182,6 +187,19 @@ impl OwnerLog {
         };
         self.space_answers.insert(from, (answer.clone(), lsn));
         Supply::Answer(answer, lsn)
+    }
+
+    /// These NSDs refuse what this node writes, and others are well: what is free there is no supply. None: all are.
+    pub fn avoid_for_data(&mut self, mut nsds: Vec<NsdId>) {
+        if self.nsds.iter().all(|nsd| nsds.contains(nsd)) {
+            nsds.clear();
+        }
+        self.refusing = nsds;
+    }
+
+    fn free_where_refused(&self) -> u64 {
+        let free = |nsd: &NsdId| self.space.counts_of(*nsd).free;
+        self.refusing.iter().map(free).sum()
     }
 
     /// Those of the NSDs, which a layout names, on which nothing is free here.

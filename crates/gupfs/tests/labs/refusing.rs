@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::damage::disk;
-use crate::lab::fsck;
+use crate::lab::{Lab, can_run, fsck};
 use crate::node::Node;
 
 /// A copy of a disk where there is little room, in its place. Gone when it is dropped, at the latest when nobody uses it.
@@ -38,6 +38,19 @@ impl Cramped {
         run(&["cp", "--sparse=always", place, copy]);
         run(&["mount", "--bind", copy, place]);
         cramped
+    }
+
+    /// What is on it lies in its place then.
+    fn end(self) {
+        let (place, copy) = (self.place.clone(), self.place.with_extension("copy"));
+        run(&[
+            "cp",
+            "--sparse=always",
+            place.to_str().unwrap(),
+            copy.to_str().unwrap(),
+        ]);
+        drop(self);
+        fs::rename(copy, place).unwrap();
     }
 }
 
@@ -79,4 +92,46 @@ fn what_a_disk_refuses_goes_to_others() {
     }
     node.gupfs(&["down"]);
     drop(cramped);
+}
+
+/// One of two nodes has filled all disks and removed everything: it holds the regions of all but the one that refuses. The other gets some.
+#[test]
+fn a_node_whose_regions_are_all_refused_gets_others() {
+    if !can_run() {
+        return;
+    }
+    let lab = Lab::up("512M", "file");
+    for node in ["n1", "n2"] {
+        lab.gupfs(&["kill", node]);
+    }
+    let cramped = Cramped::of(&Path::new(lab.root()).join("nsd/4.img"), 3 << 20);
+    lab.gupfs(&["start", "n1"]);
+    lab.gupfs(&["start", "n2"]);
+    let directories = [1, 2].map(|node| lab.mount(node).join(format!("d{node}")));
+    let write = |node: usize, name: &str, size: usize| {
+        let mut file = File::create(directories[node - 1].join(name))?;
+        file.write_all(&vec![7; size])?;
+        file.sync_all()
+    };
+    directories
+        .iter()
+        .for_each(|path| fs::create_dir(path).unwrap());
+    let count = (0..200)
+        .take_while(|n| write(1, &n.to_string(), 4 << 20).is_ok())
+        .count();
+    assert!((20..200).contains(&count), "{count} files fill it");
+    for entry in fs::read_dir(&directories[0]).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    for n in 0..6 {
+        for node in [2, 1] {
+            write(node, &format!("file{n}"), 1 << 20)
+                .unwrap_or_else(|e| panic!("node {node}, file {n}: {e}"));
+        }
+    }
+    for node in ["n1", "n2"] {
+        lab.gupfs(&["kill", node]);
+    }
+    // The lab is looked at, and removed, with a disk like any other.
+    cramped.end();
 }

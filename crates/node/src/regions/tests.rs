@@ -5,6 +5,8 @@
 mod askers;
 #[path = "tests/clearing.rs"]
 mod clearing;
+#[path = "tests/refusing.rs"]
+mod refusing;
 
 use std::collections::VecDeque;
 

@@ -132,6 +132,9 @@ impl Daemon {
 
     /// Keeps some sectors of each owner in hand, ahead of need, and gives back what lies unused.
     pub(super) fn top_up(self: &Arc<Self>, items: &mut Items) {
+        let now = clock::now();
+        let refusing = self.hands.with(|hands| hands.avoided(now));
+        lock(&self.log).avoid_for_data(refusing);
         let mut owners = Vec::new();
         self.hands.each(|owner, _| owners.push(owner));
         for owner in owners {
