@@ -513,6 +513,10 @@ impl crate::inode::Inode {
         for number in numbers {
             self.failing_pages.remove(number);
         }
+        // Also what was cut off, or lost, meanwhile.
+        let mut failing = std::mem::take(&mut self.failing_pages);
+        failing.retain(|number| self.is_dirty_page(*number) || self.pages.is_flying(*number));
+        self.failing_pages = failing;
         if self.failing_pages.is_empty() {
             self.forget_store_failures();
         }

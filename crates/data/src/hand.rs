@@ -135,8 +135,9 @@ pub struct Hand {
     /// NSDs of a file's layout on which little or nothing is left in hand: asked for next.
     short: Vec<NsdId>,
     short_need: u64,
-    /// NSDs on which the owner had nothing when it was asked last, and until when that is believed: layouts do without them.
-    full: BTreeMap<NsdId, Instant>,
+    /// NSDs on which the owner had nothing when it was asked last: layouts do without them. Until when that is believed, from the first time
+    /// that somebody has gone by it: whoever was told so must not have to ask again.
+    full: BTreeMap<NsdId, Option<Instant>>,
     recall: u64,
     wants_list: bool,
     period_begin: Instant,
@@ -305,7 +306,10 @@ impl Hand {
     /// Whether `needed` sectors can be taken on the NSDs that a file's layout names (none: anywhere); notes where
     /// they are short. NSDs that the owner has nothing on do not count: then the bytes go elsewhere.
     pub fn has_room_on(&mut self, now: Instant, mut named: Vec<NsdId>, needed: u64) -> bool {
-        named.retain(|nsd| self.full.get(nsd).is_none_or(|until| now >= *until));
+        named.retain(|nsd| match self.full.get_mut(nsd) {
+            Some(until) => now >= *until.get_or_insert(now + FULL),
+            None => true,
+        });
         if named.is_empty() {
             return true;
         }
@@ -446,8 +450,7 @@ impl Hand {
         let has = |nsd: &NsdId| answer.grants.iter().any(|grant| grant.run.at.nsd == *nsd);
         self.full.retain(|nsd, _| !has(nsd));
         if !asked.nsds.iter().any(has) {
-            let until = now + FULL;
-            self.full.extend(asked.nsds.iter().map(|nsd| (*nsd, until)));
+            self.full.extend(asked.nsds.iter().map(|nsd| (*nsd, None)));
         }
         let mut granted = 0;
         for grant in &answer.grants {

@@ -220,7 +220,7 @@ impl Hands {
         Some(taken.collect())
     }
 
-    /// `Grants::take_spare`.
+    /// `Grants::take_spare`. None while some NSD refuses what is written: nobody waits for it.
     pub fn take_spare(
         &mut self,
         now: Instant,
@@ -231,7 +231,7 @@ impl Hands {
         let needed: u64 = wanted.iter().map(|w| u64::from(w.count)).sum();
         let layout = wanted.first().map_or_else(Layout::default, |w| w.layout);
         let named = self.named(&layout);
-        let is_complete = named.len() == layout.nsds().len();
+        let is_complete = named.len() == layout.nsds().len() && self.avoided(now).is_empty();
         let hand = self.of(owner);
         // It also notes where they are short.
         let is_there = hand.has_room_on(now, named.clone(), needed)

@@ -520,8 +520,10 @@ impl Regions {
         }
         if let Some(round) = asked.round {
             let mut effects = Vec::new();
-            self.gather
-                .on_regions(round, !regions.is_empty(), &mut effects);
+            // Others may have given up what nobody can use: then there are none, and what there is will do.
+            let is_use = |region: &RegionId| !log.refusing.contains(&region.nsd);
+            let is_any = regions.iter().any(is_use);
+            self.gather.on_regions(round, is_any, &mut effects);
             self.perform(env, log, effects, out);
         }
         if let Some((round, is_short)) = self.queued.take() {
@@ -744,7 +746,12 @@ impl Regions {
         match &self.asked {
             Some(asked) if asked.round == Some(round) => {}
             Some(_) => self.queued = Some((round, is_short)),
-            None => self.ask(env, log, (env.nsds.to_vec(), Some(round), is_short), out),
+            None => {
+                // Of a disk that refuses what is written more would help nobody.
+                let is_well = |nsd: &NsdId| !log.refusing.contains(nsd);
+                let nsds = env.nsds.iter().copied().filter(is_well).collect();
+                self.ask(env, log, (nsds, Some(round), is_short), out);
+            }
         }
     }
 

@@ -310,7 +310,7 @@ fn changes_that_a_full_disk_does_not_take_are_said() {
     drop(destroy);
 }
 
-/// Files were written and closed, and their disk is a file that cannot grow: whoever takes the file system down hears that they are lost.
+/// Files were written and closed, and their disks are files that cannot grow where files have their bytes: whoever takes the file system down hears that they are lost.
 #[test]
 fn what_a_disk_refuses_at_the_end_is_said() {
     let Some(node) = Node::new("256M") else {
@@ -319,8 +319,19 @@ fn what_a_disk_refuses_at_the_end_is_said() {
     let gupfs = Path::new(env!("CARGO_BIN_EXE_gupfs"));
     node.gupfs(&["down"]);
     let tmpfs = Tmpfs::new(&node.mount().with_file_name("small"), "40M");
-    let (state, disk) = (node.state(), node.state().join("nsd/2.img"));
-    let bind = Bind::new(&disk, &tmpfs.0.join("disk"));
+    let state = node.state();
+    let superblock = node.gupfs(&["dump", "superblock", "--json"]);
+    let superblock: serde_json::Value = serde_json::from_str(&superblock).unwrap();
+    let binds: Vec<Bind> = (1..=4)
+        .map(|number: u64| {
+            let name = format!("{number}.img");
+            let (disk, copy) = (state.join("nsd").join(&name), tmpfs.0.join(name));
+            // Labels and the journal can be written: files are lost, and nothing else fails.
+            let nsd = &superblock["nsds"][usize::try_from(number - 1).unwrap()];
+            let room = nsd["data_begin"].as_u64().unwrap() * 4096;
+            Bind::new(&disk, &copy, room)
+        })
+        .collect();
     let (root, point) = (state.to_str().unwrap(), node.mount());
     let point = point.to_str().unwrap();
     // Who ends it by a signal leaves that to the next command, also to one that fails.
@@ -335,9 +346,6 @@ fn what_a_disk_refuses_at_the_end_is_said() {
         node.up(&[]).expect("it comes up");
         let directory = node.mount().join(words[0]);
         fs::create_dir(&directory).unwrap();
-        let of = ["--nsds", "2", directory.to_str().unwrap()];
-        let output = run(gupfs, &[&["layout", "set"], &of[..]].concat());
-        assert!(output.status.success(), "{}", said(&output));
         let filler = tmpfs.0.join("filler");
         let mut file = File::create(&filler).unwrap();
         while file.write_all(&[1; 4096]).is_ok() {}
@@ -359,20 +367,23 @@ fn what_a_disk_refuses_at_the_end_is_said() {
         assert!(log.contains("written bytes are lost"), "{words:?}: {log}");
         fs::remove_file(&filler).unwrap();
     }
-    drop((bind, tmpfs));
+    drop((binds, tmpfs));
 }
 
 /// A file in the place of another one while this lives.
 struct Bind(PathBuf);
 
 impl Bind {
-    fn new(file: &Path, copy: &Path) -> Self {
+    /// The first `room` bytes of it can be written in any case.
+    fn new(file: &Path, copy: &Path, room: u64) -> Self {
         let (file_text, copy) = (file.to_str().unwrap(), copy.to_str().unwrap());
+        let room = room.to_string();
         for (program, words) in [
-            ("cp", ["--sparse=always", file_text, copy]),
-            ("mount", ["--bind", copy, file_text]),
+            ("cp", ["--sparse=always", file_text, copy].as_slice()),
+            ("fallocate", &["--length", &room, copy]),
+            ("mount", &["--bind", copy, file_text]),
         ] {
-            let output = run(Path::new(program), &words);
+            let output = run(Path::new(program), words);
             assert!(output.status.success(), "{}", said(&output));
         }
         Self(file.to_owned())

@@ -121,7 +121,10 @@ impl Locked<'_> {
         {
             match finished.reply {
                 Some(reply) => {
-                    self.grant_along(env, &mut question, &reply);
+                    // Nobody would give back what a dead one is granted.
+                    if !self.slices.iter().any(|s| s.lost.contains(&question.from)) {
+                        self.grant_along(env, &mut question, &reply);
+                    }
                     out.push(question.answer(Body::Op(reply), Some(after)));
                 }
                 None => {

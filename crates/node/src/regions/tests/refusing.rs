@@ -52,3 +52,53 @@ fn what_is_free_where_it_is_refused_is_no_supply() {
     let supply = ask(log, 10, false);
     assert!(matches!(supply, Supply::Answer(..)), "{supply:?}");
 }
+
+/// More of a disk that refuses helps nobody: neither what nobody holds there nor what another owner gives up is gone through before it is said
+/// that there is nothing.
+#[test]
+fn regions_where_they_are_refused_are_not_gathered() {
+    for is_unheld in [false, true] {
+        let mut world = World::new();
+        world.settle();
+        if !is_unheld {
+            world = with_all_at(0);
+            // All that owner 1 has elsewhere is in use.
+            let life = world.lives[0];
+            let mut ask = SpaceAsk {
+                number: 1,
+                need: REGION_COUNT * u64::from(REGION_SECTORS) / 2,
+                nsds: vec![NSDS[0]],
+                ..SpaceAsk::default()
+            };
+            let every = Gathered {
+                is_all: true,
+                is_of_layout: true,
+                is_freed: true,
+            };
+            while world.logs[0].space.counts_of(NSDS[0]).free > 0 {
+                let supply = world.logs[0].supply(life, &mut ask, every);
+                assert!(matches!(supply, Supply::Answer(..)), "{supply:?}");
+                ask.number += 1;
+            }
+        }
+        for log in &mut world.logs {
+            log.avoid_for_data(vec![NSDS[1]]);
+        }
+        world.ran = Default::default();
+        for _ in 0..20 {
+            world.need(1);
+            world.settle();
+            if world.ran[1].last() != Some(&1) {
+                break;
+            }
+        }
+        let rounds = &world.ran[1];
+        let there = world.logs[1].space.counts_of(NSDS[0]).total;
+        // Where the table has some elsewhere they are taken, all of them, and nothing beside.
+        let most = if is_unheld { REGION_COUNT + 2 } else { 3 };
+        assert!(rounds.len() as u64 <= most, "{is_unheld}: {rounds:?}");
+        assert_eq!(rounds.last(), Some(&3), "{is_unheld}: {rounds:?}");
+        assert_eq!(there > 0, is_unheld);
+        assert_eq!(is_unheld && world.logs[1].space.counts_of(NSDS[1]).total > 0, false);
+    }
+}
