@@ -156,7 +156,7 @@ fn spare_sectors_lie_where_the_layout_wants_them() {
         Some(SpaceNews::There)
     );
     assert_eq!(take_spare(&mut hands, 60), None);
-    let elsewhere = hands.take(later, OWNER, &[of_one(60)], SetAside::default());
+    let elsewhere = hands.take(Instant(4), OWNER, &[of_one(60)], SetAside::default());
     let elsewhere = elsewhere.expect("a write finds room");
     assert!(elsewhere.iter().any(|run| run.run.at.nsd == NsdId(2)));
 }
