@@ -240,12 +240,19 @@ mod tests {
             return;
         }
         let _turn = TURN.lock();
-        let list = || mountinfo::list().expect("listed");
+        let directory = tempfile::tempdir().expect("a directory");
+        // Others mount and unmount elsewhere meanwhile.
+        let list = || -> Vec<Mount> {
+            let all = mountinfo::list().expect("listed").into_iter();
+            all.filter(|mount| {
+                mount.point == Path::new("/") || mount.point.starts_with(directory.path())
+            })
+            .collect()
+        };
         let root = list()
             .into_iter()
             .rfind(|mount| mount.point == Path::new("/"));
         let root = root.expect("a root");
-        let directory = tempfile::tempdir().expect("a directory");
         let (real, link) = (directory.path().join("real"), directory.path().join("link"));
         std::fs::create_dir(&real).expect("made");
         std::os::unix::fs::symlink(&real, &link).expect("made");
