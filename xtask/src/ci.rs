@@ -394,12 +394,17 @@ pub(crate) fn target_directory(root: &Path) -> Result<PathBuf> {
     Ok(metadata.target_directory.into())
 }
 
+/// Cargo in the repository.
+pub(crate) fn cargo_command(root: &Path, arguments: &[&str]) -> Command {
+    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(root);
+    command
+}
+
 /// Runs cargo in the repository.
 pub(crate) fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(program)
-        .args(arguments)
-        .current_dir(root)
+    let status = cargo_command(root, arguments)
         .status()
         .context("cannot run cargo")?;
     anyhow::ensure!(status.success(), "cargo {} failed", arguments.join(" "));

@@ -3,14 +3,16 @@
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::ci;
 
 /// Lines kept of a failing test.
 const LINES_MAX: usize = 30;
 
-/// Bytes kept of a line.
+/// Characters kept of a line.
 const LINE_MAX: usize = 1500;
 
 /// Failing tests of which lines are kept.
@@ -18,16 +20,14 @@ const TESTS_MAX: usize = 10;
 
 /// Runs `cargo` with `arguments`, a command that runs tests; the error has what the failing ones said.
 pub(crate) fn cargo_test(root: &Path, arguments: &[&str]) -> Result<()> {
-    let program = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut child = Command::new(program)
-        .args(arguments)
-        .current_dir(root)
+    let mut child = ci::cargo_command(root, arguments)
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run cargo")?;
     let said = child.stdout.take().context("a pipe was asked for")?;
     let mut said = BufReader::new(said);
-    let mut out = std::io::stdout().lock();
+    // Locked for each line alone: what runs beside the tests is shown meanwhile.
+    let mut out = std::io::stdout();
     let mut failures = Failures::default();
     // Bytes: what a test prints need not be text.
     let mut line = Vec::new();
