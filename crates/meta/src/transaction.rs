@@ -347,13 +347,17 @@ pub fn refuse(view: &mut View<'_>, request: &Envelope, errno: Errno) -> Progress
         // A repeat finds its inodes where its locks keep them.
         return Progress::default();
     }
-    shard.locks.release(id);
+    vote_against(shard, request, Vote::No(errno))
+}
+
+/// The prepare locks nothing, and what it has reserved is free.
+fn vote_against(shard: &mut Shard, request: &Envelope, vote_cast: Vote) -> Progress {
     let mut changes = Changes::default();
-    shard.reap_spared(&mut changes);
+    shard.let_go(request.id, &mut changes);
     Progress {
         mutations: changes.mutations,
         freed: changes.freed,
-        ..vote(shard, request, Vote::No(errno))
+        ..vote(shard, request, vote_cast)
     }
 }
 
@@ -456,18 +460,11 @@ fn prepare(view: &mut View<'_>, request: &Envelope, now: Timestamp, steps: &[Ste
     let checked = steps.iter().try_for_each(|step| step.check(view));
     let shard = view.shard_mut(request.to).expect("looked up before");
     if let Err(refusal) = checked {
-        shard.locks.release(id);
         let no = match refusal {
             Refusal::Fail(errno) => Vote::No(errno),
             Refusal::Changed => Vote::Busy,
         };
-        let mut changes = Changes::default();
-        shard.reap_spared(&mut changes);
-        return Progress {
-            mutations: changes.mutations,
-            freed: changes.freed,
-            ..vote(shard, request, no)
-        };
+        return vote_against(shard, request, no);
     }
     let mut changes = Changes::default();
     let yes = attrs_after(shard, now);
@@ -563,8 +560,7 @@ fn on_abort(view: &mut View<'_>, message: &Envelope) -> Handled {
         shard.reap_spared(&mut changes);
         parts::let_go(view, to, id);
     } else if shard.locks.reserved().any(|reserver| reserver == id) {
-        shard.locks.release(id);
-        shard.reap_spared(&mut changes);
+        shard.let_go(id, &mut changes);
     }
     Handled::Done(Progress {
         mutations: changes.mutations,
@@ -694,8 +690,7 @@ fn abort(view: &mut View<'_>, id: TransactionId, reply: Option<Reply>) -> Handle
     let mut changes = Changes::default();
     for local in needed {
         let shard = view.shard_mut(local).expect("just seen");
-        shard.locks.release(id);
-        shard.reap_spared(&mut changes);
+        shard.let_go(id, &mut changes);
         parts::let_go(view, local, id);
     }
     let shard = view.shard_mut(id.coordinator).expect("just seen");

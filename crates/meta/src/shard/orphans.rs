@@ -1,10 +1,15 @@
 //! Inodes without a name: kept while somebody has them open, or a transaction is about to give them one.
+//!
+//! Invariants
+//! - One that nobody has open is in `spared`, and some transaction has locked it; it goes when no transaction has, unless it has got a name.
+//! - `spared` is not in the journal: an owner that begins to serve finds it again (`reap_closed`).
 
 use types::InodeId;
 use types::id::NodeLife;
 
 use super::{Changes, Shard};
 use crate::Mutation;
+use crate::transaction::TransactionId;
 
 impl Shard {
     /// Inodes without a name that are kept for those who have them open, ascending.
@@ -62,6 +67,12 @@ impl Shard {
         } else {
             self.perform(Mutation::InodeRemove { index }, changes);
         }
+    }
+
+    /// A transaction lets go of what it has locked or reserved, and has changed nothing.
+    pub(crate) fn let_go(&mut self, id: TransactionId, changes: &mut Changes) {
+        self.locks.release(id);
+        self.reap_spared(changes);
     }
 
     /// A transaction has ended: what it kept, and gave no name, goes.
