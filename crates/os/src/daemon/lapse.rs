@@ -73,6 +73,12 @@ impl Waiting {
         }
         has_room
     }
+
+    /// All that waits; nothing does then.
+    fn take(&mut self) -> VecDeque<Parked> {
+        self.message_count = 0;
+        std::mem::take(&mut self.queue)
+    }
 }
 
 /// Requests that hold what a notification to the kernel waits for: locked folios, or write-back.
@@ -266,11 +272,7 @@ impl Daemon {
 
     /// The lease is there: what waited goes on.
     fn resume_parked(self: &Arc<Self>) {
-        let mut queue = {
-            let mut waiting = lock(&self.membership.waiting);
-            waiting.message_count = 0;
-            std::mem::take(&mut waiting.queue)
-        };
+        let mut queue = lock(&self.membership.waiting).take();
         while let Some(parked) = queue.pop_front() {
             if self.must_park() {
                 // Lapsed again: the rest waits in its order, before what came meanwhile.
@@ -308,7 +310,7 @@ impl Daemon {
 
     /// The daemon stops without a lease: what waits fails.
     pub(super) fn fail_parked(&self) {
-        let queue = std::mem::take(&mut lock(&self.membership.waiting).queue);
+        let queue = lock(&self.membership.waiting).take();
         for parked in queue {
             let ticket = match parked {
                 Parked::Request(request) => {
