@@ -78,7 +78,8 @@ impl Hands {
     fn wanted_nsds(&mut self, now: Instant, layout: &Layout) -> (Vec<NsdId>, bool) {
         let named = self.named(layout);
         let avoided = self.avoided(now);
-        if avoided.is_empty() {
+        let wanted = if named.is_empty() { &self.nsds } else { &named };
+        if !wanted.iter().any(|nsd| avoided.contains(nsd)) {
             return (named, false);
         }
         let others = |nsds: &[NsdId]| -> Vec<NsdId> {

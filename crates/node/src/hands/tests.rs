@@ -442,6 +442,18 @@ fn what_an_nsd_refuses_goes_to_others() {
         .expect("it begins");
     assert_eq!(nsds(&mut hands, 5, any), [1]);
     assert_eq!(nsds(&mut hands, 5, second), [1]);
+    // A layout that names none of those is as ever: where it is short it is wished for, and others are not made to give some.
+    let layout = Layout::new(&[NsdId(1)], None).expect("a layout");
+    let more = WantedRun {
+        layout,
+        ..wanted(0, 100_000)
+    };
+    assert_eq!(
+        hands.take(Instant(5), OWNER, &[more], SetAside::default()),
+        None
+    );
+    let ask = hands.next(Instant(5), OWNER).expect("some are wished for");
+    assert_eq!((ask.need, &ask.nsds[..]), (0, &[NsdId(1)][..]));
     // Both: one is as good as the other.
     hands.note_refusing(Instant(5), NsdId(1));
     assert_eq!(nsds(&mut hands, 6, any), [1, 2]);
