@@ -144,7 +144,7 @@ pub fn main(args: &FsckArgs, json: bool) -> ExitCode {
 
 fn run(args: &FsckArgs) -> Result<Report> {
     interrupt::watch().map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
-    // It may hold more than the daemons beside it do. Where that is refused, as where it is less already, it goes when its turn comes.
+    // It may hold more than the daemons beside it do. Where that is refused it goes when its turn comes, as any other.
     let _ = os::priority::give_way_for_memory();
     if args.online {
         return online::run(args);

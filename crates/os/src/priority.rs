@@ -18,12 +18,18 @@ pub fn lower() -> Result<(), Error> {
 }
 
 /// Where memory is exhausted this process ends before those that serve: half of all memory is counted on top of what it has
-/// (proc_pid_oom_score_adj(5)).
+/// (proc_pid_oom_score_adj(5)). One that gives way to more already, as whoever started it wants, does so still.
 ///
 /// # Errors
 /// What the system says; then nothing has changed.
 pub fn give_way_for_memory() -> Result<(), Error> {
-    std::fs::write("/proc/self/oom_score_adj", "500")
+    const PATH: &str = "/proc/self/oom_score_adj";
+    const HALF: i32 = 500;
+    let now = std::fs::read_to_string(PATH)?.trim().parse::<i32>();
+    match now.map_err(Error::other)? {
+        now if now < HALF => std::fs::write(PATH, HALF.to_string()),
+        _ => Ok(()),
+    }
 }
 
 /// The shortest turn that the kernel grants, in nanoseconds (kernel/sched/syscalls.c, `__setparam_fair`).
