@@ -47,28 +47,29 @@ fn a_page_that_went_as_pieces_goes_to_sectors_later() {
     assert_eq!(stores_when_old(&mut s), 1);
 }
 
-/// Its first bytes were written again and committed, the others were lost, and an fsync has said so: they are not stored behind the back of
-/// whoever heard that.
-#[test]
-fn what_was_lost_does_not_go_with_the_rest_of_its_page() {
+/// The first page was lost, as an fsync has said, and its first bytes are written again.
+fn lost_and_written_again() -> Story {
     let mut s = two_pages();
     s.write_back(1);
     let effects = fsync(&mut s);
     let (call, _) = commit_of(&effects).expect("fsync commits");
     s.answer(call, meta::Reply::Error(Errno::EIO));
     write_some(&mut s, 20);
+    s
+}
+
+/// Its first bytes were written again and committed, the others were lost, and an fsync has said so: they are not stored behind the back of
+/// whoever heard that.
+#[test]
+fn what_was_lost_does_not_go_with_the_rest_of_its_page() {
+    let mut s = lost_and_written_again();
     assert_eq!(stores_when_old(&mut s), 0);
 }
 
 /// The same where nobody waits, and the page goes as it gets old.
 #[test]
 fn what_was_lost_does_not_go_with_a_page_that_gets_old() {
-    let mut s = two_pages();
-    s.write_back(1);
-    let effects = fsync(&mut s);
-    let (call, _) = commit_of(&effects).expect("fsync commits");
-    s.answer(call, meta::Reply::Error(Errno::EIO));
-    write_some(&mut s, 20);
+    let mut s = lost_and_written_again();
     s.now = s.now + Duration::from_secs(6);
     let effects = s.input(Input::Tick);
     let is_store = |effect: &Effect| matches!(effect, Effect::Store(..));

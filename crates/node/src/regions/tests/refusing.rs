@@ -3,6 +3,22 @@
 use super::*;
 use crate::supply::{Gathered, Supply};
 
+/// What `log` makes of a question for `need` sectors, on the first NSD if it can.
+fn asked(log: &mut OwnerLog, life: NodeLife, (number, need): (u64, u64), is_all: bool) -> Supply {
+    let mut ask = SpaceAsk {
+        number,
+        need,
+        nsds: vec![NSDS[0]],
+        ..SpaceAsk::default()
+    };
+    let gathered = Gathered {
+        is_all,
+        is_of_layout: true,
+        is_freed: true,
+    };
+    log.supply(life, &mut ask, gathered)
+}
+
 #[test]
 fn what_is_free_where_it_is_refused_is_no_supply() {
     let mut world = with_all_at(0);
@@ -12,18 +28,7 @@ fn what_is_free_where_it_is_refused_is_no_supply() {
     let mut number = 0;
     let mut ask = |log: &mut OwnerLog, need, is_all| {
         number += 1;
-        let mut ask = SpaceAsk {
-            number,
-            need,
-            nsds: vec![NSDS[0]],
-            ..SpaceAsk::default()
-        };
-        let gathered = Gathered {
-            is_all,
-            is_of_layout: true,
-            is_freed: true,
-        };
-        log.supply(life, &mut ask, gathered)
+        asked(log, life, (number, need), is_all)
     };
     log.avoid_for_data(vec![NSDS[1]]);
     // It is gathered for, and in the end the bytes go where they can.
@@ -64,21 +69,12 @@ fn regions_where_they_are_refused_are_not_gathered() {
             world = with_all_at(0);
             // All that owner 1 has elsewhere is in use.
             let life = world.lives[0];
-            let mut ask = SpaceAsk {
-                number: 1,
-                need: REGION_COUNT * u64::from(REGION_SECTORS) / 2,
-                nsds: vec![NSDS[0]],
-                ..SpaceAsk::default()
-            };
-            let every = Gathered {
-                is_all: true,
-                is_of_layout: true,
-                is_freed: true,
-            };
+            let need = REGION_COUNT * u64::from(REGION_SECTORS) / 2;
+            let mut number = 1;
             while world.logs[0].space.counts_of(NSDS[0]).free > 0 {
-                let supply = world.logs[0].supply(life, &mut ask, every);
+                let supply = asked(&mut world.logs[0], life, (number, need), true);
                 assert!(matches!(supply, Supply::Answer(..)), "{supply:?}");
-                ask.number += 1;
+                number += 1;
             }
         }
         for log in &mut world.logs {
